@@ -1,0 +1,154 @@
+"""The whole configuration: every key, typed by its default, with a comment.
+
+A recipe starts from `base()`, sets what its paper says, and returns it. Nothing else in the project
+holds a default: code reads `config.train.steps`, never `config.get(...)`. `docs/configs.md` is
+generated from the comments below (`make docs`).
+"""
+
+from ml_collections import ConfigDict
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be: the message is one sentence with the remedy."""
+
+
+def variant_error(recipe: str, variant: str, choices) -> ConfigError:
+    """The error of a recipe asked for a size that it does not have."""
+    known = ", ".join(sorted(choices))
+    return ConfigError(f"recipe '{recipe}' has no variant '{variant}'; choose one of: {known}")
+
+
+def decoder() -> ConfigDict:
+    """A GPT-style decoder: the fields of `models.Decoder`, splatted into it unchanged."""
+    return ConfigDict(
+        dict(
+            vocab_size=50257,  # rows of the token table; at least the tokenizer's size
+            context=1024,  # longest sequence, in tokens (rows of a learned position table)
+            layers=12,  # number of blocks
+            width=768,  # D, size of the residual stream
+            heads=12,  # N, attention heads
+            kv_heads=0,  # key/value heads (grouped-query attention); 0 means `heads`
+            head_size=0,  # H, size of one head; 0 means width / heads
+            ff=3072,  # F, hidden size of the feed-forward block
+            activation="gelu_tanh",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu; "gated_" before a name gates it
+            norm="layer",  # layer or rms
+            norm_epsilon=1e-5,  # added to the variance
+            placement="pre",  # pre, post, or replace (the normalised value becomes the residual: hands-on model)
+            positions="learned",  # learned, sinusoid, rotary or none
+            attention=("dense",),  # attention pattern of each layer in turn, repeated over the depth
+            attention_path="auto",  # implementation: auto, reference, xla, chunked, cudnn, ...
+            attention_bias=True,  # biases on query, key, value and output projections
+            ff_bias=True,  # biases in the feed-forward block
+            tied_head=True,  # output projection is the token table, transposed
+            head_bias=False,  # bias on the logits
+            dropout_embedding=0.0,  # rate on the sum of the embeddings
+            dropout_attention=0.0,  # rate on attention probabilities
+            dropout_residual=0.0,  # rate on each block's output before it joins the residual
+            dropout_ff=0.0,  # rate on the feed-forward hidden layer
+            init_std=0.02,  # standard deviation of matrices and token table at the start
+            position_init_std=0.01,  # the same of the learned position table
+            scale_residual_init=True,  # divide output projections' init by sqrt(2 * layers), as GPT-2 does
+            dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
+            param_dtype="float32",  # storage of parameters
+            scan=True,  # compile one layer and scan it; the checkpoint is the same either way
+            remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+        )
+    )
+
+
+def base() -> ConfigDict:
+    """Every key with its default."""
+    return ConfigDict(
+        dict(
+            name="base",  # name of the recipe, shown in reports
+            seed=0,  # the one seed: initial parameters, dropout, and the order of the data
+            architecture="decoder",  # which model `model` describes: decoder
+            model=decoder(),
+            tokenizer=dict(
+                kind="sentencepiece",  # sentencepiece, bytes, or huggingface (needs the extra `hf`)
+                path="",  # a ready tokenizer file; empty trains one on data.train (sentencepiece only)
+                vocab_size=4096,  # pieces of a tokenizer trained here
+                algorithm="unigram",  # of a tokenizer trained here: unigram or bpe
+                train_bytes=20_000_000,  # how much of the training text that training reads
+            ),
+            data=dict(
+                train="stdlib",  # sources joined by " + ": stdlib, text:GLOB, jsonl:GLOB?field=text, tfds:NAME?split=train
+                validation="",  # likewise; empty holds out a share of data.train
+                test="",  # likewise; empty means there is no test split
+                holdout=0.05,  # share of documents held out, chosen by hash, where data.validation is empty
+                weights=(),  # mixing weight of each source of data.train; empty means by size
+                temperature=1.0,  # sizes are raised to 1/temperature before mixing
+                cap=0,  # sizes are capped at this many tokens before mixing (examples-proportional); 0 means no cap
+                layout="concat",  # concat (documents joined and cut), packed (whole documents, never leaking), stream (contiguous rows)
+                length=1024,  # T, tokens of one training row
+                shuffle=True,  # new order of rows each epoch
+                store="",  # folder of the token store; empty means <workdir>/data
+                workers=0,  # reader processes of each host; 0 reads in threads of the training process
+                prefetch=4,  # batches read ahead
+            ),
+            train=dict(
+                steps=10_000,  # optimiser updates
+                batch_size=32,  # rows of one update over all hosts and devices, accumulation included
+                accumulate=1,  # the batch is worked through in this many parts, whose gradients are added
+                backend="jit",  # jit (any mesh) or pmap (pure data parallelism)
+                z_loss=0.0,  # weight of log(Z)^2, which keeps logits from drifting
+                label_smoothing=0.0,  # share of the target's probability spread over the vocabulary
+                max_bad_steps=10,  # updates with a non-finite loss or gradient, in a row, before the run stops
+                on_bad_step="skip",  # skip (drop the update) or rewind (restore the last checkpoint and step over the data)
+            ),
+            optimizer=dict(
+                name="adamw",  # adamw, adafactor, lamb, sgd, lion or muon
+                b1=0.9,  # decay of the first moment (momentum for sgd and muon)
+                b2=0.999,  # decay of the second moment
+                epsilon=1e-8,  # added to the root of the second moment
+                weight_decay=0.0,  # decoupled decay, multiplied by the learning rate
+                decay="matrices",  # what decays: matrices (all but biases and norm gains) or all
+                bias_correction=True,  # False as BERT, ALBERT, ELECTRA and XLNet have it
+                clip=1.0,  # global gradient norm is clipped to this; 0 means never
+            ),
+            schedule=dict(
+                kind="cosine",  # constant, linear, cosine or rsqrt (inverse square root)
+                peak=1e-3,  # highest learning rate
+                warmup=100,  # updates of linear rise from 0
+                decay_steps=0,  # updates until `end`, warm-up included; 0 means train.steps
+                end=0.1,  # final learning rate as a share of peak (linear and cosine)
+            ),
+            mesh=dict(
+                data=-1,  # devices along each axis; one of them may be -1: whatever is left
+                fsdp=1,  # parameters and optimiser state are split over this axis, the batch too
+                sequence=1,  # a row's tokens are split over this axis
+                tensor=1,  # heads, feed-forward and vocabulary are split over this axis
+                rules=(  # logical axis -> mesh axis (or several); what is not named is replicated
+                    ("batch", ("data", "fsdp")),
+                    ("length", "sequence"),
+                    ("vocab", "tensor"),
+                    ("embed", "fsdp"),
+                    ("heads", "tensor"),
+                    ("kv_heads", "tensor"),
+                    ("ff", "tensor"),
+                    ("layers", None),
+                    ("head_size", None),
+                    ("positions", None),
+                ),
+            ),
+            checkpoint=dict(
+                every=1000,  # updates between saves; the last update is always saved
+                keep=3,  # newest checkpoints kept
+                keep_best=True,  # also keep the one with the lowest validation loss
+            ),
+            evaluate=dict(
+                every=1000,  # updates between evaluations during training; 0 means only at the end
+                batch_size=32,  # rows of an evaluation batch
+                batches=0,  # evaluate on the first so many batches; 0 means the whole split
+                stride=0,  # tokens a window moves on; 0 means its length (disjoint windows)
+            ),
+            log=dict(
+                every=10,  # updates between lines of metrics
+                tensorboard=True,  # write <workdir>/metrics/tensorboard
+                csv=True,  # write <workdir>/metrics/train.csv and validation.csv
+                jsonl=True,  # write <workdir>/metrics/train.jsonl and validation.jsonl
+                profile=(),  # (first, last) update to trace into <workdir>/profile
+                peak_flops=0.0,  # the device's peak FLOP/s for MFU; 0 looks it up by the device's name
+            ),
+        )
+    )

@@ -1,0 +1,7 @@
+"""Flax Linen models: shapes in, shapes out. They know nothing of data, loss, mesh or config files.
+
+The axis alphabet, used in every shape comment and einsum of the project:
+
+    B batch, T query length, S key length, D model width, N heads, G key/value heads, H head size,
+    F feed-forward, V vocabulary, L layers, M memory length
+"""

@@ -1,0 +1,1 @@
+"""The program: train, evaluate, generate, describe and prepare."""
