@@ -4,4 +4,11 @@ The axis alphabet, used in every shape comment and einsum of the project:
 
     B batch, T query length, S key length, D model width, N heads, G key/value heads, H head size,
     F feed-forward, V vocabulary, L layers, M memory length
+
+`build(architecture, fields)` makes a model; everything else is imported from the module that holds it.
 """
+
+from models.architectures import build
+from models.errors import ModelError
+
+__all__ = ["ModelError", "build"]

@@ -1,0 +1,103 @@
+"""From a name and a mapping of fields to a model, with every mistake said in one sentence."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from models.decoder import Decoder
+from models.embeddings import POSITIONS
+from models.errors import ModelError
+from models.layers import ACTIVATIONS, GATED, NORMS
+from models.patterns import parse_pattern, per_head
+from models.stack import REMAT
+from models.transformer import PLACEMENTS
+
+
+def build(architecture: str, fields: Mapping) -> nn.Module:
+    """The model that `architecture` names, with `fields` as its fields, checked. Raises ModelError."""
+    _choice("architecture", architecture, _ARCHITECTURES)
+    model, check = _ARCHITECTURES[architecture]
+    known = [field.name for field in dataclasses.fields(model) if field.name not in ("parent", "name")]
+    for name in fields:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0)[0]
+            raise ModelError(
+                f"{architecture} has no field '{name}'; the nearest is '{near}'; choose from: {', '.join(known)}"
+            )
+    missing = [name for name in known if name not in fields]
+    if missing:
+        raise ModelError(f"{architecture} needs a value for: {', '.join(missing)}")
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    check(fields)
+    return model(**fields)
+
+
+def _check_decoder(fields: Mapping):
+    for name in ("vocab_size", "context", "layers", "width", "heads", "ff"):
+        _whole(name, fields[name], at_least=1)
+    for name in ("kv_heads", "head_size"):
+        _whole(name, fields[name], at_least=0)
+    for name in ("dropout_embedding", "dropout_attention", "dropout_residual", "dropout_ff"):
+        if not 0.0 <= fields[name] < 1.0:
+            raise ModelError(f"model.{name} is {fields[name]}; a dropout rate is at least 0 and below 1")
+    for name, least in (("init_std", "at least"), ("position_init_std", "at least"), ("norm_epsilon", "above")):
+        if fields[name] < 0 or (least == "above" and fields[name] == 0):
+            raise ModelError(f"model.{name} is {fields[name]}; it must be {least} 0")
+    _choice("activation", fields["activation"], [*ACTIVATIONS, *(GATED + name for name in ACTIVATIONS)])
+    _choice("norm", fields["norm"], NORMS)
+    _choice("placement", fields["placement"], PLACEMENTS)
+    _choice("positions", fields["positions"], POSITIONS)
+    _choice("remat", fields["remat"], REMAT)
+    for name in ("dtype", "param_dtype"):
+        _choice(name, fields[name], ("float32", "bfloat16", "float16"))
+    _check_heads(fields)
+    _check_patterns(fields)
+
+
+def _check_heads(fields: Mapping):
+    width, heads, kv_heads, head_size = (fields[name] for name in ("width", "heads", "kv_heads", "head_size"))
+    if not head_size and width % heads:
+        raise ModelError(
+            f"model.heads is {heads}, which does not divide model.width={width}; "
+            f"use a divisor of {width} or set model.head_size"
+        )
+    if kv_heads and heads % kv_heads:
+        raise ModelError(
+            f"model.kv_heads is {kv_heads}, which does not divide model.heads={heads}; use a divisor of {heads}, "
+            "or 0 for one key/value head per query head"
+        )
+    head_size = head_size or width // heads
+    if fields["positions"] == "rotary" and head_size % 2:
+        raise ModelError(
+            f"model.positions='rotary' turns pairs of features, but head_size is {head_size}; make it even"
+        )
+    if fields["positions"] == "sinusoid" and width % 2:
+        raise ModelError(f"model.positions='sinusoid' pairs sine and cosine, but width is {width}; make it even")
+
+
+def _check_patterns(fields: Mapping):
+    patterns, layers = fields["attention"], fields["layers"]
+    if isinstance(patterns, str) or not patterns:
+        raise ModelError(f"model.attention is {patterns!r}; give a tuple of at least one pattern, such as ('dense',)")
+    if len(patterns) > layers:
+        raise ModelError(
+            f"model.attention names {len(patterns)} patterns for model.layers={layers}; name at most one per layer"
+        )
+    for pattern in patterns:
+        per_head(parse_pattern(pattern), fields["heads"])
+
+
+def _whole(name: str, value, at_least: int):
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ModelError(f"model.{name} is {value!r}; it must be a whole number, {at_least} or more")
+
+
+def _choice(name: str, value, choices):
+    if value not in choices:
+        raise ModelError(f"{name} '{value}' is unknown; choose from: {', '.join(choices)}")
+
+
+_ARCHITECTURES = {"decoder": (Decoder, _check_decoder)}

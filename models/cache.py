@@ -1,0 +1,37 @@
+"""The key/value cache of incremental decoding: an explicit pytree, threaded through the model and returned."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+@struct.dataclass
+class Cache:
+    """Keys and values of the tokens seen so far.
+
+    The token at position p of row b lies in slot p, whatever the other rows hold: prompts of different length are
+    padded on the right, and a row's next token overwrites its padding. A slot at or beyond `lengths` is never
+    attended to, because no query has reached its position yet.
+    """
+
+    key: jax.Array  # [L, B, S, G, H]
+    value: jax.Array  # [L, B, S, G, H]
+    lengths: jax.Array  # [B] int32, tokens held by each row
+    layer: jax.Array  # [] int32, the layer that `extend` reads and writes
+
+    @classmethod
+    def empty(cls, layers: int, batch: int, length: int, heads: int, head_size: int, dtype) -> "Cache":
+        """A cache of `length` slots a row that holds nothing yet."""
+        zeros = jnp.zeros((layers, batch, length, heads, head_size), dtype)
+        return cls(zeros, zeros, jnp.zeros((batch,), jnp.int32), jnp.zeros((), jnp.int32))
+
+    def slots(self, length: int) -> jax.Array:
+        """[B, T] int32: where each row's next `length` tokens go, which is also their position."""
+        return self.lengths[:, None] + jnp.arange(length, dtype=jnp.int32)[None, :]
+
+    def extend(self, key: jax.Array, value: jax.Array) -> "Cache":
+        """Write key and value [B, T, G, H] of the current layer behind each row's tokens."""
+        rows, slots = jnp.arange(key.shape[0])[:, None], self.slots(key.shape[1])
+        # Slots beyond the end are dropped; the last padding of a full row falls there.
+        write = lambda old, new: old.at[self.layer, rows, slots].set(new.astype(old.dtype), mode="drop")
+        return self.replace(key=write(self.key, key), value=write(self.value, value))

@@ -1,0 +1,185 @@
+"""The decoder: tokens in, hidden states out, and the matrix that turns those into logits (GPT and its kin)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from models.cache import Cache
+from models.embeddings import sinusoid
+from models.errors import ModelError
+from models.layers import FeedForward, Norm, constant, dropout, normal, residual_std
+from models.masks import Mask
+from models.patterns import parse_pattern
+from models.stack import Stack
+from models.transformer import Block, SelfAttention
+
+
+@struct.dataclass
+class Output:
+    """What a decoder returns: hidden states [B, T, D] after the last norm, and the cache if one was given."""
+
+    hidden: jax.Array
+    cache: Cache | None = None
+
+
+class Decoder(nn.Module):
+    """A GPT-style decoder. The fields are the keys of `configs.common.decoder()`, which explains and defaults them.
+
+    Parameters of the layers are stored stacked, [L, ...] under "layers", whether or not the layers are scanned.
+    """
+
+    vocab_size: int
+    context: int
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    ff: int
+    activation: str
+    norm: str
+    norm_epsilon: float
+    placement: str
+    positions: str
+    attention: tuple[str, ...]
+    attention_path: str
+    attention_bias: bool
+    ff_bias: bool
+    tied_head: bool
+    head_bias: bool
+    dropout_embedding: float
+    dropout_attention: float
+    dropout_residual: float
+    dropout_ff: float
+    init_std: float
+    position_init_std: float
+    scale_residual_init: bool
+    dtype: str
+    param_dtype: str
+    scan: bool
+    remat: str
+
+    def setup(self):
+        table = ("vocab", "embed"), (self.vocab_size, self.width)
+        self.tokens = self.param("tokens", normal(self.init_std, *table[0]), table[1], self.param_dtype)
+        if self.positions == "learned":
+            rows = normal(self.position_init_std, "positions", "embed")
+            self.rows = self.param("positions", rows, (self.context, self.width), self.param_dtype)
+        self.stack = Stack(tuple(map(self._block, self.attention)), self.layers, self.scan, self.remat)
+        self.stacked = self.param("layers", self._init_stack)
+        if self.placement == "pre":
+            self.final_norm = self._norm()
+        if not self.tied_head:
+            self.head = self.param("head", normal(self.init_std, *table[0]), table[1], self.param_dtype)
+        if self.head_bias:
+            self.bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
+
+    def __call__(
+        self,
+        tokens: jax.Array,
+        *,
+        positions: jax.Array | None = None,
+        segments: jax.Array | None = None,
+        train: bool = False,
+        cache: Cache | None = None,
+    ) -> Output:
+        """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`, after the last norm.
+
+        positions [B, T] count from 0 in each document; the default counts from the row's first token, or goes on
+        where the cache ends. segments [B, T] keep documents of one row apart: a token sees its own segment alone, and
+        0 is padding. With a cache, segments only tell tokens (nonzero) from the padding at the right end of a prompt.
+        `train` turns dropout on; it draws from the rng named "dropout".
+        """
+        batch, length = tokens.shape
+        if length > self.context:
+            raise ModelError(
+                f"{length} tokens do not fit context={self.context}; shorten the row or raise model.context"
+            )
+        if positions is None:
+            positions = jnp.broadcast_to(jnp.arange(length), tokens.shape) if cache is None else cache.slots(length)
+        if cache is None:
+            mask = Mask(causal=True, query_segments=segments)
+        else:
+            mask = Mask(causal=True, offset=cache.lengths)
+
+        x = self._embed(tokens, positions)
+        random = self.make_rng("dropout") if train and self._drops else None
+        x = dropout(x, self.dropout_embedding, random)
+        x = nn.with_logical_constraint(x, ("batch", "length", None))
+        x, extended = self.stack(self.stacked, x, rng=random, cache=cache, mask=mask, positions=positions, train=train)
+        if self.placement == "pre":
+            x = self.final_norm(x)
+        if cache is not None:
+            held = length if segments is None else (segments != 0).sum(-1, dtype=jnp.int32)
+            extended = extended.replace(lengths=cache.lengths + held)
+        return Output(x, extended)
+
+    def head_weights(self) -> tuple[jax.Array, jax.Array | None]:
+        """The output projection: matrix [V, D] and bias [V] or None, as stored. A loss need not hold all logits."""
+        return self.tokens if self.tied_head else self.head, self.bias if self.head_bias else None
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """hidden [..., D] -> logits [..., V] float32."""
+        matrix, bias = self.head_weights()
+        contracted = ((hidden.ndim - 1,), (1,)), ((), ())
+        y = jax.lax.dot_general(hidden, matrix.astype(hidden.dtype), contracted, preferred_element_type=jnp.float32)
+        y = nn.with_logical_constraint(y, ("batch", "length", "vocab")[-y.ndim :])
+        return y if bias is None else y + jnp.broadcast_to(bias.astype(jnp.float32), y.shape)
+
+    def init_cache(self, batch: int, length: int) -> Cache:
+        """An empty cache for `batch` rows of at most `length` tokens, prompt included."""
+        if length > self.context:
+            raise ModelError(f"a cache of {length} tokens exceeds context={self.context}; generate fewer tokens")
+        return Cache.empty(self.layers, batch, length, self._kv_heads, self._head_size, self.dtype)
+
+    @property
+    def _head_size(self) -> int:
+        return self.head_size or self.width // self.heads
+
+    @property
+    def _kv_heads(self) -> int:
+        return self.kv_heads or self.heads
+
+    @property
+    def _drops(self) -> bool:
+        return any((self.dropout_embedding, self.dropout_attention, self.dropout_residual, self.dropout_ff))
+
+    def _embed(self, tokens, positions):
+        x = jnp.take(self.tokens, tokens, axis=0)
+        if self.positions == "learned":
+            x = x + jnp.take(self.rows, positions, axis=0)
+        if self.positions == "sinusoid":
+            x = x + sinusoid(positions, self.width)
+        return x.astype(self.dtype)
+
+    def _init_stack(self, rng):
+        x = jnp.zeros((1, 1, self.width), self.dtype)
+        return self.stack.init(rng, x, mask=Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32), train=False)
+
+    def _norm(self, **name):
+        return Norm(self.norm, self.norm_epsilon, self.dtype, self.param_dtype, **name)
+
+    def _block(self, pattern: str) -> Block:
+        """The block of a layer whose attention follows `pattern`."""
+        out_std = residual_std(self.init_std, self.layers) if self.scale_residual_init else self.init_std
+        shared = {"width": self.width, "std": self.init_std, "out_std": out_std, "parent": None}
+        shared |= {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        attention = SelfAttention(
+            heads=self.heads,
+            kv_heads=self._kv_heads,
+            head_size=self._head_size,
+            pattern=parse_pattern(pattern),
+            rotary=self.positions == "rotary",
+            bias=self.attention_bias,
+            dropout=self.dropout_attention,
+            attention_path=self.attention_path,
+            **shared,
+        )
+        feed_forward = FeedForward(
+            ff=self.ff, activation=self.activation, bias=self.ff_bias, dropout=self.dropout_ff, **shared
+        )
+        norm = functools.partial(Norm, self.norm, self.norm_epsilon, self.dtype, self.param_dtype)
+        return Block(attention, feed_forward, norm, self.placement, self.dropout_residual, parent=None)

@@ -1,0 +1,71 @@
+"""Depth: the same block L times, its parameters stored once as [L, ...] whatever way the layers are run."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+REMAT: Mapping[str, object] = {
+    "none": None,  # keep every activation
+    "full": jax.checkpoint_policies.nothing_saveable,  # keep each layer's input alone
+    "dots": jax.checkpoint_policies.dots_saveable,  # keep matrix products, recompute what is element-wise
+    "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # and recompute attention's own
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """`layers` blocks, whose parameters are one tree with a leading axis L.
+
+    `blocks` is one period of the depth: layer l is blocks[l % period]. They have the same parameters and differ in
+    what they do, such as the attention pattern. Scanned, the compiled program holds one period and a loop, and a rest
+    shorter than a period is unrolled; unscanned, it holds every layer.
+    """
+
+    blocks: tuple[nn.Module, ...]
+    layers: int
+    scan: bool
+    remat: str
+
+    def init(self, rng: jax.Array, x: jax.Array, **context) -> Mapping:
+        """Parameters of all layers, [L, ...], drawn independently; every leaf's first axis is named "layers"."""
+        draw = jax.vmap(lambda key: self.blocks[0].init(key, x, **context)["params"])
+        return nn.meta.add_axis(draw(jax.random.split(rng, self.layers)), 0, {nn.PARTITION_NAME: "layers"})
+
+    def __call__(self, params: Mapping, x: jax.Array, *, rng: jax.Array | None, cache, **context):
+        """x [B, T, D] -> [B, T, D], and the cache as the last layer left it. `rng` feeds dropout; None without it."""
+
+        def apply(block, x, cache, params, layer):
+            rngs = {} if rng is None else {"dropout": jax.random.fold_in(rng, layer)}
+            cache = None if cache is None else cache.replace(layer=layer)
+            return block.apply({"params": params}, x, cache=cache, rngs=rngs, **context)
+
+        runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
+        period, carry = len(runs), (x, cache)
+        groups = self.layers // period if self.scan else 0
+
+        def group(carry, params_and_layer):
+            params, layer = params_and_layer
+            for offset, run in enumerate(runs):
+                carry = run(*carry, _at(params, offset), layer + offset)
+            return carry, None
+
+        if groups:
+            split = jax.tree.map(lambda p: p[: groups * period].reshape(groups, period, *p.shape[1:]), params)
+            carry, _ = jax.lax.scan(group, carry, (split, period * jnp.arange(groups)))
+        for layer in range(groups * period, self.layers):
+            carry = runs[layer % period](*carry, _at(params, layer), jnp.asarray(layer))
+        return carry
+
+    def _remat(self, run):
+        if self.remat == "none":
+            return run
+        # A scan's body is computed apart from its backward pass anyway, so the barrier against merging both is waste.
+        return jax.checkpoint(run, policy=REMAT[self.remat], prevent_cse=not self.scan)
+
+
+def _at(tree, index: int):
+    return jax.tree.map(lambda leaf: leaf[index], tree)
