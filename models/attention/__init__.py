@@ -1,0 +1,128 @@
+"""Attention: one contract, several ways to compute it.
+
+    attend(query, key, value, mask)    picks a path, or takes the one that is named
+    chosen_path(...)                   says which one `auto` picks
+
+`reference` is the oracle. Each path says what it supports (`Path.refuses`); asking one for what it does not support is
+an error that names those that serve. Nothing falls back silently.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.attention import reference, xla
+from models.attention.dropout import Dropout
+from models.attention.path import Path, Request
+from models.errors import ModelError
+from models.masks import Mask
+from models.patterns import per_head
+
+__all__ = ["PATHS", "attend", "chosen_path"]
+
+# `auto` takes the first that serves.
+PATHS: dict[str, Path] = {path.name: path for path in (xla.PATH, reference.PATH)}
+
+
+def attend(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, dropout_rng=None, scale=None, path="auto"):
+    """Attention of `query` [B, T, N, H] over `key`, `value` [B, S, G, H] where `mask` lets it: [B, T, N, H].
+
+    G key/value heads serve N query heads in equal runs. `bias` [B or 1, N or 1, T, S] is added to the scaled scores.
+    `scale` is 1/sqrt(H) unless given. Queries that see nothing get zeros. Dropout acts on the probabilities. Raises
+    ModelError for sizes that cannot be and for a path that does not support the request.
+    """
+    B, T, heads, H = query.shape
+    S = key.shape[1]
+    _check_shapes(query, key, value, bias, dropout_rate, dropout_rng)
+    mask.check(T, S)
+    scale = 1.0 / np.sqrt(H) if scale is None else scale
+    dropout = Dropout.from_rng(dropout_rate, dropout_rng, B, heads) if dropout_rate else None
+    patterns = per_head(mask.pattern, heads)
+    outputs = {}  # pattern -> (its heads, their output); one call for the heads that share a pattern
+    for pattern in dict.fromkeys(patterns):
+        index = np.flatnonzero([one == pattern for one in patterns])
+        picked = _pick_heads(index, query, key, value, bias, dropout)
+        request = _request(picked[0], picked[1], mask.replace(pattern=pattern), bias is not None, dropout is not None)
+        run = _resolve(path, request).run
+        outputs[pattern] = index, run(*picked[:3], mask.replace(pattern=pattern), *picked[3:], scale)
+    if len(outputs) == 1:
+        return outputs[patterns[0]][1]
+    order = np.argsort(np.concatenate([index for index, _ in outputs.values()]))
+    return jnp.concatenate([out for _, out in outputs.values()], axis=2)[:, :, order]
+
+
+def chosen_path(query, key, mask: Mask, *, bias=None, dropout_rate=0.0, path="auto", platform=None) -> tuple[str, ...]:
+    """Names of the paths `attend` would take for arrays (or shapes) like these, one for each pattern of the heads."""
+    heads = query.shape[2]
+    return tuple(
+        _resolve(
+            path, _request(query, key, mask.replace(pattern=one), bias is not None, dropout_rate > 0, platform)
+        ).name
+        for one in dict.fromkeys(per_head(mask.pattern, heads))
+    )
+
+
+def _request(query, key, mask, bias, dropout, platform=None) -> Request:
+    return Request(
+        T=query.shape[1],
+        S=key.shape[1],
+        heads=query.shape[2],
+        kv_heads=key.shape[2],
+        head_size=query.shape[3],
+        dtype=np.dtype(query.dtype),
+        pattern=mask.pattern,
+        features=mask.features(),
+        bias=bias,
+        dropout=dropout,
+        platform=platform or jax.default_backend(),
+    )
+
+
+def _resolve(name: str, request: Request) -> Path:
+    """The path called `name`, or for "auto" the first that serves."""
+    serving = [path.name for path in PATHS.values() if path.refuses(request) is None]
+    if name == "auto":
+        return PATHS[serving[0]]
+    if name not in PATHS:
+        raise ModelError(f"attention path '{name}' is unknown; choose from: auto, {', '.join(PATHS)}")
+    reason = PATHS[name].refuses(request)
+    if reason is not None:
+        raise ModelError(
+            f"attention path '{name}' cannot serve pattern '{request.pattern}' here because {reason}; "
+            f"use auto or one of: {', '.join(serving)}"
+        )
+    return PATHS[name]
+
+
+def _pick_heads(index, query, key, value, bias, dropout):
+    """The arguments of `attend` for the query heads `index` alone."""
+    heads, groups = query.shape[2], key.shape[2]
+    if len(index) == heads:
+        return query, key, value, bias, dropout
+    groups_of = index // (heads // groups)  # key/value head of each chosen query head
+    bias = bias if bias is None or bias.shape[1] == 1 else bias[:, index]
+    dropout = dropout and dropout.heads(index)
+    return query[:, :, index], key[:, :, groups_of], value[:, :, groups_of], bias, dropout
+
+
+def _check_shapes(query, key, value, bias, dropout_rate, dropout_rng):
+    heads, groups = query.shape[2], key.shape[2]
+    if key.shape != value.shape or key.shape[0] != query.shape[0] or key.shape[3] != query.shape[3]:
+        raise ModelError(
+            "attention needs query [B, T, N, H] and key, value [B, S, G, H]; "
+            f"got {query.shape}, {key.shape}, {value.shape}"
+        )
+    if heads % groups:
+        raise ModelError(f"{heads} attention heads cannot share {groups} key/value heads; kv_heads must divide heads")
+    if bias is not None:
+        full = (query.shape[0], heads, query.shape[1], key.shape[1])
+        if (
+            bias.ndim != 4
+            or bias.shape[2:] != full[2:]
+            or any(b not in (1, f) for b, f in zip(bias.shape, full, strict=True))
+        ):
+            raise ModelError(f"attention bias has shape {bias.shape}; it must be [1 or B, 1 or N, T, S] of {full}")
+    if not 0 <= dropout_rate < 1:
+        raise ModelError(f"attention dropout_rate is {dropout_rate}; it must be at least 0 and below 1")
+    if dropout_rate and dropout_rng is None:
+        raise ModelError("attention dropout needs dropout_rng; give one or set dropout_rate to 0")
