@@ -1,0 +1,6 @@
+"""`python -m pretrain`."""
+
+from pretrain.main import run
+
+if __name__ == "__main__":
+    run()

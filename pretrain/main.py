@@ -1,0 +1,175 @@
+"""The command line: `pretrain COMMAND --flags`, also `python -m pretrain`.
+
+Exit codes: 0 done; 2 a user's mistake (one sentence on stderr); 75 interrupted by SIGTERM with everything
+saved, start the same command again to go on; 1 anything else.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import flags
+
+from pretrain.errors import USER_ERRORS, UserError, nearest
+
+MISTAKE = 2
+PREEMPTED = 75
+
+
+class Command:
+    """One command: its flags, and the function that is run with their values."""
+
+    def __init__(self, name: str, summary: str, *, config: bool = False):
+        self.name, self.summary, self.takes_config = name, summary, config
+        self.flags = flags.FlagValues()
+        self.run: Callable | None = None
+
+    def text(self, name: str, default, help: str) -> "Command":
+        flags.DEFINE_string(name, default, help, flag_values=self.flags)
+        return self
+
+    def integer(self, name: str, default, help: str) -> "Command":
+        flags.DEFINE_integer(name, default, help, flag_values=self.flags)
+        return self
+
+    def number(self, name: str, default, help: str) -> "Command":
+        flags.DEFINE_float(name, default, help, flag_values=self.flags)
+        return self
+
+    def switch(self, name: str, default: bool, help: str) -> "Command":
+        flags.DEFINE_bool(name, default, help, flag_values=self.flags)
+        return self
+
+    def choice(self, name: str, default, choices: Sequence[str], help: str) -> "Command":
+        flags.DEFINE_enum(name, default, list(choices), help, flag_values=self.flags)
+        return self
+
+    def several(self, name: str, help: str) -> "Command":
+        flags.DEFINE_multi_string(name, [], help, flag_values=self.flags)
+        return self
+
+    def usage(self) -> str:
+        lines = [f"usage: pretrain {self.name} [flags]", "", self.summary, ""]
+        if self.takes_config:
+            lines += [
+                "  --config=PATH[:VARIANT]   recipe, such as configs/gpt2.py:medium (default: configs/quickstart.py)",
+                "  --config.KEY=VALUE        override of any key, such as --config.train.steps=200 (docs/configs.md)",
+            ]
+        for name in sorted(self.flags):
+            flag = self.flags[name]
+            if flag.name != name:
+                continue
+            default = "" if flag.default in (None, "", [], False) else f" (default: {flag.default})"
+            shown = f"--[no]{name}" if flag.boolean else f"--{name}=..."
+            lines.append(f"  {shown:<25} {flag.help}{default}")
+        return "\n".join(lines)
+
+
+FORMAT = ("format", "table", ("table", "json"), "how to print the result")
+WORKDIR = "folder of the run: config, tokenizer, checkpoints, metrics"
+
+
+def commands() -> dict[str, Command]:
+    """Every command with its flags."""
+    train = Command("train", "Trains; goes on from the newest checkpoint if the work folder has one.", config=True)
+    train.text("workdir", "", WORKDIR + "; empty means runs/<name of the config>")
+
+    evaluate = Command("evaluate", "Restores a checkpoint and scores it on a split.")
+    evaluate.text("workdir", None, WORKDIR).text("step", "latest", "checkpoint: a step, latest or best")
+    evaluate.text("split", "validation", "validation, test or train").integer("stride", 0, "tokens a window moves on; 0: config")
+    evaluate.integer("length", 0, "window length in tokens; 0 means data.length").integer("batch_size", 0, "rows; 0: config")
+    evaluate.integer("batches", -1, "evaluate on the first so many batches; 0: all of them; -1: config")
+    evaluate.switch("word_level", False, "also print perplexity per whitespace-separated word").choice(*FORMAT)
+
+    generate = Command("generate", "Continues prompts with a trained model.")
+    generate.text("workdir", None, WORKDIR).text("step", "latest", "checkpoint: a step, latest or best")
+    generate.several("prompt", "text to continue; repeat the flag for several prompts")
+    generate.text("prompt_file", "", "file with one prompt a line").integer("max_tokens", 100, "tokens to add, at most")
+    generate.number("temperature", 0.8, "0 is greedy").integer("top_k", 0, "sample among the k likeliest; 0: all")
+    generate.number("top_p", 1.0, "sample among the likeliest that hold this probability")
+    generate.integer("beams", 1, "beam search with so many beams, instead of sampling")
+    generate.number("length_penalty", 0.6, "of beam search: score / ((5 + length) / 6) ** penalty")
+    generate.integer("seed", 0, "of sampling").switch("cached", True, "keep keys and values of earlier tokens")
+    generate.choice(*FORMAT)
+
+    describe = Command("describe", "Prints parameters, FLOPs and bytes of a config; allocates nothing.", config=True)
+    describe.choice(*FORMAT)
+
+    prepare = Command("prepare", "Trains the tokenizer if asked and builds the token store.", config=True)
+    prepare.text("workdir", "", WORKDIR + "; empty means runs/<name of the config>").choice(*FORMAT)
+    return {c.name: c for c in (train, evaluate, generate, describe, prepare)}
+
+
+def split_config(argv: Sequence[str]) -> tuple[str, list[tuple[str, str]], list[str]]:
+    """(config path, overrides, other arguments) of a command line."""
+    spec, overrides, rest = "", [], []
+    arguments = iter(argv)
+    for argument in arguments:
+        name, equals, value = argument.lstrip("-").partition("=")
+        if not argument.startswith("-") or not (name == "config" or name.startswith("config.")):
+            rest.append(argument)
+            continue
+        if not equals:
+            value = next(arguments, None)
+            if value is None:
+                raise UserError(f"{argument} lacks a value; write {argument}=VALUE")
+        if name == "config":
+            spec = value
+        else:
+            overrides.append((name.removeprefix("config."), value))
+    return spec, overrides, rest
+
+
+def overview(known: dict[str, Command]) -> str:
+    lines = ["usage: pretrain COMMAND [flags]      (pretrain COMMAND --help lists the flags)", ""]
+    return "\n".join(lines + [f"  {name:<10} {command.summary}" for name, command in known.items()])
+
+
+def parse(argv: Sequence[str]):
+    """(command, config path, overrides) with the command's flags parsed; None if help was asked for and printed."""
+    known = commands()
+    if not argv or argv[0] in ("help", "-h", "--help"):
+        print(overview(known))
+        return None
+    name, *rest = argv
+    if name not in known:
+        raise UserError(f"there is no command '{name}'{nearest(name, known)}")
+    command = known[name]
+    if any(a in ("-h", "--help", "-help") for a in rest):
+        print(command.usage())
+        return None
+    spec, overrides, rest = split_config(rest)
+    if (spec or overrides) and not command.takes_config:
+        raise UserError(f"`pretrain {name}` reads the config from its work folder; leave --config out and give --workdir")
+    try:
+        extra = command.flags([f"pretrain {name}", *rest])[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise UserError(f"`pretrain {name}` has no flag --{error.flagname}{nearest(error.flagname, list(command.flags))}") from error
+    except flags.Error as error:
+        raise UserError(f"{str(error).rstrip('.')}; see `pretrain {name} --help`") from error
+    if extra:
+        raise UserError(f"'{extra[0]}' is not a flag; see `pretrain {name} --help`")
+    return command, spec, overrides
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command line (without the program's name) and returns its exit code."""
+    try:
+        parsed = parse(argv)
+        if parsed is None:
+            return 0
+        command, spec, overrides = parsed
+        from pretrain import commands as run  # imported late: --help and mistakes need no JAX
+
+        return getattr(run, command.name)(command.flags, spec, overrides) or 0
+    except USER_ERRORS as error:
+        print(f"pretrain: {error}", file=sys.stderr)
+        return MISTAKE
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def run() -> None:
+    """Entry point of the `pretrain` script."""
+    sys.exit(main(sys.argv[1:]))

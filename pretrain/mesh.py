@@ -1,0 +1,185 @@
+"""The device mesh, and where each array lives on it.
+
+Models name the axes of their arrays ("embed", "heads", ...); `config.mesh.rules` maps those names to
+the axes of the mesh (`data`, `fsdp`, `sequence`, `tensor`). Everything here fails early and by name: a
+logical axis that no rule knows, a mesh axis used twice by one array, a size that does not divide.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pretrain.errors import UserError, nearest
+
+AXES = ("data", "fsdp", "sequence", "tensor")
+
+
+def make_mesh(sizes: Mapping, devices: Sequence | None = None) -> Mesh:
+    """The mesh of `config.mesh`: sizes by axis name, one of which may be -1 (whatever devices are left)."""
+    devices = list(jax.devices() if devices is None else devices)
+    shape = {axis: sizes[axis] for axis in AXES}
+    free = [axis for axis, size in shape.items() if size == -1]
+    bad = [f"{axis}={size}" for axis, size in shape.items() if size < 1 and size != -1]
+    if bad or len(free) > 1:
+        raise UserError(
+            f"config.mesh has {', '.join(bad) or 'several axes of -1'}; give each axis a positive size, at most one of them -1"
+        )
+    fixed = math.prod(size for size in shape.values() if size != -1)
+    if free:
+        shape[free[0]] = max(1, len(devices) // fixed)
+    if math.prod(shape.values()) != len(devices):
+        text = ", ".join(f"{axis}={size}" for axis, size in shape.items())
+        raise UserError(
+            f"config.mesh ({text}) needs {math.prod(shape.values())} devices and there are {len(devices)}; "
+            "change one of its sizes, or give one axis the size -1"
+        )
+    return jax.make_mesh(
+        tuple(shape.values()), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES), devices=devices
+    )
+
+
+class Layout:
+    """Turns logical axis names into shardings on one mesh."""
+
+    def __init__(self, mesh: Mesh, rules: Sequence[tuple]):
+        self.mesh = mesh
+        self.rules = {}
+        for rule in rules:
+            logical, axes = rule
+            axes = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+            if logical in self.rules:
+                raise UserError(f"config.mesh.rules names the logical axis '{logical}' twice; keep one of the two rules")
+            for axis in axes:
+                if axis not in AXES:
+                    raise UserError(
+                        f"config.mesh.rules maps '{logical}' to the mesh axis '{axis}'{nearest(axis, AXES)}"
+                    )
+            self.rules[logical] = axes
+
+    def spec(self, name: str, logical: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:
+        """The partition of one array called `name` whose dimensions are named `logical`."""
+        parts, used = [], {}
+        for axis, size in zip(logical, shape, strict=True):
+            if axis is None:
+                parts.append(None)
+                continue
+            if axis not in self.rules:
+                raise UserError(
+                    f"parameter '{name}' has the logical axis '{axis}', which config.mesh.rules does not map; "
+                    f"add ('{axis}', None) to replicate it"
+                )
+            mesh_axes = tuple(a for a in self.rules[axis] if self.mesh.shape[a] > 1)
+            for mesh_axis in mesh_axes:
+                if mesh_axis in used:
+                    raise UserError(
+                        f"parameter '{name}' would be split twice over the mesh axis '{mesh_axis}': by its logical axes "
+                        f"'{used[mesh_axis]}' and '{axis}'; map one of them elsewhere in config.mesh.rules"
+                    )
+                used[mesh_axis] = axis
+            count = math.prod(self.mesh.shape[a] for a in mesh_axes)
+            if size % count:
+                raise UserError(
+                    f"parameter '{name}' has size {size} along '{axis}', which the {count} devices of mesh axis "
+                    f"{' x '.join(mesh_axes)} do not divide; change config.mesh or map '{axis}' elsewhere in config.mesh.rules"
+                )
+            parts.append(mesh_axes[0] if len(mesh_axes) == 1 else mesh_axes or None)
+        return PartitionSpec(*parts)
+
+    def sharding(self, spec: PartitionSpec = PartitionSpec()) -> NamedSharding:
+        return NamedSharding(self.mesh, spec)
+
+    def parameters(self, boxed):
+        """Shardings of a model's parameters, from `jax.eval_shape(model.init, ...)["params"]` with its axis names."""
+
+        def one(path, leaf):
+            name = path_name(path)
+            if not isinstance(leaf, nn.LogicallyPartitioned):
+                return self.sharding()
+            return self.sharding(self.spec(name, leaf.names, leaf.value.shape))
+
+        return jax.tree_util.tree_map_with_path(one, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+
+    def optimizer(self, shapes, parameters, parameter_shapes):
+        """Shardings of an optimiser's state: each moment lies where its parameter does.
+
+        A leaf belongs to the parameter whose path ends its own. One that lacks some of the parameter's
+        dimensions (Adafactor's row and column moments) keeps the axes of those that are left.
+        """
+        table = {
+            tuple(map(str, path)): (sharding.spec, tuple(shape.shape))
+            for (path, sharding), shape in zip(
+                jax.tree_util.tree_leaves_with_path(parameters), jax.tree.leaves(parameter_shapes), strict=True
+            )
+        }
+
+        def one(path, leaf):
+            keys = tuple(map(str, path))
+            for start in range(len(keys)):
+                if keys[start:] in table:
+                    return self.sharding(_inherit(*table[keys[start:]], tuple(leaf.shape)))
+            return self.sharding()
+
+        return jax.tree_util.tree_map_with_path(one, shapes)
+
+    def batch(self, shape: Sequence[int]) -> NamedSharding:
+        """Sharding of a batch array: rows over `batch`, tokens over `length`; the sizes must divide."""
+        names = ("batch", "length")[: len(shape)]
+        return self.sharding(self.spec("batch", names + (None,) * (len(shape) - 2), shape))
+
+    def batch_shards(self) -> int:
+        """Into how many parts the rows of a batch are split."""
+        return math.prod(self.mesh.shape[axis] for axis in self.rules["batch"])
+
+    def check_batch(self, size: int, key: str) -> None:
+        if size % self.batch_shards():
+            raise UserError(
+                f"{key} = {size} does not divide over the {self.batch_shards()} devices that share a batch "
+                f"({' x '.join(self.rules['batch'])}); make it a multiple of {self.batch_shards()}"
+            )
+
+    def rows(self, size: int) -> np.ndarray:
+        """Which of a batch's `size` rows this process's devices hold, in order."""
+        indices = self.batch((size,)).addressable_devices_indices_map((size,))
+        return np.unique(np.concatenate([np.arange(size)[index[0]] for index in indices.values()]))
+
+    def put(self, batch: Mapping[str, np.ndarray], size: int) -> dict[str, jax.Array]:
+        """This process's rows of a global batch of `size` rows, as global arrays."""
+        position = {row: i for i, row in enumerate(self.rows(size))}
+
+        def one(array):
+            shape = (size, *array.shape[1:])
+            sharding = self.batch(shape)
+
+            def part(index):
+                rows = range(*index[0].indices(size))
+                first = position[rows[0]]
+                return array[(slice(first, first + len(rows)), *index[1:])]
+
+            return jax.make_array_from_callback(shape, sharding, part)
+
+        return {name: one(array) for name, array in batch.items()}
+
+
+def _inherit(spec: PartitionSpec, shape: tuple, reduced: tuple) -> PartitionSpec:
+    """The partition of an array of shape `reduced`, made from one of `shape` by dropping dimensions."""
+    spec = (*spec, *(None,) * (len(shape) - len(spec)))
+    if shape == reduced:
+        return PartitionSpec(*spec)
+    kept, dim = [], 0
+    for size in reduced:
+        while dim < len(shape) and shape[dim] != size:
+            dim += 1
+        if dim == len(shape):
+            return PartitionSpec()
+        kept.append(spec[dim])
+        dim += 1
+    return PartitionSpec(*kept)
+
+
+def path_name(path) -> str:
+    """A tree path as people write it: layers/attention/query/kernel."""
+    return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
