@@ -1,0 +1,64 @@
+"""Strict surroundings for every test: eight virtual CPU devices, no implicit rank promotion, real subprocesses."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# JAX reads these when it is first imported, so they are set before any test module is.
+# `JAX_PLATFORMS=cuda make test` runs the same tests on another platform.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+# Compiled programs are shared between runs of the tests: a rerun skips most of the compilation.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"longhaul-tests-{os.getuid()}"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a finished program left: exit code, standard output, standard error."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+    def __iter__(self):
+        return iter((self.rc, self.stdout, self.stderr))
+
+
+@pytest.fixture
+def run_pretrain(tmp_path):
+    """`run_pretrain("describe", "--config=...", devices=8)`: the real program, as a user starts it.
+
+    Runs `python -m pretrain ARGS` from the root of the tree with `devices` virtual CPU devices and gives its
+    exit code, standard output and standard error. `env` adds or replaces environment variables.
+    """
+
+    def run(*args, devices: int = 1, env: dict[str, str] | None = None, timeout: float = 300) -> Finished:
+        flags = f"--xla_force_host_platform_device_count={devices}"
+        done = subprocess.run(
+            [sys.executable, "-m", "pretrain", *map(str, args)],
+            cwd=ROOT,
+            env={**os.environ, "XLA_FLAGS": flags, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def workdir(tmp_path) -> Path:
+    """An empty work folder, gone after the test."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
