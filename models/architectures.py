@@ -4,9 +4,9 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 
-import jax.numpy as jnp
 from flax import linen as nn
 
+from models.attention import PATHS
 from models.decoder import Decoder
 from models.embeddings import POSITIONS
 from models.errors import ModelError
@@ -18,7 +18,7 @@ from models.transformer import PLACEMENTS
 
 def build(architecture: str, fields: Mapping) -> nn.Module:
     """The model that `architecture` names, with `fields` as its fields, checked. Raises ModelError."""
-    _choice("architecture", architecture, _ARCHITECTURES)
+    _choice("architecture", architecture, _ARCHITECTURES, where="")
     model, check = _ARCHITECTURES[architecture]
     known = [field.name for field in dataclasses.fields(model) if field.name not in ("parent", "name")]
     for name in fields:
@@ -50,6 +50,7 @@ def _check_decoder(fields: Mapping):
     _choice("norm", fields["norm"], NORMS)
     _choice("placement", fields["placement"], PLACEMENTS)
     _choice("positions", fields["positions"], POSITIONS)
+    _choice("attention_path", fields["attention_path"], ("auto", *PATHS))
     _choice("remat", fields["remat"], REMAT)
     for name in ("dtype", "param_dtype"):
         _choice(name, fields[name], ("float32", "bfloat16", "float16"))
@@ -95,9 +96,9 @@ def _whole(name: str, value, at_least: int):
         raise ModelError(f"model.{name} is {value!r}; it must be a whole number, {at_least} or more")
 
 
-def _choice(name: str, value, choices):
+def _choice(name: str, value, choices, where="model."):
     if value not in choices:
-        raise ModelError(f"{name} '{value}' is unknown; choose from: {', '.join(choices)}")
+        raise ModelError(f"{where}{name} is '{value}', which is unknown; choose from: {', '.join(choices)}")
 
 
 _ARCHITECTURES = {"decoder": (Decoder, _check_decoder)}

@@ -32,6 +32,9 @@ class Cache:
     def extend(self, key: jax.Array, value: jax.Array) -> "Cache":
         """Write key and value [B, T, G, H] of the current layer behind each row's tokens."""
         rows, slots = jnp.arange(key.shape[0])[:, None], self.slots(key.shape[1])
-        # Slots beyond the end are dropped; the last padding of a full row falls there.
-        write = lambda old, new: old.at[self.layer, rows, slots].set(new.astype(old.dtype), mode="drop")
+
+        def write(old, new):
+            # Slots beyond the end are dropped: the padding of a row that is nearly full falls there.
+            return old.at[self.layer, rows, slots].set(new.astype(old.dtype), mode="drop")
+
         return self.replace(key=write(self.key, key), value=write(self.value, value))

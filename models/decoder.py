@@ -93,7 +93,7 @@ class Decoder(nn.Module):
         0 is padding. With a cache, segments only tell tokens (nonzero) from the padding at the right end of a prompt.
         `train` turns dropout on; it draws from the rng named "dropout".
         """
-        batch, length = tokens.shape
+        length = tokens.shape[1]
         if length > self.context:
             raise ModelError(
                 f"{length} tokens do not fit context={self.context}; shorten the row or raise model.context"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 from flax import linen as nn
 
+from models.attention import attend
 from models.cache import Cache
 from models.embeddings import rotate
 from models.layers import Linear, dropout
@@ -12,18 +13,6 @@ from models.masks import Mask
 from models.patterns import Pattern
 
 PLACEMENTS = ("pre", "post", "replace")
-
-
-def attend(query, key, value, mask, *, dropout_rate, dropout_rng, path):
-    import jax.numpy as jnp
-
-    B, T, N, H = query.shape
-    seen = mask.dense(T, key.shape[1], N)
-    key, value = (jnp.repeat(x, N // x.shape[2], 2) for x in (key, value))
-    scores = jnp.einsum("BTNH,BSNH->BNTS", query, key, preferred_element_type=jnp.float32) * H**-0.5
-    p = jax.nn.softmax(jnp.where(seen, scores, -1e30))
-    p = dropout(jnp.where(seen, p, 0), dropout_rate, dropout_rng)
-    return jnp.einsum("BNTS,BSNH->BTNH", p.astype(value.dtype), value)
 
 
 class SelfAttention(nn.Module):

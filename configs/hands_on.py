@@ -1,0 +1,58 @@
+"""The 50M hands-on model (Ruder, Peters, Swayamdipta and Wolf 2019, "Transfer Learning in NLP", NAACL tutorial).
+
+    pretrain train --config=configs/hands_on.py --workdir=runs/hands_on
+
+Variant: causal (the default).
+
+A decoder of 50,396,360 parameters: 16 layers, 410 wide, 10 heads of 41, ReLU, 256 positions, dropout 0.1, BERT's cased
+vocabulary (put bert-base-cased's tokenizer.json at tokenizers/bert-base-cased.json), trained on WikiText-103. Its block
+is unusual: the normalised value becomes the residual stream (`placement="replace"`), and no norm follows the last layer.
+The tutorial's code also draws the norms' gains from N(0, 0.02), because one loop initialises every module alike;
+here gains start at 1, which is what the norm is for. `--config.model.positions=sinusoid` is the tutorial's other choice.
+
+Cost: 50 epochs, about 6 billion tokens, took 15 hours on 8 V100. Of the 64 rows of an update each of 8 parts holds 8;
+clipping acts on their sum (the tutorial's code clips at every part).
+
+Expect a validation perplexity of about 29 per word (`evaluate`, word level): the sub-word loss times sub-words per word.
+"""
+
+from configs import common
+
+VARIANTS = ("causal",)
+
+
+def get_config(variant=""):
+    """The recipe; no variant means causal."""
+    variant = variant or "causal"
+    if variant not in VARIANTS:
+        raise common.variant_error("hands_on", variant, VARIANTS)
+    config = common.base()
+    config.name = f"hands_on:{variant}"
+    config.model.update(
+        vocab_size=28_996,
+        context=256,
+        layers=16,
+        width=410,
+        heads=10,
+        ff=2100,
+        activation="relu",
+        norm_epsilon=1e-12,
+        placement="replace",
+        dropout_embedding=0.1,
+        dropout_attention=0.1,
+        dropout_residual=0.1,
+        position_init_std=0.02,
+        scale_residual_init=False,
+    )
+    config.tokenizer.update(kind="huggingface", path="tokenizers/bert-base-cased.json", vocab_size=28_996)
+    config.data.update(
+        train="tfds:huggingface:wikitext/wikitext-103-v1?split=train",
+        validation="tfds:huggingface:wikitext/wikitext-103-v1?split=validation",
+        test="tfds:huggingface:wikitext/wikitext-103-v1?split=test",
+        layout="concat",
+        length=256,
+    )
+    config.train.update(steps=360_000, batch_size=64, accumulate=8)  # 50 epochs of about 118 million sub-words
+    config.optimizer.update(name="adamw", b1=0.9, b2=0.999, epsilon=1e-8, weight_decay=0.0, clip=0.25)
+    config.schedule.update(kind="cosine", peak=2.5e-4, warmup=1000, end=0.0)
+    return config
