@@ -2,7 +2,8 @@
 
     pretrain train --config=configs/gpt2.py:small --workdir=runs/gpt2
 
-Variants: small (124M, the default), medium (355M), large (774M), xl (1,558M); the paper prints 117M, 345M, 762M, 1,542M.
+Variants: small (124M, the default), medium (355M), large (774M), xl (1,558M); the paper prints 117M, 345M, 762M and
+1,542M.
 
 The network and its initialisation are the paper's: pre-norm, residual projections scaled by 1/sqrt(2L), no dropout (the
 released code has none). Batch and context are the paper's too: 512 rows of 1,024 tokens. Its optimiser, learning rates

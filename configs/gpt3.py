@@ -6,8 +6,8 @@
 Variants: small (the default), medium, large, xl, 2.7b, 6.7b, 13b, 175b: every row of the paper's table 2.1.
 
 Two rows of that table contradict themselves and are read as follows: xl has 16 heads of 128 (24 of 128, as printed,
-would not be its width of 2,048), and 13b is 5,120 wide (40 heads of 128; 5,140 is printed). The paper alternates dense and
-locally banded attention but gives neither band nor order, so the default is dense, which has the same parameters;
+would not be its width of 2,048), and 13b is 5,120 wide (40 heads of 128; 5,140 is printed). The paper alternates dense
+and locally banded attention but gives neither band nor order, so the default is dense, which has the same parameters;
 alternation is one line: config.model.attention = ("dense", "local_256").
 
 Batch, learning rate, warm-up (375 million tokens) and decay (to a tenth over 260 billion of 300 billion tokens) are the
@@ -18,8 +18,8 @@ tokenizer is GPT-2's: put its tokenizer.json at tokenizers/gpt2.json.
 
 Cost: about 6 x parameters x 300e9 FLOPs: small 2.3e20 (2.6 petaflop/s-days), 175b 3.1e23 (3,640 petaflop/s-days).
 
-Expect a validation loss of 2.57 C^-0.048 nats per token, C in petaflop/s-days: about 2.45 for small, 1.73 for 175b on the
-paper's data.
+Expect, on the paper's data, a validation loss of 2.57 C^-0.048 nats per token, C in petaflop/s-days: about 2.45 for
+small, 1.73 for 175b.
 """
 
 from configs import common

@@ -6,14 +6,14 @@ Variant: causal (the default).
 
 A decoder of 50,396,360 parameters: 16 layers, 410 wide, 10 heads of 41, ReLU, 256 positions, dropout 0.1, BERT's cased
 vocabulary (put bert-base-cased's tokenizer.json at tokenizers/bert-base-cased.json), trained on WikiText-103. Its block
-is unusual: the normalised value becomes the residual stream (`placement="replace"`), and no norm follows the last layer.
-The tutorial's code also draws the norms' gains from N(0, 0.02), because one loop initialises every module alike;
-here gains start at 1, which is what the norm is for. `--config.model.positions=sinusoid` is the tutorial's other choice.
+is unusual: the normalised value becomes the residual stream (`placement="replace"`), and no norm follows the last
+layer. The tutorial's code also draws the norms' gains from N(0, 0.02), because one loop initialises every module alike;
+here they start at 1. `--config.model.positions=sinusoid` is the tutorial's other choice of positions.
 
 Cost: 50 epochs, about 6 billion tokens, took 15 hours on 8 V100. Of the 64 rows of an update each of 8 parts holds 8;
 clipping acts on their sum (the tutorial's code clips at every part).
 
-Expect a validation perplexity of about 29 per word (`evaluate`, word level): the sub-word loss times sub-words per word.
+Expect a validation perplexity of about 29 per word (`evaluate`, word level): the sub-word loss times sub-words a word.
 """
 
 from configs import common
