@@ -1,0 +1,78 @@
+"""`describe` on every recipe and variant: right to the integer where it can be checked, and quick."""
+
+import json
+import math
+
+import jax
+import pytest
+
+import models
+from configs.common import base
+from pretrain import describe as described
+from pretrain.config import load, recipe_module, recipes
+from pretrain.step import init_params
+
+EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
+
+
+@pytest.mark.parametrize(("name", "variant"), EVERY)
+def test_every_recipe_and_variant(name, variant):
+    config = load(f"configs/{name}.py:{variant}" if variant else f"configs/{name}.py")
+    facts = described.describe(config)
+    assert facts["parameters"] == sum(module["parameters"] for module in facts["modules"].values())
+    assert 0 < facts["parameters_without_embeddings"] < facts["parameters"]
+    assert facts["flops_per_token"]["causal"] <= facts["flops_per_token"]["full"]
+    # A matrix costs a multiply-add of each of its numbers, three times: FLOPs exceed 6 per such parameter, less the
+    # biases and gains (well under 2 %), and attention and logits come on top.
+    assert facts["flops_per_token"]["causal"] > 5.8 * facts["parameters_without_embeddings"]
+    assert facts["bytes"]["total"] == sum(size for part, size in facts["bytes"].items() if part != "total")
+    json.dumps(facts, allow_nan=False)
+
+
+def tiny(**train):
+    config = base()
+    config.model.update(dict(vocab_size=50, context=16, layers=2, width=16, heads=2, ff=32))
+    config.data.length = 16
+    config.train.update(train)
+    return config
+
+
+def test_equals_what_is_allocated():
+    config = tiny()
+    model = models.build(config.architecture, config.model.to_dict())
+    real = jax.tree.leaves(jax.jit(lambda rng: init_params(model, rng, 1))(jax.random.key(0)))
+    facts = described.describe(config)
+    assert facts["parameters"] == sum(leaf.size for leaf in real)
+    assert facts["bytes"]["parameters"] == sum(leaf.nbytes for leaf in real) == facts["bytes"]["gradients"]
+    assert facts["modules"]["tokens"] == {"parameters": 50 * 16, "bytes": 4 * 50 * 16}
+    assert facts["parameters_without_embeddings"] == facts["parameters"] - 50 * 16 - 16 * 16
+
+
+def test_adam_keeps_two_numbers_for_each_parameter():
+    facts = described.describe(tiny())
+    extra = facts["bytes"]["optimizer"] - 2 * facts["bytes"]["parameters"]
+    assert 0 < extra <= 64  # counters of updates
+
+
+def test_accumulated_gradients_are_float32():
+    config = tiny(accumulate=2)
+    config.model.param_dtype = "bfloat16"
+    facts = described.describe(config)
+    assert facts["bytes"]["gradients"] == 2 * facts["bytes"]["parameters"] == 4 * facts["parameters"]
+
+
+def test_step_is_all_its_tokens():
+    facts = described.describe(tiny(batch_size=6))
+    assert facts["tokens_per_step"] == 6 * 16
+    assert facts["flops_per_step"]["full"] == 96 * facts["flops_per_token"]["full"]
+
+
+def test_prints_tables_and_json(capsys):
+    described.run(tiny(), "table")
+    shown = capsys.readouterr().out
+    facts = described.describe(tiny())
+    for expected in ("layers/attention", f"{facts['parameters']:,}", "a token forward: logits", "optimizer"):
+        assert expected in shown
+    described.run(tiny(), "json")
+    assert json.loads(capsys.readouterr().out) == facts
+    assert math.isfinite(facts["flops_per_step"]["causal"])

@@ -1,0 +1,124 @@
+"""FLOPs against counts by hand and against the traced program; peak rates by device name."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import models
+from configs.common import base
+from pretrain import devices
+from pretrain.errors import UserError
+from pretrain.flops import flops_per_token, forward_flops, keys_per_query
+
+
+def small(**model):
+    config = base()
+    config.data.length = 16
+    config.model.update(
+        dict(vocab_size=50, context=16, layers=3, width=24, heads=4, ff=40, dtype="float32", attention_path="reference")
+    )
+    config.model.update(model)
+    return config
+
+
+def traced_products(jaxpr) -> int:
+    """Multiply-adds of all dot_generals in a traced program, loops unrolled."""
+    total = 0
+    for equation in jaxpr.eqns:
+        times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                total += times * traced_products(inner)
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            depth = 1
+            for axis in contracted:
+                depth *= equation.invars[0].aval.shape[axis]
+            total += equation.outvars[0].aval.size * depth
+    return total
+
+
+def test_counted_by_hand():
+    parts = forward_flops(small())
+    assert parts["full"] == {
+        "attention projections": 2 * 3 * 4 * 24 * 24,
+        "attention scores and values": 2 * 3 * 2 * 24 * 16,
+        "feed-forward": 2 * 3 * 2 * 24 * 40,
+        "logits": 2 * 24 * 50,
+    }
+    assert parts["causal"] == parts["full"] | {"attention scores and values": 2 * 3 * 2 * 24 * 8.5}
+    assert flops_per_token(small()) == {name: 3 * sum(part.values()) for name, part in parts.items()}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{}, {"kv_heads": 2}, {"head_size": 10}, {"activation": "gated_silu"}, {"tied_head": False}, {"scan": False}],
+    ids=str,
+)
+def test_equals_the_products_of_the_traced_forward_pass(model):
+    """The reference path multiplies all T x S scores, which is the `full` convention to the integer."""
+    config = small(**model)
+    decoder = models.build(config.architecture, config.model.to_dict())
+    tokens = jnp.zeros((1, config.data.length), jnp.int32)
+    params = jax.eval_shape(lambda: decoder.init(jax.random.key(0), tokens))
+
+    def forward(params):
+        return decoder.apply(params, decoder.apply(params, tokens).hidden, method="logits")
+
+    products = traced_products(jax.make_jaxpr(forward)(params).jaxpr)
+    assert 2 * products == config.data.length * sum(forward_flops(config)["full"].values())
+
+
+@pytest.mark.parametrize(
+    ("word", "keys"),  # of each of the 8 queries of a row
+    [
+        ("dense", [1, 2, 3, 4, 5, 6, 7, 8]),
+        ("local_3", [1, 2, 3, 3, 3, 3, 3, 3]),
+        ("column_4", [1, 1, 1, 1, 2, 2, 2, 2]),
+        ("strided_4", [1, 2, 3, 4, 5, 5, 5, 5]),
+        ("fixed_4_1", [1, 2, 3, 4, 2, 3, 4, 5]),
+        ("dense+local_1", [1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5]),
+    ],
+)
+def test_keys_that_a_pattern_may_see(word, keys):
+    assert keys_per_query(word, 2, 8, "causal") == pytest.approx(sum(keys) / 8)
+
+
+def test_both_conventions_charge_a_sparse_layer_what_it_sees():
+    assert keys_per_query("local_3", 2, 8, "full") == keys_per_query("local_3", 2, 8, "causal")
+    assert keys_per_query("dense", 2, 8, "full") == 8
+
+
+def test_unknown_architecture():
+    config = small()
+    config.architecture = "decodr"
+    with pytest.raises(UserError, match=r"'decodr' are not known, did you mean 'decoder'\?"):
+        flops_per_token(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "peak"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("Tesla V100-SXM2-16GB", 125e12),
+        ("NVIDIA L4", 121e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5", 459e12),
+        ("TPU v6 lite", 918e12),
+        ("NVIDIA L40", None),
+        ("NVIDIA H200 MIG 1g.18gb", None),
+        ("cpu", None),
+    ],
+)
+def test_peak_by_device_name(kind, peak):
+    assert devices.peak_flops(kind, 0.0) == peak
+    assert devices.peak_flops(kind, 5e12) == 5e12
+
+
+def test_measured_ceiling_is_a_plausible_rate():
+    """Between a pocket calculator and the fastest device of the table."""
+    assert 1e8 < devices.measure_matmul_ceiling("float32", size=256, repeats=5) < max(devices.PEAKS.values())
