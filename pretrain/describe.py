@@ -77,10 +77,10 @@ def _bytes(tree) -> int:
 
 
 def _modules(leaves: Iterable[tuple[str, jax.ShapeDtypeStruct]]) -> dict[str, dict[str, int]]:
-    """Parameters and bytes by module: the first two names of each parameter's path."""
+    """Parameters and bytes by module: the first two names on the way to each parameter, or its own at the top."""
     modules: dict[str, dict[str, int]] = {}
     for name, leaf in leaves:
-        entry = modules.setdefault("/".join(name.split("/")[:2]), {"parameters": 0, "bytes": 0})
+        entry = modules.setdefault("/".join(name.split("/")[:-1][:2]) or name, {"parameters": 0, "bytes": 0})
         entry["parameters"] += leaf.size
         entry["bytes"] += leaf.size * leaf.dtype.itemsize
     return modules
