@@ -1,0 +1,178 @@
+"""The SLURM and TPU pod launchers: what they would run, read by bash and tried out against stand-ins of the tools."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ["train", "--config=configs/gpt3.py:xl", "--workdir=/shared/it's a run"]
+
+
+def launch(name, *argv, **environment):
+    command = [sys.executable, "-m", f"launch.{name}", *map(str, argv)]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+    )
+
+
+def parsed_by_bash(text):
+    return subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True).stderr == ""
+
+
+def slurm_script(*options):
+    done = launch("slurm", *options, "--dry-run", "--", *PROGRAM)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_slurm_asks_for_what_was_said():
+    text = slurm_script("--nodes", 4, "--gpus-per-node", 8, "--partition", "big", "--time", "2:00:00")
+    assert parsed_by_bash(text)
+    asked = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert asked == [
+        "job-name=longhaul",
+        "nodes=4",
+        "ntasks-per-node=1",
+        "cpus-per-task=8",
+        "gpus-per-node=8",
+        "time=2:00:00",
+        "partition=big",
+        "output=runs/slurm/%x-%j.log",
+        "signal=B:USR1@120",
+        "requeue",
+        "open-mode=append",
+    ]
+
+
+def test_slurm_process_per_gpu():
+    text = slurm_script("--gpus-per-node", 4, "--per", "gpu")
+    assert parsed_by_bash(text)
+    assert "#SBATCH --ntasks-per-node=4\n" in text and "CUDA_VISIBLE_DEVICES=$SLURM_LOCALID" in text
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A folder of stand-ins for SLURM's commands, which write what they were told into `calls`."""
+    tools = {
+        "scontrol": 'echo "scontrol $*" >> calls; if [ "$1" = show ]; then echo node7; echo node8; fi',
+        # Signals every process of the job, as the real one does: the stand-in job is one process.
+        "scancel": 'echo "scancel $*" >> calls; kill -TERM "$(cat pid)"',
+        "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; echo $$ > pid; exec "$@"',
+        "python": 'printf "%s\\n" "$@" > arguments; env | grep ^LONGHAUL > environment; touch started; . ./body',
+    }
+    for name, body in tools.items():
+        path = tmp_path / name
+        path.write_text(f"#!/usr/bin/env bash\n{body}\n")
+        path.chmod(0o755)
+    (tmp_path / "calls").touch()
+    return tmp_path
+
+
+def run_script(cluster, body, send=None):
+    """Runs the batch script with `body` as the program; sends the batch shell a signal once that has started."""
+    (cluster / "body").write_text(body)
+    environment = {
+        **os.environ,
+        "PATH": f"{cluster}:{os.environ['PATH']}",
+        **dict(SLURM_JOB_ID="12345", SLURM_JOB_NODELIST="node[7-8]", SLURM_NTASKS="2", SLURM_PROCID="1"),
+    }
+    text = slurm_script("--nodes", 2, "--python", "python")
+    shell = subprocess.Popen(["bash", "-c", text], cwd=cluster, env=environment)
+    if send is not None:
+        deadline = time.monotonic() + 20
+        while not (cluster / "started").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.2)  # for the body to set its trap
+        shell.send_signal(send)
+    return shell.wait(timeout=30), (cluster / "calls").read_text()
+
+
+def test_slurm_processes_learn_their_places(cluster):
+    code, calls = run_script(cluster, "exit 0")
+    assert code == 0
+    assert (cluster / "arguments").read_text().splitlines() == ["-m", "pretrain", *PROGRAM]
+    assert sorted((cluster / "environment").read_text().split()) == [
+        "LONGHAUL_COORDINATOR=node7:32345",
+        "LONGHAUL_PROCESS=1",
+        "LONGHAUL_PROCESSES=2",
+    ]
+    assert "requeue" not in calls
+
+
+SAVES = "trap 'sleep 0.3; exit 75' TERM; while :; do sleep 0.05; done"
+
+
+def test_slurm_warning_reaches_the_program_and_the_job_is_queued_again(cluster):
+    code, calls = run_script(cluster, SAVES, send=signal.SIGUSR1)
+    assert code == 75
+    assert "scancel --signal=TERM 12345" in calls and "scontrol requeue 12345" in calls
+
+
+def test_slurm_cancelled_job_is_not_queued_again(cluster):
+    code, calls = run_script(cluster, "sleep 0.5; exit 75", send=signal.SIGTERM)
+    assert code == 75
+    assert "requeue" not in calls
+
+
+def test_slurm_failure_is_passed_on_and_not_queued_again(cluster):
+    code, calls = run_script(cluster, "exit 3")
+    assert code == 3
+    assert "requeue" not in calls
+
+
+def test_slurm_submits_the_script_it_shows(tmp_path):
+    (tmp_path / "sbatch").write_text(f"#!/usr/bin/env bash\ncat > {tmp_path}/submitted\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = launch("slurm", "--logs", tmp_path / "logs", "--", *PROGRAM, PATH=path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "submitted").read_text() == slurm_script("--logs", tmp_path / "logs")
+    assert (tmp_path / "logs").is_dir()
+
+
+def tpu_commands(*options):
+    done = launch("tpu_pod", "--tpu", "pod", "--zone", "us-east5-a", *options, "--dry-run", "--", *PROGRAM)
+    assert done.returncode == 0, done.stderr
+    assert parsed_by_bash(done.stdout)
+    return [shlex.split(line) for line in done.stdout.splitlines()]
+
+
+def test_tpu_pod_runs_the_program_on_every_worker():
+    (command,) = tpu_commands("--project", "mine")
+    assert command[:6] == ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "pod"]
+    assert command[6:-1] == ["--zone", "us-east5-a", "--worker=all", "--project", "mine"]
+    remote = command[-1].removeprefix("--command=")
+    assert parsed_by_bash(remote)
+    python = [".venv/bin/python", "-m", "pretrain", *PROGRAM]
+    assert shlex.split(remote) == ["cd", "longhaul", "&&", "LONGHAUL_COORDINATOR=auto", *python]
+
+
+def test_tpu_pod_installs_first():
+    archive, copy, install, _ = tpu_commands("--install", "--python", "python3.12")
+    assert archive[:2] == ["git", "archive"]
+    assert copy[4:7] == ["scp", "longhaul.tar.gz", "pod:longhaul.tar.gz"]
+    assert parsed_by_bash(install[-1].removeprefix("--command="))
+    assert "python3.12 -m venv .venv" in install[-1] and "pip install -e '.[tpu]'" in install[-1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["slurm", "--nodes", "2"], "name what to run after '--'"),
+        (["slurm", "--per", "gpu", "--", "train"], "--per gpu needs --gpus-per-node"),
+        (["slurm", "--", "train"], "'sbatch' is not installed here"),
+        (["tpu_pod", "--zone", "z", "--", "train"], "required: --tpu"),
+        (["tpu_pod", "--tpu", "t", "--zone", "z", "--", "train"], "'gcloud' is not installed here"),
+    ],
+)
+def test_mistakes(argv, message, tmp_path):
+    done = launch(*argv[:1], *(["--logs", tmp_path] if argv[0] == "slurm" else []), *argv[1:], PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr

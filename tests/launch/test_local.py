@@ -1,0 +1,175 @@
+"""The local launcher with real processes: environment, logs, deaths, signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def launch_program(*argv, **options):
+    """`python -m launch.local ARGV` as a user types it."""
+    command = [sys.executable, "-m", "launch.local", *map(str, argv)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, **options)
+
+
+def start(code, logs, processes=2, devices=None, grace=30.0):
+    """Launches Python source `code` in place of the program; gives the running launcher."""
+    call = f"launch([sys.executable, '-c', {code!r}], {processes}, {devices}, Path({str(logs)!r}), {grace})"
+    source = f"import sys; from pathlib import Path; from launch.local import launch; sys.exit({call})"
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", source], cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+
+
+def finish(launcher, timeout=30):
+    out, err = launcher.communicate(timeout=timeout)
+    return launcher.returncode, out, err
+
+
+def wait_for(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def logs_contain(logs, word, processes=2):
+    return all(
+        path.exists() and word in path.read_text()
+        for path in (logs / f"process-{index}.log" for index in range(processes))
+    )
+
+
+WAIT = "import time; print('ready', flush=True); time.sleep(60)"
+
+
+def test_every_process_learns_its_place(tmp_path):
+    code = """if True:
+        import os
+        print(*(os.environ[f'LONGHAUL_{n}'] for n in ('COORDINATOR', 'PROCESSES', 'PROCESS')), os.environ['XLA_FLAGS'])
+    """
+    rc, out, _ = finish(start(code, tmp_path, processes=3, devices=4))
+    assert rc == 0
+    words = [(tmp_path / f"process-{index}.log").read_text().split() for index in range(3)]
+    assert [word[1:3] for word in words] == [["3", "0"], ["3", "1"], ["3", "2"]]
+    assert len({word[0] for word in words}) == 1 and words[0][0].startswith("127.0.0.1:")
+    assert all(word[3:] == ["--xla_force_host_platform_device_count=4"] for word in words)
+    assert (tmp_path / "process-0.log").read_text() in out
+    assert (tmp_path / "process-1.log").read_text() not in out
+
+
+def test_one_death_ends_the_rest_and_is_reported(tmp_path):
+    code = f"""if True:
+        import os
+        if os.environ['LONGHAUL_PROCESS'] == '1':
+            print('the reason')
+            raise SystemExit(7)
+        {WAIT}
+    """
+    began = time.monotonic()
+    rc, _, err = finish(start(code, tmp_path))
+    assert rc == 7
+    assert "process 1 ended with exit code 7" in err and "1 | the reason" in err
+    assert time.monotonic() - began < 20  # the other one was not waited for
+
+
+def test_the_rest_are_killed_after_the_grace(tmp_path):
+    code = """if True:
+        import os, signal, time
+        if os.environ['LONGHAUL_PROCESS'] == '1':
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.signal(signal.SIGTERM, lambda *_: print('deaf', flush=True))
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            time.sleep(1)
+    """
+    rc, out, err = finish(start(code, tmp_path, grace=0.5))
+    assert rc == 128 + signal.SIGKILL
+    assert "process 1 ended with exit code 137" in err
+    assert "deaf" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_every_process_once(tmp_path, number):
+    code = f"""if True:
+        import signal, time
+        seen = []
+        signal.signal({int(number)}, lambda n, _: seen.append(n))
+        print('ready', flush=True)
+        while not seen:
+            time.sleep(0.02)
+        time.sleep(0.5)
+        print('signals', len(seen), flush=True)
+        raise SystemExit(75)
+    """
+    launcher = start(code, tmp_path)
+    wait_for(lambda: logs_contain(tmp_path, "ready"))
+    launcher.send_signal(number)
+    rc, _, err = finish(launcher)
+    assert rc == 75
+    assert logs_contain(tmp_path, "signals 1")
+    assert "|" not in err  # a run that saved and stopped is no failure: no log is recited
+
+
+def test_second_signal_kills(tmp_path):
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAIT
+    launcher = start(deaf, tmp_path)
+    wait_for(lambda: logs_contain(tmp_path, "ready"))
+    launcher.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert launcher.poll() is None
+    launcher.send_signal(signal.SIGTERM)
+    assert finish(launcher)[0] == 128 + signal.SIGKILL
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
+def test_no_process_outlives_a_killed_launcher(tmp_path):
+    launcher = start("import os; print('pid', os.getpid(), flush=True); " + WAIT, tmp_path)
+    wait_for(lambda: logs_contain(tmp_path, "ready"))
+    pids = [int((tmp_path / f"process-{index}.log").read_text().split()[1]) for index in range(2)]
+    launcher.kill()
+    launcher.communicate(timeout=10)
+
+    def gone(pid):
+        try:
+            os.kill(pid, 0)
+            # A killed process stays as a zombie where nothing reaps orphans.
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+
+    wait_for(lambda: all(map(gone, pids)))
+    assert launcher.returncode == -signal.SIGKILL
+
+
+def test_runs_the_program(tmp_path):
+    done = launch_program("--processes", 2, "--logs", tmp_path, "--", "--help")
+    assert done.returncode == 0
+    assert "usage: pretrain" in done.stdout
+    assert "usage: pretrain" in (tmp_path / "process-1.log").read_text()
+
+
+def test_passes_on_the_programs_mistake(tmp_path):
+    done = launch_program("--logs", tmp_path, "--", "trian")
+    assert done.returncode == 2
+    assert "there is no command 'trian'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--processes", "2"], "name what to run after '--'"),
+        (["--processes", "0", "--", "train"], "0 is not above 0"),
+        (["--proceses", "2", "--", "train"], "unrecognized arguments"),
+    ],
+)
+def test_mistakes(argv, message):
+    done = launch_program(*argv)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr
