@@ -42,6 +42,8 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(
                 self.folder,
                 options=ocp.CheckpointManagerOptions(
+                    best_fn=lambda metrics: metrics["loss"],  # makes Orbax write metrics down, for after a restart
+                    best_mode="min",
                     preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
                     cleanup_tmp_directories=True,
                     enable_async_checkpointing=True,
@@ -125,15 +127,52 @@ class Checkpoints:
 
     def restore(self, step: int, shapes):
         """(state, data) of a checkpoint: `shapes` gives shape, type and sharding of every leaf."""
+        self._check(step)
         folder = self.folder / str(step)
-        damage = self.damage(step)
-        if damage:
-            raise UserError(f"checkpoint {step} is damaged: {damage}; choose another with --step")
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
             restored = reader.restore(
                 folder, args=ocp.args.Composite(state=ocp.args.StandardRestore(shapes), data=ocp.args.JsonRestore())
             )
         return restored["state"], restored["data"]
+
+    def restore_params(self, step: int, shapes):
+        """The parameters alone, for evaluation and generation: optimiser state is neither read nor allocated."""
+        self._check(step)
+        wanted = {"params": shapes}
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            restored = reader.restore(
+                self.folder / str(step) / "state",
+                args=ocp.args.PyTreeRestore(
+                    item=wanted,
+                    restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+                    partial_restore=True,
+                ),
+            )
+        return restored["params"]
+
+    def find(self, which: str) -> int:
+        """The step that "latest", "best" or a number means."""
+        steps = self.steps()
+        if not steps:
+            raise UserError(f"there is no checkpoint in {self.folder}; train first, or choose another --workdir")
+        if which == "latest":
+            return steps[-1]
+        if which == "best":
+            best = self.best()
+            if best is None:
+                raise UserError(
+                    f"no checkpoint in {self.folder} has a validation loss; use --step=latest, or make config.checkpoint.every "
+                    "a multiple of config.evaluate.every"
+                )
+            return best
+        if not which.isdigit() or int(which) not in steps:
+            raise UserError(f"there is no checkpoint of step {which}; there are {', '.join(map(str, steps))}, latest and best")
+        return int(which)
+
+    def _check(self, step: int) -> None:
+        damage = self.damage(step)
+        if damage:
+            raise UserError(f"checkpoint {step} is damaged: {damage}; choose another with --step")
 
     def restore_newest(self, shapes, report):
         """(state, data) of the newest whole checkpoint, or None; what is broken is reported and set aside."""

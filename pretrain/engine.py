@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from pretrain.errors import UserError, nearest
 from pretrain.mesh import AXES, Layout, make_mesh
-from pretrain.step import Recipe, TrainState, evaluate_step, init_params, init_state, train_step
+from pretrain.step import Recipe, TrainState, evaluate_step, init_memory, init_params, init_state, train_step
 
 
 class JitEngine:
@@ -69,6 +69,14 @@ class JitEngine:
     def evaluate(self, params, batch, memory):
         with jax.set_mesh(self.mesh), self._scope():
             return self._evaluate(params, batch, memory)
+
+    def init_memory(self, batch_size: int):
+        """Empty recurrent memory for `batch_size` lanes, {} for models without."""
+        return init_memory(self.recipe.model, batch_size)
+
+    def restored_params(self, checkpoints, step: int, seed: int):
+        """The parameters of a checkpoint, ready for `evaluate`."""
+        return checkpoints.restore_params(step, self.shapes(seed, self.layout.batch_shards()).params)
 
     def saved(self, state: TrainState) -> TrainState:
         """The state as a checkpoint holds it."""
@@ -131,6 +139,13 @@ class PmapEngine:
         sums, memory = self._evaluate(params, batch, memory)
         return jax.tree.map(_first, sums), memory
 
+    def init_memory(self, batch_size: int):
+        return jax.tree.map(self._lanes, init_memory(self.recipe.model, batch_size))
+
+    def restored_params(self, checkpoints, step: int, seed: int):
+        params = checkpoints.restore_params(step, self.shapes(seed, self.layout.batch_shards()).params)
+        return jax.tree.map(self._copies, params)
+
     def saved(self, state: TrainState) -> TrainState:
         whole = jax.tree.map(lambda leaf: self._global(np.asarray(_first(leaf)), ()), state.replace(memory={}))
         lanes = jax.tree.map(lambda m: self._global(_join_lanes(np.asarray(m)), (None, "data")), state.memory)
@@ -141,11 +156,17 @@ class PmapEngine:
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     def restored(self, state: TrainState) -> TrainState:
-        count = len(self.local)
-        copies = lambda leaf: np.broadcast_to(np.asarray(leaf), (count, *leaf.shape))  # noqa: E731
-        lanes = lambda m: np.moveaxis(np.asarray(m).reshape(len(m), count, -1, *m.shape[2:]), 1, 0)  # noqa: E731
-        whole = jax.tree.map(copies, state.replace(memory={}))
-        return whole.replace(memory=jax.tree.map(lanes, state.memory))
+        whole = jax.tree.map(self._copies, state.replace(memory={}))
+        return whole.replace(memory=jax.tree.map(self._lanes, state.memory))
+
+    def _copies(self, leaf):
+        """A copy for each device of this process: [devices, ...]."""
+        return np.broadcast_to(np.asarray(leaf), (len(self.local), *leaf.shape))
+
+    def _lanes(self, memory):
+        """[L, B, ...] to [devices, L, B / devices, ...]."""
+        memory = np.asarray(memory)
+        return np.moveaxis(memory.reshape(len(memory), len(self.local), -1, *memory.shape[2:]), 1, 0)
 
 
 def _first(leaf):

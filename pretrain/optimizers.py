@@ -16,7 +16,6 @@ import optax
 from pretrain.errors import UserError, nearest
 from pretrain.mesh import path_name
 
-NOT_MATRICES = ("bias", "scale")  # last names of the parameters that are no matrices: biases and norm gains
 
 
 def schedule(options: Mapping, steps: int) -> optax.Schedule:
@@ -64,7 +63,9 @@ def build(options: Mapping, schedule_options: Mapping, steps: int) -> optax.Grad
 
 
 def is_matrix(path) -> bool:
-    return path_name(path).rsplit("/", 1)[-1] not in NOT_MATRICES
+    """Whether a parameter is a matrix or table, rather than a bias or a norm's gain (stacked, those have two axes too)."""
+    name = path_name(path).rsplit("/", 1)[-1]
+    return name != "scale" and not name.endswith("bias")
 
 
 def _matrices(tree):

@@ -59,9 +59,14 @@ def init_state(recipe: Recipe, seed: int, batch_size: int) -> TrainState:
     """The state before the first update; a function of `seed` alone, whatever the devices."""
     init_rng, run_rng = jax.random.split(jax.random.key(seed))
     params = nn.unbox(init_params(recipe.model, init_rng, 1))
-    memory = recipe.model.init_memory(batch_size) if hasattr(recipe.model, "init_memory") else {}
+    memory = init_memory(recipe.model, batch_size)
     zero = jnp.zeros([], jnp.int32)
     return TrainState(zero, params, recipe.optimizer.init(params), jax.random.key_data(run_rng), memory, zero, zero)
+
+
+def init_memory(model, batch_size: int):
+    """A model's recurrent memory at the start of its streams; {} for models without."""
+    return model.init_memory(batch_size) if hasattr(model, "init_memory") else {}
 
 
 def forward(model, params, batch: Mapping, memory, *, rng=None):
@@ -129,7 +134,7 @@ def train_step(recipe: Recipe, state: TrainState, batch: Mapping, axis_name: str
         gradient, nll, tokens = jax.lax.psum((gradient, nll, tokens), axis_name)
     scale = 1 / jnp.maximum(tokens, 1)
     gradient = jax.tree.map(lambda g: g * scale, gradient)
-    grad_norm = optax.global_norm(gradient)
+    grad_norm = optax.tree.norm(gradient)
     good = jnp.isfinite(nll) & jnp.isfinite(grad_norm)
 
     updates, opt_state = recipe.optimizer.update(gradient, state.opt_state, state.params)

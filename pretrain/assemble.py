@@ -1,0 +1,72 @@
+"""From a config to the parts that training, evaluation and generation share."""
+
+import dataclasses
+
+from input_pipeline import pipeline
+from pretrain.engine import make_engine
+from pretrain.errors import UserError
+from pretrain.recipe import make_recipe
+from pretrain.step import Recipe
+
+
+@dataclasses.dataclass
+class Assembly:
+    """What a config describes, built: compiled steps and the data."""
+
+    config: object
+    engine: object
+    corpus: pipeline.Corpus
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.engine.recipe
+
+
+def assemble(config, workdir: str, report) -> Assembly:
+    """Builds a run's parts, the cheap checks first; `report` is told what takes long."""
+    _check_sizes(config)
+    engine = make_engine(make_recipe(config), config)
+    engine.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
+    engine.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
+    corpus = pipeline.prepare(
+        config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=report, seed=config.seed
+    )
+    check_vocabulary(config, corpus.tokenizer)
+    return Assembly(config, engine, corpus)
+
+
+def _check_sizes(config) -> None:
+    train, data = config.train, config.data
+    for key, value in {
+        "train.steps": train.steps,
+        "train.batch_size": train.batch_size,
+        "train.accumulate": train.accumulate,
+        "data.length": data.length,
+        "evaluate.batch_size": config.evaluate.batch_size,
+        "checkpoint.every": config.checkpoint.every,
+        "checkpoint.keep": config.checkpoint.keep,
+        "log.every": config.log.every,
+        "train.max_bad_steps": train.max_bad_steps,
+    }.items():
+        if value < 1:
+            raise UserError(f"config.{key} = {value}; it must be at least 1")
+    if train.batch_size % train.accumulate:
+        raise UserError(
+            f"config.train.batch_size = {train.batch_size} does not divide into config.train.accumulate = {train.accumulate} "
+            "equal parts; change one of them"
+        )
+    if data.length > config.model.context:
+        raise UserError(
+            f"config.data.length = {data.length} is longer than the model's config.model.context = {config.model.context} positions; "
+            "lower the one or raise the other"
+        )
+    if train.on_bad_step not in ("skip", "rewind"):
+        raise UserError(f"config.train.on_bad_step is '{train.on_bad_step}'; choose one of: skip, rewind")
+
+
+def check_vocabulary(config, tokenizer) -> None:
+    if tokenizer.vocab_size > config.model.vocab_size:
+        raise UserError(
+            f"config.model.vocab_size = {config.model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} entries; "
+            f"set --config.model.vocab_size={tokenizer.vocab_size} or use a smaller tokenizer"
+        )

@@ -1,0 +1,50 @@
+"""`pretrain evaluate`: a checkpoint's scores, from its work folder alone."""
+
+import json
+import math
+import sys
+
+import jax
+
+from pretrain import config as configs
+from pretrain.assemble import assemble
+from pretrain.checkpoint import Checkpoints
+from pretrain.errors import UserError
+from pretrain.evaluation import score
+from pretrain.tables import show
+
+
+def evaluate(workdir: str, flags) -> None:
+    config = configs.saved(workdir)
+    checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
+    step = checkpoints.find(flags.step)
+    length = flags.length or config.data.length
+    if length > config.model.context:
+        raise UserError(f"--length={length} is longer than the model's {config.model.context} positions; choose at most that")
+    if flags.stride < 0 or flags.stride > length:
+        raise UserError(f"--stride={flags.stride} must lie between 1 and the window's {length} tokens (0 means that)")
+    run = assemble(config, workdir, lambda message: print(message, file=sys.stderr, flush=True))
+    if flags.batch_size:
+        run.engine.check_batch(flags.batch_size, "--batch_size")
+    params = run.engine.restored_params(checkpoints, step, config.seed)
+    batches = config.evaluate.batches if flags.batches < 0 else flags.batches
+    result = score(
+        run, params, flags.split, length=length, stride=flags.stride, batch_size=flags.batch_size, batches=batches
+    )
+    if jax.process_index() == 0:
+        report(result, step, flags, partial=batches > 0)
+
+
+def report(result: dict, step: int, flags, partial: bool) -> None:
+    names = ["loss", "perplexity", "bits_per_byte", "tokens", "tokens_per_second"]
+    if flags.word_level:
+        if partial:
+            raise UserError("--word_level needs the whole split; give --batches=0")
+        # The literature's figure for sub-word models: exp(total nll / number of original words).
+        result["word_perplexity"] = math.exp(min(result["nll"] / result["words"], 700))
+        names += ["word_perplexity", "words"]
+    row = {"step": step, "split": flags.split} | {name: result[name] for name in names}
+    if flags.format == "json":
+        print(json.dumps(row))
+    else:
+        show(f"checkpoint {step} on {flags.split}", ("measure", "value"), [[n, row[n]] for n in names])

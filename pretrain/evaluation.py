@@ -1,0 +1,45 @@
+"""Scoring a model on a split: sums over all batches, divided once."""
+
+import math
+import time
+
+from pretrain.assemble import Assembly
+
+
+def score(run: Assembly, params, split: str, *, length: int = 0, stride: int = 0, batch_size: int = 0, batches: int = 0):
+    """The scores of `params` on `split`: loss (nats a token), perplexity, bits_per_byte, tokens, tokens_per_second.
+
+    Every token of the split is scored once. With `stride` below `length`, windows overlap and a token is
+    scored with at least length - stride tokens before it, where the split has them; 0 means disjoint
+    windows. `batches` cuts the split short; 0 means all. Zeros elsewhere mean the config's value.
+    `words` is the split's number of whitespace-separated words, where all of it was scored.
+    """
+    config, engine = run.config, run.engine
+    length, size = length or config.data.length, batch_size or config.evaluate.batch_size
+    stride = stride or config.evaluate.stride or length
+    data = run.corpus.evaluation(
+        split, length=length, stride=stride, batch_size=size, rows=engine.rows(size), limit=batches
+    )
+    memory = engine.init_memory(size)
+    sums, started, timed_tokens = [], None, 0.0
+    for batch in data.batches():
+        result, memory = engine.evaluate(params, engine.put(batch, size), memory)
+        sums.append(result)
+        if started is None:  # the first batch compiles; its time is not the model's
+            float(result["nll"])
+            started = time.perf_counter()
+    nll = math.fsum(float(s["nll"]) for s in sums)
+    tokens = [float(s["tokens"]) for s in sums]
+    elapsed = time.perf_counter() - started
+    timed_tokens = sum(tokens[1:])
+    loss = nll / sum(tokens)
+    return {
+        "loss": loss,
+        "perplexity": math.exp(min(loss, 700)),
+        "bits_per_byte": nll / math.log(2) / data.bytes,
+        "tokens": int(sum(tokens)),
+        "tokens_per_second": timed_tokens / elapsed if timed_tokens else None,
+        "nll": nll,
+        "bytes": data.bytes,
+        "words": data.words,
+    }

@@ -1,0 +1,25 @@
+"""Tables on the terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+
+def show(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
+    """Prints a table on stdout; numbers are right-aligned with separators of thousands."""
+    table = Table(title=title, title_justify="left")
+    numeric = [all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(columns))]
+    for name, right in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if right else "left")
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    Console().print(table)
+
+
+def _cell(value) -> str:
+    if isinstance(value, bool) or value is None:
+        return "" if value is None else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,268 @@
+"""The training loop."""
+
+import signal
+import sys
+import time
+from collections import deque
+
+import jax
+
+from pretrain import config as configs
+from pretrain.assemble import Assembly, assemble
+from pretrain.checkpoint import Checkpoints
+from pretrain.devices import peak_flops
+from pretrain.errors import UserError
+from pretrain.evaluation import score
+from pretrain.flops import flops_per_token
+from pretrain.metrics import MetricWriter
+from pretrain.progress import Ledger, Progress
+
+PREEMPTED = 75  # exit code: interrupted, everything saved, start the same command again
+
+
+def train(config, workdir: str) -> int:
+    """Trains `config` in `workdir`, from the newest checkpoint if there is one. Returns the exit code."""
+    say = lambda message: jax.process_index() == 0 and print(message, file=sys.stderr, flush=True)  # noqa: E731
+    configs.check_same_run(workdir, config)
+    ledger = Ledger()
+    run = assemble(config, workdir, say)
+    checkpoints = Checkpoints(workdir, config.checkpoint)
+    if jax.process_index() == 0:
+        configs.save(config, workdir)
+    try:
+        loop = Loop(run, checkpoints, ledger, workdir, say)
+        return loop.run()
+    finally:
+        checkpoints.close()
+
+
+class Loop:
+    """One run's loop, and what it carries from update to update."""
+
+    def __init__(self, run: Assembly, checkpoints: Checkpoints, ledger: Ledger, workdir: str, say):
+        self.config, self.engine, self.assembly = run.config, run.engine, run
+        self.checkpoints, self.ledger = checkpoints, ledger
+        self.interrupt = Interrupt()
+        self.state, self.step, self.position = self.restore(say)
+        log = self.config.log if jax.process_index() == 0 else dict.fromkeys(("tensorboard", "csv", "jsonl"), False)
+        self.writer = MetricWriter(f"{workdir}/metrics", log["tensorboard"], log["csv"], log["jsonl"], self.step)
+        quiet = jax.process_index() != 0
+        self.progress = Progress(self.config.train.steps, self.step, self.config.name, open_null() if quiet else None)
+        self.rates = Rates(self.config)
+        self.validated = {}
+
+    def restore(self, say):
+        """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
+        config = self.config
+        shapes = self.engine.shapes(config.seed, config.train.batch_size)
+        restored = self.checkpoints.restore_newest(shapes, say)
+        if restored is None:
+            return self.engine.init(config.seed, config.train.batch_size), 0, 0
+        state, data = restored
+        say(f"restored checkpoint {data['step']}; going on with update {data['step'] + 1} of {config.train.steps}")
+        return self.engine.restored(state), data["step"], data["position"]
+
+    def run(self) -> int:
+        config, ledger = self.config, self.ledger
+        feed = Feed(self.assembly, self.position)
+        pending = None  # the last update's metrics, read once the next one is on its way
+        try:
+            while self.step < config.train.steps:
+                with ledger.spend("data"):
+                    batch = next(feed)
+                self.trace()
+                with ledger.spend("compile" if pending is None else "step"):
+                    self.state, metrics = self.engine.step(self.state, batch)
+                    if pending is None:
+                        jax.block_until_ready(metrics)
+                self.step, self.position = self.step + 1, self.position + 1
+                with ledger.spend("step"):
+                    bad = pending and self.record(*pending)
+                pending = (self.step, self.position, metrics)
+                if bad and config.train.on_bad_step == "rewind":
+                    feed, pending = self.rewind(feed, bad), None
+                    continue
+                if self.due(config.evaluate.every):
+                    self.evaluate()
+                if self.due(config.checkpoint.every):
+                    self.save()
+                if self.interrupt.reached(self.step):
+                    self.record(*pending)
+                    self.save(wait=True)
+                    self.progress.note(
+                        f"interrupted: saved checkpoint {self.step}; start the same command again to go on"
+                    )
+                    return PREEMPTED
+            if pending:
+                self.record(*pending)
+            return self.finish()
+        finally:
+            feed.close()
+            self.writer.close()
+            self.progress.close()
+
+    def due(self, every: int) -> bool:
+        """Whether something done every so many updates is due; the last update is left to `finish`."""
+        return every > 0 and self.step % every == 0 and self.step < self.config.train.steps
+
+    def record(self, step: int, position: int, metrics) -> int | None:
+        """Reads an update's metrics, logs them, and returns its position in the data if it was bad."""
+        values = {name: float(value) for name, value in metrics.items()}
+        self.rates.count(values["tokens"])
+        bad = int(values["bad_in_row"])
+        if bad:
+            self.progress.note(
+                f"update {step} skipped: loss or gradient not finite, with the batch at data position {position - 1} "
+                f"({bad} in a row, {int(values['bad_total'])} in all)"
+            )
+            if bad >= self.config.train.max_bad_steps:
+                self.stop_bad(step, position, bad)
+        if step % self.config.log.every == 0 or step == self.config.train.steps:
+            row = {
+                "loss": values["nll"] / max(values["tokens"], 1.0),
+                "learning_rate": values["learning_rate"],
+                "grad_norm": values["grad_norm"],
+                "bad_total": values["bad_total"],
+            }
+            self.writer.write("train", step, row)
+            self.progress.update(step, row | self.rates.read(self.ledger))
+        return position - 1 if bad else None
+
+    def stop_bad(self, step: int, position: int, bad: int):
+        self.save(wait=True)
+        raise UserError(
+            f"{bad} updates in a row had a loss or gradient that is not finite (data positions {position - bad} to {position - 1}); "
+            f"the parameters from before them are saved as checkpoint {self.step}; lower config.schedule.peak, or set "
+            "config.train.on_bad_step=rewind"
+        )
+
+    def rewind(self, feed, bad_position: int):
+        """Back to the last checkpoint, and past the batch that broke the update."""
+        feed.close()
+        self.checkpoints.wait()
+        self.state, self.step, _ = self.restore(self.progress.note)
+        self.position = bad_position + 1
+        self.progress.note(f"rewound to update {self.step}; the data goes on at position {self.position}")
+        return Feed(self.assembly, self.position)
+
+    def evaluate(self) -> None:
+        with self.ledger.spend("evaluate"):
+            result = score(self.assembly, self.state.params, "validation", batches=self.config.evaluate.batches)
+        self.validated = {"step": self.step, "loss": result["loss"]}
+        row = {name: result[name] for name in ("loss", "perplexity", "bits_per_byte", "tokens")}
+        self.writer.write("validation", self.step, row)
+        self.progress.note(
+            f"step {self.step}: validation loss {row['loss']:.4f}, perplexity {row['perplexity']:.2f}, "
+            f"{row['bits_per_byte']:.4f} bits per byte"
+        )
+
+    def save(self, wait: bool = False) -> None:
+        with self.ledger.spend("save"):
+            if self.step not in self.checkpoints.steps():
+                metrics = {"loss": self.validated["loss"]} if self.validated.get("step") == self.step else None
+                self.checkpoints.save(self.step, self.engine.saved(self.state), self.position, metrics)
+            self.writer.flush()
+            if wait:
+                self.checkpoints.wait()
+
+    def finish(self) -> int:
+        if not self.validated.get("step") == self.step:
+            self.evaluate()
+        self.save(wait=True)
+        seconds = self.ledger.seconds()
+        total = sum(seconds.values())
+        spent = ", ".join(f"{name} {value:.1f} s ({value / total:.0%})" for name, value in seconds.items() if value >= 0.05)
+        self.progress.note(f"done: {self.step} updates in {total:.1f} s: {spent}")
+        return 0
+
+    def trace(self) -> None:
+        """Starts and stops the profiler around the updates that config.log.profile names."""
+        if not self.config.log.profile:
+            return
+        first, last = self.config.log.profile
+        if self.step + 1 == first:
+            jax.profiler.start_trace(f"{self.checkpoints.folder.parent}/profile")
+        elif self.step == last:
+            jax.block_until_ready(self.state)
+            jax.profiler.stop_trace()
+            self.progress.note(f"trace of updates {first} to {last} written to {self.checkpoints.folder.parent}/profile")
+
+
+class Feed:
+    """Batches on the devices, two ahead of the step that takes them."""
+
+    AHEAD = 2
+
+    def __init__(self, run: Assembly, position: int):
+        config, self.engine = run.config, run.engine
+        self.size = config.train.batch_size
+        self.host = run.corpus.batches(
+            seed=config.seed,
+            batch_size=self.size,
+            rows=self.engine.rows(self.size),
+            start=position,
+            workers=config.data.workers,
+            prefetch=config.data.prefetch,
+        )
+        self.ready = deque()
+
+    def __next__(self):
+        while len(self.ready) < self.AHEAD:
+            self.ready.append(self.engine.put(next(self.host), self.size))
+        return self.ready.popleft()
+
+    def close(self) -> None:
+        self.host.close()
+
+
+class Rates:
+    """Tokens per second, MFU and the share of time spent waiting for data, between two readings."""
+
+    def __init__(self, config):
+        self.flops = flops_per_token(config)
+        self.peak = peak_flops(config)
+        self.tokens, self.since, self.waited = 0.0, time.perf_counter(), 0.0
+
+    def count(self, tokens: float) -> None:
+        self.tokens += tokens
+
+    def read(self, ledger: Ledger) -> dict[str, float]:
+        now, waited = time.perf_counter(), ledger.seconds()["data"]
+        elapsed = now - self.since
+        rates = {"tokens_per_second": self.tokens / elapsed, "data_wait": (waited - self.waited) / elapsed}
+        if self.peak:
+            rates["mfu"] = rates["tokens_per_second"] * self.flops["full"] / (self.peak * jax.device_count())
+        self.tokens, self.since, self.waited = 0.0, now, waited
+        return rates
+
+
+class Interrupt:
+    """Notices SIGTERM (and Ctrl-C, once) so that the loop can save and leave between two updates.
+
+    With several processes they must all stop after the same update; JAX's preemption service, which
+    listens for SIGTERM itself, agrees on it.
+    """
+
+    def __init__(self):
+        self.asked = False
+        if jax.process_count() == 1:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._note)
+
+    def _note(self, number, frame):
+        self.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C does not wait
+
+    def reached(self, step: int) -> bool:
+        if jax.process_count() == 1:
+            return self.asked
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.reached_preemption_sync_point(step)
+
+
+def open_null():
+    """A file that keeps nothing, for the processes that do not log."""
+    import os
+
+    return open(os.devnull, "w")  # noqa: SIM115
