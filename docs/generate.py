@@ -1,0 +1,89 @@
+"""Writes docs/configs.md from the comments of configs/common.py: `make docs`."""
+
+import ast
+import io
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "configs" / "common.py"
+PAGE = ROOT / "docs" / "configs.md"
+
+HEAD = """\
+# Every key of a config
+
+Generated from the comments of `configs/common.py` by `make docs`; edit them there.
+
+A recipe (`configs/NAME.py`) starts from these defaults and sets what its paper says. Any key can be set on the command
+line, by its dotted name: `pretrain train --config=configs/gpt2.py:medium --config.train.steps=200`. Tuples are written
+as in Python: `--config.model.attention="('dense', 'local_256')"`.
+"""
+
+
+def page(source: str) -> str:
+    """The page for the text of configs/common.py. Raises ValueError naming a key that lacks a comment."""
+    comments = _comments(source)
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    schemas = {name: schema for name, node in functions.items() if (schema := _schema(node)) is not None}
+    parts = [HEAD]
+    for title, keywords in _sections("config", schemas.pop("base")):
+        parts += [f"## `{title}`\n", _table(keywords, comments)]
+    for name, schema in schemas.items():
+        about = ast.get_docstring(functions[name]).split("\n")[0]
+        for title, keywords in _sections("config.model", schema):
+            parts += [f"## `{title}` of architecture `{name}`\n", about + "\n", _table(keywords, comments)]
+    return "\n".join(parts)
+
+
+def _schema(function: ast.FunctionDef) -> ast.Call | None:
+    """The `dict(...)` of a function that does nothing but return ConfigDict(dict(...))."""
+    match function.body[-1]:
+        case ast.Return(value=ast.Call(func=ast.Name(id="ConfigDict"), args=[ast.Call() as schema])):
+            return schema
+    return None
+
+
+def _sections(path: str, call: ast.Call) -> Iterator[tuple[str, list[ast.keyword]]]:
+    """(dotted name, keys that are no sections) of a nested dict(...), itself first."""
+    inner = [keyword for keyword in call.keywords if _is_section(keyword)]
+    yield path, [keyword for keyword in call.keywords if not _is_section(keyword)]
+    for keyword in inner:
+        yield from _sections(f"{path}.{keyword.arg}", keyword.value)
+
+
+def _is_section(keyword: ast.keyword) -> bool:
+    return isinstance(keyword.value, ast.Call) and ast.unparse(keyword.value.func) == "dict"
+
+
+def _comments(source: str) -> dict[int, str]:
+    """The comment at the end of each line that has one."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+
+
+def _table(keywords: list[ast.keyword], comments: dict[int, str]) -> str:
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for keyword in keywords:
+        if isinstance(keyword.value, ast.Call):  # another function of the file, which has a section of its own
+            default, meaning = "", f"its fields depend on `architecture`; those of `{keyword.value.func.id}` are below"
+        elif keyword.lineno not in comments:
+            raise ValueError(f"configs/common.py:{keyword.lineno}: the key '{keyword.arg}' lacks a comment")
+        else:
+            default, meaning = f"`{ast.unparse(keyword.value)}`", comments[keyword.lineno]
+        rows.append(f"| `{keyword.arg}` | {_escaped(default)} | {_escaped(meaning)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def main() -> None:
+    PAGE.write_text(page(SOURCE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

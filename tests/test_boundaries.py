@@ -1,0 +1,138 @@
+"""Who may import whom, and how long a file may be: read from the source of every module."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = {"configs", "models", "input_pipeline", "pretrain", "launch"}
+LONGEST = 400  # lines
+
+# What each package may import when it is imported, besides the standard library and itself.
+REQUIRED = {
+    "configs": {"ml_collections"},
+    "models": {"jax", "flax", "numpy"},
+    "input_pipeline": {"numpy", "grain", "sentencepiece"},
+    "pretrain": {"configs", "models", "input_pipeline", "jax", "flax", "numpy", "optax", "orbax", "absl"}
+    | {"ml_collections", "rich"},
+    "launch": set(),
+}
+# What only a function may import, when it is called: slow to import, or from an extra that may not be installed.
+LAZY = {
+    "configs": set(),
+    "models": set(),
+    "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets"},
+    "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub"},
+    "launch": set(),
+}
+ONLY_IN = {"tensorflow_datasets": "input_pipeline/sources"}  # the start of the path of the modules that may
+
+
+def modules(*folders):
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def imports(tree, package):
+    """(imported module, whether inside a function) of every import statement."""
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = f"{package}.{node.module or ''}" if node.level else node.module
+            names = [f"{start}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            yield name, id(node) in inside
+
+
+def offences(path, source):
+    """What a module imports that it may not, one sentence each."""
+    package = path.parts[0]
+    for name, lazy in imports(ast.parse(source), package):
+        top = name.partition(".")[0]
+        if top in sys.stdlib_module_names or top == package:
+            if package == top == "configs" and not f"{name}.".startswith("configs.common."):
+                yield f"{path} imports {name}: a recipe stands on configs.common alone"
+            continue
+        if not str(path).startswith(ONLY_IN.get(top, "")):
+            yield f"{path} imports {name}: only {ONLY_IN[top]} may"
+        elif top in LAZY[package]:
+            if not lazy:
+                yield f"{path} imports {name} when it is imported itself; import it in the function that needs it"
+        elif top not in REQUIRED[package]:
+            yield f"{path} imports {name}, which is not for {package}"
+
+
+@pytest.mark.parametrize("package", sorted(OURS))
+def test_imports_stay_inside_their_boundaries(package):
+    found = [
+        offence
+        for path in modules(package)
+        for offence in offences(path.relative_to(ROOT), path.read_text(encoding="utf-8"))
+    ]
+    assert modules(package) and not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("models/x.py", "from pretrain import step"),
+        ("models/x.py", "import optax"),
+        ("models/x.py", "import ml_collections"),
+        ("input_pipeline/x.py", "import jax.numpy as jnp"),
+        ("input_pipeline/x.py", "def f():\n    import jax"),
+        ("input_pipeline/sources.py", "import tensorflow_datasets as tfds"),
+        ("input_pipeline/x.py", "def f():\n    import tensorflow_datasets as tfds"),
+        ("pretrain/x.py", "import tensorflow as tf"),
+        ("pretrain/x.py", "def f():\n    from tensorflow_datasets import load"),
+        ("pretrain/x.py", "import tensorboardX"),
+        ("configs/x.py", "from configs import gpt2"),
+        ("configs/x.py", "import numpy"),
+        ("launch/x.py", "from pretrain import errors"),
+    ],
+)
+def test_an_offence_is_found(path, source):
+    assert list(offences(Path(path), source))
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("models/x.py", "import functools\nfrom models.masks import Mask\nimport jax.numpy as jnp"),
+        ("input_pipeline/sources.py", "def f():\n    import tensorflow_datasets as tfds"),
+        ("configs/x.py", "import math\nfrom configs.common import base"),
+        ("configs/x.py", "from configs import common"),
+        ("pretrain/x.py", "from models.errors import ModelError"),
+    ],
+)
+def test_what_is_allowed_is_no_offence(path, source):
+    assert not list(offences(Path(path), source))
+
+
+def test_files_are_short():
+    paths = [*modules(*OURS, "tests", "benchmarks", "docs"), ROOT / "setup.py"]
+    lines = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
+    assert not {path: count for path, count in lines.items() if count > LONGEST}
+
+
+def test_configs_hold_every_default():
+    """`config.get(key, default)` would put a default into the code."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in modules("pretrain")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "get"
+        and ast.unparse(node.func.value).partition(".")[0] == "config"
+    ]
+    assert not found
