@@ -16,9 +16,11 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
-# Compiled programs are shared between runs of the tests: a rerun skips most of the compilation.
+# Compiled programs are shared between runs of the tests, so that a rerun skips most of the compilation: those of the
+# tests themselves by JAX's variable, those of the programs that they start by Longhaul's.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"longhaul-tests-{os.getuid()}"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("LONGHAUL_CACHE", os.environ["JAX_COMPILATION_CACHE_DIR"])
 
 
 @dataclass(frozen=True)

@@ -64,5 +64,5 @@ def base():
 
 
 def test_key_without_a_comment_is_named(generate):
-    with pytest.raises(ValueError, match="common.py:3: the key 'seed' lacks a comment"):
+    with pytest.raises(ValueError, match="the key 'seed' lacks a comment"):
         generate.page("def base():\n    return ConfigDict(dict(\n        seed=0,\n    ))\n")

@@ -1,0 +1,44 @@
+# Everything happens in a virtual environment of its own; `make` lists what there is.
+PYTHON ?= python3
+VENV ?= .venv
+RUN = runs/quickstart
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test lint docs benchmarks clean
+
+help:  ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+quickstart: $(VENV)/.installed  ## train a small model on real text, evaluate it, let it write (minutes on a CPU)
+	$(VENV)/bin/pretrain train --config=configs/quickstart.py --workdir=$(RUN)
+	$(VENV)/bin/pretrain evaluate --workdir=$(RUN)
+	$(VENV)/bin/pretrain generate --workdir=$(RUN) --prompt='def main('
+	@echo "Config, tokenizer, checkpoints and metrics lie in $(RUN)."
+
+test: $(VENV)/.installed-test  ## run the tests
+	$(VENV)/bin/python -m pytest
+
+lint: $(VENV)/.installed-test  ## check style and formatting
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+docs: $(VENV)/.installed  ## write docs/configs.md from the comments of configs/common.py
+	$(VENV)/bin/python docs/generate.py
+
+benchmarks: $(VENV)/.installed  ## run every benchmark for a minute
+	set -e; for script in benchmarks/*.py; do $(VENV)/bin/python $$script --quick; done
+
+clean:  ## delete the virtual environment and what builds and tests leave; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps make an installation follow the files that describe it.
+$(VENV)/.installed: pyproject.toml setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Longhaul needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet -e .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(VENV)/bin/python -m pip install --quiet -e '.[test,hf,zstd]'
+	touch $@
