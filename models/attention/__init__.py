@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.attention import reference, xla
+from models.attention import chunked, reference, sparse, xla
 from models.attention.dropout import Dropout
 from models.attention.path import Path, Request
 from models.errors import ModelError
@@ -21,7 +21,7 @@ from models.patterns import per_head
 __all__ = ["PATHS", "attend", "chosen_path"]
 
 # `auto` takes the first that serves.
-PATHS: dict[str, Path] = {path.name: path for path in (xla.PATH, reference.PATH)}
+PATHS: dict[str, Path] = {path.name: path for path in (sparse.PATH, xla.PATH, chunked.PATH, reference.PATH)}
 
 
 def attend(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, dropout_rng=None, scale=None, path="auto"):

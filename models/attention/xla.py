@@ -25,7 +25,7 @@ def attend(query, key, value, mask, bias, dropout, scale):
     rows = T // BANDS if known_future and T % BANDS == 0 and T // BANDS >= SHORTEST_BAND else T
     outputs = []
     for start in range(0, T, rows):
-        keys = mask.memory + start + rows if known_future else S
+        keys = min(S, mask.memory + start + rows) if known_future else S
         scores = _products("BGRTH,BGSH->BGRTS", query[:, :, start : start + rows], key[:, :, :keys])
         if bias is not None:
             scores += bias[:, :, start : start + rows, :keys].astype(jnp.float32)
