@@ -38,3 +38,7 @@ class Cache:
             return old.at[self.layer, rows, slots].set(new.astype(old.dtype), mode="drop")
 
         return self.replace(key=write(self.key, key), value=write(self.value, value))
+
+    def take(self, rows: jax.Array) -> "Cache":
+        """The cache of a batch whose rows are `rows` [B'] of this one's: beams that part or die."""
+        return self.replace(key=self.key[:, rows], value=self.value[:, rows], lengths=self.lengths[rows])

@@ -1,0 +1,63 @@
+"""Every mistake in a model's fields is one sentence that names field, value, rule and remedy."""
+
+import pytest
+
+import models
+from configs.common import decoder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heads": 5}, "model.heads is 5, which does not divide model.width=768; use a divisor of 768 or set"),
+        ({"kv_heads": 5}, "model.kv_heads is 5, which does not divide model.heads=12"),
+        ({"positions": "rotary", "head_size": 63}, "head_size is 63; make it even"),
+        ({"positions": "sinusoid", "width": 771, "heads": 3}, "width is 771; make it even"),
+        (
+            {"activation": "swish"},
+            "model.activation is 'swish', which is unknown; choose from: gelu_tanh, .*gated_silu",
+        ),
+        ({"norm": "batch"}, "model.norm is 'batch', which is unknown; choose from: layer, rms"),
+        ({"placement": "middle"}, "model.placement is 'middle', which is unknown; choose from: pre, post, replace"),
+        ({"positions": "alibi"}, "model.positions is 'alibi', which is unknown; choose from: learned, sinusoid"),
+        ({"remat": "some"}, "model.remat is 'some', which is unknown; choose from: none, full, dots, dots_no_batch"),
+        ({"attention_path": "fast"}, "model.attention_path is 'fast', which is unknown; choose from: auto, "),
+        ({"dtype": "int8"}, "model.dtype is 'int8', which is unknown; choose from: float32, bfloat16"),
+        ({"param_dtype": "float8"}, "model.param_dtype is 'float8'"),
+        ({"attention": ()}, r"model.attention is \(\); give a tuple of at least one pattern"),
+        ({"attention": "dense"}, "model.attention is 'dense'; give a tuple"),
+        ({"attention": ("dense",) * 13}, "model.attention names 13 patterns for model.layers=12"),
+        ({"attention": ("dens",)}, "attention pattern 'dens' is unknown"),
+        ({"attention": ("dense+dense+dense+dense+local_2",)}, "splits the heads into 5 equal parts"),
+        ({"layers": 0}, "model.layers is 0; it must be a whole number, 1 or more"),
+        ({"vocab_size": 2.5}, "model.vocab_size is 2.5; it must be a whole number, 1 or more"),
+        ({"kv_heads": -1}, "model.kv_heads is -1; it must be a whole number, 0 or more"),
+        ({"dropout_ff": 1.0}, "model.dropout_ff is 1.0; a dropout rate is at least 0 and below 1"),
+        ({"init_std": -0.1}, "model.init_std is -0.1; it must be at least 0"),
+        ({"norm_epsilon": 0.0}, "model.norm_epsilon is 0.0; it must be above 0"),
+        ({"head": 3}, "decoder has no field 'head'; the nearest is 'heads'; choose from: vocab_size, "),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_impossible_fields(change, message):
+    with pytest.raises(models.ModelError, match=message):
+        models.build("decoder", {**decoder().to_dict(), **change})
+
+
+def test_unknown_architecture():
+    with pytest.raises(models.ModelError, match="architecture is 'encoder', which is unknown; choose from: decoder"):
+        models.build("encoder", {})
+
+
+def test_missing_field():
+    fields = decoder().to_dict()
+    del fields["heads"], fields["remat"]
+    with pytest.raises(models.ModelError, match="decoder needs a value for: heads, remat"):
+        models.build("decoder", fields)
+
+
+def test_a_list_of_patterns_is_as_good_as_a_tuple():
+    """A configuration read back from JSON has lists."""
+    fields = {**decoder().to_dict(), "attention": ["dense", "local_256"]}
+    model = models.build("decoder", fields)
+    assert model.attention == ("dense", "local_256") and hash(model) is not None
