@@ -9,6 +9,7 @@ from absl import logging as absl_logging
 
 from pretrain import config as configs
 from pretrain.errors import UserError
+from pretrain.tables import show
 
 DEFAULT_CONFIG = "configs/quickstart.py"
 
@@ -38,7 +39,9 @@ def start() -> None:
 
 
 def resolve(flags, spec: str, overrides):
-    """(config, workdir) of a command that takes both."""
+    """(config, workdir) of a command that takes both; a work folder alone means the config that it holds."""
+    if flags.workdir and not spec and os.path.isfile(os.path.join(flags.workdir, configs.RESOLVED)):
+        return configs.with_overrides(configs.saved(flags.workdir), overrides), flags.workdir
     config = configs.load(spec or DEFAULT_CONFIG, overrides)
     return config, flags.workdir or os.path.join("runs", config.name)
 
@@ -62,9 +65,8 @@ def prepare(flags, spec, overrides):
     if flags.format == "json":
         print(json.dumps(rows))
         return
-    from pretrain.tables import show
-
-    show("token store", ("split", "documents", "tokens", "bytes"), [[r[k] for k in ("split", "documents", "tokens", "bytes")] for r in rows])
+    columns = ("split", "documents", "tokens", "bytes")
+    show(f"token store of {workdir}", columns, [[row[name] for name in columns] for row in rows])
 
 
 def describe(flags, spec, overrides):

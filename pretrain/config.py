@@ -63,8 +63,14 @@ def load(spec: str, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
     """The config of `path[:variant]` with `overrides`, pairs of dotted key and text."""
     path, _, variant = spec.partition(":")
     config = recipe_module(path).get_config(variant) if variant else recipe_module(path).get_config()
-    for key, text in overrides:
-        override(config, key, text)
+    return with_overrides(config, overrides)
+
+
+def with_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> ConfigDict:
+    """`config`, changed in place and locked."""
+    with config.unlocked():
+        for key, text in overrides:
+            override(config, key, text)
     return config.lock()
 
 

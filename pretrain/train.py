@@ -220,7 +220,7 @@ class Rates:
 
     def __init__(self, config):
         self.flops = flops_per_token(config)
-        self.peak = peak_flops(config)
+        self.peak = peak_flops(jax.devices()[0].device_kind, config.log.peak_flops)
         self.tokens, self.since, self.waited = 0.0, time.perf_counter(), 0.0
 
     def count(self, tokens: float) -> None:

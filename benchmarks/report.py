@@ -1,0 +1,115 @@
+"""How every benchmark measures and reports: ratios pair by pair in one run, medians, one object a line.
+
+Each script prints a table, or with `--format=json` one object per line with the keys of `Result` and the
+surroundings; `--quick` ends within a minute; `--out FILE` appends the objects to a file as well.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib import metadata
+
+
+@dataclasses.dataclass
+class Result:
+    """One figure. `ratio` is value against peer, `target` what it should reach, `spread` its lowest and highest."""
+
+    name: str
+    value: float
+    unit: str
+    against: str = ""
+    ratio: float | None = None
+    target: float | None = None
+    spread: tuple[float, float] | None = None
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller runs: under a minute, rough figures")
+    parser.add_argument("--out", default="", help="also append the JSON lines to this file")
+    return parser
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Wall time of one call, which must wait for its own result."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def interleaved(runs: dict[str, Callable[[], object]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:
+    """Seconds of each run in each round: A B C, A B C, ..., so that a drift of the machine meets them all."""
+    for _ in range(warmup):
+        for run in runs.values():
+            run()
+    times = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            times[name].append(seconds(run))
+    return times
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Median and spread of theirs / ours, pair by pair: how many times as fast we are."""
+    pairs = [b / a for a, b in zip(ours, theirs, strict=True)]
+    return statistics.median(pairs), (min(pairs), max(pairs))
+
+
+def show(results: Sequence[Result], args: argparse.Namespace, config: object) -> None:
+    """Prints the results; `config` is whatever the figures depend on, hashed so that two runs can be told apart."""
+    surroundings = {
+        "device": device(),
+        "versions": versions(),
+        "config_hash": hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12],
+    }
+    rows = [dataclasses.asdict(r) | surroundings for r in results]
+    if args.out:
+        with open(args.out, "a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    if args.format == "json":
+        for row in rows:
+            print(json.dumps(row))
+        return
+    print(f"{surroundings['device']}; " + ", ".join(f"{k} {v}" for k, v in surroundings["versions"].items()))
+    width = max(len(r.name) for r in results)
+    for r in results:
+        line = f"{r.name:<{width}}  {r.value:>14,.4g} {r.unit}"
+        if r.ratio is not None:
+            line += f"   {r.ratio:.3g} x {r.against}"
+        if r.spread:
+            line += f"   (spread {r.spread[0]:.3g} to {r.spread[1]:.3g})"
+        if r.target is not None:
+            line += f"   target {r.target:.3g}"
+        print(line)
+    sys.stdout.flush()
+
+
+def device() -> str:
+    """The processor or accelerator that the figures are of."""
+    if "jax" in sys.modules:
+        import jax
+
+        if jax.default_backend() != "cpu":
+            return jax.devices()[0].device_kind
+    import os
+
+    try:
+        with open("/proc/cpuinfo") as file:
+            model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor() or platform.machine()
+    return f"{model}, {os.cpu_count()} cores"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what was measured, as far as it is loaded."""
+    names = ("jax", "flax", "torch", "transformers", "numpy", "sentencepiece", "grain")
+    return {"python": platform.python_version()} | {n: metadata.version(n) for n in names if n in sys.modules}

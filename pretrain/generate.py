@@ -1,0 +1,90 @@
+"""`pretrain generate`: continues prompts with a checkpoint of a work folder."""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from input_pipeline import pipeline
+from pretrain import config as configs
+from pretrain.assemble import check_vocabulary
+from pretrain.checkpoint import Checkpoints
+from pretrain.decoding import generate as decode
+from pretrain.engine import make_engine
+from pretrain.errors import UserError
+from pretrain.recipe import make_recipe
+
+
+def generate(workdir: str, flags) -> None:
+    config = configs.saved(workdir)
+    prompts = read_prompts(flags)
+    checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
+    step = checkpoints.find(flags.step)
+    tokenizer = pipeline.open_tokenizer(workdir)
+    check_vocabulary(config, tokenizer)
+    with config.unlocked():
+        config.train.backend = "jit"
+        config.mesh.update(data=1, fsdp=1, sequence=1, tensor=1)
+    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    params = engine.restored_params(checkpoints, step, config.seed)
+    stream = Stream(tokenizer, prompts[0]) if streams(flags, prompts) else None
+    results = decode(
+        engine.recipe.model,
+        params,
+        [np.concatenate([[tokenizer.end_id], tokenizer.encode(p)]).astype(np.int32) for p in prompts],
+        max_tokens=flags.max_tokens,
+        temperature=flags.temperature,
+        top_k=flags.top_k,
+        top_p=flags.top_p,
+        beams=flags.beams,
+        length_penalty=flags.length_penalty,
+        end_id=tokenizer.end_id,
+        seed=flags.seed,
+        cached=flags.cached,
+        on_token=stream,
+    )
+    texts = [tokenizer.decode(ids) for ids, _ in results]
+    if stream:
+        stream.close()
+    elif flags.format == "json":
+        for prompt, text, (ids, score) in zip(prompts, texts, results, strict=True):
+            row = {"step": step, "prompt": prompt, "text": text, "tokens": len(ids), "log_probability": float(score)}
+            print(json.dumps(row, ensure_ascii=False))
+    else:
+        print("\n\n".join(prompt + text for prompt, text in zip(prompts, texts, strict=True)))
+
+
+def read_prompts(flags) -> list[str]:
+    """The prompts of --prompt and --prompt_file; one empty prompt where there are none."""
+    prompts = list(flags.prompt)
+    if flags.prompt_file:
+        try:
+            prompts += Path(flags.prompt_file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"--prompt_file={flags.prompt_file} cannot be read ({error}); give a UTF-8 text file") from error
+    return prompts or [""]
+
+
+def streams(flags, prompts) -> bool:
+    """Whether tokens are shown as they come: one sampled continuation, on a terminal."""
+    return sys.stdout.isatty() and flags.format == "table" and len(prompts) == 1 and flags.beams == 1
+
+
+class Stream:
+    """Prints a continuation token by token; a character split over tokens waits until it is whole."""
+
+    def __init__(self, tokenizer, prompt: str):
+        self.tokenizer, self.ids, self.shown = tokenizer, [], ""
+        print(prompt, end="", flush=True)
+
+    def __call__(self, row: int, token: int) -> None:
+        self.ids.append(token)
+        text = self.tokenizer.decode(np.array(self.ids, np.int32))
+        if not text.endswith("\ufffd"):
+            print(text[len(self.shown) :], end="", flush=True)
+            self.shown = text
+
+    def close(self) -> None:
+        print(self.tokenizer.decode(np.array(self.ids, np.int32))[len(self.shown) :])
