@@ -1,0 +1,281 @@
+"""Building a token store: parts in parallel, each written whole or not at all, so that a killed build goes on."""
+
+import functools
+import hashlib
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from input_pipeline import tokenizer_folder
+from input_pipeline.errors import DataError
+from input_pipeline.files import locked, read_json, remove_partial, replaced, write_json, written_under
+from input_pipeline.holdout import SPLITS, held_out
+from input_pipeline.readers import Span
+from input_pipeline.sources import File, Source
+from input_pipeline.store import FORMAT, MANIFEST, NOTHING, Counts, Store, part_file, token_dtype
+from input_pipeline.tokenizer import Tokenizer
+
+PART_BYTES = 1 << 20  # least size of a part
+PARTS = 512  # about as many parts at most: what a killed build loses, against files to open
+FLUSH = 1 << 20  # tokens held before they are written
+
+
+class Job(NamedTuple):
+    """One part's work, as a worker process gets it."""
+
+    source: Source
+    spans: tuple[Span, ...]
+    number: int
+    tokenizer: Path
+    folder: Path
+    holdout: float
+
+
+def open_or_build(
+    source: Source, tokenizer: Tokenizer, saved: Path, folder: Path, holdout: float, report: Callable[[str], None]
+) -> Store:
+    """The store of `source` in `folder`, built if it is not there; `saved` is the tokenizer's folder.
+
+    Several processes may call this at once: one builds, the others wait. Errors: DataError where the store
+    was made from other text or with another tokenizer, and for all that is wrong with the text.
+    """
+    with written_under(folder, "data.store"):
+        store = Store.open(folder)
+        if store is None:
+            with locked(folder / "lock", lambda: report(f"waiting for another process to tokenise {source.spec}")):
+                store = Store.open(folder) or _build(source, tokenizer, saved, folder, holdout, report)
+    if store.manifest["tokenizer"] != tokenizer.fingerprint:
+        raise DataError(
+            f"the token store {folder} was made with another tokenizer (fingerprint {store.manifest['tokenizer']}, "
+            f"now {tokenizer.fingerprint}); point data.store to a new folder, or delete this one"
+        )
+    _check_unchanged(source, store, report)
+    return store
+
+
+def _build(source, tokenizer, saved, folder, holdout, report) -> Store:
+    remove_partial(folder)
+    files = source.files()
+    parts = list(_parts(source, files))
+    plan = {
+        "format": FORMAT,
+        "source": source.spec,
+        "origin": source.origin,
+        "holdout": holdout,
+        "tokenizer": tokenizer.fingerprint,
+        "dtype": token_dtype(tokenizer.vocab_size).str,
+        "files": [list(file) for file in files],
+    }
+    begun = folder / "plan.json"
+    if begun.is_file() and read_json(begun) != plan:
+        report(f"{source.spec} changed since its token store was begun: starting again")
+        for leftover in folder.glob("[0-9]*"):
+            leftover.unlink()
+    write_json(begun, plan)
+    jobs = [Job(source, spans, number, saved, folder, holdout) for number, spans in enumerate(parts)]
+    records = {job.number: read_json(_record(job)) for job in jobs if _record(job).is_file()}
+    _run([job for job in jobs if job.number not in records], records, sum(f.size for f in files), report)
+    if not sum(record["splits"][split][0] for record in records.values() for split in SPLITS):
+        raise DataError(f"'{source.spec}' holds no text; check the path and that its files are not empty")
+    write_json(folder / MANIFEST, plan | {"parts": [records[job.number] for job in jobs]})
+    for job in jobs:
+        _record(job).unlink()
+    begun.unlink()
+    return Store.open(folder)
+
+
+def _parts(source: Source, files: list[File]) -> Iterator[tuple[Span, ...]]:
+    """The spans, gathered into parts of similar size; the same for the same files."""
+    target = max(PART_BYTES, sum(file.size for file in files) // PARTS)
+    part, size = [], 0
+    for span in source.spans(target):
+        part.append(span)
+        size += span.size
+        if size >= target:
+            yield tuple(part)
+            part, size = [], 0
+    if part:
+        yield tuple(part)
+
+
+def _record(job: Job) -> Path:
+    """Written last of a part's files: the part is done if it is there."""
+    return job.folder / f"{job.number:05d}.json"
+
+
+def _run(jobs: list[Job], records: dict[int, dict], size: int, report) -> None:
+    """Does the jobs, in processes where that pays, and puts their records into `records`."""
+    if records:
+        report(f"{len(records)} of {len(records) + len(jobs)} parts are there already")
+    if not jobs:
+        return
+    spec, begun, said = jobs[0].source.spec, time.monotonic(), 0.0
+    workers = min(len(jobs), cores())
+    with ExitStack() as stack:
+        if workers == 1 or size < 4 * PART_BYTES:  # starting processes takes half a second
+            done = ((job.number, encode_part(job)) for job in jobs)
+        else:
+            context = multiprocessing.get_context("spawn")
+            pool = stack.enter_context(ProcessPoolExecutor(workers, context, initializer=_die_with_parent))
+            stack.callback(pool.shutdown, cancel_futures=True)
+            futures = {pool.submit(encode_part, job): job.number for job in jobs}
+            done = ((futures[future], future.result()) for future in as_completed(futures))
+        tokens = 0
+        for number, record in done:
+            records[number] = record
+            tokens += sum(record["splits"][split][1] for split in SPLITS)
+            elapsed = time.monotonic() - begun
+            if elapsed - said > 5 or len(records) == 1:
+                said = elapsed
+                report(f"tokenising {spec}: {len(records)} parts done, {tokens / elapsed:,.0f} tokens/s")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _die_with_parent() -> None:
+    """A killed parent cannot stop its workers: each watches for its end."""
+
+    def watch():
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+_tokenizer = functools.lru_cache(1)(tokenizer_folder.open_folder)  # of this worker
+
+
+def encode_part(job: Job) -> dict:
+    """Writes one part's files and returns its record."""
+    tokenizer = _tokenizer(job.tokenizer)
+    digest = hashlib.blake2b(digest_size=16)
+    with ExitStack() as stack:
+        writers = [stack.enter_context(_writer(job, split, tokenizer)) for split in SPLITS]
+        for key, texts in _documents(job.source, job.spans, digest):
+            writers[held_out(key, job.holdout)].add(texts)
+    record = {"digest": digest.hexdigest(), "splits": {w.split: list(w.total) for w in writers}}
+    write_json(_record(job), record)
+    return record
+
+
+def _documents(source: Source, spans: Iterable[Span], digest) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
+    """(key, chunks as text and as bytes) of each document; `digest` takes in all that is read."""
+
+    def read(chunks):
+        for text in chunks:
+            data = text.encode("utf-8")
+            digest.update(data)
+            yield text, data
+
+    for span in spans:
+        for key, chunks in source.documents(span):
+            digest.update(key.encode("utf-8", "surrogateescape"))
+            yield key, read(chunks)
+
+
+@contextmanager
+def _writer(job: Job, split: str, tokenizer: Tokenizer) -> Iterator["_Writer"]:
+    """Writes one split of one part; its two files appear at the end."""
+    with ExitStack() as stack:
+        paths = [part_file(job.folder, job.number, split, what) for what in ("tokens", "documents")]
+        files = [stack.enter_context(open(stack.enter_context(replaced(path)), "wb")) for path in paths]
+        writer = _Writer(split, tokenizer, *files)
+        yield writer
+        writer.flush()
+
+
+class _Writer:
+    """Gathers documents and writes them a million tokens at a time."""
+
+    def __init__(self, split: str, tokenizer: Tokenizer, tokens: BinaryIO, documents: BinaryIO):
+        self.split, self.total = split, NOTHING
+        self._encode, self._end = tokenizer.encode, np.array([tokenizer.end_id], np.int32)
+        self._dtype = token_dtype(tokenizer.vocab_size)
+        self._tokens, self._documents = tokens, documents
+        self._ids, self._sizes, self._waiting = [], [], 0
+
+    def add(self, texts: Iterable[tuple[str, bytes]]) -> None:
+        """Adds a document, unless it is empty."""
+        tokens, size, words, space = 0, 0, 0, True
+        for text, data in texts:
+            if not size:
+                self._hold(self._end)
+                tokens = 1
+            ids = self._encode(text)
+            self._hold(ids)
+            tokens, size = tokens + len(ids), size + len(data)
+            # a word that a chunk's end cuts in two counts once
+            words += len(text.split()) - (not space and not text[0].isspace())
+            space = text[-1].isspace()
+        if size:
+            self._sizes.append((tokens, size, words))
+
+    def _hold(self, ids: np.ndarray) -> None:
+        self._ids.append(ids)
+        self._waiting += len(ids)
+        if self._waiting > FLUSH:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._ids:
+            self._tokens.write(np.concatenate(self._ids).astype(self._dtype).data)
+        if self._sizes:
+            sizes = np.array(self._sizes, "<i8")
+            self._documents.write(sizes.data)
+            self.total += Counts(len(sizes), *map(int, sizes.sum(axis=0)))
+        self._ids, self._sizes, self._waiting = [], [], 0
+
+
+def _check_unchanged(source: Source, store: Store, report) -> None:
+    """Raises DataError if the text is no longer what the store was made from.
+
+    Names and sizes of all files tell, and where only a file's time differs, as after a copy, its content.
+    A store outlives its source: without the files, or under another interpreter's library, it is used as it is.
+    """
+    if store.manifest["origin"] != source.origin:
+        report(f"using the token store of {source.spec} made from {store.manifest['origin']}")
+        return
+    try:
+        files = source.files()
+    except DataError:
+        report(f"using the token store of {source.spec}, whose files are not here")
+        return
+    was, now = ({file.name: file for file in some} for some in (map(File._make, store.manifest["files"]), files))
+    for name in sorted(was.keys() | now.keys()):
+        if name not in was or name not in now or was[name].size != now[name].size:
+            what = "is new" if name not in was else "is gone" if name not in now else "has another size"
+            raise _changed(source, store, name, what)
+    touched = {name for name in now if was[name].changed != now[name].changed}
+    if not touched:
+        return
+    report(f"{source.spec}: {len(touched)} files have a new time; comparing their content with the token store")
+    for spans, record in zip(_parts(source, files), store.manifest["parts"], strict=True):
+        names = {span.name for span in spans}
+        if names <= now.keys() - touched:  # names of TFDS spans are no files
+            continue
+        digest = hashlib.blake2b(digest_size=16)
+        for _, chunks in _documents(source, spans, digest):
+            for _ in chunks:
+                pass
+        if digest.hexdigest() != record["digest"]:
+            raise _changed(source, store, " or ".join(sorted(names & touched or touched)), "has other content")
+    with locked(store.folder / "lock", lambda: None):
+        write_json(store.folder / MANIFEST, store.manifest | {"files": [list(file) for file in files]})
+
+
+def _changed(source: Source, store: Store, name: str, what: str) -> DataError:
+    return DataError(
+        f"'{source.spec}' changed since its token store was made: {name} {what}; restore it, "
+        f"point data.store to a new folder, or delete {store.folder} to tokenise again"
+    )

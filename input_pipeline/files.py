@@ -1,0 +1,70 @@
+"""Files that several processes share and any of them may be killed over: locks and atomic writes."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from input_pipeline.errors import DataError
+
+_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
+
+
+@contextlib.contextmanager
+def written_under(folder: Path, key: str) -> Iterator[None]:
+    """Turns a full disk or an unwritable folder into a DataError that names the config key to change."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        where = error.filename or folder
+        raise DataError(f"cannot write {where}: {error.strerror}; make room or point {key} to another folder") from None
+
+
+@contextlib.contextmanager
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Holds an exclusive lock on `path`; calls `on_wait` once if another process holds it.
+
+    The kernel drops the lock with its holder, so a killed process never leaves one behind.
+    """
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Gives a temporary name to write to, then renames it to `path` once its bytes are on disk."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        with open(partial, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes `value` to `path`, whole or not at all."""
+    with replaced(path) as partial:
+        partial.write_text(json.dumps(value, indent=1), encoding="utf-8")
+
+
+def read_json(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def remove_partial(folder: Path) -> None:
+    """Clears what killed writers left under `folder`; call it under the folder's lock."""
+    for leftover in folder.glob("*.partial"):
+        leftover.unlink(missing_ok=True)

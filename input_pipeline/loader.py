@@ -1,0 +1,31 @@
+"""Reading batches ahead, through Grain: in threads of this process or in worker processes."""
+
+from typing import Protocol
+
+import grain
+import numpy as np
+
+
+class Batches(Protocol):
+    """Batches by number, each made without those before it."""
+
+    def __getitem__(self, n: int) -> dict[str, np.ndarray]: ...
+
+
+ENDLESS = 1 << 62
+THREADS = 4  # copying a batch takes microseconds a row: threads hide the disk's latency, not work
+
+
+def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -> grain.DatasetIterator:
+    """Iterates over batches start .. stop - 1, `prefetch` of them read ahead; close it when done.
+
+    With `workers` above 0, as many processes read; else threads do.
+    """
+    ahead = -(-prefetch // workers) if workers else prefetch
+    options = grain.ReadOptions(num_threads=min(ahead, THREADS), prefetch_buffer_size=ahead)
+    dataset = grain.MapDataset.range(start, stop).map(batches.__getitem__).to_iter_dataset(options)
+    if workers:
+        dataset = dataset.mp_prefetch(
+            grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, ahead))
+        )
+    return iter(dataset)

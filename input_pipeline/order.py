@@ -1,0 +1,76 @@
+"""Which example comes when: shuffles and mixtures in closed form, so that no example needs those before it."""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from grain.experimental import index_shuffle
+
+from input_pipeline.errors import DataError
+
+SCALE = 1 << 20  # mixing weights are whole multiples of 1 / SCALE
+ROUNDS = 4  # of the permuting cipher
+
+
+def shuffled(indices: np.ndarray, size: int, seed: int, stream: int) -> np.ndarray:
+    """The row, of `size`, that comes at each of `indices` (int64 [n], from 0 without end).
+
+    Every epoch is a permutation of its own, drawn from (seed, stream, epoch).
+    """
+    epochs, places = np.divmod(indices, size)
+    pairs = zip(epochs.tolist(), places.tolist(), strict=True)
+    return np.array([index_shuffle(place, size - 1, key(seed, stream, epoch), ROUNDS) for epoch, place in pairs])
+
+
+@functools.lru_cache(1 << 10)
+def key(*parts: int) -> int:
+    """32 random bits that are a function of `parts`."""
+    return int(np.random.SeedSequence(parts).generate_state(1)[0])
+
+
+def mixing_weights(sizes: Sequence[int], weights: Sequence[float], temperature: float, cap: int) -> np.ndarray:
+    """Each source's share of the examples, float64, summing to 1.
+
+    By `weights` where given; else by size: r_m = min(e_m, cap)^(1/temperature), renormalised (Raffel et al.
+    2019, section 3.5.2). Errors: DataError for weights that do not fit the sources.
+    """
+    if len(weights):
+        if len(weights) != len(sizes):
+            raise DataError(f"data.weights has {len(weights)} numbers for {len(sizes)} sources; give one each, or none")
+        if min(weights) <= 0:
+            raise DataError(f"data.weights holds {min(weights)}; weights are above 0: leave a source out instead")
+        if temperature != 1 or cap:
+            raise DataError("data.weights excludes data.temperature and data.cap, which mix by size; unset one")
+        shares = np.array(weights, np.float64)
+    else:
+        if temperature <= 0:
+            raise DataError(f"data.temperature is {temperature}; it must be above 0, and 1 mixes by size")
+        shares = np.minimum(sizes, cap or np.inf).astype(np.float64) ** (1 / temperature)
+    return shares / shares.sum()
+
+
+class Mixture:
+    """Assigns every example to a source in fixed proportions, as evenly as whole examples can be.
+
+    The first source takes floor((g + 1) w) - floor(g w) of example g, the others share what is left in the
+    same way, so that each source's own count is known in closed form and grows one by one.
+    """
+
+    def __init__(self, weights: np.ndarray):
+        rest = np.cumsum(weights[::-1])[::-1]
+        shares = np.rint(SCALE * weights[:-1] / rest[:-1]).astype(int)
+        self._shares = np.clip(shares, 1, SCALE - 1).tolist()  # no source is left out
+
+    def locate(self, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(source, count of that source's examples before it), int64 [n] each, of `examples` (int64 [n] below 2^42)."""
+        source = np.full(examples.shape, len(self._shares), np.int64)
+        left = examples.copy()
+        counts = np.zeros_like(left)
+        open_ = np.ones(examples.shape, bool)
+        for index, share in enumerate(self._shares):
+            before = left * share // SCALE
+            taken = open_ & ((left + 1) * share // SCALE > before)
+            source[taken], counts[taken] = index, before[taken]
+            open_ &= ~taken
+            left = left - before
+        return source, np.where(open_, left, counts)

@@ -1,0 +1,85 @@
+"""Packing whole documents into rows: planned once for a stream and a row length, kept on disk, read at random.
+
+Documents longer than a row are cut into pieces. A piece of n tokens is n ids to read, each with the id after
+it to predict, so that pieces partition the stream: every token and every separator is predicted once.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from input_pipeline.files import locked, replaced, written_under
+from input_pipeline.store import Stream
+
+BLOCK = 1 << 16  # pieces packed together: a row's pieces lie near one another on disk, and planning is linear
+
+
+class Plan(NamedTuple):
+    """Row i holds pieces first[i] .. first[i + 1] - 1; piece j is ids starts[j] .. starts[j] + lengths[j] - 1."""
+
+    first: np.ndarray  # int64 [rows + 1]
+    starts: np.ndarray  # int64 [pieces]
+    lengths: np.ndarray  # int32 [pieces]
+
+
+def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None]) -> Plan:
+    """The stored plan for rows of `length`, made first if it is not there."""
+    folder = folder / f"packed-{stream.identity}-{length}"
+    paths = [folder / f"{name}.npy" for name in Plan._fields]
+    with written_under(folder, "data.store"):
+        if not paths[-1].is_file():
+            with locked(folder / "lock", lambda: report("waiting for another process to pack documents")):
+                if not paths[-1].is_file():
+                    report(f"packing {stream.counts.documents:,} documents into rows of {length}")
+                    for path, values in zip(paths, pack(stream.documents(), length), strict=True):
+                        with replaced(path) as partial, open(partial, "wb") as file:
+                            np.save(file, values)
+    return Plan(*(np.load(path, mmap_mode="r") for path in paths))
+
+
+def pack(documents: np.ndarray, length: int) -> Plan:
+    """Packs documents of these sizes (tokens, end token included, int64 [documents]) into rows of `length`."""
+    starts, lengths = _pieces(documents, length)
+    order, rows = [], [np.zeros(1, np.int64)]
+    for begin in range(0, len(lengths), BLOCK):
+        for row in best_fit(lengths[begin : begin + BLOCK].tolist(), length):
+            order.append(np.array(row, np.int64) + begin)
+            rows.append(np.array([len(row)], np.int64))
+    order = np.concatenate(order) if order else np.zeros(0, np.int64)
+    return Plan(np.cumsum(np.concatenate(rows)), starts[order], lengths[order].astype(np.int32))
+
+
+def _pieces(documents: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and lengths of the documents' pieces, each at most `length` long, in order."""
+    count = -(-documents // length)
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)  # which piece of its document
+    starts = np.repeat(np.cumsum(documents) - documents, count) + within * length
+    return starts, np.minimum(np.repeat(documents, count) - within * length, length)
+
+
+def best_fit(lengths: list[int], capacity: int) -> Iterator[list[int]]:
+    """Rows as lists of pieces: longest piece first, each into the row that it fills best.
+
+    Rows with room r wait in room[r], and bit r of `open_rows` says that there are any, so that the fullest
+    row with enough room is found in one operation.
+    """
+    rows, room, open_rows = [], {}, 0
+    for piece in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        need = lengths[piece]
+        enough = open_rows >> need
+        if enough:
+            left = need + (enough & -enough).bit_length() - 1
+            row = room[left].pop()
+            if not room[left]:
+                open_rows ^= 1 << left
+        else:
+            left, row = capacity, []
+            rows.append(row)
+        row.append(piece)
+        left -= need
+        if left:
+            room.setdefault(left, []).append(row)
+            open_rows |= 1 << left
+    return rows

@@ -1,0 +1,215 @@
+"""The whole input pipeline: from the config's `data` and `tokenizer` sections to batches.
+
+prepare -> sources -> tokenizer -> token stores -> Corpus -> batches, evaluation
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from input_pipeline import build, loader, packing, sources, tokenizer_folder
+from input_pipeline.errors import DataError
+from input_pipeline.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
+from input_pipeline.features import LAYOUTS
+from input_pipeline.holdout import SPLITS, held_out
+from input_pipeline.order import mixing_weights
+from input_pipeline.rows import Packed, Windows
+from input_pipeline.sources import Source
+from input_pipeline.store import Store, Stream
+from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.training import Examples, Lanes
+
+KEPT, HELD = SPLITS
+
+
+@dataclass(frozen=True)
+class Part:
+    """One source's share of a split."""
+
+    source: Source
+    split: str  # of its store: kept or held
+    holdout: float
+    stream: Stream
+
+
+def prepare(
+    data: Mapping,
+    tokenizer: Mapping,
+    workdir: str,
+    *,
+    report: Callable[[str], None] = print,
+    seed: int = 0,
+) -> "Corpus":
+    """Makes what is missing (tokenizer, token stores, packing plan) and opens it.
+
+    `data` and `tokenizer` are the sections of that name in configs/common.py; `report` hears what takes long.
+    Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
+    """
+    if data["layout"] not in LAYOUTS:
+        raise DataError(f"data.layout is '{data['layout']}'; choose one of: {', '.join(LAYOUTS)}")
+    if not 0 <= data["holdout"] < 1:
+        raise DataError(f"data.holdout is {data['holdout']}; it is a share, from 0 to below 1")
+    named = {name: sources.parse(data[name], f"data.{name}") for name in ("train", "validation", "test") if data[name]}
+    if "train" not in named:
+        raise DataError("data.train is empty; name a source, for example stdlib or text:/books/*.txt")
+    holdout = 0.0 if data["validation"] else data["holdout"]
+    folder, root = Path(workdir) / "tokenizer", Path(data["store"] or Path(workdir) / "data")
+    opened = tokenizer_folder.make_folder(folder, tokenizer, named["train"], holdout, report)
+
+    def store(source: Source, share: float) -> Store:
+        return build.open_or_build(source, opened, folder, root / _slug(source, share), share, report)
+
+    def parts(found: Sequence[Source], share: float, split: str) -> list[Part]:
+        return [Part(source, split, share, Stream(store(source, share).shards(split))) for source in found]
+
+    splits = {name: parts(found, holdout if name == "train" else 0.0, KEPT) for name, found in named.items()}
+    if holdout:
+        splits["validation"] = parts(named["train"], holdout, HELD)
+    return Corpus(data, opened, splits, root, report)
+
+
+def open_tokenizer(workdir: str) -> Tokenizer:
+    """The tokenizer of a work folder that `prepare` or `train` made."""
+    folder = Path(workdir) / "tokenizer"
+    if not (folder / tokenizer_folder.MADE).is_file():
+        raise DataError(f"{workdir} holds no tokenizer; give the work folder of a run, or run prepare there first")
+    return tokenizer_folder.open_folder(folder)
+
+
+def _slug(source: Source, holdout: float) -> str:
+    """Name of a source's folder in the store: readable, and different for different splits of a source."""
+    name = re.sub(r"[^\w.]+", "-", source.spec).strip("-.")[:40]
+    return f"{name}-{hashlib.blake2b(f'{source.spec} {holdout}'.encode(), digest_size=4).hexdigest()}"
+
+
+class Corpus:
+    """Tokenised text, ready to be read as batches."""
+
+    def __init__(
+        self,
+        data: Mapping,
+        tokenizer: Tokenizer,
+        splits: Mapping[str, Sequence[Part]],
+        root: Path,
+        report: Callable[[str], None],
+    ):
+        self.tokenizer = tokenizer
+        self._data, self._splits, self._root, self._report = data, splits, root, report
+        self._streams = {
+            name: Stream([shard for part in parts for shard in part.stream.shards]) for name, parts in splits.items()
+        }
+        for name, stream in self._streams.items():
+            if not stream.tokens:
+                raise DataError(_empty(name, data, self._streams))
+        if data["layout"] == "stream":
+            if len(data["weights"]) or data["temperature"] != 1 or data["cap"]:
+                raise DataError("data.layout = stream does not mix; unset data.weights, data.temperature and data.cap")
+        else:
+            self._rows = [self._training_rows(part) for part in splits["train"]]
+            sizes = [part.stream.tokens for part in splits["train"]]
+            self._weights = mixing_weights(sizes, data["weights"], data["temperature"], data["cap"])
+
+    def _training_rows(self, part: Part) -> Windows | Packed:
+        length = self._data["length"]
+        if part.stream.tokens < (length if self._data["layout"] == "concat" else 1):
+            raise DataError(
+                f"'{part.source.spec}' has {part.stream.tokens} tokens to train on, too few for one row of "
+                f"data.length = {length}; lower it or give more text"
+            )
+        if self._data["layout"] == "packed":
+            return self._packed(part.stream, length)
+        return Windows(part.stream, length, length)
+
+    def _packed(self, stream: Stream, length: int) -> Packed:
+        return Packed(stream, packing.plan(stream, length, self._root, self._report))
+
+    def summary(self) -> list[dict]:
+        """How much each split holds: split, documents, tokens, bytes, words, bytes_per_token."""
+        counts = ((name, stream.counts) for name, stream in self._streams.items())
+        return [{"split": name, **c._asdict(), "bytes_per_token": c.bytes / c.tokens} for name, c in counts]
+
+    def raw_bytes(self, split: str) -> bytes:
+        """The text of a split's documents, joined, read from its sources again."""
+        self._stream(split)
+        pieces = []
+        for part in self._splits[split]:
+            for span in part.source.spans(1 << 30):
+                for key, chunks in part.source.documents(span):
+                    if held_out(key, part.holdout) == (part.split == HELD):
+                        pieces += [text.encode("utf-8") for text in chunks]
+        return b"".join(pieces)
+
+    def batches(
+        self, *, seed: int, batch_size: int, rows: np.ndarray | None = None, start: int = 0, workers: int, prefetch: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Training batches from number `start` on, without end; `close()` the iterator when done.
+
+        Batch n is a function of (seed, n). `rows` are the rows of it that this host needs (None: all).
+        `workers` processes read ahead (0: threads), `prefetch` batches altogether.
+        """
+        data, rows = self._data, _rows(rows, batch_size)
+        common = {"seed": seed, "batch_size": batch_size, "length": data["length"], "shuffle": data["shuffle"]}
+        if data["layout"] == "stream":
+            batches = Lanes(self._streams["train"], rows=rows, **common)
+        else:
+            batches = Examples(self._rows, self._weights, rows=rows, layout=data["layout"], **common)
+        return loader.read(batches, start, loader.ENDLESS, workers, prefetch)
+
+    def evaluation(
+        self,
+        split: str,
+        *,
+        length: int,
+        stride: int,
+        batch_size: int,
+        rows: np.ndarray | None = None,
+        limit: int = 0,
+        layout: str | None = None,
+    ) -> Evaluation:
+        """A pass over `split` in rows of `length`; each token is scored once.
+
+        stride: tokens a window moves on (layout concat); 0 means `length`. limit: the first so many batches;
+        0 means all. layout: as data.layout, which it is where None. Errors: DataError for what cannot be.
+        """
+        stream, rows = self._stream(split), _rows(rows, batch_size)
+        layout, stride = layout or self._data["layout"], stride or length
+        if layout not in LAYOUTS:
+            raise DataError(f"layout is '{layout}'; choose one of: {', '.join(LAYOUTS)}")
+        if not 0 < stride <= length:
+            raise DataError(f"evaluate.stride is {stride}; it must be from 1 to the row's length, {length}")
+        if stride < length and layout != "concat":
+            raise DataError(f"evaluate.stride below the row's length needs layout concat, not {layout}; set it to 0")
+        if layout == "stream":
+            scored = Lanewise(stream, batch_size, length, rows)
+        else:
+            source = Overlapping(stream, length, stride) if layout == "concat" else self._packed(stream, length)
+            scored = Rowwise(source, batch_size, length, layout, rows)
+        return Evaluation(scored, stream, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
+
+    def _stream(self, split: str) -> Stream:
+        if split not in self._streams:
+            raise DataError(
+                f"there is no split '{split}'; choose one of: {', '.join(self._streams)}, or set data.{split}"
+                if split in ("validation", "test")
+                else f"there is no split '{split}'; choose one of: {', '.join(self._streams)}"
+            )
+        return self._streams[split]
+
+
+def _rows(rows: np.ndarray | None, batch_size: int) -> np.ndarray:
+    return np.arange(batch_size) if rows is None else np.asarray(rows, np.int64)
+
+
+def _empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:
+    """What to say of a split without a document."""
+    if name == "validation" and not data["validation"]:
+        documents = streams["train"].counts.documents
+        return (
+            f"data.holdout = {data['holdout']} holds out none of the {documents} documents of data.train; set "
+            "data.validation, cut the text into more documents (text:GLOB?document=blank_line), or set it to 0"
+        )
+    return f"data.{name} = '{data[name]}' has no text left; check the source, and that data.holdout is not too large"

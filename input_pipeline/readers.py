@@ -1,0 +1,201 @@
+"""From files to documents: decompression, decoding and cutting, in bounded memory.
+
+A document is a key and its text in chunks of about a million characters, to be read once and in order.
+The key is stable: the file's name where a file is a document, else a hash of the content, so that equal
+lines are on the same side of the held-out split.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, NamedTuple
+
+from input_pipeline.errors import DataError
+
+CHUNK = 1 << 20  # characters; tokenizers take time and memory in proportion
+COMPRESSED = (".gz", ".zst")  # these can only be read from the beginning
+
+
+class Document(NamedTuple):
+    """A stable key and the text, in chunks."""
+
+    key: str
+    chunks: Iterable[str]
+
+
+class Span(NamedTuple):
+    """The stretch [start, end) of one file, in (decompressed) bytes; or of a TFDS split, in records."""
+
+    path: str
+    name: str
+    start: int
+    end: int | None  # None: to the end of the file
+    size: int  # bytes, roughly: what the work is divided by
+
+
+def content_key(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def open_bytes(path: str, start: int = 0) -> BinaryIO:
+    """The file's bytes from `start` on, decompressed where its name ends in .gz or .zst."""
+    opener = {".gz": gzip.open, ".zst": _open_zstd}.get(os.path.splitext(path)[1], open)
+    stream = opener(path, "rb")
+    if opener is open:
+        stream.seek(start)
+        return stream
+    while start > 0 and (skipped := stream.read(min(start, CHUNK))):  # seeking would be reading, too
+        start -= len(skipped)
+    return stream
+
+
+def _open_zstd(path: str, mode: str) -> BinaryIO:
+    try:
+        import zstandard
+    except ImportError:
+        raise DataError(f"reading {path} needs the zstandard package: pip install longhaul[zstd]") from None
+    frames = zstandard.ZstdDecompressor().stream_reader(open(path, mode), read_across_frames=True)  # pzstd writes many
+    return io.BufferedReader(frames, CHUNK)
+
+
+def chunks(blocks: Iterable[str], limit: int = CHUNK) -> Iterator[str]:
+    """The same text in chunks of at most `limit` characters, which depend on the text alone.
+
+    A chunk ends before the whitespace that starts a new line, so that tokens of newline and indentation
+    stay whole; failing that before a space, failing that anywhere.
+    """
+    rest = ""
+    for block in blocks:
+        rest += block
+        while len(rest) > limit:
+            cut = _last_line_start(rest, limit) or max(rest.rfind(" ", 1, limit), 0) or limit
+            yield rest[:cut]
+            rest = rest[cut:]
+    if rest:
+        yield rest
+
+
+def _last_line_start(text: str, limit: int) -> int:
+    """Where the last run of whitespace with a newline begins in text[:limit]; 0 if there is none."""
+    newline = text.rfind("\n", 1, limit)
+    while newline > 0 and text[newline - 1].isspace():
+        newline -= 1
+    return max(newline, 0)
+
+
+def whole_file(span: Span) -> Iterator[Document]:
+    """The span as one document, decoded as it is read."""
+    yield Document(span.name, chunks(_decoded(span)))
+
+
+def _decoded(span: Span) -> Iterator[str]:
+    """Text of the span, block by block; a block's incomplete last character is kept for the next."""
+    offset, carried = span.start, b""
+    with open_bytes(span.path, span.start) as stream:
+        while True:
+            wanted = CHUNK if span.end is None else min(CHUNK, span.end - offset - len(carried))
+            block = stream.read(wanted)
+            data = carried + block
+            try:
+                text, used = data.decode("utf-8"), len(data)
+            except UnicodeDecodeError as error:
+                if error.reason != "unexpected end of data" or not block:
+                    raise undecodable(span.path, offset + error.start, error.reason) from None
+                text, used = data[: error.start].decode("utf-8"), error.start
+            if text:
+                yield text
+            offset, carried = offset + used, data[used:]
+            if not block:
+                return
+
+
+def undecodable(path: str, offset: int, reason: str) -> DataError:
+    return DataError(
+        f"{path} is not UTF-8 at byte {offset} ({reason}); convert it, for example with iconv -f latin1 -t utf-8"
+    )
+
+
+def lines(span: Span) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of every line that begins in the span, and of those after it: the caller stops.
+
+    A line keeps no line end. Offsets count decompressed bytes.
+    """
+    start = max(span.start - 1, 0)
+    with open_bytes(span.path, start) as stream:
+        offset = start + len(stream.readline()) if span.start else 0  # from the byte before: is this a line's start?
+        for line in stream:
+            yield offset, line.rstrip(b"\n").removesuffix(b"\r")
+            offset += len(line)
+
+
+def line_documents(span: Span) -> Iterator[Document]:
+    """Each line that is not blank."""
+    for offset, line in lines(span):
+        if span.end is not None and offset >= span.end:
+            return
+        if line.strip():
+            yield _document(span.path, offset, line)
+
+
+def paragraph_documents(span: Span) -> Iterator[Document]:
+    """Each run of lines between blank ones. A paragraph belongs to the span of the blank line just before it."""
+    inside, start, held = span.start == 0, 0, []
+    for offset, line in lines(span):
+        past = span.end is not None and offset >= span.end
+        if line.strip():
+            if past and not inside:
+                return
+            if inside:
+                start = start if held else offset
+                held.append(line)
+            continue
+        if held:
+            yield _document(span.path, start, b"\n".join(held))
+            held = []
+        if past:
+            return
+        inside = True
+    if held:
+        yield _document(span.path, start, b"\n".join(held))
+
+
+def _document(path: str, offset: int, data: bytes) -> Document:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise undecodable(path, offset + error.start, error.reason) from None
+    return Document(content_key(text), chunks([text]))
+
+
+def json_documents(span: Span, field: str) -> Iterator[Document]:
+    """The string at `field` of each line's JSON object."""
+    for offset, line in lines(span):
+        if span.end is not None and offset >= span.end:
+            return
+        if not line.strip():
+            continue
+        where = f"{span.path}, line at byte {offset}"
+        try:
+            record = json.loads(line)
+        except UnicodeDecodeError as error:
+            raise undecodable(span.path, offset + error.start, error.reason) from None
+        except ValueError as error:
+            raise DataError(f"{where} is not JSON ({error}); write one object a line") from None
+        yield text_document(record, field, where)
+
+
+def text_document(record: object, field: str, where: str) -> Document:
+    """The document at `field` of a record (a dict of values)."""
+    if not isinstance(record, dict) or field not in record:
+        fields = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
+        raise DataError(f"{where} has no field '{field}'; name one of: {fields}, with ?field=NAME")
+    value = record[field]
+    try:
+        text = value.decode("utf-8") if isinstance(value, bytes) else value
+        if not isinstance(text, str):
+            raise DataError(f"{where} holds {type(value).__name__} at '{field}', not text; name another: ?field=NAME")
+        return Document(content_key(text), chunks([text]))
+    except UnicodeError as error:
+        raise DataError(f"{where} holds text at '{field}' that is not UTF-8 ({error}); repair or drop it") from None

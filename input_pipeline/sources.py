@@ -1,0 +1,274 @@
+"""Where text comes from: `stdlib`, `text:GLOB`, `jsonl:GLOB?field=text`, `tfds:NAME?split=train`.
+
+A source lists its files (to notice a change) and the spans it can be read in (to share the work), and
+reads a span as documents. `parse` turns the config's "A + B" into sources.
+"""
+
+import functools
+import glob
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+from input_pipeline import readers
+from input_pipeline.errors import DataError
+from input_pipeline.readers import Document, Span
+
+
+class File(NamedTuple):
+    """One file of a source, as a store remembers it."""
+
+    name: str
+    size: int  # bytes
+    changed: int  # modification time, ns
+
+
+def parse(text: str, key: str) -> list["Source"]:
+    """The sources of the config value `text`, named `key` in errors."""
+    specs = [spec.strip() for spec in text.split(" + ")]
+    if not all(specs):
+        raise DataError(f"{key} = '{text}' names an empty source; write sources joined by ' + ', for example stdlib")
+    if len(set(specs)) < len(specs):
+        raise DataError(f"{key} = '{text}' names a source twice; name it once and set data.weights")
+    return [_parse_one(spec, key) for spec in specs]
+
+
+def _parse_one(spec: str, key: str) -> "Source":
+    kind, _, rest = spec.partition(":")
+    if kind not in KINDS:
+        raise DataError(f"{key} = '{spec}' has an unknown source kind '{kind}'; choose one of: {', '.join(KINDS)}")
+    make, allowed = KINDS[kind]
+    match = re.search(r"\?(\w+=.*)$", rest)
+    path, query = (rest[: match.start()], match[1]) if match else (rest, "")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name not in allowed:
+            choices = ", ".join(allowed) or "none"
+            raise DataError(f"{key} = '{spec}' has an unknown option '{name}'; a {kind} source takes: {choices}")
+    if bool(path) == (kind == "stdlib"):
+        raise DataError(f"{key} = '{spec}' is incomplete; write {EXAMPLES[kind]}")
+    return make(spec, path, options)
+
+
+class Source:
+    """Something that documents are read from. Sources are small and travel to worker processes."""
+
+    spec: str
+    origin = ""  # what the files belong to, where they are expected to differ elsewhere (the interpreter's version)
+
+    def files(self) -> list[File]:
+        """Every file, in a fixed order. Raises DataError if there is none."""
+        raise NotImplementedError
+
+    def spans(self, target: int) -> Iterator[Span]:
+        """Everything there is to read, in order, cut into spans of about `target` bytes where that is possible."""
+        raise NotImplementedError
+
+    def documents(self, span: Span) -> Iterator[Document]:
+        """The documents of one span, in order."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Files(Source):
+    """Text or JSON lines in the files that match a glob."""
+
+    spec: str
+    pattern: str  # absolute
+    root: str  # its folder without wildcards: names are relative to this
+    read: Callable[[Span], Iterator[Document]]
+    splits: bool  # whether a file can be read in several spans
+    start: int = 0  # bytes of each file that are read
+    end: int | None = None
+
+    @classmethod
+    def text(cls, spec: str, path: str, options: dict) -> "Files":
+        unit = options.get("document", "file")
+        if unit not in DOCUMENTS:
+            raise DataError(f"'{spec}' asks for document={unit}; choose one of: {', '.join(DOCUMENTS)}")
+        match = re.fullmatch(r"(\d*):(\d*)", options.get("bytes", ":"))
+        if not match:
+            raise DataError(f"'{spec}' asks for bytes={options['bytes']}; write bytes=START:END")
+        start, end = int(match[1] or 0), int(match[2]) if match[2] else None
+        if end is not None and end <= start:
+            raise DataError(f"'{spec}' asks for bytes={options['bytes']}, which is empty; let START be below END")
+        return cls(spec, *_glob(path), DOCUMENTS[unit], unit != "file", start, end)
+
+    @classmethod
+    def json(cls, spec: str, path: str, options: dict) -> "Files":
+        return cls(
+            spec,
+            *_glob(path),
+            functools.partial(readers.json_documents, field=options.get("field", "text")),
+            True,
+        )
+
+    def _paths(self) -> list[str]:
+        paths = sorted(path for path in glob.glob(self.pattern, recursive=True) if os.path.isfile(path))
+        if not paths:
+            raise DataError(f"'{self.spec}' matches no file; check the path, for example with ls {self.pattern}")
+        return paths
+
+    def files(self) -> list[File]:
+        return [File(os.path.relpath(path, self.root), *_size_and_time(path)) for path in self._paths()]
+
+    def spans(self, target: int) -> Iterator[Span]:
+        for path in self._paths():
+            name, size = os.path.relpath(path, self.root), os.path.getsize(path)
+            if path.endswith(readers.COMPRESSED) or not self.splits:
+                yield Span(path, name, self.start, self.end, size)
+                continue
+            end = size if self.end is None else min(size, self.end)
+            for start in range(self.start, end, target):
+                yield Span(path, name, start, min(start + target, end), min(target, end - start))
+
+    def documents(self, span: Span) -> Iterator[Document]:
+        return self.read(span)
+
+
+@dataclass(frozen=True)
+class StandardLibrary(Source):
+    """The running interpreter's standard library: one document a .py file, tests and foreign packages left out."""
+
+    spec: str
+    SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
+
+    @classmethod
+    def make(cls, spec: str, path: str, options: dict) -> "StandardLibrary":
+        return cls(spec)
+
+    @property
+    def origin(self) -> str:
+        return f"{sys.implementation.name} {sys.version.split()[0]}"
+
+    def _paths(self) -> list[tuple[str, Path]]:
+        root = Path(sysconfig.get_path("stdlib"))
+        found = ((path.relative_to(root), path) for path in root.rglob("*.py"))
+        paths = sorted((name.as_posix(), path) for name, path in found if not self.SKIPPED & set(name.parts))
+        if not paths:
+            raise DataError(f"'stdlib' finds no .py file under {root}; install the library's source or set data.train")
+        return paths
+
+    def files(self) -> list[File]:
+        return [File(name, *_size_and_time(path)) for name, path in self._paths()]
+
+    def spans(self, target: int) -> Iterator[Span]:
+        for name, path in self._paths():
+            yield Span(str(path), name, 0, None, path.stat().st_size)
+
+    def documents(self, span: Span) -> Iterator[Document]:
+        try:
+            text = Path(span.path).read_bytes().decode("utf-8")
+        except UnicodeDecodeError:  # a few files are in other encodings on purpose
+            return
+        if text:
+            yield Document(span.name, readers.chunks([text]))
+
+
+@dataclass(frozen=True)
+class TensorFlowDataset(Source):
+    """A prepared TFDS set in ArrayRecord files, by name or by folder. TensorFlow is not used."""
+
+    spec: str
+    name: str
+    split: str
+    field: str
+    data_dir: str | None
+
+    @classmethod
+    def make(cls, spec: str, path: str, options: dict) -> "TensorFlowDataset":
+        return cls(spec, path, options.get("split", "train"), options.get("field", "text"), options.get("data_dir"))
+
+    def _builder(self):
+        import tensorflow_datasets as tfds
+
+        folder = Path(self.name).expanduser()
+        if folder.is_dir() or self.name.startswith(("/", ".", "~")):
+            try:
+                return tfds.builder_from_directory(folder)
+            except FileNotFoundError:
+                raise DataError(
+                    f"'{self.spec}': {folder} is no prepared TFDS folder; give the one that holds dataset_info.json"
+                ) from None
+        try:
+            return tfds.builder(self.name, data_dir=self.data_dir, try_gcs=False)
+        except tfds.core.DatasetNotFoundError:
+            raise DataError(f"'{self.spec}': TFDS knows no set '{self.name}'; name one, or give its folder") from None
+
+    @functools.cached_property
+    def _records(self):
+        """The split's records, by index."""
+        builder = self._builder()
+        if not builder.info.splits:
+            raise DataError(
+                f"'{self.spec}' is not prepared under {builder.data_path}; run tfds build {self.name} "
+                f"--file_format=array_record"
+            )
+        try:
+            return builder.as_data_source(split=self.split)
+        except ValueError as error:
+            choices = ", ".join(builder.info.splits)
+            raise DataError(
+                f"'{self.spec}': split '{self.split}' cannot be read ({error}); it has: {choices}"
+            ) from None
+        except NotImplementedError:
+            raise DataError(
+                f"'{self.spec}' is not in ArrayRecord files; prepare it again with --file_format=array_record"
+            ) from None
+
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in self.__dict__.items() if name != "_records"}
+
+    def files(self) -> list[File]:
+        folder = Path(self._builder().data_path)
+        return [File(path.name, *_size_and_time(path)) for path in sorted(folder.iterdir()) if path.is_file()]
+
+    def spans(self, target: int) -> Iterator[Span]:
+        count, total = len(self._records), sum(file.size for file in self.files())
+        step = max(1, count * target // max(total, 1))
+        for start in range(0, count, step):
+            end = min(start + step, count)
+            yield Span(self.name, self.split, start, end, total * (end - start) // count)
+
+    def documents(self, span: Span) -> Iterator[Document]:
+        for index in range(span.start, span.end):
+            yield readers.text_document(self._records[index], self.field, f"'{self.spec}', record {index}")
+
+
+def _glob(path: str) -> tuple[str, str]:
+    """(absolute pattern, its folder without wildcards)."""
+    pattern = os.path.abspath(os.path.expanduser(path))
+    fixed = re.split(r"[*?\[]", pattern)[0]
+    return pattern, os.path.dirname(fixed)
+
+
+def _size_and_time(path: str | Path) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+DOCUMENTS = {
+    "file": readers.whole_file,
+    "line": readers.line_documents,
+    "blank_line": readers.paragraph_documents,
+}
+
+KINDS = {
+    "stdlib": (StandardLibrary.make, ()),
+    "text": (Files.text, ("document", "bytes")),
+    "jsonl": (Files.json, ("field",)),
+    "tfds": (TensorFlowDataset.make, ("split", "field", "data_dir")),
+}
+
+EXAMPLES = {
+    "stdlib": "stdlib alone",
+    "text": "text:GLOB, for example text:/books/*.txt",
+    "jsonl": "jsonl:GLOB?field=text",
+    "tfds": "tfds:NAME?split=train, or tfds:FOLDER?split=train",
+}

@@ -1,0 +1,143 @@
+"""The token store: text as ids on disk, read at random.
+
+A store holds one source's tokens under one tokenizer, in two splits: `kept` and `held` (out). Each part of
+the source gives, per split, a file of ids (`end doc end doc ...`) and a file of the documents' sizes.
+`store.json`, written last, says what the store was made from and how much is in each part.
+
+    store.json                 what it was made from; parts, in order
+    00000.kept.tokens          uint16, or uint32 for vocabularies beyond 65,536; little-endian
+    00000.kept.documents       int64 [documents, 3]: tokens with the end token before them, bytes, words
+    00000.held.tokens ...
+
+`Stream` reads one split, of one store or of several in a row, as if it were a single array.
+"""
+
+import bisect
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from input_pipeline.files import read_json
+
+FORMAT = 1
+MANIFEST = "store.json"
+
+
+class Counts(NamedTuple):
+    """How much a split holds. `tokens` counts targets: every token of text and one end token a document."""
+
+    documents: int
+    tokens: int
+    bytes: int
+    words: int
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+NOTHING = Counts(0, 0, 0, 0)
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def part_file(folder: Path, number: int, split: str, what: str) -> Path:
+    """Path of a part's `tokens` or `documents` file."""
+    return folder / f"{number:05d}.{split}.{what}"
+
+
+@dataclass(frozen=True)
+class Store:
+    """A finished store."""
+
+    folder: Path
+    manifest: dict
+
+    @classmethod
+    def open(cls, folder: Path) -> "Store | None":
+        """The store in `folder`, or None if there is no finished one."""
+        path = folder / MANIFEST
+        return cls(folder, read_json(path)) if path.is_file() else None
+
+    def counts(self, split: str) -> Counts:
+        return sum((Counts(*part["splits"][split]) for part in self.manifest["parts"]), NOTHING)
+
+    def shards(self, split: str) -> list["Shard"]:
+        """The split's files that hold anything, in order."""
+        dtype = np.dtype(self.manifest["dtype"])
+        parts = ((number, Counts(*part["splits"][split])) for number, part in enumerate(self.manifest["parts"]))
+        return [Shard(self.folder, number, split, dtype, counts) for number, counts in parts if counts.tokens]
+
+
+class Shard(NamedTuple):
+    """One part's split."""
+
+    folder: Path
+    number: int
+    split: str
+    dtype: np.dtype
+    counts: Counts
+
+    def tokens(self) -> np.ndarray:
+        path = part_file(self.folder, self.number, self.split, "tokens")
+        return np.memmap(path, self.dtype, "r", shape=(self.counts.tokens,))
+
+    def documents(self) -> np.ndarray:
+        path = part_file(self.folder, self.number, self.split, "documents")
+        return np.memmap(path, "<i8", "r", shape=(self.counts.documents, 3))
+
+
+class Stream:
+    """Shards in a row as one circular array of ids, `end doc end doc ...`, of length N = `tokens`.
+
+    Since it begins with an end token and goes on with its own beginning, id N is the end token that closes
+    the last document.
+    """
+
+    OPEN_FILES = 256  # each open map holds a file descriptor, of which a process often has only 1,024
+
+    def __init__(self, shards: Sequence[Shard]):
+        self.shards = tuple(shards)
+        self.counts = sum((shard.counts for shard in shards), NOTHING)
+        self._ends = np.cumsum([shard.counts.tokens for shard in shards]).tolist()
+        self._open = functools.lru_cache(self.OPEN_FILES)(self._map)
+
+    def __reduce__(self):
+        return Stream, (self.shards,)
+
+    def _map(self, index: int) -> np.ndarray:
+        return self.shards[index].tokens()
+
+    @property
+    def tokens(self) -> int:
+        return self.counts.tokens
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """A hash of what is in the stream, for what is derived from it."""
+        stores = [(shard.folder.name, shard.number, shard.split, shard.counts) for shard in self.shards]
+        return hashlib.blake2b(json.dumps(stores).encode(), digest_size=8).hexdigest()
+
+    def copy(self, start: int, out: np.ndarray) -> None:
+        """Fills `out`, [n] of any integer type, with ids start .. start + n - 1 (modulo N)."""
+        start, filled = start % self.tokens, 0
+        index = bisect.bisect_right(self._ends, start)
+        while filled < len(out):
+            shard = self._open(index)
+            offset = start - (self._ends[index - 1] if index else 0)
+            ids = shard[offset : offset + len(out) - filled]
+            out[filled : filled + len(ids)] = ids
+            filled += len(ids)
+            start, index = (start + len(ids), index + 1) if index + 1 < len(self.shards) else (0, 0)
+
+    def documents(self) -> np.ndarray:
+        """Tokens of each document with the end token before it, int64 [documents]."""
+        lengths = [np.asarray(shard.documents()[:, 0]) for shard in self.shards]
+        return np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
