@@ -21,25 +21,24 @@ def evaluate(workdir: str, flags) -> None:
     length = flags.length or config.data.length
     if length > config.model.context:
         raise UserError(f"--length={length} is longer than the model's {config.model.context} positions; choose at most that")
+    if flags.word_level and flags.batches:
+        raise UserError("--word_level needs the whole split; leave --batches out")
     if flags.stride < 0 or flags.stride > length:
         raise UserError(f"--stride={flags.stride} must lie between 1 and the window's {length} tokens (0 means that)")
     run = assemble(config, workdir, lambda message: print(message, file=sys.stderr, flush=True))
     if flags.batch_size:
         run.engine.check_batch(flags.batch_size, "--batch_size")
     params = run.engine.restored_params(checkpoints, step, config.seed)
-    batches = config.evaluate.batches if flags.batches < 0 else flags.batches
     result = score(
-        run, params, flags.split, length=length, stride=flags.stride, batch_size=flags.batch_size, batches=batches
+        run, params, flags.split, length=length, stride=flags.stride, batch_size=flags.batch_size, batches=flags.batches
     )
     if jax.process_index() == 0:
-        report(result, step, flags, partial=batches > 0)
+        report(result, step, flags)
 
 
-def report(result: dict, step: int, flags, partial: bool) -> None:
+def report(result: dict, step: int, flags) -> None:
     names = ["loss", "perplexity", "bits_per_byte", "tokens", "tokens_per_second"]
     if flags.word_level:
-        if partial:
-            raise UserError("--word_level needs the whole split; give --batches=0")
         # The literature's figure for sub-word models: exp(total nll / number of original words).
         result["word_perplexity"] = math.exp(min(result["nll"] / result["words"], 700))
         names += ["word_perplexity", "words"]

@@ -30,12 +30,13 @@ def generate(workdir: str, flags) -> None:
     engine = make_engine(make_recipe(config), config, jax.devices()[:1])
     params = engine.restored_params(checkpoints, step, config.seed)
     stream = Stream(tokenizer, prompts[0]) if streams(flags, prompts) else None
+    temperature = flags.temperature if flags.temperature is not None else 0.8 if flags.beams == 1 else 0.0
     results = decode(
         engine.recipe.model,
         params,
         [np.concatenate([[tokenizer.end_id], tokenizer.encode(p)]).astype(np.int32) for p in prompts],
         max_tokens=flags.max_tokens,
-        temperature=flags.temperature,
+        temperature=temperature,
         top_k=flags.top_k,
         top_p=flags.top_p,
         beams=flags.beams,

@@ -59,7 +59,10 @@ class Loop:
         if restored is None:
             return self.engine.init(config.seed, config.train.batch_size), 0, 0
         state, data = restored
-        say(f"restored checkpoint {data['step']}; going on with update {data['step'] + 1} of {config.train.steps}")
+        going_on = f"going on with update {data['step'] + 1} of {config.train.steps}"
+        if data["step"] >= config.train.steps:
+            going_on = f"all {config.train.steps} updates are made (raise --config.train.steps to go on)"
+        say(f"restored checkpoint {data['step']}; {going_on}")
         return self.engine.restored(state), data["step"], data["position"]
 
     def run(self) -> int:

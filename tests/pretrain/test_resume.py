@@ -1,0 +1,220 @@
+"""Kill it anywhere, start it again: the run ends with the very bits of one that was never touched."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 24
+SMALL = {
+    "tokenizer.kind": "bytes",
+    "model.vocab_size": 257,
+    "model.layers": 1,
+    "model.width": 16,
+    "model.heads": 2,
+    "model.ff": 32,
+    "model.dropout_residual": 0.1,  # so that the random state matters too
+    "train.steps": STEPS,
+    "checkpoint.every": 4,
+    "checkpoint.keep": 100,
+    "evaluate.every": 8,
+    "evaluate.batches": 1,
+    "log.every": 1,
+    "log.tensorboard": "false",
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Some megabytes of text are more than a test needs: this package's own source."""
+    folder = tmp_path_factory.mktemp("text")
+    for path in (ROOT / "pretrain").glob("*.py"):
+        shutil.copy(path, folder)
+    return folder
+
+
+def command(workdir, text, **overrides):
+    keys = SMALL | {"data.train": f"text:{text}/*.py"} | {k.replace("__", "."): v for k, v in overrides.items()}
+    flags = [f"--config.{key}={value}" for key, value in keys.items()]
+    return [sys.executable, "-m", "pretrain", "train", "--config=configs/quickstart.py:tiny", f"--workdir={workdir}", *flags]
+
+
+def environment(devices=1):
+    return os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "PYTHONUNBUFFERED": "1"}
+
+
+def train(workdir, text, devices=1, before=(), **overrides):
+    return subprocess.run(
+        [*before, *command(workdir, text, **overrides)],
+        cwd=ROOT,
+        env=environment(devices),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def leaves(workdir, step=STEPS):
+    """Every leaf of a checkpoint's train state, by path, as written."""
+    folder = Path(workdir) / "checkpoints" / str(step) / "state"
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        stored = reader.metadata(folder).item_metadata.tree
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), stored)
+        tree = reader.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def assert_same_leaves(a, b):
+    assert a.keys() == b.keys()
+    assert len(a) > 30
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, text):
+    """The run that nothing happened to."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    done = train(workdir, text)
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    """A copy of that run which ends at `step`."""
+
+    def make(step):
+        workdir = tmp_path / "copy"
+        shutil.copytree(whole, workdir)
+        for checkpoint in (workdir / "checkpoints").iterdir():
+            if checkpoint.name.isdigit() and int(checkpoint.name) > step:
+                shutil.rmtree(checkpoint)
+        return workdir
+
+    return make
+
+
+def test_resumed_run_is_the_uninterrupted_one(whole, copy, text):
+    workdir = copy(12)
+    done = train(workdir, text)
+    assert done.returncode == 0, done.stderr
+    assert "restored checkpoint 12" in done.stderr
+    assert_same_leaves(leaves(workdir), leaves(whole))
+    for name in ("train.csv", "train.jsonl", "validation.csv"):
+        assert (workdir / "metrics" / name).read_text() == (whole / "metrics" / name).read_text()
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments(whole, tmp_path, text):
+    """Real processes killed at random points, some of them inside a save, until one gets to the end."""
+    workdir, rng, kills = tmp_path / "run", random.Random(0), 0
+    workdir.mkdir()
+    for _ in range(12):
+        process = subprocess.Popen(
+            command(workdir, text, checkpoint__every=1),
+            cwd=ROOT,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        lines = rng.randint(1, 8)  # wait for so many updates, then a moment more, then kill
+        for line in process.stderr:
+            lines -= line.startswith("step ")
+            if lines <= 0:
+                break
+        time.sleep(rng.random() * 0.05)
+        process.kill()
+        process.stderr.close()
+        if process.wait() == 0:
+            break
+        kills += 1
+    assert kills >= 3
+    done = train(workdir, text, checkpoint__every=1)
+    assert done.returncode == 0, done.stderr
+    assert_same_leaves(leaves(workdir), leaves(whole))
+
+
+def test_sigterm_saves_and_exits_75_then_goes_on(whole, tmp_path, text):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen(
+        command(workdir, text, checkpoint__every=1000), cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    for line in process.stderr:
+        if line.startswith("step 5/"):
+            break
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 75, err
+    assert "start the same command again" in err
+    saved = [p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit()]
+    assert len(saved) == 1
+    assert 5 <= int(saved[0]) < STEPS
+    done = train(workdir, text, checkpoint__every=1000)
+    assert done.returncode == 0, done.stderr
+    assert_same_leaves(leaves(workdir), leaves(whole))
+
+
+def truncate(folder):
+    largest = max((p for p in (folder / "state").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+
+
+def delete(folder):
+    next(p for p in sorted((folder / "state" / "ocdbt.process_0" / "d").iterdir())).unlink()
+
+
+def empty_metadata(folder):
+    (folder / "files.json").unlink()
+    (folder / "state" / "_METADATA").write_text("")
+
+
+@pytest.mark.parametrize("damage", [truncate, delete, empty_metadata])
+def test_a_damaged_checkpoint_is_reported_and_the_older_one_used(whole, copy, text, damage):
+    workdir = copy(16)
+    damage(workdir / "checkpoints" / "16")
+    done = train(workdir, text)
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint 16 cannot be used" in done.stderr
+    assert "restored checkpoint 12" in done.stderr
+    assert (workdir / "broken" / "16").is_dir()
+    assert_same_leaves(leaves(workdir), leaves(whole))
+
+
+def test_a_full_disk_loses_nothing_that_was_saved(whole, copy, text):
+    """No file may grow beyond 8 kB, as on a disk that is nearly full; then there is room again."""
+    workdir = copy(8)
+    no_room = ["bash", "-c", 'trap "" XFSZ; ulimit -f 8; exec "$@"', "no_room"]
+    done = train(workdir, text, before=no_room, log__csv="false", log__jsonl="false")
+    assert done.returncode == 2, done.stderr
+    assert "could not be saved" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit()} >= {"4", "8"}
+    done = train(workdir, text)
+    assert done.returncode == 0, done.stderr
+    assert_same_leaves(leaves(workdir), leaves(whole))
+
+
+def test_an_unwritable_work_folder_is_a_plain_mistake(text):
+    done = train("/dev/null/run", text)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "--workdir" in done.stderr
+
+
+def test_more_devices_go_on_where_one_stopped(whole, copy, text):
+    workdir = copy(20)
+    done = train(workdir, text, devices=4, mesh__fsdp=2)
+    assert done.returncode == 0, done.stderr
+    for name, leaf in leaves(workdir).items():
+        np.testing.assert_allclose(leaf, leaves(whole)[name], atol=1e-4, err_msg=name)  # sums in another order
