@@ -7,6 +7,7 @@ lines are on the same side of the held-out split.
 
 import gzip
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -56,7 +57,8 @@ def _open_zstd(path: str, mode: str) -> BinaryIO:
         import zstandard
     except ImportError:
         raise DataError(f"reading {path} needs the zstandard package: pip install longhaul[zstd]") from None
-    frames = zstandard.ZstdDecompressor().stream_reader(open(path, mode), read_across_frames=True)  # pzstd writes many
+    file = open(path, mode)  # noqa: SIM115, the reader closes it
+    frames = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)  # pzstd writes many
     return io.BufferedReader(frames, CHUNK)
 
 
