@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from models.products import product
+
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # GPT, BERT's own release, ALBERT, XLNet
     "gelu_erf": functools.partial(jax.nn.gelu, approximate=False),  # RoBERTa, ELECTRA, BART, ports of BERT
@@ -58,8 +60,7 @@ class Linear(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         names, shape = (*self.inputs, *self.outputs), (*self.inputs.values(), *self.outputs.values())
         kernel = self.param("kernel", normal(self.std, *names), shape, self.param_dtype)
-        contracted = tuple(range(x.ndim - len(self.inputs), x.ndim)), tuple(range(len(self.inputs)))
-        y = jax.lax.dot_general(x.astype(self.dtype), kernel.astype(self.dtype), (contracted, ((), ())))
+        y = product(x.astype(self.dtype), kernel, len(self.inputs))
         if not self.bias:
             return y
         bias = self.param("bias", constant(0.0, *self.outputs), tuple(self.outputs.values()), self.param_dtype)
