@@ -33,7 +33,9 @@ def config():
     c.model.update(
         vocab_size=VOCAB, context=LENGTH, layers=LAYERS, width=WIDTH, heads=HEADS, ff=4 * WIDTH, dtype="float32"
     )
-    c.model.update(dropout_embedding=0.0, dropout_attention=0.0, dropout_residual=0.0, dropout_ff=0.0, remat="none", scan=False)
+    c.model.update(
+        dropout_embedding=0.0, dropout_attention=0.0, dropout_residual=0.0, dropout_ff=0.0, remat="none", scan=False
+    )
     c.data.length = LENGTH
     c.train.update(batch_size=BATCH, accumulate=1)
     c.optimizer.update(name="adamw", clip=1.0, weight_decay=0.1)

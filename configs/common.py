@@ -72,14 +72,14 @@ def base() -> ConfigDict:
                 train_bytes=20_000_000,  # how much of the training text that training reads
             ),
             data=dict(
-                train="stdlib",  # sources joined by " + ": stdlib, text:GLOB, jsonl:GLOB?field=text, tfds:NAME?split=train
+                train="stdlib",  # sources joined by " + ": stdlib, text:GLOB, jsonl:GLOB?field=text, tfds:NAME
                 validation="",  # likewise; empty holds out a share of data.train
                 test="",  # likewise; empty means there is no test split
                 holdout=0.05,  # share of documents held out, chosen by hash, where data.validation is empty
                 weights=(),  # mixing weight of each source of data.train; empty means by size
                 temperature=1.0,  # sizes are raised to 1/temperature before mixing
-                cap=0,  # sizes are capped at this many tokens before mixing (examples-proportional); 0 means no cap
-                layout="concat",  # concat (documents joined and cut), packed (whole documents, never leaking), stream (contiguous rows)
+                cap=0,  # sizes are capped at so many tokens before mixing; 0 means no cap
+                layout="concat",  # concat (joined and cut), packed (whole documents, no leaks), stream (contiguous)
                 length=1024,  # T, tokens of one training row
                 shuffle=True,  # new order of rows each epoch
                 store="",  # folder of the token store; empty means <workdir>/data
@@ -94,7 +94,7 @@ def base() -> ConfigDict:
                 z_loss=0.0,  # weight of log(Z)^2, which keeps logits from drifting
                 label_smoothing=0.0,  # share of the target's probability spread over the vocabulary
                 max_bad_steps=10,  # updates with a non-finite loss or gradient, in a row, before the run stops
-                on_bad_step="skip",  # skip (drop the update) or rewind (restore the last checkpoint and step over the data)
+                on_bad_step="skip",  # skip (drop the update) or rewind (last checkpoint, past the bad data)
             ),
             optimizer=dict(
                 name="adamw",  # adamw, adafactor, lamb, sgd, lion or muon

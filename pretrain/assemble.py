@@ -52,12 +52,14 @@ def _check_sizes(config) -> None:
             raise UserError(f"config.{key} = {value}; it must be at least 1")
     if train.batch_size % train.accumulate:
         raise UserError(
-            f"config.train.batch_size = {train.batch_size} does not divide into config.train.accumulate = {train.accumulate} "
+            f"config.train.batch_size = {train.batch_size} does not divide into config.train.accumulate = "
+            f"{train.accumulate} "
             "equal parts; change one of them"
         )
     if data.length > config.model.context:
         raise UserError(
-            f"config.data.length = {data.length} is longer than the model's config.model.context = {config.model.context} positions; "
+            f"config.data.length = {data.length} is longer than the model's config.model.context = "
+            f"{config.model.context} positions; "
             "lower the one or raise the other"
         )
     if train.on_bad_step not in ("skip", "rewind"):
@@ -67,6 +69,7 @@ def _check_sizes(config) -> None:
 def check_vocabulary(config, tokenizer) -> None:
     if tokenizer.vocab_size > config.model.vocab_size:
         raise UserError(
-            f"config.model.vocab_size = {config.model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} entries; "
+            f"config.model.vocab_size = {config.model.vocab_size} is smaller than the tokenizer's "
+            f"{tokenizer.vocab_size} entries; "
             f"set --config.model.vocab_size={tokenizer.vocab_size} or use a smaller tokenizer"
         )

@@ -7,6 +7,7 @@ truncated or deleted later is noticed before anything is restored from it.
 
 import json
 import os
+import re
 from pathlib import Path
 
 import jax
@@ -67,7 +68,7 @@ class Checkpoints:
         try:
             self._manager.save(step, args=args, metrics=metrics, force=True)
         except (OSError, ValueError, RuntimeError) as error:
-            raise self._cannot_save(step, error) from error
+            raise self._cannot_save(error, step) from error
         self._unsized.add(step)
 
     def wait(self) -> None:
@@ -75,7 +76,7 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()
         except (OSError, ValueError, RuntimeError) as error:
-            raise self._cannot_save(max(self._unsized, default=0), error) from error
+            raise self._cannot_save(error) from error
         self._finish_sizes()
 
     def check(self) -> None:
@@ -83,14 +84,15 @@ class Checkpoints:
         try:
             self._manager.check_for_errors()
         except (OSError, ValueError, RuntimeError) as error:
-            raise self._cannot_save(max(self._unsized, default=0), error) from error
+            raise self._cannot_save(error) from error
 
-    def _cannot_save(self, step: int, error: Exception) -> UserError:
-        kept = ", ".join(map(str, self.steps())) or "none"
-        reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+    def _cannot_save(self, error: Exception, *asked: int) -> UserError:
+        finished = self.steps()
+        lost = min((self._unsized | set(asked)) - set(finished), default="unknown")
         return UserError(
-            f"the checkpoint of step {step} could not be saved in {self.folder} ({reason}); checkpoints kept: {kept}; "
-            "make room or choose another --workdir, and start the same command again"
+            f"the checkpoint of step {lost} could not be saved in {self.folder} ({_reason(error)}); checkpoints kept: "
+            f"{', '.join(map(str, finished)) or 'none'}; make room or choose another --workdir, and start the same "
+            "command again"
         )
 
     def _finish_sizes(self) -> None:
@@ -161,12 +163,15 @@ class Checkpoints:
             best = self.best()
             if best is None:
                 raise UserError(
-                    f"no checkpoint in {self.folder} has a validation loss; use --step=latest, or make config.checkpoint.every "
+                    f"no checkpoint in {self.folder} has a validation loss; use --step=latest, or make "
+                    "config.checkpoint.every "
                     "a multiple of config.evaluate.every"
                 )
             return best
         if not which.isdigit() or int(which) not in steps:
-            raise UserError(f"there is no checkpoint of step {which}; there are {', '.join(map(str, steps))}, latest and best")
+            raise UserError(
+                f"there is no checkpoint of step {which}; there are {', '.join(map(str, steps))}, latest and best"
+            )
         return int(which)
 
     def _check(self, step: int) -> None:
@@ -180,8 +185,10 @@ class Checkpoints:
             try:
                 return self.restore(step, shapes)
             except Exception as error:
-                reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-                report(f"checkpoint {step} cannot be used ({reason}); it is set aside and the next older one is tried")
+                report(
+                    f"checkpoint {step} cannot be used ({_reason(error)}); it is set aside and the next older one is "
+                    "tried"
+                )
                 self._set_aside(step)
         return None
 
@@ -205,6 +212,15 @@ class Checkpoints:
     def close(self) -> None:
         if self._manager:
             self._manager.close()
+
+
+def _reason(error: Exception) -> str:
+    """The cause of an error in few words; TensorStore buries the operating system's code in a long message."""
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    if code:
+        return os.strerror(int(code[1]))
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -21,7 +21,7 @@ def start() -> None:
     processes (`launch` sets them); LONGHAUL_COORDINATOR=auto lets JAX ask the cluster (TPU pods, SLURM).
     LONGHAUL_CACHE is the folder of compiled programs, by default ~/.cache/longhaul; empty turns it off.
     """
-    absl_logging.set_verbosity(absl_logging.ERROR)
+    quiet_background_threads()
     cache = os.environ.get("LONGHAUL_CACHE", os.path.expanduser("~/.cache/longhaul/compiled"))
     if cache:
         jax.config.update("jax_compilation_cache_dir", cache)
@@ -36,6 +36,21 @@ def start() -> None:
     else:
         count, index = (int(os.environ[f"LONGHAUL_{name}"]) for name in ("PROCESSES", "PROCESS"))
         jax.distributed.initialize(coordinator, count, index)
+
+
+def quiet_background_threads() -> None:
+    """Keeps the tracebacks of Orbax's threads off the screen: what they fail with reaches us, and is reported, once.
+
+    After a failed save, callbacks of the write that was given up find their event loop closed; they say nothing new.
+    """
+    absl_logging.set_verbosity(absl_logging.FATAL)
+    default = sys.unraisablehook
+
+    def hook(failure):
+        if not (isinstance(failure.exc_value, RuntimeError) and "Event loop is closed" in str(failure.exc_value)):
+            default(failure)
+
+    sys.unraisablehook = hook
 
 
 def resolve(flags, spec: str, overrides):
@@ -58,9 +73,7 @@ def prepare(flags, spec, overrides):
     from input_pipeline import pipeline
 
     config, workdir = resolve(flags, spec, overrides)
-    corpus = pipeline.prepare(
-        config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=_say, seed=config.seed
-    )
+    corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=_say, seed=config.seed)
     rows = corpus.summary()
     if flags.format == "json":
         print(json.dumps(rows))
@@ -91,7 +104,9 @@ def generate(flags, spec, overrides):
 
 def _given_workdir(flags) -> str:
     if not flags.workdir:
-        raise UserError("--workdir is missing; give the folder of a `pretrain train` run, such as --workdir=runs/quickstart")
+        raise UserError(
+            "--workdir is missing; give the folder of a `pretrain train` run, such as --workdir=runs/quickstart"
+        )
     return flags.workdir
 
 

@@ -55,7 +55,9 @@ def recipe_module(path: str):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
-        raise UserError(f"{path} is no recipe: it has no function get_config(variant); see configs/quickstart.py for one")
+        raise UserError(
+            f"{path} is no recipe: it has no function get_config(variant); see configs/quickstart.py for one"
+        )
     return module
 
 
@@ -113,7 +115,9 @@ def _parse(key: str, text: str, default):
     if isinstance(default, tuple) and isinstance(value, (tuple, list)):
         return _tuples(value)
     example = {"int": "100", "float": "1e-3", "tuple": "\"('a', 'b')\""}.get(kind, str(default))
-    raise UserError(f"{key} is '{text}', which is not {'an' if kind[0] in 'aio' else 'a'} {kind}; write for example {example}")
+    raise UserError(
+        f"{key} is '{text}', which is not {'an' if kind[0] in 'aio' else 'a'} {kind}; write for example {example}"
+    )
 
 
 def save(config: ConfigDict, workdir: str) -> None:
@@ -125,14 +129,18 @@ def save(config: ConfigDict, workdir: str) -> None:
         partial.write_text(json.dumps(config.to_dict(), indent=2) + "\n")
         os.replace(partial, folder / RESOLVED)
     except OSError as error:
-        raise UserError(f"the work folder {workdir} cannot be written ({error.strerror}); choose another --workdir") from error
+        raise UserError(
+            f"the work folder {workdir} cannot be written ({error.strerror}); choose another --workdir"
+        ) from error
 
 
 def saved(workdir: str) -> ConfigDict:
     """The resolved config of a work folder."""
     path = Path(workdir) / RESOLVED
     if not path.is_file():
-        raise UserError(f"{workdir} is not a work folder (it has no {RESOLVED}); give the --workdir of a `pretrain train` run")
+        raise UserError(
+            f"{workdir} is not a work folder (it has no {RESOLVED}); give the --workdir of a `pretrain train` run"
+        )
     try:
         return ConfigDict(_tuples(json.loads(path.read_text()))).lock()
     except ValueError as error:
@@ -173,5 +181,6 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
     if changed:
         shown = "; ".join(changed[:6]) + (f"; and {len(changed) - 6} more" if len(changed) > 6 else "")
         raise UserError(
-            f"{workdir} belongs to a run of another config, which differs in {shown}; choose another --workdir, or undo the change"
+            f"{workdir} belongs to a run of another config, which differs in {shown}; choose another --workdir, or "
+            "undo the change"
         )

@@ -49,7 +49,9 @@ class JitEngine:
     def init(self, seed: int, batch_size: int) -> TrainState:
         """A fresh state, each device making its own part."""
         shardings = jax.tree.map(lambda s: s.sharding, self.shapes(seed, batch_size))
-        make = jax.jit(partial(init_state, self.recipe, batch_size=batch_size), static_argnames="seed", out_shardings=shardings)
+        make = jax.jit(
+            partial(init_state, self.recipe, batch_size=batch_size), static_argnames="seed", out_shardings=shardings
+        )
         with jax.set_mesh(self.mesh), self._scope():
             return make(seed=seed)
 

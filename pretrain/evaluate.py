@@ -20,7 +20,9 @@ def evaluate(workdir: str, flags) -> None:
     step = checkpoints.find(flags.step)
     length = flags.length or config.data.length
     if length > config.model.context:
-        raise UserError(f"--length={length} is longer than the model's {config.model.context} positions; choose at most that")
+        raise UserError(
+            f"--length={length} is longer than the model's {config.model.context} positions; choose at most that"
+        )
     if flags.word_level and flags.batches:
         raise UserError("--word_level needs the whole split; leave --batches out")
     if flags.stride < 0 or flags.stride > length:

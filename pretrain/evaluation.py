@@ -6,7 +6,9 @@ import time
 from pretrain.assemble import Assembly
 
 
-def score(run: Assembly, params, split: str, *, length: int = 0, stride: int = 0, batch_size: int = 0, batches: int = 0):
+def score(
+    run: Assembly, params, split: str, *, length: int = 0, stride: int = 0, batch_size: int = 0, batches: int = 0
+):
     """The scores of `params` on `split`: loss (nats a token), perplexity, bits_per_byte, tokens, tokens_per_second.
 
     Every token of the split is scored once. With `stride` below `length`, windows overlap and a token is

@@ -64,7 +64,9 @@ def read_prompts(flags) -> list[str]:
         try:
             prompts += Path(flags.prompt_file).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--prompt_file={flags.prompt_file} cannot be read ({error}); give a UTF-8 text file") from error
+            raise UserError(
+                f"--prompt_file={flags.prompt_file} cannot be read ({error}); give a UTF-8 text file"
+            ) from error
     return prompts or [""]
 
 

@@ -39,7 +39,10 @@ def _chunks(array, chunk):
 
 def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing):
     """Sums over one chunk, with what the gradient needs: (objective, nll, logits [B, c, V], log Z [B, c])."""
-    logits = jnp.einsum("btd,vd->btv", hidden, matrix, preferred_element_type=jnp.float32) + bias.astype(jnp.float32)[None, None]
+    logits = (
+        jnp.einsum("btd,vd->btv", hidden, matrix, preferred_element_type=jnp.float32)
+        + bias.astype(jnp.float32)[None, None]
+    )
     log_z = jax.nn.logsumexp(logits, axis=-1)
     target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     nll = jnp.sum(weights * (log_z - target))
@@ -90,7 +93,7 @@ def _forward(hidden, matrix, bias, targets, weights, z_loss, smoothing, chunk):
 
 def _backward(z_loss, smoothing, chunk, saved, cotangents):
     """Only the objective carries gradient; the plain nll is for reporting."""
-    d_hidden, d_matrix, d_bias, targets, weights = saved
+    d_hidden, d_matrix, d_bias, _, weights = saved
     scale = cotangents[0]
     return (scale.astype(d_hidden.dtype) * d_hidden, scale * d_matrix, scale * d_bias, None, jnp.zeros_like(weights))
 

@@ -4,6 +4,7 @@ Exit codes: 0 done; 2 a user's mistake (one sentence on stderr); 75 interrupted 
 saved, start the same command again to go on; 1 anything else.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from absl import flags
 from pretrain.errors import USER_ERRORS, UserError, nearest
 
 MISTAKE = 2
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
 PREEMPTED = 75
 
 
@@ -76,8 +78,12 @@ def commands() -> dict[str, Command]:
 
     evaluate = Command("evaluate", "Restores a checkpoint and scores it on a split.")
     evaluate.text("workdir", None, WORKDIR).text("step", "latest", "checkpoint: a step, latest or best")
-    evaluate.text("split", "validation", "validation, test or train").integer("stride", 0, "tokens a window moves on; 0: config")
-    evaluate.integer("length", 0, "window length in tokens; 0 means data.length").integer("batch_size", 0, "rows; 0: config")
+    evaluate.text("split", "validation", "validation, test or train").integer(
+        "stride", 0, "tokens a window moves on; 0: config"
+    )
+    evaluate.integer("length", 0, "window length in tokens; 0 means data.length").integer(
+        "batch_size", 0, "rows; 0: config"
+    )
     evaluate.integer("batches", 0, "evaluate on the first so many batches; 0: the whole split")
     evaluate.switch("word_level", False, "also print perplexity per whitespace-separated word").choice(*FORMAT)
 
@@ -85,7 +91,9 @@ def commands() -> dict[str, Command]:
     generate.text("workdir", None, WORKDIR).text("step", "latest", "checkpoint: a step, latest or best")
     generate.several("prompt", "text to continue; repeat the flag for several prompts")
     generate.text("prompt_file", "", "file with one prompt a line").integer("max_tokens", 100, "tokens to add, at most")
-    generate.number("temperature", None, "of sampling, 0 is greedy; 0.8 unless beams are searched").integer("top_k", 0, "sample among the k likeliest; 0: all")
+    generate.number("temperature", None, "of sampling, 0 is greedy; 0.8 unless beams are searched").integer(
+        "top_k", 0, "sample among the k likeliest; 0: all"
+    )
     generate.number("top_p", 1.0, "sample among the likeliest that hold this probability")
     generate.integer("beams", 1, "beam search with so many beams, instead of sampling")
     generate.number("length_penalty", 0.6, "of beam search: score / ((5 + length) / 6) ** penalty")
@@ -140,11 +148,15 @@ def parse(argv: Sequence[str]):
         return None
     spec, overrides, rest = split_config(rest)
     if (spec or overrides) and not command.takes_config:
-        raise UserError(f"`pretrain {name}` reads the config from its work folder; leave --config out and give --workdir")
+        raise UserError(
+            f"`pretrain {name}` reads the config from its work folder; leave --config out and give --workdir"
+        )
     try:
         extra = command.flags([f"pretrain {name}", *rest])[1:]
     except flags.UnrecognizedFlagError as error:
-        raise UserError(f"`pretrain {name}` has no flag --{error.flagname}{nearest(error.flagname, list(command.flags))}") from error
+        raise UserError(
+            f"`pretrain {name}` has no flag --{error.flagname}{nearest(error.flagname, list(command.flags))}"
+        ) from error
     except flags.Error as error:
         raise UserError(f"{str(error).rstrip('.')}; see `pretrain {name} --help`") from error
     if extra:
@@ -165,9 +177,18 @@ def main(argv: Sequence[str]) -> int:
     except USER_ERRORS as error:
         print(f"pretrain: {error}", file=sys.stderr)
         return MISTAKE
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader of our output has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        where = f" {error.filename}" if error.filename else ""
+        message = (
+            f"cannot write{where}: {error.strerror}; make room or choose another --workdir and start the command again"
+        )
+        print(f"pretrain: {message}", file=sys.stderr)
+        return MISTAKE
 
 
 def run() -> None:

@@ -26,7 +26,8 @@ def make_mesh(sizes: Mapping, devices: Sequence | None = None) -> Mesh:
     bad = [f"{axis}={size}" for axis, size in shape.items() if size < 1 and size != -1]
     if bad or len(free) > 1:
         raise UserError(
-            f"config.mesh has {', '.join(bad) or 'several axes of -1'}; give each axis a positive size, at most one of them -1"
+            f"config.mesh has {', '.join(bad) or 'several axes of -1'}; give each axis a positive size, at most one "
+            "of them -1"
         )
     fixed = math.prod(size for size in shape.values() if size != -1)
     if free:
@@ -52,7 +53,9 @@ class Layout:
             logical, axes = rule
             axes = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
             if logical in self.rules:
-                raise UserError(f"config.mesh.rules names the logical axis '{logical}' twice; keep one of the two rules")
+                raise UserError(
+                    f"config.mesh.rules names the logical axis '{logical}' twice; keep one of the two rules"
+                )
             for axis in axes:
                 if axis not in AXES:
                     raise UserError(
@@ -76,7 +79,8 @@ class Layout:
             for mesh_axis in mesh_axes:
                 if mesh_axis in used:
                     raise UserError(
-                        f"parameter '{name}' would be split twice over the mesh axis '{mesh_axis}': by its logical axes "
+                        f"parameter '{name}' would be split twice over the mesh axis '{mesh_axis}': by its logical "
+                        "axes "
                         f"'{used[mesh_axis]}' and '{axis}'; map one of them elsewhere in config.mesh.rules"
                     )
                 used[mesh_axis] = axis
@@ -84,13 +88,15 @@ class Layout:
             if size % count:
                 raise UserError(
                     f"parameter '{name}' has size {size} along '{axis}', which the {count} devices of mesh axis "
-                    f"{' x '.join(mesh_axes)} do not divide; change config.mesh or map '{axis}' elsewhere in config.mesh.rules"
+                    f"{' x '.join(mesh_axes)} do not divide; change config.mesh or map '{axis}' elsewhere in "
+                    "config.mesh.rules"
                 )
             parts.append(mesh_axes[0] if len(mesh_axes) == 1 else mesh_axes or None)
         return PartitionSpec(*parts)
 
-    def sharding(self, spec: PartitionSpec = PartitionSpec()) -> NamedSharding:
-        return NamedSharding(self.mesh, spec)
+    def sharding(self, spec: PartitionSpec | None = None) -> NamedSharding:
+        """The sharding of a partition; without one, a copy on every device."""
+        return NamedSharding(self.mesh, spec or PartitionSpec())
 
     def parameters(self, boxed):
         """Shardings of a model's parameters, from `jax.eval_shape(model.init, ...)["params"]` with its axis names."""

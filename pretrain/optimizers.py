@@ -17,7 +17,6 @@ from pretrain.errors import UserError, nearest
 from pretrain.mesh import path_name
 
 
-
 def schedule(options: Mapping, steps: int) -> optax.Schedule:
     """Learning rate as a function of the number of updates made so far.
 
@@ -31,7 +30,8 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
         raise UserError(f"config.schedule.kind is '{kind}'{nearest(kind, SCHEDULES)}")
     if warmup > total and kind in ("linear", "cosine"):
         raise UserError(
-            f"config.schedule.warmup = {warmup} is longer than the {total} updates of the schedule; lower it or raise train.steps"
+            f"config.schedule.warmup = {warmup} is longer than the {total} updates of the schedule; lower it or "
+            "raise train.steps"
         )
     after = SCHEDULES[kind](peak, max(1, total - warmup), options["end"], max(1, warmup))
 
@@ -63,7 +63,8 @@ def build(options: Mapping, schedule_options: Mapping, steps: int) -> optax.Grad
 
 
 def is_matrix(path) -> bool:
-    """Whether a parameter is a matrix or table, rather than a bias or a norm's gain (stacked, those have two axes too)."""
+    """Whether a parameter is a matrix or table, rather than a bias or a norm's gain (stacked, those have two axes "
+    "too)."""
     name = path_name(path).rsplit("/", 1)[-1]
     return name != "scale" and not name.endswith("bias")
 

@@ -108,15 +108,23 @@ def summed_gradients(recipe: Recipe, params, batch: Mapping, memory, rng):
         (_, (nll, part_memory)), gradient = grad(params, rows, part_memory, jax.random.fold_in(rng, index))
         return jax.tree.map(jnp.add, carry, (gradient, nll)), part_memory
 
-    # Part k takes rows k, k + parts, ...: every device works on its own rows in every part.
-    split = lambda axis: lambda a: jnp.moveaxis(  # noqa: E731
-        a.reshape(*a.shape[:axis], a.shape[axis] // parts, parts, *a.shape[axis + 1 :]), axis + 1, 0
-    )
-    join = lambda a: jnp.moveaxis(a, 0, 2).reshape(*a.shape[1:2], -1, *a.shape[3:])  # noqa: E731
+    rows = jax.tree.map(lambda a: _split(a, 0, parts), dict(batch))
+    lanes = jax.tree.map(lambda m: _split(m, 1, parts), memory)
     zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params), jnp.float32(0)
-    sequence = (jnp.arange(parts), jax.tree.map(split(0), dict(batch)), jax.tree.map(split(1), memory))
-    (gradient, nll), memory = jax.lax.scan(body, zeros, sequence)
-    return gradient, nll, jax.tree.map(join, memory)
+    (gradient, nll), memory = jax.lax.scan(body, zeros, (jnp.arange(parts), rows, lanes))
+    return gradient, nll, jax.tree.map(lambda m: _join(m, 1), memory)
+
+
+def _split(array, axis: int, parts: int):
+    """`axis` in `parts`: part k has rows k, k + parts, ..., so every device works on its own rows in every part."""
+    shape = array.shape
+    return jnp.moveaxis(array.reshape(*shape[:axis], -1, parts, *shape[axis + 1 :]), axis + 1, 0)
+
+
+def _join(array, axis: int):
+    """The inverse of `_split`."""
+    array = jnp.moveaxis(array, 0, axis + 1)
+    return array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :])
 
 
 def train_step(recipe: Recipe, state: TrainState, batch: Mapping, axis_name: str | None = None):
@@ -163,5 +171,7 @@ def train_step(recipe: Recipe, state: TrainState, batch: Mapping, axis_name: str
 
 def evaluate_step(recipe: Recipe, params, batch: Mapping, memory):
     """({"nll", "tokens"} as sums, new memory) of a batch, without dropout, smoothing or z-loss."""
-    _, (nll, memory) = loss_sums(dataclasses.replace(recipe, z_loss=0.0, label_smoothing=0.0), params, batch, memory, None)
+    _, (nll, memory) = loss_sums(
+        dataclasses.replace(recipe, z_loss=0.0, label_smoothing=0.0), params, batch, memory, None
+    )
     return {"nll": nll, "tokens": jnp.sum(batch["weights"])}, memory

@@ -128,13 +128,15 @@ class Loop:
                 "bad_total": values["bad_total"],
             }
             self.writer.write("train", step, row)
+            self.checkpoints.check()
             self.progress.update(step, row | self.rates.read(self.ledger))
         return position - 1 if bad else None
 
     def stop_bad(self, step: int, position: int, bad: int):
         self.save(wait=True)
         raise UserError(
-            f"{bad} updates in a row had a loss or gradient that is not finite (data positions {position - bad} to {position - 1}); "
+            f"{bad} updates in a row had a loss or gradient that is not finite (data positions {position - bad} to "
+            f"{position - 1}); "
             f"the parameters from before them are saved as checkpoint {self.step}; lower config.schedule.peak, or set "
             "config.train.on_bad_step=rewind"
         )
@@ -169,12 +171,14 @@ class Loop:
                 self.checkpoints.wait()
 
     def finish(self) -> int:
-        if not self.validated.get("step") == self.step:
+        if self.validated.get("step") != self.step:
             self.evaluate()
         self.save(wait=True)
         seconds = self.ledger.seconds()
         total = sum(seconds.values())
-        spent = ", ".join(f"{name} {value:.1f} s ({value / total:.0%})" for name, value in seconds.items() if value >= 0.05)
+        spent = ", ".join(
+            f"{name} {value:.1f} s ({value / total:.0%})" for name, value in seconds.items() if value >= 0.05
+        )
         self.progress.note(f"done: {self.step} updates in {total:.1f} s: {spent}")
         return 0
 
@@ -188,7 +192,9 @@ class Loop:
         elif self.step == last:
             jax.block_until_ready(self.state)
             jax.profiler.stop_trace()
-            self.progress.note(f"trace of updates {first} to {last} written to {self.checkpoints.folder.parent}/profile")
+            self.progress.note(
+                f"trace of updates {first} to {last} written to {self.checkpoints.folder.parent}/profile"
+            )
 
 
 class Feed:
@@ -268,4 +274,4 @@ def open_null():
     """A file that keeps nothing, for the processes that do not log."""
     import os
 
-    return open(os.devnull, "w")  # noqa: SIM115
+    return open(os.devnull, "w")

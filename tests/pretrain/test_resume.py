@@ -46,7 +46,15 @@ def text(tmp_path_factory):
 def command(workdir, text, **overrides):
     keys = SMALL | {"data.train": f"text:{text}/*.py"} | {k.replace("__", "."): v for k, v in overrides.items()}
     flags = [f"--config.{key}={value}" for key, value in keys.items()]
-    return [sys.executable, "-m", "pretrain", "train", "--config=configs/quickstart.py:tiny", f"--workdir={workdir}", *flags]
+    return [
+        sys.executable,
+        "-m",
+        "pretrain",
+        "train",
+        "--config=configs/quickstart.py:tiny",
+        f"--workdir={workdir}",
+        *flags,
+    ]
 
 
 def environment(devices=1):

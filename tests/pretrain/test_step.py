@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from configs import common
-from pretrain.recipe import make_recipe
 from pretrain.engine import make_engine
+from pretrain.recipe import make_recipe
 
 BATCH, LENGTH = 8, 16
 
