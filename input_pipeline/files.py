@@ -15,14 +15,16 @@ _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EP
 
 @contextlib.contextmanager
 def written_under(folder: Path, key: str) -> Iterator[None]:
-    """Turns a full disk or an unwritable folder into a DataError that names the config key to change."""
+    """Turns a full disk, an unwritable folder or an unreadable source into a DataError; `key` sets the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
+        where = Path(error.filename or folder)
+        if error.filename and not (where.is_relative_to(folder) or folder.is_relative_to(where)):
+            raise DataError(f"cannot read {where}: {error.strerror}; make it readable or leave it out") from None
         if error.errno not in _CANNOT_WRITE:
             raise
-        where = error.filename or folder
         raise DataError(f"cannot write {where}: {error.strerror}; make room or point {key} to another folder") from None
 
 

@@ -59,6 +59,10 @@ def _keeps_text(spec: dict) -> bool:
         and bool(byte_level)
         and not any(step["add_prefix_space"] for step in byte_level)
         and all(step["type"] in ("ByteLevel", "Split", "Digits") for step in steps)
+        and not any(step.get("behavior") == "Removed" for step in steps)
+        and not spec["model"].get("continuing_subword_prefix")
+        and not spec["model"].get("end_of_word_suffix")
+        and spec["model"]["vocab"].keys() >= _letters().keys()
     )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.files import locked, replaced, written_under
+from input_pipeline.files import locked, remove_partial, replaced, written_under
 from input_pipeline.store import Stream
 
 BLOCK = 1 << 16  # pieces packed together: a row's pieces lie near one another on disk, and planning is linear
@@ -23,6 +23,14 @@ class Plan(NamedTuple):
     starts: np.ndarray  # int64 [pieces]
     lengths: np.ndarray  # int32 [pieces]
 
+    def __reduce__(self):
+        """A plan on disk travels to other processes by name."""
+        return _restored, tuple(field.filename if isinstance(field, np.memmap) else field for field in self)
+
+
+def _restored(*fields) -> Plan:
+    return Plan(*(field if isinstance(field, np.ndarray) else np.load(field, mmap_mode="r") for field in fields))
+
 
 def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None]) -> Plan:
     """The stored plan for rows of `length`, made first if it is not there."""
@@ -32,11 +40,12 @@ def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None
         if not paths[-1].is_file():
             with locked(folder / "lock", lambda: report("waiting for another process to pack documents")):
                 if not paths[-1].is_file():
+                    remove_partial(folder)
                     report(f"packing {stream.counts.documents:,} documents into rows of {length}")
                     for path, values in zip(paths, pack(stream.documents(), length), strict=True):
                         with replaced(path) as partial, open(partial, "wb") as file:
                             np.save(file, values)
-    return Plan(*(np.load(path, mmap_mode="r") for path in paths))
+    return _restored(*paths)
 
 
 def pack(documents: np.ndarray, length: int) -> Plan:

@@ -5,11 +5,14 @@ The key is stable: the file's name where a file is a document, else a hash of th
 lines are on the same side of the held-out split.
 """
 
+import contextlib
 import gzip
 import hashlib
 import io
 import json
 import os
+import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -40,16 +43,19 @@ def content_key(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def open_bytes(path: str, start: int = 0) -> BinaryIO:
+@contextlib.contextmanager
+def opened(path: str, start: int) -> Iterator[BinaryIO]:
     """The file's bytes from `start` on, decompressed where its name ends in .gz or .zst."""
     opener = {".gz": gzip.open, ".zst": _open_zstd}.get(os.path.splitext(path)[1], open)
-    stream = opener(path, "rb")
-    if opener is open:
-        stream.seek(start)
-        return stream
-    while start > 0 and (skipped := stream.read(min(start, CHUNK))):  # seeking would be reading, too
-        start -= len(skipped)
-    return stream
+    with opener(path, "rb") as stream:
+        try:
+            if opener is open:
+                stream.seek(start)
+            while stream.tell() < start and stream.read(min(start - stream.tell(), CHUNK)):
+                pass  # a compressed file can only be read from its beginning
+            yield stream
+        except (EOFError, gzip.BadGzipFile, zlib.error, *_zstd_errors()) as error:
+            raise DataError(f"{path} cannot be decompressed ({error}); fetch it again") from None
 
 
 def _open_zstd(path: str, mode: str) -> BinaryIO:
@@ -60,6 +66,11 @@ def _open_zstd(path: str, mode: str) -> BinaryIO:
     file = open(path, mode)  # noqa: SIM115, the reader closes it
     frames = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)  # pzstd writes many
     return io.BufferedReader(frames, CHUNK)
+
+
+def _zstd_errors() -> list[type]:
+    library = sys.modules.get("zstandard")
+    return [library.ZstdError] if library else []
 
 
 def chunks(blocks: Iterable[str], limit: int = CHUNK) -> Iterator[str]:
@@ -95,7 +106,7 @@ def whole_file(span: Span) -> Iterator[Document]:
 def _decoded(span: Span) -> Iterator[str]:
     """Text of the span, block by block; a block's incomplete last character is kept for the next."""
     offset, carried = span.start, b""
-    with open_bytes(span.path, span.start) as stream:
+    with opened(span.path, span.start) as stream:
         while True:
             wanted = CHUNK if span.end is None else min(CHUNK, span.end - offset - len(carried))
             block = stream.read(wanted)
@@ -125,7 +136,7 @@ def lines(span: Span) -> Iterator[tuple[int, bytes]]:
     A line keeps no line end. Offsets count decompressed bytes.
     """
     start = max(span.start - 1, 0)
-    with open_bytes(span.path, start) as stream:
+    with opened(span.path, start) as stream:
         offset = start + len(stream.readline()) if span.start else 0  # from the byte before: is this a line's start?
         for line in stream:
             yield offset, line.rstrip(b"\n").removesuffix(b"\r")

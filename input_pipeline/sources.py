@@ -148,12 +148,14 @@ class StandardLibrary(Source):
         return f"{sys.implementation.name} {sys.version.split()[0]}"
 
     def _paths(self) -> list[tuple[str, Path]]:
-        root = Path(sysconfig.get_path("stdlib"))
-        found = ((path.relative_to(root), path) for path in root.rglob("*.py"))
-        paths = sorted((name.as_posix(), path) for name, path in found if not self.SKIPPED & set(name.parts))
+        root, paths = Path(sysconfig.get_path("stdlib")), []
+        for folder, below, names in os.walk(root):
+            below[:] = set(below) - self.SKIPPED  # not walked: site-packages may be large
+            found = (Path(folder, name) for name in names if name.endswith(".py"))
+            paths += [(path.relative_to(root).as_posix(), path) for path in found]
         if not paths:
             raise DataError(f"'stdlib' finds no .py file under {root}; install the library's source or set data.train")
-        return paths
+        return sorted(paths)
 
     def files(self) -> list[File]:
         return [File(name, *_size_and_time(path)) for name, path in self._paths()]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from input_pipeline import huggingface_tokenizer, sentencepiece_tokenizer
 from input_pipeline.errors import DataError
-from input_pipeline.files import locked, read_json, replaced, write_json, written_under
+from input_pipeline.files import locked, read_json, remove_partial, replaced, write_json, written_under
 from input_pipeline.holdout import held_out
 from input_pipeline.sources import Source
 from input_pipeline.tokenizer import Bytes, Tokenizer
@@ -15,17 +15,23 @@ from input_pipeline.tokenizer import Bytes, Tokenizer
 KINDS = ("sentencepiece", "bytes", "huggingface")
 MADE = "made.json"  # what the tokenizer was made from; written last
 FILES = {"sentencepiece": "sentencepiece.model", "huggingface": "tokenizer.json"}
+TRAINED = ("vocab_size", "algorithm", "pieces")  # settings of a tokenizer trained here
 
 
 def open_folder(folder: Path) -> Tokenizer:
     """The tokenizer saved in `folder`."""
     kind = read_json(folder / MADE)["kind"]
+    if kind != "bytes" and not (folder / FILES[kind]).is_file():
+        raise DataError(f"{folder / FILES[kind]} is missing; restore it, or delete {folder} and run prepare again")
+    return _load(folder, kind)
+
+
+def _load(folder: Path, kind: str) -> Tokenizer:
     if kind == "bytes":
         return Bytes()
-    path = folder / FILES[kind]
-    if not path.is_file():
-        raise DataError(f"{path} is missing; restore it, or delete {folder} and run prepare again")
-    return {"sentencepiece": sentencepiece_tokenizer, "huggingface": huggingface_tokenizer}[kind].load(path)
+    return {"sentencepiece": sentencepiece_tokenizer, "huggingface": huggingface_tokenizer}[kind].load(
+        folder / FILES[kind]
+    )
 
 
 def make_folder(
@@ -41,7 +47,9 @@ def make_folder(
     if not made.is_file():
         with written_under(folder, "--workdir"), locked(folder / "lock", lambda: report("waiting for the tokenizer")):
             if not made.is_file():
+                remove_partial(folder)
                 _make(folder, config, sources, holdout, report)
+                _load(folder, config["kind"])  # a file that is no tokenizer is not kept
                 write_json(made, settings)
     was = read_json(made)
     for name in was.keys() | settings.keys():
@@ -64,7 +72,7 @@ def _settings(config: Mapping, sources: Sequence[Source], holdout: float) -> dic
         return {"kind": kind, "path": config["path"]}
     if kind == "huggingface":
         raise DataError("tokenizer.kind = huggingface trains no tokenizer; set tokenizer.path to a tokenizer.json")
-    trained = {name: config[name] for name in ("vocab_size", "algorithm", "train_bytes")}
+    trained = {name: config[name] for name in (*TRAINED, "train_bytes")}
     return {"kind": kind, "path": "", **trained, "data.train": [s.spec for s in sources], "data.holdout": holdout}
 
 
@@ -81,7 +89,7 @@ def _make(folder: Path, config: Mapping, sources, holdout: float, report) -> Non
             return
         report(f"training a tokenizer of {config['vocab_size']} pieces on {' + '.join(s.spec for s in sources)}")
         texts = sample(sources, config["train_bytes"], holdout)
-        partial.write_bytes(sentencepiece_tokenizer.train(texts, config["vocab_size"], config["algorithm"]))
+        partial.write_bytes(sentencepiece_tokenizer.train(texts, *(config[name] for name in TRAINED)))
 
 
 def sample(sources: Sequence[Source], budget: int, holdout: float) -> Iterator[str]:

@@ -1,0 +1,79 @@
+"""The source grammar, and the sources that need no other package."""
+
+import os
+import pickle
+
+import pytest
+
+from input_pipeline import sources
+from input_pipeline.errors import DataError
+
+
+def only(spec: str) -> sources.Source:
+    (source,) = sources.parse(spec, "data.train")
+    return source
+
+
+def test_sources_are_joined_by_plus(write):
+    path = write("a.txt", "x")
+    found = sources.parse(f"stdlib + text:{path} + jsonl:{path}?field=body", "data.train")
+    assert [source.spec for source in found] == ["stdlib", f"text:{path}", f"jsonl:{path}?field=body"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("web:x", r"unknown source kind 'web'; choose one of: stdlib, text, jsonl, tfds"),
+        ("text:x?lines=1", r"unknown option 'lines'; a text source takes: document, bytes"),
+        ("text:x?document=word", r"document=word; choose one of: file, line, blank_line"),
+        ("text:x?bytes=a:b", r"bytes=a:b; write bytes=START:END"),
+        ("text:x?bytes=5:5", r"bytes=5:5, which is empty"),
+        ("text:", r"incomplete; write text:GLOB"),
+        ("stdlib:x", r"incomplete; write stdlib alone"),
+        ("stdlib + ", r"names an empty source"),
+        ("stdlib + stdlib", r"names a source twice"),
+    ],
+)
+def test_a_wrong_source_is_named_with_the_choices(spec, message):
+    with pytest.raises(DataError, match=message):
+        sources.parse(spec, "data.train")
+
+
+def test_names_are_relative_to_the_fixed_part_of_the_glob(write):
+    write("b/2.txt", "two")
+    path = write("a/1.txt", "one")
+    root = path.removesuffix("a/1.txt")
+    for pattern in ("*/*.txt", "**/*.txt"):
+        assert [file.name for file in only(f"text:{root}{pattern}").files()] == ["a/1.txt", "b/2.txt"]
+    assert [file.name for file in only(f"text:{root}a/?.txt").files()] == ["1.txt"]
+
+
+def test_no_match_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="matches no file; check the path"):
+        only(f"text:{tmp_path}/*.txt").files()
+
+
+def test_the_standard_library_without_tests_and_foreign_packages():
+    source = only("stdlib")
+    names = [file.name for file in source.files()]
+    assert "json/decoder.py" in names and names == sorted(names)
+    assert not [name for name in names if {"test", "tests", "site-packages"} & set(name.split("/"))]
+    (span,) = [span for span in source.spans(1) if span.name == "json/decoder.py"]
+    (document,) = source.documents(span)
+    assert document.key == "json/decoder.py"
+    with open(os.path.join(os.path.dirname(os.__file__), "json/decoder.py"), encoding="utf-8", newline="") as file:
+        assert "".join(document.chunks) == file.read()
+
+
+def test_the_standard_library_skips_files_in_other_encodings(tmp_path, monkeypatch):
+    (tmp_path / "good.py").write_text("x = 1")
+    (tmp_path / "bad.py").write_bytes(b"# \xe9")
+    monkeypatch.setattr(sources.sysconfig, "get_path", lambda name: str(tmp_path))
+    source = only("stdlib")
+    assert [d.key for span in source.spans(1) for d in source.documents(span)] == ["good.py"]
+
+
+def test_sources_travel_to_other_processes(write):
+    path = write("a.txt", "one\ntwo")
+    for spec in (f"text:{path}?document=line", f"jsonl:{path}", "stdlib"):
+        assert pickle.loads(pickle.dumps(only(spec))).files() == only(spec).files()

@@ -1,0 +1,241 @@
+"""Tokenizers: nothing lost, every byte accounted for, the same training on every machine."""
+
+import sys
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from input_pipeline import huggingface_tokenizer, pipeline, sentencepiece_tokenizer, tokenizer_folder
+from input_pipeline.errors import DataError
+from input_pipeline.tokenizer import Bytes
+
+CODE = "".join(
+    f"def function_{n}(self, value):\n    if value is None:\n        return {n}\n\n    return self.name + 'é{n}'\n\n\n"
+    for n in range(300)
+)
+
+HARD = [
+    "",
+    "\0",
+    "\u2581",
+    "a\u2581b \u2581",
+    " lead",
+    "trail ",
+    "a  b",
+    "\t\r\n",
+    "\r\n\n   x",
+    "<end>",
+    "<unk>",
+    "<0x41>",
+    "⁇▅",
+]
+
+
+@pytest.fixture(scope="module", params=["unigram words", "bpe words", "bpe phrases"])
+def trained(request, tmp_path_factory):
+    """A SentencePiece tokenizer trained on code."""
+    path = tmp_path_factory.mktemp("sentencepiece") / "sentencepiece.model"
+    path.write_bytes(sentencepiece_tokenizer.train([CODE], 400, *request.param.split()))
+    return sentencepiece_tokenizer.load(path)
+
+
+def byte_level(path, tokens=("<|endoftext|>",)):
+    """Saves a byte-level BPE trained on code as a tokenizer.json."""
+    library = pytest.importorskip("tokenizers", reason="needs the extra hf")
+    model = library.Tokenizer(library.models.BPE())
+    model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = library.decoders.ByteLevel()
+    alphabet = library.pre_tokenizers.ByteLevel.alphabet()
+    trainer = library.trainers.BpeTrainer(vocab_size=400, special_tokens=list(tokens), initial_alphabet=alphabet)
+    model.train_from_iterator([CODE], trainer)
+    model.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def huggingface(tmp_path_factory):
+    return huggingface_tokenizer.load(byte_level(tmp_path_factory.mktemp("hf") / "tokenizer.json"))
+
+
+def check_round_trip(tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert ids.dtype == np.int32 and tokenizer.end_id not in ids
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.byte_lengths[ids].sum() == len(text.encode("utf-8"))
+    decoder = tokenizer.decoder()
+    fed = [decoder.feed(token) for token in ids]
+    assert "".join(fed) + decoder.finish() == text
+    assert "\ufffd" not in "".join(fed) or "\ufffd" in text
+
+
+hard = [example(text=text) for text in HARD]
+
+
+def with_examples(test):
+    for add in hard:
+        test = add(test)
+    return test
+
+
+@with_examples
+@given(text=st.text(max_size=80))
+def test_bytes_round_trip(text):
+    check_round_trip(Bytes(), text)
+
+
+@with_examples
+@given(text=st.text(max_size=80))
+def test_sentencepiece_round_trip(trained, text):
+    check_round_trip(trained, text)
+
+
+@with_examples
+@given(text=st.text(max_size=80))
+def test_byte_level_round_trip(huggingface, text):
+    check_round_trip(huggingface, text + "<|endoftext|>")
+
+
+@settings(max_examples=300)
+@given(text=st.text(alphabet="ab \n\t\u2581é\0", max_size=40))
+def test_sentencepiece_round_trip_of_white_space(trained, text):
+    check_round_trip(trained, text)
+
+
+def test_ids_that_are_no_text(trained):
+    assert trained.decode([trained.end_id, 0]) == ""
+    assert trained.decode([trained.vocab_size + 5]) == "\ufffd"
+    assert Bytes().decode([ord("a"), 0xE9, ord("b")]) == "a\ufffdb"
+    assert trained.byte_lengths[trained.end_id] == 0
+
+
+def test_training_is_deterministic():
+    train = sentencepiece_tokenizer.train
+    for algorithm in sentencepiece_tokenizer.ALGORITHMS:
+        assert train([CODE], 350, algorithm, "words") == train([CODE], 350, algorithm, "words")
+
+
+def test_phrases_span_words_and_indentation(tmp_path):
+    def count(pieces: str) -> int:
+        path = tmp_path / f"{pieces}.model"
+        path.write_bytes(sentencepiece_tokenizer.train([CODE], 400, "bpe", pieces))
+        return len(sentencepiece_tokenizer.load(path).encode("\n        return self.name"))
+
+    assert count("words") == 6  # newline, 7 spaces, " return", " self", ".", "name"
+    assert count("phrases") <= 3
+
+
+def test_a_foreign_model_that_rewrites_text(tmp_path):
+    """As T5's or XLNet's: normalised, so that bytes per token are not known."""
+    prefix = str(tmp_path / "foreign")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CODE.split("\n")), model_prefix=prefix, vocab_size=150, minloglevel=3
+    )
+    tokenizer = sentencepiece_tokenizer.load(tmp_path / "foreign.model")
+    ids = tokenizer.encode("def  function")
+    assert not tokenizer.exact and tokenizer.byte_lengths is None
+    assert tokenizer.decode([*ids, tokenizer.end_id]) == "def function"
+    decoder = tokenizer.decoder()
+    assert "".join(map(decoder.feed, ids)) + decoder.finish() == "def function"
+
+
+def test_a_foreign_tokenizer_json_that_rewrites_text(tmp_path):
+    """As BERT's: lower-cased word pieces."""
+    library = pytest.importorskip("tokenizers", reason="needs the extra hf")
+    model = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
+    model.normalizer = library.normalizers.BertNormalizer()
+    model.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    model.decoder = library.decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    model.train_from_iterator([CODE], library.trainers.WordPieceTrainer(vocab_size=200, special_tokens=special))
+    model.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = huggingface_tokenizer.load(tmp_path / "tokenizer.json")
+    ids = tokenizer.encode("Def Function")
+    assert tokenizer.end_id == special.index("[SEP]") and not tokenizer.exact
+    assert tokenizer.decode(ids) == "def function"
+    decoder = tokenizer.decoder()
+    assert "".join(map(decoder.feed, ids)) + decoder.finish() == "def function"
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "text", "message"),
+    [
+        (200, CODE, r"tokenizer.vocab_size = 200 is too small to train: .* take \d+; set it to that or more"),
+        (
+            4096,
+            "a few words",
+            r"tokenizer.vocab_size = 4096 is more pieces than the training text yields; set it to \d+",
+        ),
+        (300, "", r"there is no text in data.train to train the tokenizer on"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be(vocab_size, text, message):
+    for algorithm in sentencepiece_tokenizer.ALGORITHMS:
+        with pytest.raises(DataError, match=message):
+            sentencepiece_tokenizer.train([text], vocab_size, algorithm, "words")
+
+
+def test_unknown_choices_of_training():
+    with pytest.raises(DataError, match=r"tokenizer\.algorithm is 'lzw'; choose one of: unigram, bpe"):
+        sentencepiece_tokenizer.train([CODE], 300, "lzw", "words")
+    with pytest.raises(DataError, match=r"tokenizer\.pieces is 'letters'; choose one of: words, phrases"):
+        sentencepiece_tokenizer.train([CODE], 300, "bpe", "letters")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "words"}, "tokenizer.kind is 'words'; choose one of: sentencepiece, bytes, huggingface"),
+        ({"kind": "huggingface"}, "trains no tokenizer; set tokenizer.path"),
+        ({"kind": "sentencepiece", "path": "/no/such.model"}, "tokenizer.path = '/no/such.model' is no file"),
+    ],
+)
+def test_a_tokenizer_that_is_not_there(prepare, words, settings, message):
+    with pytest.raises(DataError, match=message):
+        prepare(words(3), tokenizer=settings)
+
+
+def test_files_of_another_kind(prepare, words, write, tmp_path):
+    pytest.importorskip("tokenizers", reason="needs the extra hf")
+    junk, source = write("junk", "{}"), words(3)
+    for kind, message in (("sentencepiece", "is no SentencePiece model"), ("huggingface", "is no tokenizer.json")):
+        with pytest.raises(DataError, match=message):
+            prepare(source, tokenizer={"kind": kind, "path": junk})
+    path = byte_level(tmp_path / "endless.json", tokens=("<pad>",))
+    with pytest.raises(DataError, match=r"has no token to separate documents; add one of: <\|endoftext\|>"):
+        prepare(source, tokenizer={"kind": "huggingface", "path": str(path)})
+
+
+def test_a_package_that_is_missing(prepare, words, write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(DataError, match=r"pip install longhaul\[hf\]"):
+        prepare(words(3), tokenizer={"kind": "huggingface", "path": write("t.json", "{}")})
+
+
+def test_the_work_folder_keeps_its_tokenizer(prepare, write, tmp_path):
+    source = f"text:{write('code.py', CODE)}"
+    settings = {"kind": "sentencepiece", "vocab_size": 350, "train_bytes": 10_000}
+    first = prepare(source, tokenizer=settings).tokenizer
+    again = pipeline.open_tokenizer(str(tmp_path / "run"))
+    assert first.fingerprint == again.fingerprint and again.vocab_size == 350
+    with pytest.raises(DataError, match="made with vocab_size = 350, but the config says 360; set it back"):
+        prepare(source, tokenizer={**settings, "vocab_size": 360})
+    (tmp_path / "run/tokenizer/sentencepiece.model").unlink()
+    with pytest.raises(DataError, match=r"sentencepiece.model is missing; restore it"):
+        pipeline.open_tokenizer(str(tmp_path / "run"))
+    with pytest.raises(DataError, match="holds no tokenizer; give the work folder of a run"):
+        pipeline.open_tokenizer(str(tmp_path / "elsewhere"))
+
+
+def test_the_tokenizer_sees_a_sample_and_nothing_held_out(words):
+    from input_pipeline import sources
+    from input_pipeline.holdout import held_out
+
+    parsed = sources.parse(words(60), "data.train")
+    names = {"".join(d.chunks): d.key for s in parsed for span in s.spans(1) for d in s.documents(span)}
+    sample = list(tokenizer_folder.sample(parsed, 2_000, 0.5))
+    assert 2_000 <= len("".join(sample).encode()) < 3_000
+    assert not [text for text in sample if held_out(names[text], 0.5)]
+    assert sample == list(tokenizer_folder.sample(parsed, 2_000, 0.5))
