@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN = runs/quickstart
+PARALLEL = --numprocesses=logical --maxprocesses=4 --dist=worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test lint docs benchmarks clean
@@ -16,7 +17,7 @@ quickstart: $(VENV)/.installed  ## train a small model on real text, evaluate it
 	@echo "Config, tokenizer, checkpoints and metrics lie in $(RUN)."
 
 test: $(VENV)/.installed-test  ## run the tests
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest $(PARALLEL)
 
 lint: $(VENV)/.installed-test  ## check style and formatting
 	$(VENV)/bin/ruff check .

@@ -14,13 +14,16 @@ ROOT = Path(__file__).resolve().parent.parent
 # JAX reads these when it is first imported, so they are set before any test module is.
 # `JAX_PLATFORMS=cuda make test` runs the same tests on another platform.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+# Most of the time of the tests is LLVM optimising programs that run once; unoptimised they compile in a third of it.
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
-# Compiled programs are shared between runs of the tests, so that a rerun skips most of the compilation: those of the
-# tests themselves by JAX's variable, those of the programs that they start by Longhaul's.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"longhaul-tests-{os.getuid()}"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-os.environ.setdefault("LONGHAUL_CACHE", os.environ["JAX_COMPILATION_CACHE_DIR"])
+# Compiled programs are kept between runs of the tests: those of the tests themselves by JAX's variable, those of the
+# programs that they start by Longhaul's. JAX does not write entries atomically, so each worker has a folder of its own.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+CACHE = Path(tempfile.gettempdir()) / f"longhaul-tests-{os.getuid()}" / WORKER
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+os.environ["LONGHAUL_CACHE"] = str(CACHE / "programs")
 
 
 @dataclass(frozen=True)

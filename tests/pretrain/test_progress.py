@@ -43,6 +43,18 @@ def test_unknown_end_shows_no_time_left():
     assert out.getvalue() == "step 1\nstep 2\n"
 
 
+def read_to_end(terminal: int) -> str:
+    """All that was written to a pseudo-terminal whose writing end is closed."""
+    shown = b""
+    try:
+        while chunk := os.read(terminal, 1 << 16):
+            shown += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(terminal)
+    return shown.decode()
+
+
 def test_terminal_gets_one_redrawn_line():
     reading, writing = pty.openpty()
     with os.fdopen(writing, "w") as terminal:
@@ -50,8 +62,7 @@ def test_terminal_gets_one_redrawn_line():
         progress.update(5, {"loss": 2.5})
         progress.note("saved step 5 [not markup]")
         progress.close()
-    shown = os.read(reading, 1 << 16).decode()
-    os.close(reading)
+    shown = read_to_end(reading)
     assert "step 5/10  loss 2.500" in shown
     assert "saved step 5 [not markup]" in shown
     assert "\x1b[" in shown  # the line is redrawn in place
