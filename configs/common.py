@@ -69,7 +69,7 @@ def base() -> ConfigDict:
                 path="",  # a ready tokenizer file; empty trains one on data.train (sentencepiece only)
                 vocab_size=4096,  # pieces of a tokenizer trained here
                 algorithm="unigram",  # of a tokenizer trained here: unigram or bpe
-                pieces="words",  # of a tokenizer trained here: words, or phrases (pieces may span words; for source code)
+                pieces="words",  # of a tokenizer trained here: words, or phrases (a piece may span words: for code)
                 train_bytes=20_000_000,  # how much of the training text that training reads
             ),
             data=dict(
