@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
-from models.products import product
+from models.products import PRODUCT, product
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # GPT, BERT's own release, ALBERT, XLNet
@@ -22,6 +23,14 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
 }
 GATED = "gated_"  # before an activation's name: act(x W_gate) * (x W_in), as in T5 v1.1
 NORMS = ("layer", "rms")
+
+
+def light(function):
+    """`function`, element-wise or nearly, keeping its inputs alone for the backward pass, which computes it again.
+
+    A GELU or a norm would otherwise keep four or five arrays of its size: half of what a GPT-2 layer keeps.
+    """
+    return jax.checkpoint(function, prevent_cse=False)
 
 
 def dropout(x: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
@@ -60,7 +69,7 @@ class Linear(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         names, shape = (*self.inputs, *self.outputs), (*self.inputs.values(), *self.outputs.values())
         kernel = self.param("kernel", normal(self.std, *names), shape, self.param_dtype)
-        y = product(x.astype(self.dtype), kernel, len(self.inputs))
+        y = checkpoint_name(product(x.astype(self.dtype), kernel, len(self.inputs)), PRODUCT)
         if not self.bias:
             return y
         bias = self.param("bias", constant(0.0, *self.outputs), tuple(self.outputs.values()), self.param_dtype)
@@ -78,13 +87,18 @@ class Norm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         scale = self.param("scale", constant(1.0, "embed"), x.shape[-1:], self.param_dtype)
+        bias = None
+        if self.kind == "layer":
+            bias = self.param("bias", constant(0.0, "embed"), x.shape[-1:], self.param_dtype)
+        return light(self._normalise)(x, scale, bias)
+
+    def _normalise(self, x, scale, bias):
         y = x.astype(jnp.float32)
         if self.kind == "layer":
             y = y - y.mean(-1, keepdims=True)
         y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.epsilon)
         y = y * jnp.broadcast_to(scale.astype(jnp.float32), y.shape)
-        if self.kind == "layer":
-            bias = self.param("bias", constant(0.0, "embed"), x.shape[-1:], self.param_dtype)
+        if bias is not None:
             y = y + jnp.broadcast_to(bias.astype(jnp.float32), y.shape)
         return y.astype(self.dtype)
 
@@ -106,7 +120,7 @@ class FeedForward(nn.Module):
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
         kind = {"bias": self.bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
         widen = functools.partial(Linear, {"embed": self.width}, {"ff": self.ff}, std=self.std, **kind)
-        activation = ACTIVATIONS[self.activation.removeprefix(GATED)]
+        activation = light(ACTIVATIONS[self.activation.removeprefix(GATED)])
         hidden = widen(name="in")(x)
         if self.activation.startswith(GATED):
             hidden = activation(widen(name="gate")(x)) * hidden

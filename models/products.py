@@ -5,12 +5,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+PRODUCT = "product"  # the name under which remat policies find the results
+
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def product(x: jax.Array, kernel: jax.Array, inputs: int) -> jax.Array:
     """x [..., *inputs] times kernel [*inputs, *outputs] -> [..., *outputs], contracting `inputs` axes, in x's dtype.
 
-    The kernel is stored in its own (wider) type; its gradient is accumulated and returned in that, never rounded to x's.
+    The kernel stays in its own, wider type, and so does its gradient, which is never rounded to x's.
     """
     contracted = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
     return jax.lax.dot_general(x, kernel.astype(x.dtype), (contracted, ((), ())))

@@ -2,17 +2,21 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-REMAT: Mapping[str, object] = {
+from models.products import PRODUCT
+
+_products = jax.checkpoint_policies.save_only_these_names(PRODUCT)
+REMAT: Mapping[str, Callable | None] = {
     "none": None,  # keep every activation
     "full": jax.checkpoint_policies.nothing_saveable,  # keep each layer's input alone
-    "dots": jax.checkpoint_policies.dots_saveable,  # keep matrix products, recompute what is element-wise
-    "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # and recompute attention's own
+    # Keep matrix products, attention's too, and recompute what is element-wise.
+    "dots": jax.checkpoint_policies.save_from_both_policies(_products, jax.checkpoint_policies.dots_saveable),
+    "dots_no_batch": _products,  # keep products with weights alone, and recompute attention
 }
 
 

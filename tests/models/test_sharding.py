@@ -24,7 +24,7 @@ def test_every_axis_of_every_parameter_is_named(small):
     assert {name for spec in leaves for name in spec} == NAMES == {name for name, _ in base().mesh.rules[2:]}
 
 
-@pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (2, 2, 1, 2), (1, 2, 2, 2)], ids=str)
+@pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (1, 2, 2, 2)], ids=str)
 def test_a_mesh_changes_nothing(small, sizes):
     model, params = small(vocab_size=32)
     tokens = np.random.default_rng(0).integers(0, 32, (8, 12))
@@ -44,9 +44,9 @@ def test_a_mesh_changes_nothing(small, sizes):
     rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "sequence"))
     with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
         placed = jax.device_put(params, shardings), jax.device_put(tokens, rows)
-        loss, gradient = jax.jit(run)(*placed)
-        lowered = jax.jit(run).lower(*placed).as_text()
-    assert "sharding_constraint" in lowered
+        lowered = jax.jit(run).lower(*placed)
+        assert "sharding_constraint" in lowered.as_text()
+        loss, gradient = lowered.compile()(*placed)
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
     scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected_gradient))
     jax.tree.map(
@@ -66,9 +66,10 @@ def test_initialisation_is_the_same_on_a_mesh(small):
 
     boxed = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
     shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
-    expected = jax.jit(init)()
+    quick = {"xla_backend_optimization_level": 0}  # compiles 5 times faster
+    expected = jax.jit(init, compiler_options=quick)()
     with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
-        split = jax.jit(init, out_shardings=shardings)()
+        split = jax.jit(init, out_shardings=shardings, compiler_options=quick)()
     assert split["params"]["tokens"].addressable_shards[0].data.shape == (16, 8)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), jax.device_get(split), jax.device_get(expected)

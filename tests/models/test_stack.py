@@ -45,13 +45,22 @@ def test_scan_and_remat_change_nothing(small, unrolled, scan, remat):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6 * scale)
 
 
-@pytest.mark.parametrize(("policy", "kept"), [("none", True), ("full", False)])
-def test_full_remat_keeps_no_matrix_product(small, policy, kept):
-    """The backward pass finds a [B, T, ff] activation saved without remat, and must make it again with it."""
-    model, params = small(remat=policy, ff=39)
+def test_remat_keeps_less_and_less(small):
+    """Bytes kept for the backward pass fall from policy to policy, and each keeps what its name says."""
 
-    def loss(params):
-        return model.apply(params, TOKENS).hidden.sum()
+    def kept(remat):
+        model, params = small(remat=remat, ff=39, layers=2)
 
-    saved = jax.eval_shape(lambda p: jax.vjp(loss, p)[1], params)
-    assert any(leaf.shape[-1:] == (39,) and leaf.ndim == 4 for leaf in jax.tree.leaves(saved)) == kept
+        def residuals(params):
+            return jax.vjp(lambda params: model.apply(params, TOKENS).hidden.sum(), params)[1]
+
+        return [leaf for leaf in jax.tree.leaves(jax.eval_shape(residuals, params)) if leaf.shape[1:2] == (2,)]
+
+    def hidden(leaves):  # feed-forward activations [L, B, T, F]
+        return sum(leaf.shape[-1] == 39 for leaf in leaves)
+
+    leaves = {remat: kept(remat) for remat in ("none", "dots", "dots_no_batch", "full")}
+    assert [hidden(leaves[remat]) for remat in leaves] == [2, 1, 1, 0]  # none also keeps the activation's output
+    sizes = [sum(leaf.size for leaf in leaves[remat]) for remat in leaves]
+    assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 4
+    assert [leaf.shape for leaf in leaves["full"]] == [(2, 2, 9, 16)]  # a layer's input and nothing else
