@@ -1,5 +1,6 @@
 """`pretrain evaluate`: a checkpoint's scores, from its work folder alone."""
 
+import gzip
 import json
 import math
 import sys
@@ -23,8 +24,9 @@ def evaluate(workdir: str, flags) -> None:
         raise UserError(
             f"--length={length} is longer than the model's {config.model.context} positions; choose at most that"
         )
-    if flags.word_level and flags.batches:
-        raise UserError("--word_level needs the whole split; leave --batches out")
+    for name in ("word_level", "gzip"):
+        if flags[name].value and flags.batches:
+            raise UserError(f"--{name} needs the whole split; leave --batches out")
     if flags.stride < 0 or flags.stride > length:
         raise UserError(f"--stride={flags.stride} must lie between 1 and the window's {length} tokens (0 means that)")
     run = assemble(config, workdir, lambda message: print(message, file=sys.stderr, flush=True))
@@ -34,12 +36,17 @@ def evaluate(workdir: str, flags) -> None:
     result = score(
         run, params, flags.split, length=length, stride=flags.stride, batch_size=flags.batch_size, batches=flags.batches
     )
+    if flags.gzip:
+        text = run.corpus.raw_bytes(flags.split)
+        result["gzip_bits_per_byte"] = 8 * len(gzip.compress(text, 9)) / len(text)
     if jax.process_index() == 0:
         report(result, step, flags)
 
 
 def report(result: dict, step: int, flags) -> None:
     names = ["loss", "perplexity", "bits_per_byte", "tokens", "tokens_per_second"]
+    if flags.gzip:
+        names.insert(3, "gzip_bits_per_byte")
     if flags.word_level:
         # The literature's figure for sub-word models: exp(total nll / number of original words).
         result["word_perplexity"] = math.exp(min(result["nll"] / result["words"], 700))

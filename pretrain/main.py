@@ -85,6 +85,7 @@ def commands() -> dict[str, Command]:
         "batch_size", 0, "rows; 0: config"
     )
     evaluate.integer("batches", 0, "evaluate on the first so many batches; 0: the whole split")
+    evaluate.switch("gzip", False, "also print what gzip -9 makes of the same bytes, in bits per byte")
     evaluate.switch("word_level", False, "also print perplexity per whitespace-separated word").choice(*FORMAT)
 
     generate = Command("generate", "Continues prompts with a trained model.")
