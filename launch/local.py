@@ -134,9 +134,12 @@ def _code(child: subprocess.Popen) -> int:
 
 
 def _report(index: int, code: int, log: Path) -> None:
-    """Says which process ended the run, with the end of its log unless that has been shown or all is well."""
+    """Says which process ended the run and, if it failed, how its log ends; the first one's has been shown."""
+    if code == PREEMPTED:
+        print(f"launch: process {index} stopped with everything saved (exit code {code})", file=sys.stderr, flush=True)
+        return
     print(f"launch: process {index} ended with exit code {code}; ending the others; its log is {log}", file=sys.stderr)
-    if index and code != PREEMPTED:
+    if index:
         lines = log.read_text(errors="replace").splitlines()[-TAIL:]
         print(*(f"  {index} | {line}" for line in lines), sep="\n", file=sys.stderr, flush=True)
 

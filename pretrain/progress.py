@@ -9,7 +9,6 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
 
 # How the metrics that are worth a place on the line are worded; all others are in the files alone.
 WORDING = {
@@ -107,15 +106,6 @@ class Ledger:
         """Seconds by category up to now; their sum is the time since the ledger was opened."""
         self._turn(self._category)
         return dict(self._seconds)
-
-    def table(self) -> Table:
-        """The same as a table of seconds and shares, for the end of a run."""
-        seconds = self.seconds()
-        total = sum(seconds.values())
-        table = Table("where the time went", "seconds", "share", box=None)
-        for category, spent in seconds.items():
-            table.add_row(category, f"{spent:,.1f}", f"{spent / total:.1%}")
-        return table
 
 
 def clock(seconds: float) -> str:

@@ -64,7 +64,10 @@ def cluster(tmp_path):
         # Signals every process of the job, as the real one does: the stand-in job is one process.
         "scancel": 'echo "scancel $*" >> calls; kill -TERM "$(cat pid)"',
         "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; echo $$ > pid; exec "$@"',
-        "python": 'printf "%s\\n" "$@" > arguments; env | grep ^LONGHAUL > environment; touch started; . ./body',
+        "python": """printf '%s\\n' "$@" > arguments
+            env | grep '^LONGHAUL_[CP][OR]' > environment
+            touch started
+            . ./body""",
     }
     for name, body in tools.items():
         path = tmp_path / name
