@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-import grain
 import numpy as np
+from absl import flags
 
 
 class Batches(Protocol):
@@ -16,15 +16,19 @@ ENDLESS = 1 << 62
 THREADS = 4  # copying a batch takes microseconds a row: threads hide the disk's latency, not work
 
 
-def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -> grain.DatasetIterator:
+def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -> "grain.DatasetIterator":  # noqa: F821
     """Iterates over batches start .. stop - 1, `prefetch` of them read ahead; close it when done.
 
     With `workers` above 0, as many processes read; else threads do.
     """
+    import grain  # seconds, which prepare need not spend
+
     ahead = -(-prefetch // workers) if workers else prefetch
     options = grain.ReadOptions(num_threads=min(ahead, THREADS), prefetch_buffer_size=ahead)
     dataset = grain.MapDataset.range(start, stop).map(batches.__getitem__).to_iter_dataset(options)
     if workers:
+        if not flags.FLAGS.is_parsed():  # Grain reads its flags when it starts processes: here, their defaults
+            flags.FLAGS.mark_as_parsed()
         dataset = dataset.mp_prefetch(
             grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, ahead))
         )

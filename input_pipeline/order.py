@@ -4,7 +4,6 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
-from grain.experimental import index_shuffle
 
 from input_pipeline.errors import DataError
 
@@ -17,6 +16,8 @@ def shuffled(indices: np.ndarray, size: int, seed: int, stream: int) -> np.ndarr
 
     Every epoch is a permutation of its own, drawn from (seed, stream, epoch).
     """
+    from grain.experimental import index_shuffle  # seconds, which prepare need not spend
+
     epochs, places = np.divmod(indices, size)
     pairs = zip(epochs.tolist(), places.tolist(), strict=True)
     return np.array([index_shuffle(place, size - 1, key(seed, stream, epoch), ROUNDS) for epoch, place in pairs])
