@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.attention import chunked, reference, sparse, xla
+from models.attention import chunked, kernels, parallel, reference, sparse, xla
 from models.attention.dropout import Dropout
 from models.attention.path import Path, Request
 from models.errors import ModelError
@@ -21,7 +21,9 @@ from models.patterns import per_head
 __all__ = ["PATHS", "attend", "chosen_path"]
 
 # `auto` takes the first that serves.
-PATHS: dict[str, Path] = {path.name: path for path in (sparse.PATH, xla.PATH, chunked.PATH, reference.PATH)}
+PATHS: dict[str, Path] = {
+    path.name: path for path in (kernels.SPLASH, kernels.CUDNN, sparse.PATH, xla.PATH, chunked.PATH, reference.PATH)
+}
 
 
 def attend(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, dropout_rng=None, scale=None, path="auto"):
@@ -35,7 +37,7 @@ def attend(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, dropou
     S = key.shape[1]
     _check_shapes(query, key, value, bias, dropout_rate, dropout_rng)
     mask.check(T, S)
-    scale = 1.0 / np.sqrt(H) if scale is None else scale
+    scale = H**-0.5 if scale is None else float(scale)
     dropout = Dropout.from_rng(dropout_rate, dropout_rng, B, heads) if dropout_rate else None
     patterns = per_head(mask.pattern, heads)
     outputs = {}  # pattern -> (its heads, their output); one call for the heads that share a pattern
@@ -44,7 +46,7 @@ def attend(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, dropou
         picked = _pick_heads(index, query, key, value, bias, dropout)
         request = _request(picked[0], picked[1], mask.replace(pattern=pattern), bias is not None, dropout is not None)
         run = _resolve(path, request).run
-        outputs[pattern] = index, run(*picked[:3], mask.replace(pattern=pattern), *picked[3:], scale)
+        outputs[pattern] = index, parallel.attend(run, *picked[:3], mask.replace(pattern=pattern), *picked[3:], scale)
     if len(outputs) == 1:
         return outputs[patterns[0]][1]
     order = np.argsort(np.concatenate([index for index, _ in outputs.values()]))
@@ -82,7 +84,7 @@ def _resolve(name: str, request: Request) -> Path:
     """The path called `name`, or for "auto" the first that serves."""
     serving = [path.name for path in PATHS.values() if path.refuses(request) is None]
     if name == "auto":
-        return PATHS[serving[0]]
+        return next(PATHS[one] for one in serving if not PATHS[one].wasteful(request))
     if name not in PATHS:
         raise ModelError(f"attention path '{name}' is unknown; choose from: auto, {', '.join(PATHS)}")
     reason = PATHS[name].refuses(request)

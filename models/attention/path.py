@@ -33,12 +33,13 @@ class Path:
     """One implementation.
 
     `run(query, key, value, mask, bias, dropout, scale)` returns [B, T, N, H]; `refuses(request)` returns None or the
-    reason, worded to follow "because".
+    reason, worded to follow "because". `wasteful(request)` makes `auto` pass it over for one that serves better.
     """
 
     name: str
     run: Callable[[jax.Array, jax.Array, jax.Array, Mask, jax.Array | None, Dropout | None, float], jax.Array]
     refuses: Callable[[Request], str | None]
+    wasteful: Callable[[Request], bool] = lambda request: False
 
 
 def refuse_features(request: Request, supported: set[str]) -> str | None:

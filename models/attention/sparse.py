@@ -13,31 +13,109 @@ merged, the far one leaves out what the near one sees, and the two outputs are m
 """
 
 import functools
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from models.attention import flash
+from models.attention.dropout import Dropout
 from models.attention.path import Path, Request, refuse_features
+from models.attention.rows import Rows
 from models.patterns import Block, Column, Dense, Local, Summary, Union
-
-BANDS = 8  # of the summary layer: 9/16 of the work of one band, and an eighth of the memory
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One rearrangement: maps [B, N, T, ...] to batches of rows, [B, N, batch, rows, ...], for queries and for keys.
+class Rearranged:
+    """A layer that brings a query's keys together: views of [B, N, T, ...] as batches, [B, N, batch, rows, ...].
 
-    `back` undoes `queries`. A place that no key fills holds 0. `sees` is the pattern in terms of positions.
+    `back` undoes the view `queries`. A place that no key fills holds 0. `sees` is the pattern in terms of positions.
     """
 
     queries: Callable
     keys: Callable
     back: Callable
     sees: Callable
+
+    def forward(self, query, key, value, context):
+        """Output [B, N, T, H] and lse [B, N, T, 1]."""
+        part = flash.forward(self.queries(query), self.keys(key), self.keys(value), *self._conditions(context))
+        return tuple(map(self.back, part))
+
+    def backward(self, query, key, value, lse, gradient, delta, context):
+        """Gradients by query, key and value."""
+        views = self.queries, self.keys, self.keys
+        inputs = (view(x) for view, x in zip(views, (query, key, value), strict=True))
+        rows = (self.queries(x) for x in (lse, gradient, delta))
+        visible, drop = self._conditions(context)
+        *gradients, _ = flash.backward(*inputs, visible, *rows, drop)
+        return [_undo(view, query.shape, x) for view, x in zip(views, gradients, strict=True)]
+
+    def _conditions(self, context):
+        i, j = self.queries(context.positions)[..., :, None], self.keys(context.positions)[..., None, :]
+        marks = self.queries(context.query_marks)[..., :, None], self.keys(context.key_marks)[..., None, :]
+        return context.conditions(i, j, *marks, self.sees)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A layer of all queries against a few gathered keys, a block of queries at a time."""
+
+    pattern: Summary
+    sees: Callable
+
+    def keys(self, x):
+        """The summary keys of every block: [B, N, T, ...] -> [B, N, T/stride * width, ...]."""
+        first = self.pattern.stride - self.pattern.skip - self.pattern.width
+        return _join(_split(x, self.pattern.stride)[:, :, :, first : first + self.pattern.width])
+
+    def forward(self, query, key, value, context):
+        return self._rows(context).forward(query, self.keys(key), self.keys(value))
+
+    def backward(self, query, key, value, lse, gradient, delta, context):
+        inputs = query, self.keys(key), self.keys(value)
+        d_query, *d_keys = self._rows(context).backward(*inputs, lse, gradient, delta)
+        return [d_query, *(_undo(self.keys, key.shape, x) for x in d_keys)]
+
+    def _rows(self, context):
+        positions, marks = self.keys(context.positions), self.keys(context.key_marks)
+
+        def block(start, rows, keys):
+            i, query_marks = (
+                jax.lax.dynamic_slice_in_dim(x, start, rows, axis=2)[..., :, None]
+                for x in (context.positions, context.query_marks)
+            )
+            j, key_marks = (x[:, :, None, :keys] for x in (positions, marks))
+            return *context.conditions(i, j, query_marks, key_marks, self.sees), None
+
+        return Rows(self.pattern.stride, lambda stop: stop // self.pattern.stride * self.pattern.width, block)
+
+
+@struct.dataclass
+class Context:
+    """What decides, besides the pattern, whether a query sees a key: arrays [B or 1, 1, T]; and dropout."""
+
+    positions: jax.Array  # from 1, so that 0 is a place that no key fills
+    query_marks: jax.Array  # segments and validity as one number: a key is seen if its mark is the query's
+    key_marks: jax.Array
+    dropout: Dropout | None
+
+    @classmethod
+    def of(cls, mask, dropout, T, padded):
+        """The context of a mask over T positions, padded at the end with what nothing sees."""
+        query = jnp.ones((1, T), jnp.int32) if mask.query_segments is None else mask.query_segments
+        key = query if mask.key_segments is None else mask.key_segments
+        if mask.key_valid is not None:
+            key = jnp.where(mask.key_valid, key, 0)
+        marks = (jnp.pad(x, ((0, 0), (0, padded - T)))[:, None] for x in (jnp.where(query == 0, -1, query), key))
+        return cls(jnp.arange(1, padded + 1, dtype=jnp.int32)[None, None], *marks, dropout)
+
+    def conditions(self, i, j, query_mark, key_mark, sees):
+        """Visibility and dropout factors, or None, of pairs of positions counted from 1."""
+        visible = sees(i - 1, j - 1) & (j > 0) & (query_mark == key_mark)
+        return visible, None if self.dropout is None else self.dropout.scales(i - 1, j - 1)
 
 
 def _split(x, size):
@@ -56,58 +134,40 @@ def _with_previous(blocks):
     return jnp.concatenate([before, blocks], axis=3)
 
 
-def _blocks(size, sees, previous):
-    split = functools.partial(_split, size=size)
-    return [Piece(split, lambda x: _with_previous(split(x)) if previous else split(x), _join, sees)]
+def _undo(view, shape, gradient):
+    """The gradient of `view`'s argument, of `shape`, given that of its result: every entry goes back where it was."""
+    return jax.linear_transpose(view, jax.ShapeDtypeStruct(shape, gradient.dtype))(gradient)[0]
 
 
-def _columns(stride, sees):
-    def transpose(x):
-        return jnp.swapaxes(_split(x, stride), 2, 3)
-
-    return [Piece(transpose, transpose, lambda x: _join(jnp.swapaxes(x, 2, 3)), sees)]
-
-
-def _summaries(pattern, sees, T):
-    first = pattern.stride - pattern.skip - pattern.width
-    blocks = T // pattern.stride
-    edges = sorted({round(blocks * band / BANDS) for band in range(BANDS + 1)})
-
-    def band(start, stop):
-        def queries(x):
-            return x[:, :, start * pattern.stride : stop * pattern.stride][:, :, None]
-
-        def keys(x):
-            seen = _split(x, pattern.stride)[:, :, :stop, first : first + pattern.width]
-            return _join(seen)[:, :, None]
-
-        return Piece(queries, keys, _join, sees)
-
-    return [band(start, stop) for start, stop in itertools.pairwise(edges)]
-
-
-def _layer(pattern, T, without=None):
-    """The pieces of one pattern, in the order of their queries, leaving out what pattern `without` sees."""
+def _part(pattern, without=None):
+    """The layer that covers a pattern, leaving out what pattern `without` sees."""
 
     def sees(i, j):
         seen = pattern.sees(i, j) & (j <= i)
         return seen if without is None else seen & ~without.sees(i, j)
 
+    def split(x):
+        return _split(x, _unit(pattern))
+
+    def transposed(x):
+        return jnp.swapaxes(split(x), 2, 3)
+
     match pattern:
-        case Local(window):
-            return _blocks(window, sees, previous=True)
-        case Block(size):
-            return _blocks(size, sees, previous=False)
-        case Column(stride):
-            return _columns(stride, sees)
+        case Local():
+            return Rearranged(split, lambda x: _with_previous(split(x)), _join, sees)
+        case Block():
+            return Rearranged(split, split, _join, sees)
+        case Column():
+            return Rearranged(transposed, transposed, lambda x: _join(jnp.swapaxes(x, 2, 3)), sees)
         case Summary():
-            return _summaries(pattern, sees, T)
+            return Gathered(pattern, sees)
 
 
-def _layers(pattern, T):
+def _parts(pattern):
+    """Layers whose keys are disjoint and together are the pattern's."""
     if isinstance(pattern, Union):
-        return [_layer(pattern.near, T), _layer(pattern.far, T, without=pattern.near)]
-    return [_layer(pattern, T)]
+        return _part(pattern.near), _part(pattern.far, without=pattern.near)
+    return (_part(pattern),)
 
 
 def _unit(pattern) -> int:
@@ -124,77 +184,30 @@ def _unit(pattern) -> int:
 def attend(query, key, value, mask, bias, dropout, scale):
     """Attention by one sparse pattern, causal: [B, T, N, H]. Rows are padded to whole blocks; the padding is unseen."""
     T = query.shape[1]
-    unseen = -T % _unit(mask.pattern)
-    query_marks, key_marks = _marks(mask, T)
-    arrays = flash.heads_first(query, key, value, scale)
-    query, key, value, query_marks, key_marks = (
-        jnp.pad(x, [(0, 0), (0, 0), (0, unseen)] + [(0, 0)] * (x.ndim - 3)) if unseen else x
-        for x in (*arrays, query_marks, key_marks)
+    padded = T + -T % _unit(mask.pattern)
+    arrays = (
+        jnp.pad(x, ((0, 0), (0, 0), (0, padded - T), (0, 0))) for x in flash.heads_first(query, key, value, scale)
     )
-    out = _attend(mask.pattern, query, key, value, query_marks, key_marks, dropout)
+    out = _attend(mask.pattern, *arrays, Context.of(mask, dropout, T, padded))
     return jnp.swapaxes(out[:, :, :T], 1, 2)
 
 
-def _marks(mask, T):
-    """Segments and validity as one pair of int arrays [B or 1, 1, T]: a key is seen if its mark is the query's."""
-    ones = jnp.ones((1, T), jnp.int32)
-    query = ones if mask.query_segments is None else mask.query_segments
-    key = query if mask.key_segments is None else mask.key_segments
-    if mask.key_valid is not None:
-        key = jnp.where(mask.key_valid, key, 0)
-    return jnp.where(query == 0, -1, query)[:, None], key[:, None]
-
-
-def _prepare(piece, T, query_marks, key_marks, dropout):
-    """Visibility [B or 1, 1, batch, rows, keys] of a piece, and its dropout factors or None."""
-    position = jnp.arange(1, T + 1, dtype=jnp.int32)[None, None]  # from 1: a place that no key fills becomes key -1
-    i = (piece.queries(position) - 1)[..., :, None]
-    j = (piece.keys(position) - 1)[..., None, :]
-    visible = (
-        piece.sees(i, j) & (j >= 0) & (piece.queries(query_marks)[..., :, None] == piece.keys(key_marks)[..., None, :])
-    )
-    return visible, None if dropout is None else dropout.scales(i, j)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(pattern, query, key, value, query_marks, key_marks, dropout):
-    return _forward(pattern, query, key, value, query_marks, key_marks, dropout)[0]
+def _attend(pattern, query, key, value, context):
+    return _forward(pattern, query, key, value, context)[0]
 
 
-def _forward(pattern, query, key, value, query_marks, key_marks, dropout):
-    T = query.shape[2]
-    merged = []
-    for layer in _layers(pattern, T):
-        parts = []
-        for piece in layer:
-            visible, drop = _prepare(piece, T, query_marks, key_marks, dropout)
-            part = flash.forward(piece.queries(query), piece.keys(key), piece.keys(value), visible, drop)
-            parts.append(tuple(map(piece.back, part)))
-        merged.append(tuple(jnp.concatenate(columns, axis=2) for columns in zip(*parts, strict=True)))
-    out, lse = flash.merge(merged)
+def _forward(pattern, query, key, value, context):
+    out, lse = flash.merge([part.forward(query, key, value, context) for part in _parts(pattern)])
     out = out.astype(query.dtype)
-    return out, (query, key, value, query_marks, key_marks, dropout, out, lse)
+    return out, (query, key, value, context, out, lse)
 
 
 def _backward(pattern, kept, gradient):
-    query, key, value, query_marks, key_marks, dropout, out, lse = kept
-    T = query.shape[2]
-    delta = flash.delta(gradient, out)
-    totals = None
-    for piece in (piece for layer in _layers(pattern, T) for piece in layer):
-        visible, drop = _prepare(piece, T, query_marks, key_marks, dropout)
-        views = piece.queries, piece.keys, piece.keys
-        rows = (piece.queries(x) for x in (lse, gradient, delta))
-        inputs = (view(x) for view, x in zip(views, (query, key, value), strict=True))
-        *gradients, _ = flash.backward(*inputs, visible, *rows, drop)
-        spread = [_undo(view, query.shape, x) for view, x in zip(views, gradients, strict=True)]
-        totals = spread if totals is None else [total + x for total, x in zip(totals, spread, strict=True)]
-    return (*(total.astype(query.dtype) for total in totals), None, None, None)
-
-
-def _undo(view, shape, gradient):
-    """The gradient of `view`'s argument, of `shape`, given that of its result: every entry goes back where it was."""
-    return jax.linear_transpose(view, jax.ShapeDtypeStruct(shape, gradient.dtype))(gradient)[0]
+    query, key, value, context, out, lse = kept
+    rows = lse, gradient, flash.delta(gradient, out)
+    parts = [part.backward(query, key, value, *rows, context) for part in _parts(pattern)]
+    return *(sum(part).astype(query.dtype) for part in zip(*parts, strict=True)), None
 
 
 _attend.defvjp(_forward, _backward)

@@ -9,7 +9,7 @@ T * S.
 import jax
 import jax.numpy as jnp
 
-from models.attention.path import Path
+from models.attention.path import Path, Request
 from models.patterns import Dense
 
 BANDS = 4
@@ -57,4 +57,9 @@ def _may_be_blind(mask):
     return not (isinstance(mask.pattern, Dense) and mask.features() <= {"causal", "memory", "offset"})
 
 
-PATH = Path("xla", attend, lambda request: None)
+def _wasteful(request: Request) -> bool:
+    """Scores of 2048 x 2048 and more are better not kept between forward and backward: 16 MB a head."""
+    return request.T * request.S > 2048 * 2048
+
+
+PATH = Path("xla", attend, lambda request: None, _wasteful)

@@ -1,0 +1,130 @@
+"""What `auto` picks, and what it says when a path is asked for what it cannot do."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from models.attention import attend, chosen_path
+from models.errors import ModelError
+from models.masks import Mask
+from models.patterns import parse_pattern
+from tests.models.attention.conftest import MASKS, M, T, arrays
+
+
+def chosen(mask, rows=1024, keys=None, platform="cpu", dtype=jnp.bfloat16, **options):
+    query = jax.ShapeDtypeStruct((1, rows, 4, 64), dtype)
+    key = jax.ShapeDtypeStruct((1, keys or rows, 4, 64), dtype)
+    return chosen_path(query, key, mask, platform=platform, **options)
+
+
+@pytest.mark.parametrize(
+    ("expected", "mask", "options"),
+    [
+        ("xla", Mask(causal=True), {}),
+        ("chunked", Mask(causal=True), {"rows": 4096}),
+        ("xla", Mask(causal=True, offset=jnp.array(0)), {"rows": 1, "keys": 4096}),
+        ("sparse", Mask(causal=True, pattern=parse_pattern("strided_32")), {}),
+        ("xla", Mask(pattern=parse_pattern("strided_32")), {}),
+        ("cudnn", Mask(causal=True), {"platform": "gpu"}),
+        ("xla", Mask(causal=True), {"platform": "gpu", "dtype": jnp.float32}),
+        ("xla", Mask(causal=True), {"platform": "gpu", "dropout_rate": 0.1}),
+        ("splash", Mask(causal=True), {"platform": "tpu"}),
+        ("splash", Mask(causal=True, pattern=parse_pattern("local_256")), {"platform": "tpu"}),
+        ("sparse", Mask(causal=True, pattern=parse_pattern("fixed_32_8")), {"platform": "tpu"}),
+        ("xla", Mask(causal=True), {"platform": "tpu", "rows": 1000}),
+    ],
+)
+def test_auto(expected, mask, options):
+    assert chosen(mask, **options) == (expected,)
+
+
+def test_one_choice_for_each_pattern_of_the_heads():
+    assert chosen(Mask(causal=True, pattern=parse_pattern("dense+strided_32"))) == ("xla", "sparse")
+
+
+@pytest.mark.parametrize(
+    ("path", "mask", "reason"),
+    [
+        ("sparse", Mask(causal=True), "because the pattern is dense; use auto or one of: xla, chunked, reference"),
+        ("sparse", Mask(pattern=parse_pattern("strided_8")), "because the attention is not causal"),
+        (
+            "sparse",
+            Mask(causal=True, pattern=parse_pattern("strided_8"), offset=jnp.array(0)),
+            "because it has no offset",
+        ),
+        ("sparse", MASKS["prefix"][0].replace(pattern=parse_pattern("strided_8")), "because it has no prefix"),
+        ("cudnn", Mask(causal=True), "because it runs on GPUs and the platform is cpu"),
+        ("splash", Mask(causal=True), "because it runs on TPUs and the platform is cpu"),
+        ("flash", Mask(causal=True), "unknown; choose from: auto, splash, cudnn, sparse, xla, chunked, reference"),
+    ],
+)
+def test_a_path_refuses_with_a_reason(path, mask, reason):
+    query, key, value, _ = arrays(T + M if mask.offset is not None else T)
+    with pytest.raises(ModelError, match=reason):
+        attend(query, key, value, mask, path=path)
+
+
+def test_a_sparse_pattern_refuses_a_bias():
+    query, key, value, _ = arrays()
+    mask = Mask(causal=True, pattern=parse_pattern("strided_8"))
+    with pytest.raises(ModelError, match="a bias has an entry for every pair"):
+        attend(query, key, value, mask, bias=jnp.zeros((1, 1, T, T)), path="sparse")
+
+
+@pytest.mark.parametrize(
+    ("mask", "options", "reason"),
+    [
+        (Mask(), {"dtype": jnp.float32}, "bfloat16 or float16, not float32"),
+        (Mask(), {"dropout_rate": 0.1}, "it has no dropout"),
+        (Mask(causal=True), {"keys": 2048}, "as many queries as keys"),
+        (Mask(causal=True, query_segments=jnp.ones((1, 1024))), {}, "it has no segments"),
+        (Mask(pattern=parse_pattern("local_8")), {}, "it is dense"),
+    ],
+)
+def test_cudnn_refuses(mask, options, reason):
+    with pytest.raises(ModelError, match=reason):
+        chosen(mask, platform="gpu", path="cudnn", **options)
+
+
+@pytest.mark.parametrize(
+    ("mask", "options", "reason"),
+    [
+        (Mask(causal=True), {"rows": 1000}, "blocks are multiples of 128"),
+        (Mask(causal=True), {"bias": 0}, "it has no bias"),
+        (Mask(causal=True), {"dropout_rate": 0.1}, "it has no dropout"),
+        (Mask(causal=True, prefix=jnp.array([1])), {}, "it has no prefix"),
+        (Mask(pattern=parse_pattern("column_8")), {}, "dense and local patterns alone"),
+    ],
+)
+def test_splash_refuses(mask, options, reason):
+    with pytest.raises(ModelError, match=reason):
+        chosen(mask, platform="tpu", path="splash", **options)
+
+
+@pytest.mark.parametrize("size", [60, 136])
+def test_kernels_refuse_odd_head_sizes(size):
+    array = jax.ShapeDtypeStruct((1, 128, 4, size), jnp.bfloat16)
+    for path, platform in (("cudnn", "gpu"), ("splash", "tpu")):
+        with pytest.raises(ModelError, match=f"a head size of {size}"):
+            chosen_path(array, array, Mask(), path=path, platform=platform)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"groups": 3}, "kv_heads must divide heads"),
+        ({"bias": jnp.zeros((1, 3, T, T))}, "attention bias has shape"),
+        ({"dropout_rate": 1.0}, "at least 0 and below 1"),
+        ({"dropout_rate": 0.1}, "needs dropout_rng"),
+    ],
+)
+def test_arguments_that_cannot_be(change, message):
+    query, key, value, _ = arrays(groups=change.pop("groups", 2))
+    with pytest.raises(ModelError, match=message):
+        attend(query, key, value, Mask(), **change)
+
+
+def test_shapes_that_do_not_fit():
+    query, key, value, _ = arrays()
+    with pytest.raises(ModelError, match=r"needs query \[B, T, N, H\]"):
+        attend(query, key, value[:, :5], Mask())

@@ -1,0 +1,150 @@
+"""Every path equals the oracle, in values and gradients, on every kind of mask that it supports."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models.attention import attend
+from models.attention.kernels import interpreted_splash
+from models.attention.reference import attend as oracle
+from models.masks import Mask
+from models.patterns import Local, parse_pattern
+from tests.models.attention.conftest import MASKS, SPARSE, M, T, arrays, with_gradients
+
+DENSE_PATHS = ("xla", "chunked")
+
+
+def test_the_oracle_is_softmax():
+    """Two queries, two keys, by hand: scores (0, ln 3) give weights (1/4, 3/4); a query alone takes its key's value."""
+    query, key = jnp.array([[[[1.0]], [[1.0]]]]), jnp.array([[[[0.0]], [[np.log(3.0)]]]])
+    value = jnp.array([[[[8.0]], [[4.0]]]])
+    out = attend(query, key, value, Mask(causal=True), path="reference")
+    np.testing.assert_allclose(out[0, :, 0, 0], [8.0, 5.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("path", DENSE_PATHS)
+def test_dense_paths(agree, path, name):
+    mask, keys = MASKS[name]
+    agree(path, mask, arrays(keys))
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (2, 1), (2, 4)])
+@pytest.mark.parametrize("path", DENSE_PATHS)
+def test_bias(agree, path, shape):
+    bias = jnp.asarray(np.random.default_rng(2).normal(size=(*shape, T, T + M)), jnp.float32)
+    agree(path, MASKS["memory"][0], arrays(T + M), bias=bias)
+
+
+@pytest.mark.parametrize("pattern", SPARSE)
+@pytest.mark.parametrize("extra", ["causal", "causal segments"])
+def test_sparse_path(agree, pattern, extra):
+    agree("sparse", MASKS[extra][0].replace(pattern=parse_pattern(pattern)), arrays())
+
+
+@pytest.mark.parametrize("pattern", ["strided_16", "fixed_16_4"])
+def test_sparse_path_with_padded_keys(agree, pattern):
+    valid = jnp.arange(T)[None, :] < jnp.array([[T], [95]])
+    agree("sparse", Mask(causal=True, pattern=parse_pattern(pattern), key_valid=valid), arrays())
+
+
+@pytest.mark.parametrize("length", [1, 33])
+@pytest.mark.parametrize("pattern", ["strided_8", "fixed_8_3"])
+def test_sparse_path_with_rows_that_fill_no_block(agree, pattern, length):
+    agree("sparse", Mask(causal=True, pattern=parse_pattern(pattern)), arrays(length, rows=length))
+
+
+@pytest.mark.parametrize("pattern", ["strided_16+dense", "summary_16_8_by_head"])
+@pytest.mark.parametrize("path", ["auto", "xla"])
+def test_heads_of_several_patterns(agree, path, pattern):
+    agree(
+        path,
+        Mask(causal=True, pattern=parse_pattern(pattern)),
+        arrays(),
+        dropout_rate=0.1,
+        dropout_rng=jax.random.key(3),
+    )
+
+
+@pytest.mark.parametrize(("path", "pattern"), [("xla", "dense"), ("chunked", "dense"), ("sparse", "fixed_16_4")])
+def test_dropout_draws_the_same_bits_on_every_path(agree, path, pattern):
+    mask = Mask(causal=True, pattern=parse_pattern(pattern))
+    agree(path, mask, arrays(), dropout_rate=0.3, dropout_rng=jax.random.key(3))
+
+
+def test_dropout_drops_its_rate_and_keeps_the_mean():
+    identity = jnp.broadcast_to(jnp.eye(64)[None, :, None, :], (4, 64, 4, 64))
+    out = attend(
+        jnp.zeros_like(identity),
+        jnp.zeros_like(identity),
+        identity,
+        Mask(),
+        dropout_rate=0.25,
+        dropout_rng=jax.random.key(0),
+    )
+    dropped = np.asarray(out == 0)  # the output is the weights themselves, 1/64 each before dropout
+    np.testing.assert_allclose(out[~dropped], 1 / 64 / 0.75, rtol=1e-5)
+    # Standard deviation of the mean of n draws is sqrt(3/16/n): 0.0017 of all 65,536, 0.108 of a pair's 16 rows and heads
+    assert abs(dropped.mean() - 0.25) < 0.007
+    assert 0.09 < dropped.mean((0, 2)).std() < 0.13
+
+
+@pytest.mark.parametrize(("path", "pattern"), [("xla", "dense"), ("chunked", "dense"), ("sparse", "fixed_16_4")])
+def test_bfloat16(agree, path, pattern):
+    # 8 bits of mantissa: products of rounded weights and values differ by some 2^-8 of the largest
+    mask = Mask(causal=True, pattern=parse_pattern(pattern))
+    agree(path, mask, arrays(dtype=jnp.bfloat16), tolerance=2e-2)
+
+
+@pytest.mark.parametrize("path", ["reference", *DENSE_PATHS, "sparse"])
+def test_blind_queries_get_zeros_and_give_no_gradient(path):
+    pattern = "local_16" if path == "sparse" else "dense"
+    mask = MASKS["causal segments"][0].replace(pattern=parse_pattern(pattern))
+    out, *gradients = with_gradients(path, mask, *arrays())
+    for array in (out, *gradients):
+        assert (array[0, 140:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [("xla", "dense"), ("chunked", "dense"), *(("sparse", p) for p in SPARSE), ("sparse", "fixed_16_4_by_head")],
+)
+def test_documents_never_leak(path, pattern):
+    """Everything about document 2 changes; bit for bit nothing about document 1 does."""
+    mask = MASKS["causal segments"][0].replace(pattern=parse_pattern(pattern))
+    given = arrays()
+    changed = [x.at[0, 50:140].add(100.0) for x in given]
+    before, after = with_gradients(path, mask, *given), with_gradients(path, mask, *changed)
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a[0, :50], b[0, :50])
+        np.testing.assert_array_equal(a[1], b[1])
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+@pytest.mark.parametrize("path", [*DENSE_PATHS, "sparse"])
+def test_scale(agree, path, scale):
+    agree(path, Mask(causal=True, pattern=Local(16)), arrays(), scale=scale)
+
+
+SPLASHED = {
+    "causal": Mask(causal=True),
+    "segments": Mask(causal=True, query_segments=jnp.array([[1] * 60 + [2] * 50 + [0] * 18, [1] * 128])),
+    "memory": Mask(causal=True, memory=128),
+    "same length": Mask(causal=True, memory=128, pattern=Local(128)),
+    "local": Mask(causal=True, pattern=Local(30)),
+    "bidirectional": Mask(),
+    "bidirectional local": Mask(pattern=Local(30)),
+}
+
+
+@pytest.mark.parametrize("name", SPLASHED)
+def test_splash_attention_interpreted(name):
+    mask = SPLASHED[name]
+    query, key, value, gradient = arrays(128 + mask.memory, rows=128, size=64)
+    results = []
+    for run in (interpreted_splash, oracle):
+        out, pull = jax.vjp(lambda *qkv, run=run: run(*qkv, mask, None, None, 0.125), query, key, value)
+        results.append((out, *pull(gradient)))
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
