@@ -5,14 +5,13 @@ from collections.abc import Iterable
 
 import jax
 from flax import linen as nn
-from rich.console import Console
-from rich.table import Table
 
 import models
 from pretrain import flops, optimizers
 from pretrain.mesh import path_name
 from pretrain.progress import amount
 from pretrain.step import init_params
+from pretrain.tables import show
 
 LOOKED_UP = ("tokens", "positions")  # tables whose rows are picked, not multiplied: not counted by scaling laws
 
@@ -58,13 +57,28 @@ def run(config, format: str) -> None:
     if format == "json":
         print(json.dumps(facts))
         return
-    console = Console(highlight=False)
-    for table in _tables(facts):
-        console.print(table)
-        console.print()
-    console.print(
-        "FLOPs: 2 per multiply-add of matrix products, 3 forward passes per training step, nothing recomputed;\n"
-        "full charges causal dense attention all keys of the row, causal only those a token may see."
+    _show_parameters(facts)
+    _show_flops(facts)
+    rows = [(name, f"{amount(size)}B") for name, size in facts["bytes"].items()]
+    show("training state", ("one replica", "bytes"), rows)
+
+
+def _show_parameters(facts: dict) -> None:
+    rows = [(name, entry["parameters"], f"{amount(entry['bytes'])}B") for name, entry in facts["modules"].items()]
+    rows.append(("all", facts["parameters"], f"{amount(facts['bytes']['parameters'])}B"))
+    rows.append(("all but embeddings", facts["parameters_without_embeddings"], ""))
+    show(facts["name"], ("module", "parameters", "bytes"), rows)
+
+
+def _show_flops(facts: dict) -> None:
+    forward, step = facts["forward_flops_per_token"], facts["flops_per_step"]
+    rows = [(f"a token forward: {part}", forward["full"][part], forward["causal"][part]) for part in forward["full"]]
+    rows.append(("a token of training", facts["flops_per_token"]["full"], facts["flops_per_token"]["causal"]))
+    rows.append((f"a step of {facts['tokens_per_step']:,} tokens", step["full"], step["causal"]))
+    show("FLOPs", ("", "full", "causal"), [(label, amount(full), amount(causal)) for label, full, causal in rows])
+    print(
+        "FLOPs: 2 per multiply-add of matrix products, 3 forward passes per training step, nothing recomputed.\n"
+        "full: causal dense attention is charged all keys of the row; causal: the keys that a token may see."
     )
 
 
@@ -84,33 +98,3 @@ def _modules(leaves: Iterable[tuple[str, jax.ShapeDtypeStruct]]) -> dict[str, di
         entry["parameters"] += leaf.size
         entry["bytes"] += leaf.size * leaf.dtype.itemsize
     return modules
-
-
-def _tables(facts: dict) -> Iterable[Table]:
-    def table(*columns: str) -> Table:
-        made = Table(*columns, box=None, pad_edge=False)
-        for column in made.columns[1:]:
-            column.justify = "right"
-        return made
-
-    modules = table(facts["name"], "parameters", "share", "bytes")
-    for name, entry in facts["modules"].items():
-        share = entry["parameters"] / facts["parameters"]
-        modules.add_row(name, f"{entry['parameters']:,}", f"{share:.1%}", amount(entry["bytes"]) + "B")
-    modules.add_row("all", f"{facts['parameters']:,}", "", amount(facts["bytes"]["parameters"]) + "B")
-    modules.add_row("all but embeddings", f"{facts['parameters_without_embeddings']:,}")
-    yield modules
-
-    costs = table("FLOPs", "full", "causal")
-    full, causal = facts["forward_flops_per_token"]["full"], facts["forward_flops_per_token"]["causal"]
-    for part in full:
-        costs.add_row(f"a token forward: {part}", amount(full[part]), amount(causal[part]))
-    for key, label in (("flops_per_token", "a token of training"), ("flops_per_step", "a step")):
-        costs.add_row(label, amount(facts[key]["full"]), amount(facts[key]["causal"]))
-    costs.add_row("tokens a step", f"{facts['tokens_per_step']:,}")
-    yield costs
-
-    state = table("training state of one replica", "bytes")
-    for name, size in facts["bytes"].items():
-        state.add_row(name, amount(size) + "B")
-    yield state
