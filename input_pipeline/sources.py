@@ -187,48 +187,47 @@ class TensorFlowDataset(Source):
     def make(cls, spec: str, path: str, options: dict) -> "TensorFlowDataset":
         return cls(spec, path, options.get("split", "train"), options.get("field", "text"), options.get("data_dir"))
 
+    @functools.cached_property
     def _builder(self):
         import tensorflow_datasets as tfds
 
-        folder = Path(self.name).expanduser()
-        if folder.is_dir() or self.name.startswith(("/", ".", "~")):
-            try:
-                return tfds.builder_from_directory(folder)
-            except FileNotFoundError:
-                raise DataError(
-                    f"'{self.spec}': {folder} is no prepared TFDS folder; give the one that holds dataset_info.json"
-                ) from None
         try:
-            return tfds.builder(self.name, data_dir=self.data_dir, try_gcs=False)
+            if self.name.startswith(("/", ".", "~")):
+                builder = tfds.builder_from_directory(Path(self.name).expanduser())
+            else:
+                builder = tfds.builder(self.name, data_dir=self.data_dir, try_gcs=False)
         except tfds.core.DatasetNotFoundError:
             raise DataError(f"'{self.spec}': TFDS knows no set '{self.name}'; name one, or give its folder") from None
+        except tfds.core.dataset_info.DatasetInfoFileError:
+            raise DataError(
+                f"'{self.spec}': the folder {self.name} has no dataset_info.json; give one that has"
+            ) from None
+        if not builder.info.splits:
+            raise DataError(
+                f"'{self.spec}' is not prepared in {builder.data_path}; run tfds build {self.name} "
+                "--file_format=array_record"
+            )
+        if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
+            raise DataError(
+                f"'{self.spec}' is in {builder.info.file_format.value} files, which need TensorFlow; prepare it again "
+                "with --file_format=array_record"
+            )
+        return builder
 
     @functools.cached_property
     def _records(self):
         """The split's records, by index."""
-        builder = self._builder()
-        if not builder.info.splits:
-            raise DataError(
-                f"'{self.spec}' is not prepared under {builder.data_path}; run tfds build {self.name} "
-                f"--file_format=array_record"
-            )
         try:
-            return builder.as_data_source(split=self.split)
-        except ValueError as error:
-            choices = ", ".join(builder.info.splits)
-            raise DataError(
-                f"'{self.spec}': split '{self.split}' cannot be read ({error}); it has: {choices}"
-            ) from None
-        except NotImplementedError:
-            raise DataError(
-                f"'{self.spec}' is not in ArrayRecord files; prepare it again with --file_format=array_record"
-            ) from None
+            return self._builder.as_data_source(split=self.split)
+        except ValueError:
+            choices = ", ".join(self._builder.info.splits)
+            raise DataError(f"'{self.spec}' has no split '{self.split}'; choose from: {choices}") from None
 
     def __getstate__(self) -> dict:
-        return {name: value for name, value in self.__dict__.items() if name != "_records"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_builder", "_records")}
 
     def files(self) -> list[File]:
-        folder = Path(self._builder().data_path)
+        folder = Path(self._builder.data_path)
         return [File(path.name, *_size_and_time(path)) for path in sorted(folder.iterdir()) if path.is_file()]
 
     def spans(self, target: int) -> Iterator[Span]:
