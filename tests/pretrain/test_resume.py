@@ -5,97 +5,11 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
-import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-STEPS = 24
-SMALL = {
-    "tokenizer.kind": "bytes",
-    "model.vocab_size": 257,
-    "model.layers": 1,
-    "model.width": 16,
-    "model.heads": 2,
-    "model.ff": 32,
-    "model.dropout_residual": 0.1,  # so that the random state matters too
-    "train.steps": STEPS,
-    "checkpoint.every": 4,
-    "checkpoint.keep": 100,
-    "evaluate.every": 8,
-    "evaluate.batches": 1,
-    "log.every": 1,
-    "log.tensorboard": "false",
-}
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """Some megabytes of text are more than a test needs: this package's own source."""
-    folder = tmp_path_factory.mktemp("text")
-    for path in (ROOT / "pretrain").glob("*.py"):
-        shutil.copy(path, folder)
-    return folder
-
-
-def command(workdir, text, **overrides):
-    keys = SMALL | {"data.train": f"text:{text}/*.py"} | {k.replace("__", "."): v for k, v in overrides.items()}
-    flags = [f"--config.{key}={value}" for key, value in keys.items()]
-    return [
-        sys.executable,
-        "-m",
-        "pretrain",
-        "train",
-        "--config=configs/quickstart.py:tiny",
-        f"--workdir={workdir}",
-        *flags,
-    ]
-
-
-def environment(devices=1):
-    return os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "PYTHONUNBUFFERED": "1"}
-
-
-def train(workdir, text, devices=1, before=(), **overrides):
-    return subprocess.run(
-        [*before, *command(workdir, text, **overrides)],
-        cwd=ROOT,
-        env=environment(devices),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-def leaves(workdir, step=STEPS):
-    """Every leaf of a checkpoint's train state, by path, as written."""
-    folder = Path(workdir) / "checkpoints" / str(step) / "state"
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-        stored = reader.metadata(folder).item_metadata.tree
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), stored)
-        tree = reader.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-
-
-def assert_same_leaves(a, b):
-    assert a.keys() == b.keys()
-    assert len(a) > 30
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, text):
-    """The run that nothing happened to."""
-    workdir = tmp_path_factory.mktemp("whole") / "run"
-    done = train(workdir, text)
-    assert done.returncode == 0, done.stderr
-    return workdir
+from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train
 
 
 @pytest.fixture
