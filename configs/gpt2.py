@@ -8,8 +8,8 @@ Variants: small (124M, the default), medium (355M), large (774M), xl (1,558M); t
 The network and its initialisation are the paper's: pre-norm, residual projections scaled by 1/sqrt(2L), no dropout (the
 released code has none). Batch and context are the paper's too: 512 rows of 1,024 tokens. Its optimiser, learning rates
 and steps were never published; those below are GPT-3's for the same sizes, over 300 billion tokens. WebText was never
-released either: C4's "webtextlike" split, pages that Reddit linked to, stands for it, prepared once by TFDS. The
-tokenizer is GPT-2's own: put its tokenizer.json at tokenizers/gpt2.json.
+released either: C4's "webtextlike", pages that Reddit linked to, stands for it, prepared once by TFDS in ArrayRecord
+files. The tokenizer is GPT-2's own: put its tokenizer.json at tokenizers/gpt2.json.
 
 Cost: 6 x parameters x tokens FLOPs, attention aside. small: 2.2e20, two days on 8 A100 at half their peak; xl: 2.8e21,
 26 days. Where the batch does not fit, raise train.accumulate.

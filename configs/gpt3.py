@@ -13,8 +13,8 @@ alternation is one line: config.model.attention = ("dense", "local_256").
 Batch, learning rate, warm-up (375 million tokens) and decay (to a tenth over 260 billion of 300 billion tokens) are the
 paper's, rounded to whole batches; its gradual growth of the batch over the first 4 to 12 billion tokens is left out.
 Documents are joined and cut without a mask between them, as in the paper. Its data are not public: C4 stands for
-Common Crawl, C4's "webtextlike" for WebText2, PG-19 for the two sets of books, in the paper's proportions. The
-tokenizer is GPT-2's: put its tokenizer.json at tokenizers/gpt2.json.
+Common Crawl, C4's "webtextlike" for WebText2, PG-19 for the two sets of books, in the paper's proportions, each
+prepared once by TFDS in ArrayRecord files. The tokenizer is GPT-2's: put its tokenizer.json at tokenizers/gpt2.json.
 
 Cost: about 6 x parameters x 300e9 FLOPs: small 2.3e20 (2.6 petaflop/s-days), 175b 3.1e23 (3,640 petaflop/s-days).
 
@@ -52,7 +52,7 @@ def get_config(variant=""):
     )  # ("dense", "local_256") alternates as the paper does, with a band of our choice
     config.tokenizer.update(kind="huggingface", path="tokenizers/gpt2.json", vocab_size=50_257)
     config.data.update(
-        train="tfds:c4/en?split=train + tfds:c4/webtextlike?split=train + tfds:pg19?split=train"
+        train="tfds:c4/en?split=train + tfds:c4/webtextlike?split=train + tfds:pg19?split=train&field=book_text"
         " + tfds:wikipedia/20230601.en?split=train",
         weights=(0.60, 0.22, 0.16, 0.03),  # as printed; they sum to 1.01 there too
         validation="tfds:c4/en?split=validation",

@@ -4,11 +4,13 @@
 
 Variant: causal (the default).
 
-A decoder of 50,396,360 parameters: 16 layers, 410 wide, 10 heads of 41, ReLU, 256 positions, dropout 0.1, BERT's cased
-vocabulary (put bert-base-cased's tokenizer.json at tokenizers/bert-base-cased.json), trained on WikiText-103. Its block
-is unusual: the normalised value becomes the residual stream (`placement="replace"`), and no norm follows the last
-layer. The tutorial's code also draws the norms' gains from N(0, 0.02), because one loop initialises every module alike;
-here they start at 1. `--config.model.positions=sinusoid` is the tutorial's other choice of positions.
+A decoder of 50,396,360 parameters: 16 layers, 410 wide, 10 heads of 41, ReLU, 256 positions, dropout 0.1. Its block is
+unusual: the normalised value becomes the residual stream (`placement="replace"`), and no norm follows the last layer.
+The tutorial's code also draws the norms' gains from N(0, 0.02), because one loop initialises every module alike; here
+they start at 1. `--config.model.positions=sinusoid` is the tutorial's other choice of positions.
+
+Data: WikiText-103 (wiki.train.tokens and its two companions) unpacked in data/wikitext-103, each line a document, and
+BERT's cased vocabulary: put bert-base-cased's tokenizer.json at tokenizers/bert-base-cased.json.
 
 Cost: 50 epochs, about 6 billion tokens, took 15 hours on 8 V100. Of the 64 rows of an update each of 8 parts holds 8;
 clipping acts on their sum (the tutorial's code clips at every part).
@@ -46,9 +48,9 @@ def get_config(variant=""):
     )
     config.tokenizer.update(kind="huggingface", path="tokenizers/bert-base-cased.json", vocab_size=28_996)
     config.data.update(
-        train="tfds:huggingface:wikitext/wikitext-103-v1?split=train",
-        validation="tfds:huggingface:wikitext/wikitext-103-v1?split=validation",
-        test="tfds:huggingface:wikitext/wikitext-103-v1?split=test",
+        train="text:data/wikitext-103/wiki.train.tokens?document=line",
+        validation="text:data/wikitext-103/wiki.valid.tokens?document=line",
+        test="text:data/wikitext-103/wiki.test.tokens?document=line",
         layout="concat",
         length=256,
     )

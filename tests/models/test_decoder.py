@@ -158,6 +158,8 @@ def test_a_row_longer_than_the_context_is_refused(small):
         model.apply(params, jnp.zeros((1, 9), jnp.int32))
     with pytest.raises(models.ModelError, match="cache of 9 tokens exceeds context=8"):
         model.init_cache(1, 9)
+    with pytest.raises(models.ModelError, match="5 tokens do not fit a cache of 4"):
+        model.apply(params, jnp.zeros((1, 5), jnp.int32), cache=model.init_cache(1, 4))
 
 
 def test_patterns_take_turns_over_the_depth(small):
