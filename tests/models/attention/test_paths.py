@@ -85,7 +85,7 @@ def test_dropout_drops_its_rate_and_keeps_the_mean():
     )
     dropped = np.asarray(out == 0)  # the output is the weights themselves, 1/64 each before dropout
     np.testing.assert_allclose(out[~dropped], 1 / 64 / 0.75, rtol=1e-5)
-    # Standard deviation of the mean of n draws is sqrt(3/16/n): 0.0017 of all 65,536, 0.108 of a pair's 16 rows and heads
+    # The mean of n draws has a standard deviation of sqrt(3/16/n): 0.0017 of all 65,536, 0.108 of the 16 of one pair
     assert abs(dropped.mean() - 0.25) < 0.007
     assert 0.09 < dropped.mean((0, 2)).std() < 0.13
 
