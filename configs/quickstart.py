@@ -16,7 +16,7 @@ def get_config(variant: str = "default"):
         raise common.variant_error("quickstart", variant, VARIANTS)
     config = common.base()
     config.name = "quickstart"
-    config.tokenizer.update(vocab_size=4096, pieces="phrases", train_bytes=6_000_000)
+    config.tokenizer.update(algorithm="bpe", pieces="phrases", vocab_size=4096, train_bytes=3_000_000)
     config.data.update(train="stdlib", holdout=0.05, layout="concat", length=256)
     config.model.update(
         vocab_size=4096,

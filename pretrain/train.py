@@ -50,6 +50,7 @@ class Loop:
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, open_null() if quiet else None)
         self.rates = Rates(self.config)
         self.validated = {}
+        self.rewinds, self.farthest = 0, 0  # rewinds since the run last got beyond its farthest update
 
     def restore(self, say):
         """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
@@ -119,7 +120,7 @@ class Loop:
                 f"({bad} in a row, {int(values['bad_total'])} in all)"
             )
             if bad >= self.config.train.max_bad_steps:
-                self.stop_bad(step, position, bad)
+                self.stop_bad(position - 1, bad)
         if step % self.config.log.every == 0 or step == self.config.train.steps:
             row = {
                 "loss": values["nll"] / max(values["tokens"], 1.0),
@@ -132,18 +133,21 @@ class Loop:
             self.progress.update(step, row | self.rates.read(self.ledger))
         return position - 1 if bad else None
 
-    def stop_bad(self, step: int, position: int, bad: int):
+    def stop_bad(self, position: int, count: int):
         self.save(wait=True)
         raise UserError(
-            f"{bad} updates in a row had a loss or gradient that is not finite (data positions {position - bad} to "
-            f"{position - 1}); "
-            f"the parameters from before them are saved as checkpoint {self.step}; lower config.schedule.peak, or set "
-            "config.train.on_bad_step=rewind"
+            f"{count} updates in a row had a loss or gradient that is not finite, the last with the batch at data position "
+            f"{position}; the parameters from before them are saved as checkpoint {self.step}; lower config.schedule.peak, "
+            "or look at that data"
         )
 
     def rewind(self, feed, bad_position: int):
         """Back to the last checkpoint, and past the batch that broke the update."""
         feed.close()
+        self.rewinds = self.rewinds + 1 if self.step <= self.farthest else 1
+        self.farthest = max(self.farthest, self.step)
+        if self.rewinds >= self.config.train.max_bad_steps:
+            self.stop_bad(bad_position, self.rewinds)
         self.checkpoints.wait()
         self.state, self.step, _ = self.restore(self.progress.note)
         self.position = bad_position + 1

@@ -1,0 +1,109 @@
+"""A user's mistake gets one sentence with the remedy, exit code 2, and no traceback; every one here is made."""
+
+import pytest
+from runs import SMALL, train
+
+from pretrain.main import main
+
+CONFIG = "--config=configs/quickstart.py:tiny"
+
+
+@pytest.fixture
+def run(capsys, tmp_path, text, monkeypatch):
+    """Runs a command in this process and returns its one sentence."""
+    monkeypatch.setenv("LONGHAUL_CACHE", "")
+
+    def run(*arguments):
+        code = main([a.replace("WORKDIR", str(tmp_path / "run")).replace("TEXT", str(text)) for a in arguments])
+        message = capsys.readouterr().err.strip().splitlines()[-1]
+        assert code == 2, message
+        assert message.startswith("pretrain: ")
+        assert "Traceback" not in message
+        return message
+
+    return run
+
+
+def small(**changes):
+    """The flags of a small run, with changes."""
+    keys = SMALL | {"data.train": "text:TEXT/*.py"} | {k.replace("__", "."): v for k, v in changes.items()}
+    return ["train", CONFIG, "--workdir=WORKDIR", *(f"--config.{k}={v}" for k, v in keys.items())]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], "no command 'trian', did you mean 'train'"),
+        (["train", "--wrkdir=x"], "no flag --wrkdir, did you mean 'workdir'"),
+        (["train", "stray"], "'stray' is not a flag"),
+        (["evaluate", "--workdir=x", "--format=xml"], "see `pretrain evaluate --help`"),
+        (["evaluate"], "--workdir is missing"),
+        (["evaluate", "--workdir=x", CONFIG], "leave --config out"),
+        (["describe", "--config=configs/gpt5.py"], "did you mean 'configs/gpt3.py'"),
+        (["describe", "--config=configs/gpt2.py:huge"], "choose one of: large, medium, small, xl"),
+        (["describe", "--config=configs/common.py:x"], "common.py"),
+        (["describe", CONFIG, "--config.train.stps=3"], "no config key config.train.stps, did you mean 'steps'"),
+        (["describe", CONFIG, "--config.trian.steps=3"], "did you mean 'train'"),
+        (["describe", CONFIG, "--config.train=3"], "is a section; set one of its keys"),
+        (["describe", CONFIG, "--config.train.steps=many"], "which is not an int; write for example 100"),
+        (["describe", CONFIG, "--config.schedule.peak=big"], "which is not a float"),
+        (["describe", CONFIG, "--config.model.scan=maybe"], "write true or false"),
+        (["describe", CONFIG, "--config.model.attention=3"], "which is not a tuple"),
+        (["describe", CONFIG, "--config.train.steps"], "lacks a value"),
+        (["describe", CONFIG, "--config.model.heads=3"], "heads"),
+        (["describe", CONFIG, "--config.optimizer.name=adam"], "did you mean 'adamw'"),
+    ],
+)
+def test_command_line_and_config(run, arguments, words):
+    assert words in run(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train__steps": 0}, "config.train.steps = 0; it must be at least 1"),
+        ({"train__batch_size": 6}, "does not divide over the 8 devices"),
+        ({"train__accumulate": 3}, "does not divide into config.train.accumulate = 3"),
+        ({"data__length": 128}, "longer than the model's config.model.context = 64"),
+        ({"model__vocab_size": 100}, "smaller than the tokenizer's 257 entries"),
+        ({"mesh__data": 3}, "needs 3 devices and there are 8"),
+        ({"mesh__data": 0}, "give each axis a positive size"),
+        ({"mesh__data": 1, "mesh__tensor": 8}, "which the 8 devices of mesh axis tensor do not divide"),
+        ({"mesh__rules": "(('batch', 'data'),)"}, "which config.mesh.rules does not map"),
+        ({"mesh__rules": "(('batch', 'daata'),)"}, "did you mean 'data'"),
+        ({"mesh__rules": "(('batch', 'data'), ('batch', None))"}, "twice"),
+        ({"train__backend": "pjit"}, "config.train.backend is 'pjit'"),
+        ({"train__backend": "pmap", "mesh__fsdp": 2}, "exclude each other"),
+        ({"train__on_bad_step": "ignore"}, "choose one of: skip, rewind"),
+        ({"data__train": "text:/nowhere/*.txt"}, "/nowhere/*.txt"),
+        ({"tokenizer__kind": "words"}, "tokenizer"),
+        ({"model__layers": 0}, "layers"),
+    ],
+)
+def test_configs_that_cannot_be_trained(run, changes, words):
+    assert words in run(*small(**changes))
+
+
+def test_a_work_folder_of_another_config_names_the_keys(run, whole, text):
+    message = run(*small(schedule__peak=0.5), f"--workdir={whole}")
+    assert "schedule.peak (0.003 there, 0.5 here)" in message
+
+
+def test_restoring_what_is_not_there(run, whole, tmp_path):
+    assert "is not a work folder" in run("evaluate", f"--workdir={tmp_path}")
+    assert "there is no checkpoint of step 7" in run("evaluate", f"--workdir={whole}", "--step=7")
+    assert "longer than the model's 64 positions" in run("evaluate", f"--workdir={whole}", "--length=100")
+    assert "between 1 and the window's 64" in run("evaluate", f"--workdir={whole}", "--stride=65")
+    assert "needs the whole split" in run("evaluate", f"--workdir={whole}", "--batches=1", "--word_level")
+    assert "split" in run("evaluate", f"--workdir={whole}", "--split=holdout")
+
+
+def test_prompts_that_do_not_fit(run, whole):
+    assert "context" in run("generate", f"--workdir={whole}", f"--prompt={'x' * 100}", "--max_tokens=1")
+    assert "cannot be read" in run("generate", f"--workdir={whole}", "--prompt_file=/nowhere")
+
+
+def test_the_real_program_shows_no_traceback(text, tmp_path):
+    done = train(tmp_path / "run", text, train__stepz=3)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "pretrain: there is no config key config.train.stepz, did you mean 'steps'?"
