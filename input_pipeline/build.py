@@ -17,14 +17,14 @@ import numpy as np
 from input_pipeline import tokenizer_folder
 from input_pipeline.errors import DataError
 from input_pipeline.files import locked, read_json, remove_partial, replaced, write_json, written_under
-from input_pipeline.holdout import SPLITS, held_out
 from input_pipeline.readers import Span
 from input_pipeline.sources import File, Source
-from input_pipeline.store import FORMAT, MANIFEST, NOTHING, Counts, Store, part_file, token_dtype
+from input_pipeline.store import FORMAT, MANIFEST, NOTHING, SPLITS, Counts, Store, part_file, token_dtype
 from input_pipeline.tokenizer import Tokenizer
 
 PART_BYTES = 1 << 20  # least size of a part
 PARTS = 512  # about as many parts at most: what a killed build loses, against files to open
+BATCH = 1 << 18  # characters that go to the tokenizer at once
 FLUSH = 1 << 20  # tokens held before they are written
 
 
@@ -162,26 +162,31 @@ def encode_part(job: Job) -> dict:
     digest = hashlib.blake2b(digest_size=16)
     with ExitStack() as stack:
         writers = [stack.enter_context(_writer(job, split, tokenizer)) for split in SPLITS]
-        for key, texts in _documents(job.source, job.spans, digest):
-            writers[held_out(key, job.holdout)].add(texts)
-    record = {"digest": digest.hexdigest(), "splits": {w.split: list(w.total) for w in writers}}
+        for places, texts in _batches(job.source, job.spans):
+            data = [text.encode("utf-8") for text in texts]
+            digest.update(b"\0".join(data))
+            for place, text, raw, ids in zip(places, texts, data, tokenizer.encode_all(texts), strict=True):
+                if place is not None:
+                    writer = writers[place < job.holdout]
+                writer.add(place is not None, text, len(raw), ids)
+    record = {"digest": digest.hexdigest(), "splits": {writer.split: list(writer.total) for writer in writers}}
     write_json(_record(job), record)
     return record
 
 
-def _documents(source: Source, spans: Iterable[Span], digest) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
-    """(key, chunks as text and as bytes) of each document; `digest` takes in all that is read."""
-
-    def read(chunks):
-        for text in chunks:
-            data = text.encode("utf-8")
-            digest.update(data)
-            yield text, data
-
+def _batches(source: Source, spans: Iterable[Span]) -> Iterator[tuple[list[float | None], list[str]]]:
+    """(places, texts) of documents' chunks, some at a time; no place where a chunk goes on with a document."""
+    places, texts, size = [], [], 0
     for span in spans:
-        for key, chunks in source.documents(span):
-            digest.update(key.encode("utf-8", "surrogateescape"))
-            yield key, read(chunks)
+        for place, chunks in source.documents(span):
+            for text in chunks:
+                places.append(place)
+                texts.append(text)
+                place, size = None, size + len(text)
+                if size > BATCH:
+                    yield places, texts
+                    places, texts, size = [], [], 0
+    yield places, texts
 
 
 @contextmanager
@@ -192,7 +197,7 @@ def _writer(job: Job, split: str, tokenizer: Tokenizer) -> Iterator["_Writer"]:
         files = [stack.enter_context(open(stack.enter_context(replaced(path)), "wb")) for path in paths]
         writer = _Writer(split, tokenizer, *files)
         yield writer
-        writer.flush()
+        writer.flush(last=True)
 
 
 class _Writer:
@@ -200,41 +205,37 @@ class _Writer:
 
     def __init__(self, split: str, tokenizer: Tokenizer, tokens: BinaryIO, documents: BinaryIO):
         self.split, self.total = split, NOTHING
-        self._encode, self._end = tokenizer.encode, np.array([tokenizer.end_id], np.int32)
-        self._dtype = token_dtype(tokenizer.vocab_size)
+        self._end, self._dtype = np.array([tokenizer.end_id], np.int32), token_dtype(tokenizer.vocab_size)
         self._tokens, self._documents = tokens, documents
-        self._ids, self._sizes, self._waiting = [], [], 0
+        self._ids, self._waiting = [], 0
+        self._sizes, self._broken = [], False  # of documents; whether the last one's text so far ends within a word
 
-    def add(self, texts: Iterable[tuple[str, bytes]]) -> None:
-        """Adds a document, unless it is empty."""
-        tokens, size, words, space = 0, 0, 0, True
-        for text, data in texts:
-            if not size:
-                self._hold(self._end)
-                tokens = 1
-            ids = self._encode(text)
-            self._hold(ids)
-            tokens, size = tokens + len(ids), size + len(data)
-            # a word that a chunk's end cuts in two counts once
-            words += len(text.split()) - (not space and not text[0].isspace())
-            space = text[-1].isspace()
-        if size:
-            self._sizes.append((tokens, size, words))
-
-    def _hold(self, ids: np.ndarray) -> None:
+    def add(self, begins: bool, text: str, size: int, ids: np.ndarray) -> None:
+        """Adds the next chunk of a document: its text, bytes and ids."""
+        words = len(text.split())
+        if begins:
+            self._ids.append(self._end)
+            self._sizes.append((1 + len(ids), size, words))
+        else:
+            words -= self._broken and not text[0].isspace()
+            tokens_before, size_before, words_before = self._sizes[-1]
+            self._sizes[-1] = (tokens_before + len(ids), size_before + size, words_before + words)
+        self._broken = not text[-1].isspace()
         self._ids.append(ids)
         self._waiting += len(ids)
         if self._waiting > FLUSH:
-            self.flush()
+            self.flush(last=False)
 
-    def flush(self) -> None:
+    def flush(self, last: bool) -> None:
+        """Writes what is gathered; of the documents all but the last, which may go on."""
         if self._ids:
             self._tokens.write(np.concatenate(self._ids).astype(self._dtype).data)
-        if self._sizes:
-            sizes = np.array(self._sizes, "<i8")
+        done = len(self._sizes) - (not last)
+        if done > 0:
+            sizes = np.array(self._sizes[:done], "<i8")
             self._documents.write(sizes.data)
-            self.total += Counts(len(sizes), *map(int, sizes.sum(axis=0)))
-        self._ids, self._sizes, self._waiting = [], [], 0
+            self.total += Counts(done, *map(int, sizes.sum(axis=0)))
+        self._ids, self._waiting, self._sizes = [], 0, self._sizes[done:]
 
 
 def _check_unchanged(source: Source, store: Store, report) -> None:
@@ -265,9 +266,8 @@ def _check_unchanged(source: Source, store: Store, report) -> None:
         if names <= now.keys() - touched:  # names of TFDS spans are no files
             continue
         digest = hashlib.blake2b(digest_size=16)
-        for _, chunks in _documents(source, spans, digest):
-            for _ in chunks:
-                pass
+        for _, texts in _batches(source, spans):
+            digest.update(b"\0".join(text.encode("utf-8") for text in texts))
         if digest.hexdigest() != record["digest"]:
             raise _changed(source, store, " or ".join(sorted(names & touched or touched)), "has other content")
     with locked(store.folder / "lock", lambda: None):

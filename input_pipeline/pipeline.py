@@ -15,15 +15,12 @@ from input_pipeline import build, loader, packing, sources, tokenizer_folder
 from input_pipeline.errors import DataError
 from input_pipeline.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
 from input_pipeline.features import LAYOUTS
-from input_pipeline.holdout import SPLITS, held_out
 from input_pipeline.order import mixing_weights
 from input_pipeline.rows import Packed, Windows
 from input_pipeline.sources import Source
-from input_pipeline.store import Store, Stream
+from input_pipeline.store import HELD, KEPT, Store, Stream
 from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.training import Examples, Lanes
-
-KEPT, HELD = SPLITS
 
 
 @dataclass(frozen=True)
@@ -138,8 +135,8 @@ class Corpus:
         pieces = []
         for part in self._splits[split]:
             for span in part.source.spans(1 << 30):
-                for key, chunks in part.source.documents(span):
-                    if held_out(key, part.holdout) == (part.split == HELD):
+                for place, chunks in part.source.documents(span):
+                    if (place < part.holdout) == (part.split == HELD):
                         pieces += [text.encode("utf-8") for text in chunks]
         return b"".join(pieces)
 

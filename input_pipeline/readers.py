@@ -1,8 +1,8 @@
 """From files to documents: decompression, decoding and cutting, in bounded memory.
 
-A document is a key and its text in chunks of about a million characters, to be read once and in order.
-The key is stable: the file's name where a file is a document, else a hash of the content, so that equal
-lines are on the same side of the held-out split.
+A document is its text, in chunks of at most a million characters to be read once and in order, and its place: a
+hash from 0 to 1 of the file's name where a file is a document, else of the text, so that equal lines share a place.
+Those below `data.holdout` are held out: the same documents everywhere, always.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ COMPRESSED = (".gz", ".zst")  # these can only be read from the beginning
 
 
 class Document(NamedTuple):
-    """A stable key and the text, in chunks."""
+    """A hash that is uniform from 0 to 1, and the text, in chunks."""
 
-    key: str
+    place: float
     chunks: Iterable[str]
 
 
@@ -39,8 +39,9 @@ class Span(NamedTuple):
     size: int  # bytes, roughly: what the work is divided by
 
 
-def content_key(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+def place(name: bytes) -> float:
+    """Hash of a name or a text, uniform from 0 to 1."""
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) / 2**64
 
 
 @contextlib.contextmanager
@@ -98,9 +99,14 @@ def _last_line_start(text: str, limit: int) -> int:
     return max(newline, 0)
 
 
+def of_text(place: float, text: str) -> Document:
+    """A document that is in memory."""
+    return Document(place, chunks([text]) if len(text) > CHUNK else (text,) * bool(text))
+
+
 def whole_file(span: Span) -> Iterator[Document]:
     """The span as one document, decoded as it is read."""
-    yield Document(span.name, chunks(_decoded(span)))
+    yield Document(place(os.fsencode(span.name)), chunks(_decoded(span)))
 
 
 def _decoded(span: Span) -> Iterator[str]:
@@ -179,7 +185,7 @@ def _document(path: str, offset: int, data: bytes) -> Document:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise undecodable(path, offset + error.start, error.reason) from None
-    return Document(content_key(text), chunks([text]))
+    return of_text(place(data), text)
 
 
 def json_documents(span: Span, field: str) -> Iterator[Document]:
@@ -209,6 +215,6 @@ def text_document(record: object, field: str, where: str) -> Document:
         text = value.decode("utf-8") if isinstance(value, bytes) else value
         if not isinstance(text, str):
             raise DataError(f"{where} holds {type(value).__name__} at '{field}', not text; name another: ?field=NAME")
-        return Document(content_key(text), chunks([text]))
+        return of_text(place(text.encode("utf-8")), text)
     except UnicodeError as error:
         raise DataError(f"{where} holds text at '{field}' that is not UTF-8 ({error}); repair or drop it") from None

@@ -169,8 +169,7 @@ class StandardLibrary(Source):
             text = Path(span.path).read_bytes().decode("utf-8")
         except UnicodeDecodeError:  # a few files are in other encodings on purpose
             return
-        if text:
-            yield Document(span.name, readers.chunks([text]))
+        yield readers.of_text(readers.place(span.name.encode("utf-8")), text)
 
 
 @dataclass(frozen=True)

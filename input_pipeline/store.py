@@ -26,6 +26,7 @@ import numpy as np
 from input_pipeline.files import read_json
 
 FORMAT = 1
+SPLITS = KEPT, HELD = "kept", "held"
 MANIFEST = "store.json"
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from input_pipeline import huggingface_tokenizer, sentencepiece_tokenizer
 from input_pipeline.errors import DataError
 from input_pipeline.files import locked, read_json, remove_partial, replaced, write_json, written_under
-from input_pipeline.holdout import held_out
 from input_pipeline.sources import Source
 from input_pipeline.tokenizer import Bytes, Tokenizer
 
@@ -103,7 +102,7 @@ def sample(sources: Sequence[Source], budget: int, holdout: float) -> Iterator[s
     random.Random(0).shuffle(spans)
     for source, span in spans:
         for document in source.documents(span):
-            if held_out(document.key, holdout):
+            if document.place < holdout:
                 continue
             for text in document.chunks:
                 if budget <= 0:

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from input_pipeline import sources
+from input_pipeline import readers, sources
 from input_pipeline.errors import DataError
 
 
@@ -60,7 +60,7 @@ def test_the_standard_library_without_tests_and_foreign_packages():
     assert not [name for name in names if {"test", "tests", "site-packages"} & set(name.split("/"))]
     (span,) = [span for span in source.spans(1) if span.name == "json/decoder.py"]
     (document,) = source.documents(span)
-    assert document.key == "json/decoder.py"
+    assert document.place == readers.place(b"json/decoder.py")
     with open(os.path.join(os.path.dirname(os.__file__), "json/decoder.py"), encoding="utf-8", newline="") as file:
         assert "".join(document.chunks) == file.read()
 
@@ -70,7 +70,7 @@ def test_the_standard_library_skips_files_in_other_encodings(tmp_path, monkeypat
     (tmp_path / "bad.py").write_bytes(b"# \xe9")
     monkeypatch.setattr(sources.sysconfig, "get_path", lambda name: str(tmp_path))
     source = only("stdlib")
-    assert [d.key for span in source.spans(1) for d in source.documents(span)] == ["good.py"]
+    assert ["".join(d.chunks) for span in source.spans(1) for d in source.documents(span)] == ["x = 1"]
 
 
 def test_sources_travel_to_other_processes(write):

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from configs import common
-from input_pipeline import build, sources, store
+from input_pipeline import build, readers, sources, store
 from input_pipeline.errors import DataError
 from input_pipeline.files import written_under
-from input_pipeline.holdout import held_out
 
 END = 256  # of the byte tokenizer
 
@@ -81,10 +80,10 @@ def test_processes_build_the_same_store(prepare, words, monkeypatch, tmp_path):
 def test_held_out_documents_are_those_whose_name_hashes_low(prepare, words):
     corpus = prepare(words(60), holdout=0.3)
     (source,) = (part.source for part in corpus._splits["train"])
-    every = [(d.key, "".join(d.chunks).encode()) for span in source.spans(1) for d in source.documents(span)]
-    held = [text for key, text in every if held_out(key, 0.3)]
+    every = [(span.name, "".join(d.chunks).encode()) for span in source.spans(1) for d in source.documents(span)]
+    held = [text for name, text in every if readers.place(name.encode()) < 0.3]
     assert split_texts(corpus, "validation") == held and 5 < len(held) < 30
-    assert split_texts(corpus, "train") == [text for key, text in every if not held_out(key, 0.3)]
+    assert split_texts(corpus, "train") == [text for _, text in every if text not in held]
     assert corpus.raw_bytes("validation") == b"".join(held)
 
 
@@ -96,8 +95,6 @@ def test_equal_lines_are_on_one_side(prepare, write):
 
 
 def test_a_document_is_encoded_in_chunks_of_bounded_size(prepare, write, monkeypatch):
-    from input_pipeline import readers
-
     monkeypatch.setattr(readers, "CHUNK", 50)
     monkeypatch.setattr(readers.chunks, "__defaults__", (50,))
     text = "word " * 200 + "x" * 120 + " end\n" * 3
