@@ -56,13 +56,49 @@ def decoder() -> ConfigDict:
     )
 
 
+def transformer_xl() -> ConfigDict:
+    """Transformer-XL: the fields of `models.TransformerXL`, splatted into it unchanged."""
+    return ConfigDict(
+        dict(
+            vocab_size=204,  # words, most frequent first where there are cutoffs
+            context=8192,  # longest text that `generate` writes, prompt included
+            cutoffs=(),  # first words of the clusters after the first, for adaptive embedding and softmax
+            embed=0,  # width of the first cluster's word vectors; 0 means `width`
+            divisor=1,  # each cluster's word vectors are so many times narrower than those of the one before
+            project_always=False,  # project word vectors even where they have the model's width already
+            tied_words=True,  # the output's word vectors are the input's
+            shared_projections="tails",  # projections that the output shares with the input: all, tails or none
+            layers=12,  # number of blocks
+            width=512,  # D, size of the residual stream
+            heads=8,  # N, attention heads
+            head_size=0,  # H, size of one head; 0 means width / heads
+            ff=2048,  # F, hidden size of the feed-forward block
+            memory=512,  # M, hidden states of earlier segments that a layer looks back at
+            clamp=0,  # distances beyond this count as this; 0 means never
+            same_length=False,  # every query sees exactly M keys, its own included; evaluation has it
+            shared_biases=True,  # all layers share the two attention biases u and v
+            activation="relu",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu
+            norm_epsilon=1e-5,  # added to the variance
+            attention_path="auto",  # implementation: auto, reference, xla, chunked
+            dropout=0.1,  # rate on embeddings, distances, branches, feed-forward hidden layer, last hidden states
+            dropout_attention=0.0,  # rate on attention probabilities
+            init_std=0.02,  # standard deviation of matrices, word vectors, u and v at the start
+            projection_init_std=0.01,  # the same of the projections of narrow word vectors
+            dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
+            param_dtype="float32",  # storage of parameters
+            scan=True,  # compile one layer and scan it; the checkpoint is the same either way
+            remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+        )
+    )
+
+
 def base() -> ConfigDict:
     """Every key with its default."""
     return ConfigDict(
         dict(
             name="base",  # name of the recipe, shown in reports
             seed=0,  # the one seed: initial parameters, dropout, and the order of the data
-            architecture="decoder",  # which model `model` describes: decoder
+            architecture="decoder",  # which model `model` describes: decoder, transformer_xl
             model=decoder(),
             tokenizer=dict(
                 kind="sentencepiece",  # sentencepiece, bytes, or huggingface (needs the extra `hf`)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from flax import linen as nn
 
+from models.adaptive import SHARING, check_clusters
 from models.attention import PATHS
 from models.decoder import Decoder
 from models.embeddings import POSITIONS
@@ -14,6 +15,7 @@ from models.layers import ACTIVATIONS, GATED, NORMS
 from models.patterns import parse_pattern, per_head
 from models.stack import REMAT
 from models.transformer import PLACEMENTS
+from models.transformer_xl import TransformerXL
 
 
 def build(architecture: str, fields: Mapping) -> nn.Module:
@@ -56,6 +58,33 @@ def _check_decoder(fields: Mapping):
         _choice(name, fields[name], ("float32", "bfloat16", "float16"))
     _check_heads(fields)
     _check_patterns(fields)
+
+
+def _check_transformer_xl(fields: Mapping):
+    for name in ("vocab_size", "context", "divisor", "layers", "width", "heads", "ff", "memory"):
+        _whole(name, fields[name], at_least=1)
+    for name in ("embed", "head_size", "clamp"):
+        _whole(name, fields[name], at_least=0)
+    for name in ("dropout", "dropout_attention"):
+        if not 0.0 <= fields[name] < 1.0:
+            raise ModelError(f"model.{name} is {fields[name]}; a dropout rate is at least 0 and below 1")
+    for name in ("init_std", "projection_init_std", "norm_epsilon"):
+        if fields[name] < 0:
+            raise ModelError(f"model.{name} is {fields[name]}; it must be at least 0")
+    if fields["width"] % 2:
+        raise ModelError(f"model.width is {fields['width']}; distances pair sine and cosine, so make it even")
+    if not fields["head_size"] and fields["width"] % fields["heads"]:
+        raise ModelError(
+            f"model.heads is {fields['heads']}, which does not divide model.width={fields['width']}; "
+            f"use a divisor of {fields['width']} or set model.head_size"
+        )
+    check_clusters(**{name: fields[name] for name in ("vocab_size", "cutoffs", "width", "embed", "divisor")})
+    _choice("shared_projections", fields["shared_projections"], SHARING)
+    _choice("activation", fields["activation"], ACTIVATIONS)
+    _choice("attention_path", fields["attention_path"], ("auto", *PATHS))
+    _choice("remat", fields["remat"], REMAT)
+    for name in ("dtype", "param_dtype"):
+        _choice(name, fields[name], ("float32", "bfloat16", "float16"))
 
 
 def _check_heads(fields: Mapping):
@@ -101,4 +130,7 @@ def _choice(name: str, value, choices, where="model."):
         raise ModelError(f"{where}{name} is '{value}', which is unknown; choose from: {', '.join(choices)}")
 
 
-_ARCHITECTURES = {"decoder": (Decoder, _check_decoder)}
+_ARCHITECTURES = {
+    "decoder": (Decoder, _check_decoder),
+    "transformer_xl": (TransformerXL, _check_transformer_xl),
+}
