@@ -1,5 +1,6 @@
 """Building a token store: parts in parallel, each written whole or not at all, so that a killed build goes on."""
 
+import contextlib
 import functools
 import hashlib
 import multiprocessing
@@ -8,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -34,7 +36,8 @@ class Job(NamedTuple):
     source: Source
     spans: tuple[Span, ...]
     number: int
-    tokenizer: Path
+    tokenizer: Path  # its folder
+    fingerprint: str
     folder: Path
     holdout: float
 
@@ -80,9 +83,17 @@ def _build(source, tokenizer, saved, folder, holdout, report) -> Store:
         for leftover in folder.glob("[0-9]*"):
             leftover.unlink()
     write_json(begun, plan)
-    jobs = [Job(source, spans, number, saved, folder, holdout) for number, spans in enumerate(parts)]
+    jobs = [
+        Job(source, spans, number, saved, tokenizer.fingerprint, folder, holdout) for number, spans in enumerate(parts)
+    ]
     records = {job.number: read_json(_record(job)) for job in jobs if _record(job).is_file()}
-    _run([job for job in jobs if job.number not in records], records, sum(f.size for f in files), report)
+    try:
+        _run([job for job in jobs if job.number not in records], records, sum(f.size for f in files), report)
+    except BrokenProcessPool:
+        raise DataError(
+            f"a process that tokenised '{source.spec}' was killed, perhaps for want of memory; run again: "
+            "what it had finished is kept"
+        ) from None
     if not sum(record["splits"][split][0] for record in records.values() for split in SPLITS):
         raise DataError(f"'{source.spec}' holds no text; check the path and that its files are not empty")
     write_json(folder / MANIFEST, plan | {"parts": [records[job.number] for job in jobs]})
@@ -117,8 +128,9 @@ def _run(jobs: list[Job], records: dict[int, dict], size: int, report) -> None:
         report(f"{len(records)} of {len(records) + len(jobs)} parts are there already")
     if not jobs:
         return
-    spec, begun, said = jobs[0].source.spec, time.monotonic(), 0.0
+    spec, begun, said, tokens = jobs[0].source.spec, time.monotonic(), 0.0, 0
     workers = min(len(jobs), cores())
+    report(f"tokenising {spec}: {len(jobs)} parts of {size / 1e6:,.1f} MB")
     with ExitStack() as stack:
         if workers == 1 or size < 4 * PART_BYTES:  # starting processes takes half a second
             done = ((job.number, encode_part(job)) for job in jobs)
@@ -128,12 +140,11 @@ def _run(jobs: list[Job], records: dict[int, dict], size: int, report) -> None:
             stack.callback(pool.shutdown, cancel_futures=True)
             futures = {pool.submit(encode_part, job): job.number for job in jobs}
             done = ((futures[future], future.result()) for future in as_completed(futures))
-        tokens = 0
         for number, record in done:
             records[number] = record
             tokens += sum(record["splits"][split][1] for split in SPLITS)
             elapsed = time.monotonic() - begun
-            if elapsed - said > 5 or len(records) == 1:
+            if elapsed - said > 5:
                 said = elapsed
                 report(f"tokenising {spec}: {len(records)} parts done, {tokens / elapsed:,.0f} tokens/s")
 
@@ -153,12 +164,15 @@ def _die_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-_tokenizer = functools.lru_cache(1)(tokenizer_folder.open_folder)  # of this worker
+@functools.lru_cache(1)
+def _tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
+    """Opened once by each worker; the fingerprint tells a new one in the same folder."""
+    return tokenizer_folder.open_folder(folder)
 
 
 def encode_part(job: Job) -> dict:
     """Writes one part's files and returns its record."""
-    tokenizer = _tokenizer(job.tokenizer)
+    tokenizer = _tokenizer(job.tokenizer, job.fingerprint)
     digest = hashlib.blake2b(digest_size=16)
     with ExitStack() as stack:
         writers = [stack.enter_context(_writer(job, split, tokenizer)) for split in SPLITS]
@@ -270,7 +284,7 @@ def _check_unchanged(source: Source, store: Store, report) -> None:
             digest.update(b"\0".join(text.encode("utf-8") for text in texts))
         if digest.hexdigest() != record["digest"]:
             raise _changed(source, store, " or ".join(sorted(names & touched or touched)), "has other content")
-    with locked(store.folder / "lock", lambda: None):
+    with contextlib.suppress(OSError), locked(store.folder / "lock", lambda: None):  # read-only: compared each time
         write_json(store.folder / MANIFEST, store.manifest | {"files": [list(file) for file in files]})
 
 

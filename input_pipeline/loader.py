@@ -1,5 +1,6 @@
 """Reading batches ahead, through Grain: in threads of this process or in worker processes."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -16,8 +17,8 @@ ENDLESS = 1 << 62
 THREADS = 4  # copying a batch takes microseconds a row: threads hide the disk's latency, not work
 
 
-def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -> "grain.DatasetIterator":  # noqa: F821
-    """Iterates over batches start .. stop - 1, `prefetch` of them read ahead; close it when done.
+def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict]:
+    """Grain's iterator over batches start .. stop - 1, `prefetch` of them read ahead; `close()` it when done.
 
     With `workers` above 0, as many processes read; else threads do.
     """

@@ -131,7 +131,7 @@ class Corpus:
 
     def raw_bytes(self, split: str) -> bytes:
         """The text of a split's documents, joined, read from its sources again."""
-        self._stream(split)
+        self.stream(split)
         pieces = []
         for part in self._splits[split]:
             for span in part.source.spans(1 << 30):
@@ -172,7 +172,7 @@ class Corpus:
         stride: tokens a window moves on (layout concat); 0 means `length`. limit: the first so many batches;
         0 means all. layout: as data.layout, which it is where None. Errors: DataError for what cannot be.
         """
-        stream, rows = self._stream(split), _rows(rows, batch_size)
+        stream, rows = self.stream(split), _rows(rows, batch_size)
         layout, stride = layout or self._data["layout"], stride or length
         if layout not in LAYOUTS:
             raise DataError(f"layout is '{layout}'; choose one of: {', '.join(LAYOUTS)}")
@@ -187,13 +187,11 @@ class Corpus:
             scored = Rowwise(source, batch_size, length, layout, rows)
         return Evaluation(scored, stream, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
 
-    def _stream(self, split: str) -> Stream:
+    def stream(self, split: str) -> Stream:
+        """The ids of a split, as one circular array."""
         if split not in self._streams:
-            raise DataError(
-                f"there is no split '{split}'; choose one of: {', '.join(self._streams)}, or set data.{split}"
-                if split in ("validation", "test")
-                else f"there is no split '{split}'; choose one of: {', '.join(self._streams)}"
-            )
+            more = f", or set data.{split}" if split in ("validation", "test") else ""
+            raise DataError(f"there is no split '{split}'; choose one of: {', '.join(self._streams)}{more}")
         return self._streams[split]
 
 

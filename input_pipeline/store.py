@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from input_pipeline.errors import DataError
 from input_pipeline.files import read_json
 
 FORMAT = 1
@@ -65,16 +66,24 @@ class Store:
     def open(cls, folder: Path) -> "Store | None":
         """The store in `folder`, or None if there is no finished one."""
         path = folder / MANIFEST
-        return cls(folder, read_json(path)) if path.is_file() else None
-
-    def counts(self, split: str) -> Counts:
-        return sum((Counts(*part["splits"][split]) for part in self.manifest["parts"]), NOTHING)
+        if not path.is_file():
+            return None
+        manifest = read_json(path)
+        if manifest["format"] != FORMAT:
+            raise DataError(
+                f"the token store {folder} is of format {manifest['format']}, this version reads {FORMAT}; delete it "
+                "to tokenise again"
+            )
+        return cls(folder, manifest)
 
     def shards(self, split: str) -> list["Shard"]:
         """The split's files that hold anything, in order."""
-        dtype = np.dtype(self.manifest["dtype"])
-        parts = ((number, Counts(*part["splits"][split])) for number, part in enumerate(self.manifest["parts"]))
-        return [Shard(self.folder, number, split, dtype, counts) for number, counts in parts if counts.tokens]
+        dtype, made_by = np.dtype(self.manifest["dtype"]), self.manifest["tokenizer"]
+        shards = [
+            Shard(self.folder, number, split, dtype, Counts(*part["splits"][split]), part["digest"] + made_by)
+            for number, part in enumerate(self.manifest["parts"])
+        ]
+        return [shard for shard in shards if shard.counts.tokens]
 
 
 class Shard(NamedTuple):
@@ -85,6 +94,7 @@ class Shard(NamedTuple):
     split: str
     dtype: np.dtype
     counts: Counts
+    digest: str  # of the part's text and of the tokenizer
 
     def tokens(self) -> np.ndarray:
         path = part_file(self.folder, self.number, self.split, "tokens")
@@ -122,9 +132,9 @@ class Stream:
 
     @functools.cached_property
     def identity(self) -> str:
-        """A hash of what is in the stream, for what is derived from it."""
-        stores = [(shard.folder.name, shard.number, shard.split, shard.counts) for shard in self.shards]
-        return hashlib.blake2b(json.dumps(stores).encode(), digest_size=8).hexdigest()
+        """A hash of text, split and tokens, for what is derived from them."""
+        content = [(shard.folder.name, shard.split, shard.counts, shard.digest) for shard in self.shards]
+        return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
     def copy(self, start: int, out: np.ndarray) -> None:
         """Fills `out`, [n] of any integer type, with ids start .. start + n - 1 (modulo N)."""

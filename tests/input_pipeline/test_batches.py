@@ -121,7 +121,7 @@ def test_without_shuffle_rows_come_in_order(prepare, words):
     corpus = prepare(words(30), shuffle=False)
     joined = np.concatenate([batch["tokens"].ravel() for batch in take(corpus, 5)])
     ids = np.zeros(len(joined), np.int32)
-    corpus._streams["train"].copy(0, ids)
+    corpus.stream("train").copy(0, ids)
     assert np.array_equal(joined, ids)
 
 
@@ -145,7 +145,7 @@ def test_no_document_leaks_into_another(prepare, words):
 def test_streams_are_contiguous(stream_corpus, batch_size, length):
     from input_pipeline.training import Lanes
 
-    stream = stream_corpus._streams["train"]
+    stream = stream_corpus.stream("train")
     lanes = Lanes(stream, seed=3, batch_size=batch_size, length=length, shuffle=True, rows=np.arange(batch_size))
     epochs = [[lanes[epoch * lanes.batches + n] for n in range(lanes.batches)] for epoch in range(2)]
     for batches in epochs:

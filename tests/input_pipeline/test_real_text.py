@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(not FOLDER, reason="LONGHAUL_DATA names no folde
 
 
 def text_of(corpus, split: str) -> bytes:
-    stream = corpus._streams[split]
+    stream = corpus.stream(split)
     ids = np.zeros(stream.tokens, np.int32)
     stream.copy(0, ids)
     return corpus.tokenizer.decode(ids).encode()

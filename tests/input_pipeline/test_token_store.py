@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def stream_ids(stream: store.Stream) -> np.ndarray:
 
 def split_texts(corpus, split: str) -> list[bytes]:
     """The documents of a split, out of its ids."""
-    joined = stream_ids(corpus._streams[split])
+    joined = stream_ids(corpus.stream(split))
     assert joined[0] == joined[-1] == END
     ends = np.flatnonzero(joined == END)
     return [bytes(joined[a + 1 : b].astype(np.uint8)) for a, b in itertools.pairwise(ends)]
@@ -58,10 +59,10 @@ def test_a_store_read_in_many_parts_is_the_same(prepare, words, monkeypatch, tmp
     monkeypatch.setattr(build, "FLUSH", 100)
     monkeypatch.setattr(store.Stream, "OPEN_FILES", 2)
     corpus = prepare(source, holdout=0.3)
-    assert len(corpus._streams["train"].shards) > 5
+    assert len(corpus.stream("train").shards) > 5
     assert split_texts(corpus, "train") == whole
     rng = np.random.default_rng(0)
-    joined, stream = stream_ids(corpus._streams["train"]), corpus._streams["train"]
+    joined, stream = stream_ids(corpus.stream("train")), corpus.stream("train")
     for start, length in zip(rng.integers(0, stream.tokens, 50), rng.integers(1, 300, 50), strict=True):
         window = np.zeros(length, np.int32)
         stream.copy(start, window)
@@ -172,6 +173,33 @@ def test_another_tokenizer_is_named(prepare, words, tmp_path):
     settings = {"kind": "sentencepiece", "vocab_size": 270, "algorithm": "bpe"}
     with pytest.raises(DataError, match=r"made with another tokenizer .*point data.store to a new folder"):
         prepare(source, store=shared, tokenizer=settings)
+
+
+def test_a_store_of_another_format(prepare, words, tmp_path):
+    source = words(3)
+    prepare(source)
+    (manifest,) = (tmp_path / "run/data").glob("*/store.json")
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 0}))
+    with pytest.raises(DataError, match=r"is of format 0, this version reads 1; delete it"):
+        prepare(source)
+
+
+def test_a_new_tokenizer_in_the_same_folder_is_seen(prepare, words, tmp_path):
+    source = words(20)
+    prepare(source)
+    shutil.rmtree(tmp_path / "run")
+    corpus = prepare(source, tokenizer={"kind": "sentencepiece", "vocab_size": 270, "algorithm": "bpe"})
+    ids = stream_ids(corpus.stream("train"))
+    assert corpus.tokenizer.decode(ids).encode() == corpus.raw_bytes("train")
+
+
+def test_a_worker_that_is_killed(prepare, words, monkeypatch):
+    def killed(*_):
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(build, "_run", killed)
+    with pytest.raises(DataError, match=r"was killed, perhaps for want of memory; run again: what it had finished"):
+        prepare(words(3))
 
 
 def test_a_folder_that_cannot_be_written(prepare, words, write):
