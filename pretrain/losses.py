@@ -81,14 +81,15 @@ def _forward(hidden, matrix, bias, targets, weights, z_loss, smoothing, chunk):
         d_bias += d_logits.sum((0, 1))
         d_logits = d_logits.astype(hidden.dtype)
         d_hidden = jnp.einsum("btv,vd->btd", d_logits, matrix)
-        d_matrix += jnp.einsum("btv,btd->vd", d_logits, hidden, preferred_element_type=jnp.float32)
+        # [D, V], because XLA's matrix product on CPUs transposes its left operand: better hidden than the logits.
+        d_matrix += jnp.einsum("btd,btv->dv", hidden, d_logits, preferred_element_type=jnp.float32)
         return (objective_sum + objective, nll_sum + nll, d_matrix, d_bias), d_hidden
 
     parts = tuple(_chunks(a, chunk) for a in (hidden, targets, weights))
-    zeros = (jnp.float32(0), jnp.float32(0), jnp.zeros(matrix.shape, jnp.float32), jnp.zeros(vocab, jnp.float32))
+    zeros = (jnp.float32(0), jnp.float32(0), jnp.zeros(matrix.shape[::-1], jnp.float32), jnp.zeros(vocab, jnp.float32))
     (objective, nll, d_matrix, d_bias), d_hidden = jax.lax.scan(body, zeros, parts)
     d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
-    return (objective, nll), (d_hidden, d_matrix.astype(matrix.dtype), d_bias.astype(bias.dtype), targets, weights)
+    return (objective, nll), (d_hidden, d_matrix.T.astype(matrix.dtype), d_bias.astype(bias.dtype), targets, weights)
 
 
 def _backward(z_loss, smoothing, chunk, saved, cotangents):

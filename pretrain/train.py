@@ -44,13 +44,18 @@ class Loop:
         self.checkpoints, self.ledger = checkpoints, ledger
         self.interrupt = Interrupt()
         self.state, self.step, self.position = self.restore(say)
-        log = self.config.log if jax.process_index() == 0 else dict.fromkeys(("tensorboard", "csv", "jsonl"), False)
-        self.writer = MetricWriter(f"{workdir}/metrics", log["tensorboard"], log["csv"], log["jsonl"], self.step)
+        self.writer = self.open_writer(workdir)
         quiet = jax.process_index() != 0
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, open_null() if quiet else None)
         self.rates = Rates(self.config)
         self.validated = {}
         self.rewinds, self.farthest = 0, 0  # rewinds since the run last got beyond its farthest update
+
+    def open_writer(self, workdir) -> MetricWriter:
+        """Metric files that hold the rows up to the current step; the first process alone writes them."""
+        formats = ("tensorboard", "csv", "jsonl")
+        wanted = [self.config.log[name] and jax.process_index() == 0 for name in formats]
+        return MetricWriter(f"{workdir}/metrics", *wanted, self.step)
 
     def restore(self, say):
         """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
@@ -136,9 +141,9 @@ class Loop:
     def stop_bad(self, position: int, count: int):
         self.save(wait=True)
         raise UserError(
-            f"{count} updates in a row had a loss or gradient that is not finite, the last with the batch at data position "
-            f"{position}; the parameters from before them are saved as checkpoint {self.step}; lower config.schedule.peak, "
-            "or look at that data"
+            f"{count} updates in a row had a loss or gradient that is not finite, the last with the batch at data "
+            f"position {position}; the parameters from before them are saved as checkpoint {self.step}; lower "
+            "config.schedule.peak, or look at that data"
         )
 
     def rewind(self, feed, bad_position: int):
@@ -151,6 +156,8 @@ class Loop:
         self.checkpoints.wait()
         self.state, self.step, _ = self.restore(self.progress.note)
         self.position = bad_position + 1
+        self.writer.close()
+        self.writer = self.open_writer(self.checkpoints.folder.parent)
         self.progress.note(f"rewound to update {self.step}; the data goes on at position {self.position}")
         return Feed(self.assembly, self.position)
 

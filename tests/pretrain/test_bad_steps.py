@@ -1,4 +1,4 @@
-"""What happens when a loss or gradient is not finite: skipped, counted, named; or rewound; or, if it goes on, stopped."""
+"""A loss or gradient that is not finite: skipped, counted, named; or rewound; or, if it goes on, the run stops."""
 
 import csv
 import json
@@ -60,7 +60,7 @@ def test_rewinding_goes_back_to_the_checkpoint_and_past_the_data(run, capsys):
 
 
 def test_too_many_bad_updates_stop_the_run_with_everything_saved(run, tmp_path):
-    with pytest.raises(UserError, match="3 updates in a row .* data position .* saved as checkpoint"):
+    with pytest.raises(UserError, match=r"3 updates in a row .* data position .* saved as checkpoint"):
         run(optimizer__name="sgd", optimizer__clip=0, schedule__peak=1e38, train__max_bad_steps=3)
     saved = [int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()]
     assert len(saved) >= 1
