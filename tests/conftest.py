@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +25,11 @@ CACHE = Path(tempfile.gettempdir()) / f"longhaul-tests-{os.getuid()}" / WORKER
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 os.environ["LONGHAUL_CACHE"] = str(CACHE / "programs")
+
+
+# How long an example takes says more about the machine than about the code; pytest-timeout catches what hangs.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 @dataclass(frozen=True)
