@@ -4,7 +4,6 @@ import json
 import os
 import sys
 
-
 from pretrain import config as configs
 from pretrain.errors import UserError
 from pretrain.host import start
