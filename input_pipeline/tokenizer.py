@@ -13,19 +13,14 @@ class Tokenizer(abc.ABC):
     """Text to ids and back.
 
     vocab_size: number of ids. end_id: ends a document and starts the next. fingerprint: changes with the ids' meaning.
-    byte_lengths: UTF-8 bytes that each id stands for, int32 [V], 0 for special ids; None where ids stand for no fixed
-    bytes, since the tokenizer rewrites text. `exact` says which of the two holds.
+    byte_lengths: UTF-8 bytes that each id stands for, int32 [V], 0 for special ids; then any text survives the round
+    trip. None where ids stand for no fixed bytes, since the tokenizer rewrites text.
     """
 
     vocab_size: int
     end_id: int
     fingerprint: str
     byte_lengths: np.ndarray | None
-
-    @property
-    def exact(self) -> bool:
-        """Whether text survives the round trip, whatever it is, and bytes per token are known."""
-        return self.byte_lengths is not None
 
     @abc.abstractmethod
     def encode(self, text: str) -> np.ndarray:

@@ -51,7 +51,7 @@ def make_folder(
                 _load(folder, config["kind"])  # a file that is no tokenizer is not kept
                 write_json(made, settings)
     was = read_json(made)
-    for name in was.keys() | settings.keys():
+    for name in {**settings, **was}:
         if settings.get(name) != was.get(name):
             raise DataError(
                 f"{folder} holds a tokenizer made with {name} = {was.get(name)}, but the config says "
