@@ -44,6 +44,7 @@ def prepare(
     """Makes what is missing (tokenizer, token stores, packing plan) and opens it.
 
     `data` and `tokenizer` are the sections of that name in configs/common.py; `report` hears what takes long.
+    `seed` changes nothing here: split, tokenizer and store are the same for every seed.
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
     if data["layout"] not in LAYOUTS:
