@@ -49,7 +49,7 @@ def main():
         times = {"cold": [], "cached": []}
         for _ in range(rounds):
             shutil.rmtree(cache, ignore_errors=True)
-            for name, seconds in times.items():
+            for seconds in times.values():
                 seconds.append(first_update(workdir, cache))
     rows = [
         report.Result(f"first update, {name}", statistics.median(t), "s", target=target, spread=(min(t), max(t)))

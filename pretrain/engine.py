@@ -49,11 +49,9 @@ class JitEngine:
     def init(self, seed: int, batch_size: int) -> TrainState:
         """A fresh state, each device making its own part."""
         shardings = jax.tree.map(lambda s: s.sharding, self.shapes(seed, batch_size))
-        make = jax.jit(
-            partial(init_state, self.recipe, batch_size=batch_size), static_argnames="seed", out_shardings=shardings
-        )
+        make = _compiled_init(self.recipe, batch_size, out_shardings=shardings)
         with jax.set_mesh(self.mesh), self._scope():
-            return make(seed=seed)
+            return make(seed)
 
     def rows(self, size: int) -> np.ndarray:
         return self.layout.rows(size)
@@ -73,8 +71,8 @@ class JitEngine:
             return self._evaluate(params, batch, memory)
 
     def init_memory(self, batch_size: int):
-        """Empty recurrent memory for `batch_size` lanes, {} for models without."""
-        return init_memory(self.recipe.model, batch_size)
+        """Empty recurrent memory for evaluating `batch_size` lanes, {} for models without."""
+        return init_memory(self.recipe.evaluated, batch_size)
 
     def restored_params(self, checkpoints, step: int, seed: int):
         """The parameters of a checkpoint, ready for `evaluate`."""
@@ -122,7 +120,7 @@ class PmapEngine:
         return _with_shardings(shapes, shardings.replace(memory=memory))
 
     def init(self, seed: int, batch_size: int) -> TrainState:
-        return self.restored(jax.jit(partial(init_state, self.recipe, batch_size=batch_size), static_argnums=0)(seed))
+        return self.restored(_compiled_init(self.recipe, batch_size)(seed))
 
     def rows(self, size: int) -> np.ndarray:
         return self.layout.rows(size)
@@ -142,7 +140,7 @@ class PmapEngine:
         return jax.tree.map(_first, sums), memory
 
     def init_memory(self, batch_size: int):
-        return jax.tree.map(self._lanes, init_memory(self.recipe.model, batch_size))
+        return jax.tree.map(self._lanes, init_memory(self.recipe.evaluated, batch_size))
 
     def restored_params(self, checkpoints, step: int, seed: int):
         params = checkpoints.restore_params(step, self.shapes(seed, self.layout.batch_shards()).params)
@@ -169,6 +167,13 @@ class PmapEngine:
         """[L, B, ...] to [devices, L, B / devices, ...]."""
         memory = np.asarray(memory)
         return np.moveaxis(memory.reshape(len(memory), len(self.local), -1, *memory.shape[2:]), 1, 0)
+
+
+def _compiled_init(recipe: Recipe, batch_size: int, **options):
+    """The initial state as a compiled function of the seed. It runs once, so on CPUs it is not worth optimising."""
+    level = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    make = partial(init_state, recipe, batch_size=batch_size)
+    return jax.jit(make, static_argnums=0, compiler_options=level, **options)
 
 
 def _first(leaf):
