@@ -1,6 +1,7 @@
 """`pretrain describe`: what a config costs in parameters, FLOPs and bytes, worked out from shapes alone."""
 
 import json
+import re
 from collections.abc import Iterable
 
 import jax
@@ -10,10 +11,11 @@ import models
 from pretrain import flops, optimizers
 from pretrain.mesh import path_name
 from pretrain.progress import amount
-from pretrain.step import init_params
+from pretrain.step import init_memory, init_params
 from pretrain.tables import show
 
-LOOKED_UP = ("tokens", "positions")  # tables whose rows are picked, not multiplied: not counted by scaling laws
+# Tables whose rows are picked, not multiplied by all of: scaling laws leave them out (Kaplan et al. 2020, section 2.1).
+LOOKED_UP = re.compile(r"tokens|positions|vocabulary/words_\d+")
 
 
 def describe(config) -> dict:
@@ -34,11 +36,12 @@ def describe(config) -> dict:
         # Parts of an accumulated batch are added up in float32.
         "gradients": 4 * _count(params) if config.train.accumulate > 1 else _bytes(params),
         "optimizer": _bytes(jax.eval_shape(optimizer.init, params)),
+        "recurrent_memory": _bytes(jax.eval_shape(lambda: init_memory(model, config.train.batch_size))),
     }
     return {
         "name": config.name,
         "parameters": _count(params),
-        "parameters_without_embeddings": sum(leaf.size for name, leaf in leaves if name not in LOOKED_UP),
+        "parameters_without_embeddings": sum(leaf.size for name, leaf in leaves if not LOOKED_UP.fullmatch(name)),
         "flops_per_token": {convention: round(value) for convention, value in per_token.items()},
         "flops_per_step": {convention: round(value * tokens_per_step) for convention, value in per_token.items()},
         "tokens_per_step": tokens_per_step,

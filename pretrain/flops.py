@@ -7,10 +7,14 @@ Not counted: table look-ups, norms, softmax, the optimiser, and anything compute
 Attention is counted by both conventions in use. `full`: a causal dense layer is charged all T keys of the row, as
 most published figures have it. `causal`: it is charged the keys it may see, (T + 1) / 2 in the mean, about half.
 A sparse layer is charged the keys it may see in both.
+
+Transformer-XL's keys reach over its memory, whose keys and values are projected anew in every segment. An adaptive
+softmax is charged all its clusters for every token. The keys of distances are made once for the whole batch: left out.
 """
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -57,7 +61,37 @@ def decoder(model: Mapping, length: int, convention: str) -> dict[str, float]:
     }
 
 
-PARTS = {"decoder": decoder}
+def transformer_xl(model: Mapping, length: int, convention: str) -> dict[str, float]:
+    """Multiply-adds of one token's forward pass through `models.TransformerXL`, by part."""
+    D, N, L, M = model["width"], model["heads"], model["layers"], model["memory"]
+    H = model["head_size"] or D // N
+    again = (M + length) / length  # keys and values are made of the memory too
+    keys = M + (length if convention == "full" else (length + 1) / 2)
+    if model["same_length"]:
+        keys = M
+    narrow, words = _clusters(model)
+    return {
+        "embedding projections": D * narrow,
+        "attention projections": L * D * N * H * (2 + 2 * again),
+        "attention scores and values": 3 * L * N * H * keys,  # content, position, values
+        "feed-forward": L * 2 * D * model["ff"],
+        "logits": D * narrow + words,
+    }
+
+
+def _clusters(model: Mapping) -> tuple[int, int]:
+    """(sum of the widths that are projected, sum of width x words) over the clusters of an adaptive vocabulary."""
+    edges = (0, *model["cutoffs"], model["vocab_size"])
+    first = model["embed"] or model["width"]
+    widths = [first // model["divisor"] ** i for i in range(len(edges) - 1)]
+    sizes = [stop - start for start, stop in pairwise(edges)]
+    sizes[0] += len(model["cutoffs"])  # the first softmax chooses among the other clusters too
+    projected = widths if model["divisor"] > 1 else widths[:1]  # one width, one projection
+    narrow = sum(width for width in projected if model["project_always"] or width != model["width"])
+    return narrow, sum(width * size for width, size in zip(widths, sizes, strict=True))
+
+
+PARTS = {"decoder": decoder, "transformer_xl": transformer_xl}
 
 
 def keys_per_query(word: str, heads: int, length: int, convention: str) -> float:

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 import models
-from configs.common import base
+from configs.common import base, transformer_xl
 from pretrain import describe as described
 from pretrain.config import load, recipe_module, recipes
 from pretrain.step import init_params
@@ -76,3 +76,14 @@ def test_prints_tables_and_json(capsys):
     described.run(tiny(), "json")
     assert json.loads(capsys.readouterr().out) == facts
     assert math.isfinite(facts["flops_per_step"]["causal"])
+
+
+def test_recurrent_memory_is_part_of_the_state():
+    config = tiny(batch_size=6)
+    assert described.describe(config)["bytes"]["recurrent_memory"] == 0
+    config.architecture = "transformer_xl"
+    config.model = transformer_xl()
+    config.model.update(vocab_size=50, layers=2, width=16, heads=2, ff=32, memory=12)
+    hidden = 2 * 6 * 12 * 16 * 2  # layers, rows, positions, width, bytes of a bfloat16
+    held = 6 * 4  # an int32 of each row
+    assert described.describe(config)["bytes"]["recurrent_memory"] == hidden + held

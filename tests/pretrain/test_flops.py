@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import models
-from configs.common import base
+from configs.common import base, transformer_xl
 from pretrain import devices
 from pretrain.errors import UserError
 from pretrain.flops import flops_per_token, forward_flops, keys_per_query
@@ -68,6 +68,55 @@ def test_equals_the_products_of_the_traced_forward_pass(model):
 
     products = traced_products(jax.make_jaxpr(forward)(params).jaxpr)
     assert 2 * products == config.data.length * sum(forward_flops(config)["full"].values())
+
+
+def small_xl(**model):
+    config = base()
+    config.architecture, config.data.length = "transformer_xl", 8
+    config.model = transformer_xl()
+    config.model.update(vocab_size=50, layers=3, width=16, heads=2, ff=40, memory=12, context=32)
+    config.model.update(dtype="float32", attention_path="reference")
+    config.model.update(model)
+    return config
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {},
+        {"head_size": 5},
+        {"cutoffs": (20, 30), "divisor": 2},
+        {"cutoffs": (20,), "divisor": 2, "project_always": True, "shared_projections": "none", "tied_words": False},
+        {"cutoffs": (20,), "embed": 8},
+    ],
+    ids=str,
+)
+def test_equals_the_products_of_a_traced_segment_with_memory(model):
+    config = small_xl(**model)
+    T, M = config.data.length, config.model.memory
+    network = models.build(config.architecture, config.model.to_dict())
+    tokens = jnp.zeros((1, T), jnp.int32)
+    params = jax.eval_shape(lambda: network.init(jax.random.key(0), tokens))
+
+    def forward(params):
+        hidden = network.apply(params, tokens, memory=network.init_memory(1)).hidden
+        return network.apply(params, hidden, method="logits")
+
+    products = traced_products(jax.make_jaxpr(forward)(params).jaxpr)
+    parts = forward_flops(config)
+    D, NH = config.model.width, config.model.heads * (config.model.head_size or config.model.width // 2)
+    of_distances = config.model.layers * (T + M) * D * NH
+    # Where all clusters have one width, one projection serves them, and the trace repeats its product for each.
+    repeated = T * 8 * D * len(config.model.cutoffs) if config.model.embed else 0
+    assert 2 * (products - of_distances - repeated) == T * sum(parts["full"].values())
+    unseen = 3 * config.model.layers * NH * (T - 1) / 2  # future keys of the segment
+    assert sum(parts["full"].values()) - sum(parts["causal"].values()) == 2 * unseen
+
+
+def test_same_length_sees_as_many_keys_as_the_memory_holds():
+    parts = forward_flops(small_xl(same_length=True))
+    assert parts["full"] == parts["causal"]
+    assert parts["full"]["attention scores and values"] == 2 * 3 * 3 * 16 * 12
 
 
 @pytest.mark.parametrize(
