@@ -177,7 +177,9 @@ def base() -> ConfigDict:
                 every=1000,  # updates between evaluations during training; 0 means only at the end
                 batch_size=32,  # rows of an evaluation batch
                 batches=0,  # evaluate on the first so many batches; 0 means the whole split
+                length=0,  # tokens of an evaluation row; 0 means data.length
                 stride=0,  # tokens a window moves on; 0 means its length (disjoint windows)
+                model={},  # fields of `model` that evaluation changes, such as a longer memory
             ),
             log=dict(
                 every=10,  # updates between lines of metrics

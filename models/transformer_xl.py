@@ -14,7 +14,6 @@ from flax import struct
 from models.adaptive import AdaptiveVocabulary
 from models.attention.relative import attend_relative, distance_table
 from models.cache import Cache
-from models.errors import ModelError
 from models.layers import FeedForward, Linear, Norm, dropout, normal
 from models.masks import Mask
 from models.patterns import Dense, Local
@@ -226,9 +225,9 @@ class TransformerXL(nn.Module):
         return Output(x, memory=memory)
 
     def head_weights(self):
-        """Matrix [V, D] and bias [V] of a plain softmax; ModelError with cutoffs, where `log_probs` is the way."""
+        """Matrix [V, D] and bias [V] of a plain softmax; None with cutoffs, where `log_probs` scores."""
         if self.cutoffs:
-            raise ModelError("an adaptive softmax is no single matrix; score with log_probs")
+            return None
         return self.vocabulary.own_tables[0], self.vocabulary.word_bias
 
     def log_probs(self, hidden: jax.Array, targets: jax.Array) -> jax.Array:

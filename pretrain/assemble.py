@@ -62,6 +62,11 @@ def _check_sizes(config) -> None:
             f"{config.model.context} positions; "
             "lower the one or raise the other"
         )
+    if config.architecture == "transformer_xl" and data.layout != "stream":
+        raise UserError(
+            f"config.data.layout = '{data.layout}' gives Transformer-XL's memory nothing to go on with; "
+            "set --config.data.layout=stream"
+        )
     if train.on_bad_step not in ("skip", "rewind"):
         raise UserError(f"config.train.on_bad_step is '{train.on_bad_step}'; choose one of: skip, rewind")
 

@@ -19,7 +19,7 @@ def evaluate(workdir: str, flags) -> None:
     config = configs.saved(workdir)
     checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
     step = checkpoints.find(flags.step)
-    length = flags.length or config.data.length
+    length = flags.length or config.evaluate.length or config.data.length
     if length > config.model.context:
         raise UserError(
             f"--length={length} is longer than the model's {config.model.context} positions; choose at most that"

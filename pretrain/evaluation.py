@@ -17,7 +17,7 @@ def score(
     `words` is the split's number of whitespace-separated words, where all of it was scored.
     """
     config, engine = run.config, run.engine
-    length, size = length or config.data.length, batch_size or config.evaluate.batch_size
+    length, size = length or config.evaluate.length or config.data.length, batch_size or config.evaluate.batch_size
     stride = stride or config.evaluate.stride or length
     data = run.corpus.evaluation(
         split, length=length, stride=stride, batch_size=size, rows=engine.rows(size), limit=batches

@@ -37,6 +37,7 @@ class Recipe:
     """What a step is made of, apart from state and data."""
 
     model: nn.Module
+    evaluated: nn.Module  # the model as evaluation runs it, on the same parameters
     optimizer: optax.GradientTransformation
     rate: Callable  # learning rate by update
     accumulate: int
@@ -82,7 +83,12 @@ def forward(model, params, batch: Mapping, memory, *, rng=None):
 def loss_sums(recipe: Recipe, params, batch: Mapping, memory, rng):
     """(objective, (nll, new memory)): sums over the batch's weighted tokens, in nats."""
     hidden, memory = forward(recipe.model, params, batch, memory, rng=rng)
-    matrix, bias = recipe.model.apply({"params": params}, method="head_weights")
+    head = recipe.model.apply({"params": params}, method="head_weights")
+    if head is None:  # no single matrix: an adaptive softmax, which scores targets itself
+        scores = recipe.model.apply({"params": params}, hidden, batch["targets"], method="log_probs")
+        nll = -jnp.sum(batch["weights"] * scores)
+        return nll, (nll, memory)
+    matrix, bias = head
     objective, nll = cross_entropy(
         hidden,
         matrix.astype(hidden.dtype),
@@ -172,6 +178,7 @@ def train_step(recipe: Recipe, state: TrainState, batch: Mapping, axis_name: str
 def evaluate_step(recipe: Recipe, params, batch: Mapping, memory):
     """({"nll", "tokens"} as sums, new memory) of a batch, without dropout, smoothing or z-loss."""
     _, (nll, memory) = loss_sums(
-        dataclasses.replace(recipe, z_loss=0.0, label_smoothing=0.0), params, batch, memory, None
+        dataclasses.replace(recipe, model=recipe.evaluated, z_loss=0.0, label_smoothing=0.0),
+        *(params, batch, memory, None),
     )
     return {"nll": nll, "tokens": jnp.sum(batch["weights"])}, memory
