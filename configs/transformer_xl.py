@@ -1,0 +1,151 @@
+"""Transformer-XL (Dai et al. 2019, "Transformer-XL: Attentive Language Models beyond a Fixed-Length Context").
+
+    pretrain train --config=configs/transformer_xl.py:enwik8 --workdir=runs/xl
+
+| variant        | layers, width, heads | parameters  | T = M | evaluated: T / M / clamp | expect           |
+|----------------|----------------------|-------------|-------|--------------------------|------------------|
+| wt103          | 16, 410, 10          | 151,107,538 | 150   | 64 / 640 / 400           | perplexity 24.0  |
+| wt103_large    | 18, 1,024, 16        | 285,170,506 | 384   | 128 / 1,600 / 1,000      | perplexity 18.3  |
+| enwik8         | 12, 512, 8           | 41,055,436  | 512   | 80 / 2,100 / 820         | 1.06 bits a byte |
+| enwik8_18      | 18, 640, 8           | 87,965,708  | 512   | 80 / 2,100 / 820         | 1.03 bits a byte |
+| enwik8_large   | 24, 1,024, 8         | 277,231,820 | 768   | 128 / 3,800 / 1,000      | 0.99 bits a byte |
+| text8          | 12, 512, 8           | 40,964,635  | 512   | 80 / 2,100 / 820         | (not published)  |
+| text8_large    | 24, 1,024, 8         | 277,050,395 | 768   | 128 / 3,800 / 1,000      | 1.08 bits a char |
+| lm1b           | 18, 1,024, 8         | 464,410,466 | 32    | 32 / 128 / none          | perplexity 23.5  |
+| lm1b_large     | 24, 1,280, 16        | 838,019,182 | 32    | 32 / 128 / none          | perplexity 21.8  |
+| tiny (default) | 2, 64, 4             | 124,481     | 64    | 64 / 128 / none          | a minute's test  |
+
+Counts are those of the released configurations; the paper prints 257M for wt103_large, which its code does not give.
+The 18-layer model's configuration was never released: its feed-forward width here is chosen to give the paper's 88M.
+
+Rows are contiguous streams, one lane each; a lane's memory goes on from batch to batch and is part of the checkpoint.
+Memory starts empty, as in the PyTorch release, not as zeros to attend to. All evaluations have same_length.
+
+Data: WikiText-103's files in data/wikitext-103, enwik8 and text8 cut into 90 / 5 / 5 million bytes in data/enwik8 and
+data/text8, one billion words through TFDS. Word and symbol vocabularies, sorted by frequency, are tokenizer.json files
+in tokenizers/; `tiny` needs none of it.
+
+Cost: 32 TPU cores for enwik8 and text8, 64 for wt103, 512 for one billion words, four days and more.
+"""
+
+from configs import common
+
+_WT103 = {"vocab_size": 267_735, "cutoffs": (20_000, 40_000, 200_000)}
+_LM1B = {
+    "vocab_size": 793_471,
+    "cutoffs": (60_000, 100_000, 640_000),
+    "divisor": 4,
+    "shared_projections": "none",
+}
+_SMALL = {"layers": 12, "width": 512, "heads": 8, "ff": 2048, "dropout": 0.1}
+_MIDDLE = {"layers": 18, "width": 640, "heads": 8, "ff": 2208, "dropout": 0.1}
+_LARGE = {"layers": 24, "width": 1024, "heads": 8, "ff": 3072, "dropout": 0.15, "dropout_attention": 0.15}
+
+_EVALUATED = {  # length, memory and clamp of evaluation
+    "wt103": (64, 640, 400),
+    "wt103_large": (128, 1600, 1000),
+    "enwik8": (80, 2100, 820),
+    "enwik8_18": (80, 2100, 820),
+    "enwik8_large": (128, 3800, 1000),
+    "text8": (80, 2100, 820),
+    "text8_large": (128, 3800, 1000),
+    "lm1b": (32, 128, 0),
+    "lm1b_large": (32, 128, 0),
+    "tiny": (64, 128, 0),
+}
+VARIANTS = {  # data, network, T = M in training, lanes, warm-up, steps
+    "wt103": ("wt103", {"layers": 16, "width": 410, "heads": 10, "ff": 2100, **_WT103}, 150, 60, 0, 200_000),
+    "wt103_large": (
+        "wt103",
+        {
+            "layers": 18,
+            "width": 1024,
+            "heads": 16,
+            "ff": 4096,
+            "divisor": 4,
+            "project_always": True,
+            "dropout": 0.2,
+            "dropout_attention": 0.2,
+            **_WT103,
+        },
+        384,
+        128,
+        16_000,
+        4_000_000,
+    ),
+    "enwik8": ("enwik8", {"vocab_size": 204, **_SMALL}, 512, 22, 0, 400_000),
+    "enwik8_18": ("enwik8", {"vocab_size": 204, **_MIDDLE}, 512, 22, 0, 400_000),
+    "enwik8_large": ("enwik8", {"vocab_size": 204, **_LARGE}, 768, 64, 4_000, 400_000),
+    "text8": ("text8", {"vocab_size": 27, **_SMALL}, 512, 22, 0, 400_000),
+    "text8_large": ("text8", {"vocab_size": 27, **_LARGE}, 768, 64, 4_000, 400_000),
+    "lm1b": (
+        "lm1b",
+        {"layers": 18, "width": 1024, "heads": 8, "ff": 4096, "dropout": 0.0, "tied_words": False, **_LM1B},
+        32,
+        224,
+        20_000,
+        500_000,
+    ),
+    "lm1b_large": (
+        "lm1b",
+        {"layers": 24, "width": 1280, "heads": 16, "ff": 8192, "dropout": 0.05, "dropout_attention": 0.05, **_LM1B},
+        32,
+        512,
+        30_000,
+        1_200_000,
+    ),
+    "tiny": ("tiny", {"vocab_size": 257, "layers": 2, "width": 64, "heads": 4, "ff": 256}, 64, 8, 5, 60),
+}
+
+
+def get_config(variant=""):
+    """The recipe of one variant; no variant means tiny."""
+    variant = variant or "tiny"
+    if variant not in VARIANTS:
+        raise common.variant_error("transformer_xl", variant, VARIANTS)
+    data, network, length, lanes, warmup, steps = VARIANTS[variant]
+    config = common.base()
+    config.name = f"transformer_xl:{variant}"
+    config.architecture = "transformer_xl"
+    config.model = common.transformer_xl()
+    config.model.update(memory=length, **network)
+    _DATA[data](config)
+    config.data.update(layout="stream", length=length, shuffle=False)
+    config.train.update(steps=steps, batch_size=lanes)
+    length, memory, clamp = _EVALUATED[variant]
+    config.evaluate.update(batch_size=lanes, length=length)
+    config.evaluate.model.update(memory=memory, clamp=clamp, same_length=True)
+    config.optimizer.update(name="adamw", b1=0.9, b2=0.999, epsilon=1e-8, weight_decay=0.0, clip=0.25)
+    config.schedule.update(kind="cosine", peak=2.5e-4, warmup=warmup, end=0.0)
+    if variant == "tiny":
+        config.model.dtype = "float32"
+        config.schedule.peak = 3e-3
+        config.checkpoint.update(every=20)
+        config.evaluate.update(every=30, batches=2)
+        config.log.every = 5
+    return config
+
+
+def _words(config, name, words, **files):
+    config.tokenizer.update(kind="huggingface", path=f"tokenizers/{name}.json", vocab_size=words)
+    config.data.update(**files)
+
+
+def _files(folder, *names):
+    return dict(zip(("train", "validation", "test"), (f"text:data/{folder}/{name}" for name in names), strict=True))
+
+
+_DATA = {
+    "wt103": lambda config: _words(
+        config,
+        "wikitext-103-words",
+        267_735,
+        **_files("wikitext-103", "wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"),
+    ),
+    "enwik8": lambda config: _words(config, "enwik8-bytes", 204, **_files("enwik8", "train", "valid", "test")),
+    "text8": lambda config: _words(config, "text8-characters", 27, **_files("text8", "train", "valid", "test")),
+    "lm1b": lambda config: _words(
+        config, "lm1b-words", 793_471, train="tfds:lm1b?split=train", validation="tfds:lm1b?split=test"
+    ),
+    "tiny": lambda config: config.tokenizer.update(kind="bytes", vocab_size=257),
+}

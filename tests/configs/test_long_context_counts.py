@@ -1,0 +1,57 @@
+"""Published parameter counts of the long-context recipes, to the integer."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import models
+from configs import transformer_xl
+from configs.common import ConfigError
+
+COUNTS = [
+    (transformer_xl, "wt103", 151_107_538),
+    (transformer_xl, "wt103_large", 285_170_506),
+    (transformer_xl, "enwik8", 41_055_436),
+    (transformer_xl, "enwik8_18", 87_965_708),
+    (transformer_xl, "enwik8_large", 277_231_820),
+    (transformer_xl, "text8", 40_964_635),
+    (transformer_xl, "text8_large", 277_050_395),
+    (transformer_xl, "lm1b", 464_410_466),
+    (transformer_xl, "lm1b_large", 838_019_182),
+    (transformer_xl, "tiny", 124_481),
+]
+
+
+def parameters(config):
+    model = models.build(config.architecture, config.model.to_dict())
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize(("recipe", "variant", "count"), COUNTS, ids=[f"{r.__name__}:{v}" for r, v, _ in COUNTS])
+def test_parameter_count(recipe, variant, count):
+    assert parameters(recipe.get_config(variant)) == count
+
+
+@pytest.mark.parametrize(("variant", "count"), [("wt103", 151_119_838), ("wt103_large", 285_205_322)])
+def test_attention_biases_of_each_layer(variant, count):
+    config = transformer_xl.get_config(variant)
+    config.model.shared_biases = False
+    assert parameters(config) == count
+
+
+@pytest.mark.parametrize(("recipe", "default"), [(transformer_xl, "tiny")])
+def test_variants(recipe, default):
+    assert recipe.get_config().to_dict() == recipe.get_config(default).to_dict()
+    assert set(recipe.VARIANTS) == {variant for tested, variant, _ in COUNTS if tested is recipe}
+    with pytest.raises(ConfigError, match="no variant 'huge'; choose one of: "):
+        recipe.get_config("huge")
+
+
+@pytest.mark.parametrize(("recipe", "variant"), [(recipe, variant) for recipe, variant, _ in COUNTS])
+def test_sizes_fit(recipe, variant):
+    config = recipe.get_config(variant)
+    assert config.data.length <= config.model.context
+    assert config.tokenizer.vocab_size <= config.model.vocab_size
