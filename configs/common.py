@@ -29,12 +29,15 @@ def decoder() -> ConfigDict:
             heads=12,  # N, attention heads
             kv_heads=0,  # key/value heads (grouped-query attention); 0 means `heads`
             head_size=0,  # H, size of one head; 0 means width / heads
+            query_size=0,  # size of a head's queries and keys, where it is not that of its values; 0 means head_size
             ff=3072,  # F, hidden size of the feed-forward block
             activation="gelu_tanh",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu; "gated_" before a name gates it
             norm="layer",  # layer or rms
             norm_epsilon=1e-5,  # added to the variance
             placement="pre",  # pre, post, or replace (the normalised value becomes the residual: hands-on model)
-            positions="learned",  # learned, sinusoid, rotary or none
+            positions="learned",  # learned, factorised, sinusoid, rotary or none
+            position_axes=(),  # factorised positions: sizes of the axes, the last turning fastest; one table for each
+            start_row=False,  # one more row in the token table, of a start symbol that is never predicted
             attention=("dense",),  # attention pattern of each layer in turn, repeated over the depth
             attention_path="auto",  # implementation: auto, reference, xla, chunked, cudnn, ...
             attention_bias=True,  # biases on query, key, value and output projections
@@ -46,6 +49,8 @@ def decoder() -> ConfigDict:
             dropout_residual=0.0,  # rate on each block's output before it joins the residual
             dropout_ff=0.0,  # rate on the feed-forward hidden layer
             init_std=0.02,  # standard deviation of matrices and token table at the start
+            init_gain=0.0,  # above 0, matrices start at variance init_gain / inputs instead, as in Sparse Transformer
+            head_init_std=0.02,  # standard deviation of an untied output projection at the start
             position_init_std=0.01,  # the same of the learned position table
             scale_residual_init=True,  # divide output projections' init by sqrt(2 * layers), as GPT-2 does
             dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
@@ -104,7 +109,7 @@ def base() -> ConfigDict:
                 kind="sentencepiece",  # sentencepiece, bytes, or huggingface (needs the extra `hf`)
                 path="",  # a ready tokenizer file; empty trains one on data.train (sentencepiece only)
                 vocab_size=4096,  # pieces of a tokenizer trained here
-                algorithm="unigram",  # of a tokenizer trained here: unigram or bpe
+                algorithm="bpe",  # of a tokenizer trained here: bpe or unigram (which takes many times as long)
                 pieces="words",  # of a tokenizer trained here: words, or phrases (a piece may span words: for code)
                 train_bytes=20_000_000,  # how much of the training text that training reads
             ),

@@ -39,12 +39,11 @@ def prepare(
     workdir: str,
     *,
     report: Callable[[str], None] = print,
-    seed: int = 0,
 ) -> "Corpus":
     """Makes what is missing (tokenizer, token stores, packing plan) and opens it.
 
     `data` and `tokenizer` are the sections of that name in configs/common.py; `report` hears what takes long.
-    `seed` changes nothing here: split, tokenizer and store are the same for every seed.
+    Split, tokenizer and store depend on the text alone, never on a seed.
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
     if data["layout"] not in LAYOUTS:

@@ -28,9 +28,7 @@ def assemble(config, workdir: str, report) -> Assembly:
     engine = make_engine(make_recipe(config), config)
     engine.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
     engine.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
-    corpus = pipeline.prepare(
-        config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=report, seed=config.seed
-    )
+    corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=report)
     check_vocabulary(config, corpus.tokenizer)
     return Assembly(config, engine, corpus)
 

@@ -32,7 +32,7 @@ def prepare(flags, spec, overrides):
     from input_pipeline import pipeline
 
     config, workdir = resolve(flags, spec, overrides)
-    corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=_say, seed=config.seed)
+    corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=_say)
     rows = corpus.summary()
     if flags.format == "json":
         print(json.dumps(rows))

@@ -14,7 +14,8 @@ def score(
     Every token of the split is scored once. With `stride` below `length`, windows overlap and a token is
     scored with at least length - stride tokens before it, where the split has them; 0 means disjoint
     windows. `batches` cuts the split short; 0 means all. Zeros elsewhere mean the config's value.
-    `words` is the split's number of whitespace-separated words, where all of it was scored.
+    `words` is the split's number of whitespace-separated words, where all of it was scored. `bits_per_byte` is None
+    where the tokenizer rewrites text, so that part of a split has no known number of bytes.
     """
     config, engine = run.config, run.engine
     length, size = length or config.evaluate.length or config.data.length, batch_size or config.evaluate.batch_size
@@ -23,7 +24,7 @@ def score(
         split, length=length, stride=stride, batch_size=size, rows=engine.rows(size), limit=batches
     )
     memory = engine.init_memory(size)
-    sums, started, timed_tokens = [], None, 0.0
+    sums, started = [], None
     for batch in data.batches():
         result, memory = engine.evaluate(params, engine.put(batch, size), memory)
         sums.append(result)
@@ -33,14 +34,14 @@ def score(
     nll = math.fsum(float(s["nll"]) for s in sums)
     tokens = [float(s["tokens"]) for s in sums]
     elapsed = time.perf_counter() - started
-    timed_tokens = sum(tokens[1:])
+    timed = sum(tokens[1:])
     loss = nll / sum(tokens)
     return {
         "loss": loss,
         "perplexity": math.exp(min(loss, 700)),
-        "bits_per_byte": nll / math.log(2) / data.bytes,
+        "bits_per_byte": nll / math.log(2) / data.bytes if data.bytes else None,
         "tokens": int(sum(tokens)),
-        "tokens_per_second": timed_tokens / elapsed if timed_tokens else None,
+        "tokens_per_second": timed / elapsed if timed else None,
         "nll": nll,
         "bytes": data.bytes,
         "words": data.words,

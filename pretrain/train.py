@@ -166,11 +166,12 @@ class Loop:
             result = score(self.assembly, self.state.params, "validation", batches=self.config.evaluate.batches)
         self.validated = {"step": self.step, "loss": result["loss"]}
         row = {name: result[name] for name in ("loss", "perplexity", "bits_per_byte", "tokens")}
+        row = {name: value for name, value in row.items() if value is not None}
         self.writer.write("validation", self.step, row)
-        self.progress.note(
-            f"step {self.step}: validation loss {row['loss']:.4f}, perplexity {row['perplexity']:.2f}, "
-            f"{row['bits_per_byte']:.4f} bits per byte"
-        )
+        scores = f"validation loss {row['loss']:.4f}, perplexity {row['perplexity']:.2f}"
+        if "bits_per_byte" in row:
+            scores += f", {row['bits_per_byte']:.4f} bits per byte"
+        self.progress.note(f"step {self.step}: {scores}")
 
     def save(self, wait: bool = False) -> None:
         with self.ledger.spend("save"):
