@@ -22,16 +22,16 @@ def get_config(variant: str = "default"):
         vocab_size=4096,
         context=256,
         layers=4,
-        width=256,
-        heads=4,
-        ff=1024,
+        width=192,
+        heads=3,
+        ff=768,
         dtype="float32",  # CPUs multiply float32 faster than bfloat16
     )
-    config.train.update(steps=1400, batch_size=16)
+    config.train.update(steps=480, batch_size=8)
     config.optimizer.update(name="muon", b1=0.95, b2=0.95, weight_decay=0.1)
-    config.schedule.update(kind="linear", peak=3e-3, warmup=50, end=0.0)
-    config.checkpoint.update(every=200)
-    config.evaluate.update(every=400, batches=8)
+    config.schedule.update(kind="linear", peak=3e-3, warmup=40, end=0.0)
+    config.checkpoint.update(every=120)
+    config.evaluate.update(every=120, batches=4)
     config.log.every = 20
     if variant == "tiny":
         config.name = "quickstart-tiny"
