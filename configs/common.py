@@ -35,7 +35,7 @@ def decoder() -> ConfigDict:
             norm="layer",  # layer or rms
             norm_epsilon=1e-5,  # added to the variance
             placement="pre",  # pre, post, or replace (the normalised value becomes the residual: hands-on model)
-            positions="learned",  # learned, factorised, sinusoid, rotary or none
+            positions="learned",  # learned, sinusoid, rotary, factorised or none
             position_axes=(),  # factorised positions: sizes of the axes, the last turning fastest; one table for each
             start_row=False,  # one more row in the token table, of a start symbol that is never predicted
             attention=("dense",),  # attention pattern of each layer in turn, repeated over the depth

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping
 
 from flax import linen as nn
@@ -40,12 +41,12 @@ def build(architecture: str, fields: Mapping) -> nn.Module:
 def _check_decoder(fields: Mapping):
     for name in ("vocab_size", "context", "layers", "width", "heads", "ff"):
         _whole(name, fields[name], at_least=1)
-    for name in ("kv_heads", "head_size"):
+    for name in ("kv_heads", "head_size", "query_size"):
         _whole(name, fields[name], at_least=0)
     for name in ("dropout_embedding", "dropout_attention", "dropout_residual", "dropout_ff"):
         if not 0.0 <= fields[name] < 1.0:
             raise ModelError(f"model.{name} is {fields[name]}; a dropout rate is at least 0 and below 1")
-    for name, least in (("init_std", "at least"), ("position_init_std", "at least"), ("norm_epsilon", "above")):
+    for name, least in _LEAST.items():
         if fields[name] < 0 or (least == "above" and fields[name] == 0):
             raise ModelError(f"model.{name} is {fields[name]}; it must be {least} 0")
     _choice("activation", fields["activation"], [*ACTIVATIONS, *(GATED + name for name in ACTIVATIONS)])
@@ -57,6 +58,7 @@ def _check_decoder(fields: Mapping):
     for name in ("dtype", "param_dtype"):
         _choice(name, fields[name], ("float32", "bfloat16", "float16"))
     _check_heads(fields)
+    _check_axes(fields)
     _check_patterns(fields)
 
 
@@ -108,6 +110,21 @@ def _check_heads(fields: Mapping):
         raise ModelError(f"model.positions='sinusoid' pairs sine and cosine, but width is {width}; make it even")
 
 
+def _check_axes(fields: Mapping):
+    axes, context = tuple(fields["position_axes"]), fields["context"]
+    factorised = fields["positions"] == "factorised"
+    if factorised != bool(axes):
+        raise ModelError(
+            f"model.position_axes is {axes} and model.positions is '{fields['positions']}'; give sizes, such as "
+            "(32, 32, 3) for rows, columns and colours, with 'factorised' and with it alone"
+        )
+    if factorised and math.prod(axes) != context:
+        raise ModelError(
+            f"model.position_axes {axes} hold {math.prod(axes)} positions, but model.context is {context}; "
+            "make them the same"
+        )
+
+
 def _check_patterns(fields: Mapping):
     patterns, layers = fields["attention"], fields["layers"]
     if isinstance(patterns, str) or not patterns:
@@ -116,8 +133,13 @@ def _check_patterns(fields: Mapping):
         raise ModelError(
             f"model.attention names {len(patterns)} patterns for model.layers={layers}; name at most one per layer"
         )
-    for pattern in patterns:
-        per_head(parse_pattern(pattern), fields["heads"])
+    for word in patterns:
+        for pattern in per_head(parse_pattern(word), fields["heads"]):
+            if fields["context"] % pattern.stride:
+                raise ModelError(
+                    f"attention pattern '{word}' works on blocks of {pattern.stride}, which do not divide "
+                    f"model.context={fields['context']}; use a multiple of {pattern.stride}"
+                )
 
 
 def _whole(name: str, value, at_least: int):
@@ -130,6 +152,13 @@ def _choice(name: str, value, choices, where="model."):
         raise ModelError(f"{where}{name} is '{value}', which is unknown; choose from: {', '.join(choices)}")
 
 
+_LEAST = {
+    "init_std": "at least",
+    "init_gain": "at least",
+    "head_init_std": "at least",
+    "position_init_std": "at least",
+    "norm_epsilon": "above",
+}
 _ARCHITECTURES = {
     "decoder": (Decoder, _check_decoder),
     "transformer_xl": (TransformerXL, _check_transformer_xl),

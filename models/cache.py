@@ -15,15 +15,15 @@ class Cache:
     """
 
     key: jax.Array  # [L, B, S, G, H]
-    value: jax.Array  # [L, B, S, G, H]
+    value: jax.Array  # [L, B, S, G, H], where H may be another than the keys'
     lengths: jax.Array  # [B] int32, tokens held by each row
     layer: jax.Array  # [] int32, the layer that `extend` reads and writes
 
     @classmethod
-    def empty(cls, layers: int, batch: int, length: int, heads: int, head_size: int, dtype) -> "Cache":
-        """A cache of `length` slots a row that holds nothing yet."""
-        zeros = jnp.zeros((layers, batch, length, heads, head_size), dtype)
-        return cls(zeros, zeros, jnp.zeros((batch,), jnp.int32), jnp.zeros((), jnp.int32))
+    def empty(cls, layers: int, batch: int, length: int, heads: int, sizes: tuple[int, int], dtype) -> "Cache":
+        """A cache of `length` slots a row that holds nothing yet; `sizes` are those of a key and of a value."""
+        key, value = (jnp.zeros((layers, batch, length, heads, size), dtype) for size in sizes)
+        return cls(key, value, jnp.zeros((batch,), jnp.int32), jnp.zeros((), jnp.int32))
 
     def slots(self, length: int) -> jax.Array:
         """[B, T] int32: where each row's next `length` tokens go, which is also their position."""

@@ -1,6 +1,7 @@
 """The decoder: tokens in, hidden states out, and the matrix that turns those into logits (GPT and its kin)."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -38,12 +39,15 @@ class Decoder(nn.Module):
     heads: int
     kv_heads: int
     head_size: int
+    query_size: int
     ff: int
     activation: str
     norm: str
     norm_epsilon: float
     placement: str
     positions: str
+    position_axes: tuple[int, ...]
+    start_row: bool
     attention: tuple[str, ...]
     attention_path: str
     attention_bias: bool
@@ -55,6 +59,8 @@ class Decoder(nn.Module):
     dropout_residual: float
     dropout_ff: float
     init_std: float
+    init_gain: float
+    head_init_std: float
     position_init_std: float
     scale_residual_init: bool
     dtype: str
@@ -63,17 +69,23 @@ class Decoder(nn.Module):
     remat: str
 
     def setup(self):
-        table = ("vocab", "embed"), (self.vocab_size, self.width)
-        self.tokens = self.param("tokens", normal(self.init_std, *table[0]), table[1], self.param_dtype)
+        names, shape = ("vocab", "embed"), (self.vocab_size + self.start_row, self.width)
+        self.tokens = self.param("tokens", normal(self.init_std, *names), shape, self.param_dtype)
+        rows = normal(self.position_init_std, "positions", "embed")
         if self.positions == "learned":
-            rows = normal(self.position_init_std, "positions", "embed")
             self.rows = self.param("positions", rows, (self.context, self.width), self.param_dtype)
+        if self.positions == "factorised":
+            self.axes = [
+                self.param(f"positions_{axis}", rows, (size, self.width), self.param_dtype)
+                for axis, size in enumerate(self.position_axes)
+            ]
         self.stack = Stack(tuple(map(self._block, self.attention)), self.layers, self.scan, self.remat)
         self.stacked = self.param("layers", self._init_stack)
         if self.placement == "pre":
             self.final_norm = self._norm()
         if not self.tied_head:
-            self.head = self.param("head", normal(self.init_std, *table[0]), table[1], self.param_dtype)
+            shape = (self.vocab_size, self.width)
+            self.head = self.param("head", normal(self.head_init_std, *names), shape, self.param_dtype)
         if self.head_bias:
             self.bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
 
@@ -135,7 +147,8 @@ class Decoder(nn.Module):
         """An empty cache for `batch` rows of at most `length` tokens, prompt included."""
         if length > self.context:
             raise ModelError(f"a cache of {length} tokens exceeds context={self.context}; generate fewer tokens")
-        return Cache.empty(self.layers, batch, length, self._kv_heads, self._head_size, self.dtype)
+        sizes = self.query_size or self._head_size, self._head_size
+        return Cache.empty(self.layers, batch, length, self._kv_heads, sizes, self.dtype)
 
     @property
     def _head_size(self) -> int:
@@ -155,6 +168,10 @@ class Decoder(nn.Module):
             x = x + jnp.take(self.rows, positions, axis=0)
         if self.positions == "sinusoid":
             x = x + sinusoid(positions, self.width)
+        if self.positions == "factorised":
+            for table in reversed(self.axes):  # the last axis turns fastest: channel, then column, then row
+                x = x + jnp.take(table, positions % len(table), axis=0)
+                positions = positions // len(table)
         return x.astype(self.dtype)
 
     def _init_stack(self, rng):
@@ -164,24 +181,39 @@ class Decoder(nn.Module):
     def _norm(self, **name):
         return Norm(self.norm, self.norm_epsilon, self.dtype, self.param_dtype, **name)
 
+    def _std(self, inputs: int) -> float:
+        """Standard deviation at the start of a matrix with so many inputs."""
+        return math.sqrt(self.init_gain / inputs) if self.init_gain else self.init_std
+
+    def _residual_std(self, inputs: int) -> float:
+        """The same of a residual branch's last matrix."""
+        std = self._std(inputs)
+        return residual_std(std, self.layers) if self.scale_residual_init else std
+
     def _block(self, pattern: str) -> Block:
         """The block of a layer whose attention follows `pattern`."""
-        out_std = residual_std(self.init_std, self.layers) if self.scale_residual_init else self.init_std
-        shared = {"width": self.width, "std": self.init_std, "out_std": out_std, "parent": None}
+        shared = {"width": self.width, "std": self._std(self.width), "parent": None}
         shared |= {"dtype": self.dtype, "param_dtype": self.param_dtype}
         attention = SelfAttention(
             heads=self.heads,
             kv_heads=self._kv_heads,
             head_size=self._head_size,
+            query_size=self.query_size or self._head_size,
             pattern=parse_pattern(pattern),
             rotary=self.positions == "rotary",
             bias=self.attention_bias,
             dropout=self.dropout_attention,
             attention_path=self.attention_path,
+            out_std=self._residual_std(self.heads * self._head_size),
             **shared,
         )
         feed_forward = FeedForward(
-            ff=self.ff, activation=self.activation, bias=self.ff_bias, dropout=self.dropout_ff, **shared
+            ff=self.ff,
+            activation=self.activation,
+            bias=self.ff_bias,
+            dropout=self.dropout_ff,
+            out_std=self._residual_std(self.ff),
+            **shared,
         )
         norm = functools.partial(Norm, self.norm, self.norm_epsilon, self.dtype, self.param_dtype)
         return Block(attention, feed_forward, norm, self.placement, self.dropout_residual, parent=None)

@@ -1,9 +1,9 @@
-"""Positions: a learned table, sinusoids added to the embeddings, or rotations of queries and keys."""
+"""Positions: learned tables, sinusoids added to the embeddings, or rotations of queries and keys."""
 
 import jax
 import jax.numpy as jnp
 
-POSITIONS = ("learned", "sinusoid", "rotary", "none")
+POSITIONS = ("learned", "sinusoid", "rotary", "factorised", "none")
 LONGEST_WAVE = 10_000.0  # in units of 2 pi tokens: Vaswani et al. 2017, section 3.5; Su et al. 2021, section 3.2
 
 

@@ -26,6 +26,8 @@ from models.errors import ModelError
 class Dense:
     """Every key."""
 
+    stride = 1  # positions come in blocks of so many
+
     def sees(self, query, key):
         """Whether position `query` may look at position `key` (arrays that broadcast): bool, broadcasting likewise."""
         return True
@@ -39,6 +41,7 @@ class Local:
     """Keys nearer than `window`: {j : |i - j| < window}, the kernels' form of strided A_1."""
 
     window: int
+    stride = 1
 
     def sees(self, query, key):
         return (query - key < self.window) & (key - query < self.window)
@@ -62,15 +65,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Block:
-    """Fixed A_1: {j : floor(j / size) = floor(i / size)}."""
+    """Fixed A_1: {j : floor(j / stride) = floor(i / stride)}."""
 
-    size: int
+    stride: int
 
     def sees(self, query, key):
-        return query // self.size == key // self.size
+        return query // self.stride == key // self.stride
 
     def __str__(self):
-        return f"block_{self.size}"
+        return f"block_{self.stride}"
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,10 @@ class Union:
 
     near: Local | Block
     far: Column | Summary
+
+    @property
+    def stride(self):
+        return self.far.stride
 
     def sees(self, query, key):
         return self.near.sees(query, key) | self.far.sees(query, key)

@@ -18,13 +18,15 @@ PLACEMENTS = ("pre", "post", "replace")
 class SelfAttention(nn.Module):
     """Queries, keys and values of x, attention between them, and the output projection.
 
-    `kv_heads` below `heads` shares each key/value head among heads / kv_heads queries (Ainslie et al. 2023).
+    `kv_heads` below `heads` shares each key/value head among heads / kv_heads queries (Ainslie et al. 2023). Queries
+    and keys are of `query_size`, values of `head_size`.
     """
 
     width: int
     heads: int
     kv_heads: int
     head_size: int
+    query_size: int
     pattern: Pattern
     rotary: bool
     bias: bool
@@ -42,13 +44,14 @@ class SelfAttention(nn.Module):
         """x [B, T, D], positions [B, T] -> [B, T, D] and the cache with this layer's keys and values."""
         kind = {"bias": self.bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
 
-        def project(name, axis, heads):
-            outputs = {axis: heads, "head_size": self.head_size}
+        def project(name, axis, heads, size):
+            outputs = {axis: heads, "head_size": size}
             y = Linear({"embed": self.width}, outputs, std=self.std, name=name, **kind)(x)
             return nn.with_logical_constraint(y, ("batch", "length", axis, "head_size"))
 
-        query = project("query", "heads", self.heads)
-        key, value = (project(name, "kv_heads", self.kv_heads) for name in ("key", "value"))
+        query = project("query", "heads", self.heads, self.query_size)
+        key = project("key", "kv_heads", self.kv_heads, self.query_size)
+        value = project("value", "kv_heads", self.kv_heads, self.head_size)
         if self.rotary:
             query, key = rotate(query, positions), rotate(key, positions)
         if cache is not None:

@@ -245,7 +245,7 @@ class TransformerXL(nn.Module):
 
     def init_cache(self, batch: int, length: int) -> Cache:
         """An empty cache for `batch` rows of at most `length` tokens, prompt included."""
-        return Cache.empty(self.layers, batch, length, self.heads, self._head_size, self.dtype)
+        return Cache.empty(self.layers, batch, length, self.heads, (self._head_size,) * 2, self.dtype)
 
     def _memory_mask(self, tokens, segments, memory):
         M = self.memory

@@ -29,9 +29,10 @@ PATHS: dict[str, Path] = {
 def attend(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, dropout_rng=None, scale=None, path="auto"):
     """Attention of `query` [B, T, N, H] over `key`, `value` [B, S, G, H] where `mask` lets it: [B, T, N, H].
 
-    G key/value heads serve N query heads in equal runs. `bias` [B or 1, N or 1, T, S] is added to the scaled scores.
-    `scale` is 1/sqrt(H) unless given. Queries that see nothing get zeros. Dropout acts on the probabilities. Raises
-    ModelError for sizes that cannot be and for a path that does not support the request.
+    Values, and so the result, may be of another head size than queries and keys. G key/value heads serve N query heads
+    in equal runs. `bias` [B or 1, N or 1, T, S] is added to the scaled scores. `scale` is 1/sqrt(H) unless given.
+    Queries that see nothing get zeros. Dropout acts on the probabilities. Raises ModelError for sizes that cannot be
+    and for a path that does not support the request.
     """
     B, T, heads, H = query.shape
     S = key.shape[1]
@@ -44,7 +45,7 @@ def attend(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, dropou
     for pattern in dict.fromkeys(patterns):
         index = np.flatnonzero([one == pattern for one in patterns])
         picked = _pick_heads(index, query, key, value, bias, dropout)
-        request = _request(picked[0], picked[1], mask.replace(pattern=pattern), bias is not None, dropout is not None)
+        request = _request(*picked[:3], mask.replace(pattern=pattern), bias is not None, dropout is not None)
         run = _resolve(path, request).run
         outputs[pattern] = index, parallel.attend(run, *picked[:3], mask.replace(pattern=pattern), *picked[3:], scale)
     if len(outputs) == 1:
@@ -53,24 +54,25 @@ def attend(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, dropou
     return jnp.concatenate([out for _, out in outputs.values()], axis=2)[:, :, order]
 
 
-def chosen_path(query, key, mask: Mask, *, bias=None, dropout_rate=0.0, path="auto", platform=None) -> tuple[str, ...]:
-    """Names of the paths `attend` would take for arrays (or shapes) like these, one for each pattern of the heads."""
+def chosen_path(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, path="auto", platform=None):
+    """Names of the paths that `attend` takes for arrays (or shapes) like these: one for each pattern of the heads."""
     heads = query.shape[2]
     return tuple(
         _resolve(
-            path, _request(query, key, mask.replace(pattern=one), bias is not None, dropout_rate > 0, platform)
+            path, _request(query, key, value, mask.replace(pattern=one), bias is not None, dropout_rate > 0, platform)
         ).name
         for one in dict.fromkeys(per_head(mask.pattern, heads))
     )
 
 
-def _request(query, key, mask, bias, dropout, platform=None) -> Request:
+def _request(query, key, value, mask, bias, dropout, platform=None) -> Request:
     return Request(
         T=query.shape[1],
         S=key.shape[1],
         heads=query.shape[2],
         kv_heads=key.shape[2],
         head_size=query.shape[3],
+        value_size=value.shape[3],
         dtype=np.dtype(query.dtype),
         pattern=mask.pattern,
         features=mask.features(),
@@ -109,7 +111,7 @@ def _pick_heads(index, query, key, value, bias, dropout):
 
 def _check_shapes(query, key, value, bias, dropout_rate, dropout_rng):
     heads, groups = query.shape[2], key.shape[2]
-    if key.shape != value.shape or key.shape[0] != query.shape[0] or key.shape[3] != query.shape[3]:
+    if key.shape[:3] != value.shape[:3] or key.shape[0] != query.shape[0] or key.shape[3] != query.shape[3]:
         raise ModelError(
             "attention needs query [B, T, N, H] and key, value [B, S, G, H]; "
             f"got {query.shape}, {key.shape}, {value.shape}"

@@ -21,6 +21,8 @@ def _cudnn_refuses(request: Request) -> str | None:
         return f"it runs on GPUs and the platform is {request.platform}"
     if request.dtype.name not in ("bfloat16", "float16"):
         return f"it computes in bfloat16 or float16, not {request.dtype.name}"
+    if request.value_size != request.head_size:
+        return "its values are of the size of its keys"
     if request.head_size > 128 or request.head_size % 8:
         return f"a head size of {request.head_size} is not a multiple of 8 up to 128"
     if not isinstance(request.pattern, Dense):
@@ -82,7 +84,7 @@ def _splash_refuses(request: Request) -> str | None:
         return "it knows dense and local patterns alone"
     if request.T % LANES or request.S % LANES:
         return f"its blocks are multiples of {LANES}, which {request.T} queries and {request.S} keys are not"
-    if request.head_size % 64:
+    if request.head_size % 64 or request.value_size % 64:
         return f"a head size of {request.head_size} is not a multiple of 64"
     if request.bias:
         return "it has no bias"

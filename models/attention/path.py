@@ -19,7 +19,8 @@ class Request:
     S: int
     heads: int
     kv_heads: int
-    head_size: int
+    head_size: int  # of queries and keys
+    value_size: int
     dtype: np.dtype
     pattern: Pattern
     features: frozenset[str]

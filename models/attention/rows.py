@@ -64,8 +64,8 @@ class Rows:
                 rows = (dq,) if bias_shape is None else (dq, _shrink(scores, bias_shape))
                 return (totals[0] + dk, totals[1] + dv), rows
 
-            zero = jnp.zeros_like(d_key[:, :, :keys])
-            (dk, dv), rows = jax.lax.scan(block, (zero, zero), jnp.arange(start, stop))
+            zeros = tuple(jnp.zeros_like(x[:, :, :keys]) for x in (d_key, d_value))
+            (dk, dv), rows = jax.lax.scan(block, zeros, jnp.arange(start, stop))
             d_key, d_value = d_key.at[:, :, :keys].add(dk), d_value.at[:, :, :keys].add(dv)
             by_rows.append([_stack(x) for x in rows])
         d_query, *d_bias = (jnp.concatenate(parts, axis=2) for parts in zip(*by_rows, strict=True))

@@ -51,7 +51,8 @@ class Rearranged:
         rows = (self.queries(x) for x in (lse, gradient, delta))
         visible, drop = self._conditions(context)
         *gradients, _ = flash.backward(*inputs, visible, *rows, drop)
-        return [_undo(view, query.shape, x) for view, x in zip(views, gradients, strict=True)]
+        shapes = query.shape, key.shape, value.shape
+        return [_undo(*one) for one in zip(views, shapes, gradients, strict=True)]
 
     def _conditions(self, context):
         i, j = self.queries(context.positions)[..., :, None], self.keys(context.positions)[..., None, :]
@@ -77,7 +78,8 @@ class Gathered:
     def backward(self, query, key, value, lse, gradient, delta, context):
         inputs = query, self.keys(key), self.keys(value)
         d_query, *d_keys = self._rows(context).backward(*inputs, lse, gradient, delta)
-        return [d_query, *(_undo(self.keys, key.shape, x) for x in d_keys)]
+        shapes = key.shape, value.shape
+        return [d_query, *(_undo(self.keys, *one) for one in zip(shapes, d_keys, strict=True))]
 
     def _rows(self, context):
         positions, marks = self.keys(context.positions), self.keys(context.key_marks)

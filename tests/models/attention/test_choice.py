@@ -14,7 +14,7 @@ from tests.models.attention.conftest import MASKS, M, T, arrays
 def chosen(mask, rows=1024, keys=None, platform="cpu", dtype=jnp.bfloat16, **options):
     query = jax.ShapeDtypeStruct((1, rows, 4, 64), dtype)
     key = jax.ShapeDtypeStruct((1, keys or rows, 4, 64), dtype)
-    return chosen_path(query, key, mask, platform=platform, **options)
+    return chosen_path(query, key, key, mask, platform=platform, **options)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_kernels_refuse_odd_head_sizes(size):
     array = jax.ShapeDtypeStruct((1, 128, 4, size), jnp.bfloat16)
     for path, platform in (("cudnn", "gpu"), ("splash", "tpu")):
         with pytest.raises(ModelError, match=f"a head size of {size}"):
-            chosen_path(array, array, Mask(), path=path, platform=platform)
+            chosen_path(array, array, array, Mask(), path=path, platform=platform)
 
 
 @pytest.mark.parametrize(
