@@ -1,0 +1,93 @@
+"""Restoring a work folder for evaluation and generation, through the commands themselves."""
+
+import json
+
+import pytest
+
+from pretrain.main import main
+
+
+@pytest.fixture
+def pretrain(capsys, monkeypatch):
+    """Runs a command in this process (eight devices) and returns what it prints, as JSON lines."""
+    monkeypatch.setenv("LONGHAUL_CACHE", "")
+
+    def run(*arguments):
+        assert main([*map(str, arguments), "--format=json"]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def test_evaluate_prints_its_scores(pretrain, whole):
+    (row,) = pretrain("evaluate", f"--workdir={whole}", "--word_level", "--gzip")
+    assert row["step"] == 24
+    assert 1 < row["loss"] < 6
+    assert row["perplexity"] == pytest.approx(2.718281828 ** row["loss"], rel=1e-6)
+    # One byte is one token here, but for the separators, whose loss is counted and whose bytes are not.
+    assert row["bits_per_byte"] == pytest.approx(row["loss"] / 0.6931471806, rel=0.01)
+    assert row["word_perplexity"] > row["perplexity"]
+    assert 0.5 < row["gzip_bits_per_byte"] < 8
+    assert row["tokens_per_second"] is None or row["tokens_per_second"] > 0
+
+
+def test_any_number_of_devices_restores_the_same(pretrain, run_pretrain, whole):
+    (eight,) = pretrain("evaluate", f"--workdir={whole}")
+    alone = run_pretrain("evaluate", f"--workdir={whole}", "--format=json", devices=1)
+    assert alone.rc == 0, alone.stderr
+    one = json.loads(alone.stdout)
+    assert one["tokens"] == eight["tokens"]
+    assert one["loss"] == pytest.approx(eight["loss"], rel=1e-6)
+
+
+def test_sliding_windows_score_every_token_once(pretrain, whole):
+    (disjoint,) = pretrain("evaluate", f"--workdir={whole}")
+    (sliding,) = pretrain("evaluate", f"--workdir={whole}", "--stride=16")
+    assert sliding["tokens"] == disjoint["tokens"]
+    assert sliding["loss"] != disjoint["loss"]
+
+
+def test_steps_can_be_chosen(pretrain, whole):
+    losses = {step: pretrain("evaluate", f"--workdir={whole}", f"--step={step}")[0] for step in ("8", "best", "latest")}
+    assert losses["8"]["step"] == 8
+    assert losses["best"]["loss"] <= losses["8"]["loss"]
+    assert losses["latest"]["step"] == 24
+
+
+def test_generate_with_and_without_the_cache(pretrain, whole):
+    common = ["generate", f"--workdir={whole}", "--prompt=def f(", "--prompt=x", "--max_tokens=12", "--temperature=0"]
+    cached, again, uncached = pretrain(*common), pretrain(*common), pretrain(*common, "--nocached")
+    assert cached == again
+    assert [r["text"] for r in cached] == [r["text"] for r in uncached]
+    for a, b in zip(cached, uncached, strict=True):
+        assert a["log_probability"] == pytest.approx(b["log_probability"], abs=1e-4)
+        assert a["tokens"] <= 12
+    assert [r["prompt"] for r in cached] == ["def f(", "x"]
+
+
+def test_beams_find_a_likelier_continuation_than_greed(pretrain, whole):
+    common = ["generate", f"--workdir={whole}", "--prompt=import ", "--max_tokens=6", "--length_penalty=0"]
+    (greedy,), (beam,) = pretrain(*common, "--temperature=0"), pretrain(*common, "--beams=8")
+    assert beam["log_probability"] >= greedy["log_probability"] - 1e-5
+
+
+def test_sampling_depends_on_the_seed_alone(pretrain, whole):
+    sample = lambda seed: pretrain("generate", f"--workdir={whole}", "--max_tokens=20", f"--seed={seed}")[0]["text"]  # noqa: E731
+    assert sample(1) == sample(1)
+    assert sample(1) != sample(2)
+
+
+def test_prepare_says_what_is_there(pretrain, text, tmp_path):
+    keys = ["--config.tokenizer.kind=bytes", f"--config.data.train=text:{text}/*.py", "--config.model.vocab_size=257"]
+    (rows,) = pretrain("prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}", *keys)
+    assert {row["split"] for row in rows} == {"train", "validation"}
+    assert all(row["tokens"] > row["bytes"] > 0 for row in rows)
+
+
+def test_help_of_every_command(capsys):
+    assert main(["--help"]) == 0
+    overview = capsys.readouterr().out
+    for name in ("train", "evaluate", "generate", "describe", "prepare"):
+        assert name in overview
+        assert main([name, "--help"]) == 0
+        assert "--" in capsys.readouterr().out
