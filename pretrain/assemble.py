@@ -70,7 +70,8 @@ def _check_sizes(config) -> None:
 
 
 def check_vocabulary(config, tokenizer) -> None:
-    if tokenizer.vocab_size > config.model.vocab_size:
+    start_row = config.architecture == "decoder" and config.model.start_row
+    if tokenizer.vocab_size > config.model.vocab_size + start_row:
         raise UserError(
             f"config.model.vocab_size = {config.model.vocab_size} is smaller than the tokenizer's "
             f"{tokenizer.vocab_size} entries; "

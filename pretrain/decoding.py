@@ -279,7 +279,7 @@ def _check(model, prompts, max_tokens, temperature, top_k, top_p, beams):
     for index, prompt in enumerate(prompts):
         if not len(prompt):
             raise UserError(f"prompt {index} has no token; start it with the tokenizer's beginning-of-text token")
-        if max(prompt) >= model.vocab_size or min(prompt) < 0:
+        if max(prompt) >= model.vocab_size + getattr(model, "start_row", False) or min(prompt) < 0:
             raise UserError(
                 f"prompt {index} holds token {max(prompt)}, outside the model's vocabulary of {model.vocab_size}; "
                 "use the tokenizer that the model was trained with"

@@ -80,6 +80,18 @@ def forward(model, params, batch: Mapping, memory, *, rng=None):
     return output.hidden, output.memory if memory else memory
 
 
+def _scorable(model, batch: Mapping) -> Mapping:
+    """The batch without weight on a start symbol that the model has a row to read for, but none to predict."""
+    if not getattr(model, "start_row", False):
+        return batch
+    known = batch["targets"] < model.vocab_size
+    return {
+        **batch,
+        "targets": jnp.where(known, batch["targets"], 0),
+        "weights": jnp.where(known, batch["weights"], 0.0),
+    }
+
+
 def loss_sums(recipe: Recipe, params, batch: Mapping, memory, rng):
     """(objective, (nll, new memory)): sums over the batch's weighted tokens, in nats."""
     hidden, memory = forward(recipe.model, params, batch, memory, rng=rng)
@@ -139,6 +151,7 @@ def train_step(recipe: Recipe, state: TrainState, batch: Mapping, axis_name: str
     An update whose loss or gradient is not finite changes nothing but the counters.
     Metrics: `nll` and `tokens` are sums; `grad_norm` is before clipping.
     """
+    batch = _scorable(recipe.model, batch)
     rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
     if axis_name:
         rng = jax.random.fold_in(rng, jax.lax.axis_index(axis_name))
@@ -177,6 +190,7 @@ def train_step(recipe: Recipe, state: TrainState, batch: Mapping, axis_name: str
 
 def evaluate_step(recipe: Recipe, params, batch: Mapping, memory):
     """({"nll", "tokens"} as sums, new memory) of a batch, without dropout, smoothing or z-loss."""
+    batch = _scorable(recipe.evaluated, batch)
     _, (nll, memory) = loss_sums(
         dataclasses.replace(recipe, model=recipe.evaluated, z_loss=0.0, label_smoothing=0.0),
         *(params, batch, memory, None),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import models
-from configs import transformer_xl
+from configs import sparse_transformer, transformer_xl
 from configs.common import ConfigError
 
 COUNTS = [
@@ -21,6 +21,10 @@ COUNTS = [
     (transformer_xl, "lm1b", 464_410_466),
     (transformer_xl, "lm1b_large", 838_019_182),
     (transformer_xl, "tiny", 124_481),
+    (sparse_transformer, "enwik8", 94_949_888),
+    (sparse_transformer, "cifar10", 59_196_928),
+    (sparse_transformer, "imagenet64", 151_645_184),
+    (sparse_transformer, "tiny", 136_000),
 ]
 
 
@@ -42,7 +46,7 @@ def test_attention_biases_of_each_layer(variant, count):
     assert parameters(config) == count
 
 
-@pytest.mark.parametrize(("recipe", "default"), [(transformer_xl, "tiny")])
+@pytest.mark.parametrize(("recipe", "default"), [(transformer_xl, "tiny"), (sparse_transformer, "tiny")])
 def test_variants(recipe, default):
     assert recipe.get_config().to_dict() == recipe.get_config(default).to_dict()
     assert set(recipe.VARIANTS) == {variant for tested, variant, _ in COUNTS if tested is recipe}
@@ -54,4 +58,5 @@ def test_variants(recipe, default):
 def test_sizes_fit(recipe, variant):
     config = recipe.get_config(variant)
     assert config.data.length <= config.model.context
-    assert config.tokenizer.vocab_size <= config.model.vocab_size
+    rows = config.model.vocab_size + (config.architecture == "decoder" and config.model.start_row)
+    assert config.tokenizer.vocab_size <= rows
