@@ -121,6 +121,13 @@ def test_documents_never_leak(path, pattern):
         np.testing.assert_array_equal(a[1], b[1])
 
 
+@pytest.mark.parametrize(("path", "pattern"), [("xla", "dense"), ("chunked", "dense"), ("sparse", "fixed_16_4")])
+def test_values_of_another_size(agree, path, pattern):
+    query, key, _, _ = arrays()
+    _, _, value, gradient = arrays(size=6)
+    agree(path, Mask(causal=True, pattern=parse_pattern(pattern)), (query, key, value, gradient))
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.3])
 @pytest.mark.parametrize("path", [*DENSE_PATHS, "sparse"])
 def test_scale(agree, path, scale):
