@@ -31,13 +31,12 @@ def attend(query, key, value, mask, bias, dropout, scale):
             scores += bias[:, :, start : start + rows, :keys].astype(jnp.float32)
         visible = mask.tile(start, rows, 0, keys)
         weights = jax.nn.softmax(jnp.where(visible, scores, -1e30), axis=-1)
-        if _may_be_blind(mask):
-            weights = jnp.where(visible, weights, 0.0)
         if dropout is not None:
             weights *= dropout.tile(start, rows, 0, keys)
-        outputs.append(
-            _products("BGRTS,BGSH->BGRTH", weights.astype(value.dtype), value[:, :, :keys]).astype(query.dtype)
-        )
+        out = _products("BGRTS,BGSH->BGRTH", weights.astype(value.dtype), value[:, :, :keys]).astype(query.dtype)
+        if _may_be_blind(mask):
+            out = jnp.where(jnp.any(visible, axis=-1, keepdims=True), out, 0)
+        outputs.append(out)
     return jnp.swapaxes(jnp.concatenate(outputs, axis=2), 1, 2)
 
 
@@ -53,7 +52,7 @@ def _products(equation, left, right):
 
 
 def _may_be_blind(mask):
-    """Whether some query might see nothing; where none can, a pass over the weights is saved."""
+    """Whether some query might see nothing, and must be given zeros."""
     return not (isinstance(mask.pattern, Dense) and mask.features() <= {"causal", "memory", "offset"})
 
 
