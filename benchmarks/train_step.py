@@ -100,7 +100,7 @@ def hugging_face(compiled: bool):
 
 def main():
     args = report.arguments(__doc__.split("\n")[0]).parse_args()
-    rounds = 5 if args.quick else 15
+    rounds = 5 if args.quick else 7
     c = config()
     step, forward, both = longhaul(c)
     runs = {"longhaul": step, "hugging face eager": hugging_face(False)}

@@ -3,7 +3,7 @@
     pretrain train --config=configs/quickstart.py             # `default`: about 5 minutes on 2 CPU cores
     pretrain train --config=configs/quickstart.py:tiny        # some seconds; saves several checkpoints
 
-Expect about 1.9 bits per byte on the held-out files, what `gzip -9` makes of them.
+Expect about 1.65 bits per byte on the held-out files, of which `gzip -9` makes 1.95.
 """
 
 from configs import common
@@ -27,11 +27,11 @@ def get_config(variant: str = "default"):
         ff=768,
         dtype="float32",  # CPUs multiply float32 faster than bfloat16
     )
-    config.train.update(steps=480, batch_size=8)
+    config.train.update(steps=400, batch_size=8)
     config.optimizer.update(name="muon", b1=0.95, b2=0.95, weight_decay=0.1)
     config.schedule.update(kind="linear", peak=3e-3, warmup=40, end=0.0)
-    config.checkpoint.update(every=120)
-    config.evaluate.update(every=120, batches=4)
+    config.checkpoint.update(every=100)
+    config.evaluate.update(every=100, batches=4)
     config.log.every = 20
     if variant == "tiny":
         config.name = "quickstart-tiny"
