@@ -1,15 +1,15 @@
 """Sparse patterns in O(T sqrt T) time and memory: rearrange, multiply small dense matrices, merge (Child et al. 2019).
 
-Each pattern is covered by one or two layers of pieces; a layer is a rearrangement of queries and keys after which the
-keys of a query lie together, so that a batch of small dense attentions does the work on any platform:
+Each pattern is covered by one or two parts; a part is a rearrangement of queries and keys after which the keys of a
+query lie together, so that a batch of small dense attentions does the work on any platform:
 
-    local_W      blocks of W queries against their own block and the one before
+    local_W      blocks of W queries, or half as many, against their own block and those before within W
     block_L      blocks of L queries against their own block
     column_L     the sequence as a matrix of width L, transposed: T/L queries against the T/L keys of their column
     summary_L_C  all queries against the gathered summary keys, in bands that leave out the keys of their future
 
-What a rearrangement brings together in excess of the pattern, the pattern's own `sees` hides. Where two patterns are
-merged, the far one leaves out what the near one sees, and the two outputs are merged by their log-sum-exp.
+Of the keys that a rearrangement brings to it, a query sees those in an interval of positions. Where two patterns are
+merged, the far one's interval ends where the near one's begins, and the two outputs are merged by their log-sum-exp.
 """
 
 import functools
@@ -26,18 +26,21 @@ from models.attention.path import Path, Request, refuse_features
 from models.attention.rows import Rows
 from models.patterns import Block, Column, Dense, Local, Summary, Union
 
+HALVED_FROM = 128  # windows; smaller blocks than 64 make products too small for a CPU's cores
+
 
 @dataclass(frozen=True)
 class Rearranged:
-    """A layer that brings a query's keys together: views of [B, N, T, ...] as batches, [B, N, batch, rows, ...].
+    """A part that brings a query's keys together: views of [B, N, T, ...] as batches, [B, N, batch, rows, ...].
 
-    `back` undoes the view `queries`. A place that no key fills holds 0. `sees` is the pattern in terms of positions.
+    `back` undoes the view `queries`. A place that no key fills holds 0. `interval` gives the first and the last key
+    that a query at a position sees, of those that the view brings to it.
     """
 
     queries: Callable
     keys: Callable
     back: Callable
-    sees: Callable
+    interval: Callable
 
     def forward(self, query, key, value, context):
         """Output [B, N, T, H] and lse [B, N, T, 1]."""
@@ -55,17 +58,15 @@ class Rearranged:
         return [_undo(*one) for one in zip(views, shapes, gradients, strict=True)]
 
     def _conditions(self, context):
-        i, j = self.queries(context.positions)[..., :, None], self.keys(context.positions)[..., None, :]
-        marks = self.queries(context.query_marks)[..., :, None], self.keys(context.key_marks)[..., None, :]
-        return context.conditions(i, j, *marks, self.sees)
+        return context.conditions(self.interval, self.queries, self.keys)
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """A layer of all queries against a few gathered keys, a block of queries at a time."""
+    """A part of all queries against a few gathered keys, a block of queries at a time."""
 
     pattern: Summary
-    sees: Callable
+    interval: Callable
 
     def keys(self, x):
         """The summary keys of every block: [B, N, T, ...] -> [B, N, T/stride * width, ...]."""
@@ -82,15 +83,11 @@ class Gathered:
         return [d_query, *(_undo(self.keys, *one) for one in zip(shapes, d_keys, strict=True))]
 
     def _rows(self, context):
-        positions, marks = self.keys(context.positions), self.keys(context.key_marks)
+        def block(start, rows, count):
+            def queries(x):
+                return jax.lax.dynamic_slice_in_dim(x, start, rows, axis=2)
 
-        def block(start, rows, keys):
-            i, query_marks = (
-                jax.lax.dynamic_slice_in_dim(x, start, rows, axis=2)[..., :, None]
-                for x in (context.positions, context.query_marks)
-            )
-            j, key_marks = (x[:, :, None, :keys] for x in (positions, marks))
-            return *context.conditions(i, j, query_marks, key_marks, self.sees), None
+            return *context.conditions(self.interval, queries, lambda x: self.keys(x)[:, :, :count]), None
 
         return Rows(self.pattern.stride, lambda stop: stop // self.pattern.stride * self.pattern.width, block)
 
@@ -99,25 +96,33 @@ class Gathered:
 class Context:
     """What decides, besides the pattern, whether a query sees a key: arrays [B or 1, 1, T]; and dropout."""
 
-    positions: jax.Array  # from 1, so that 0 is a place that no key fills
-    query_marks: jax.Array  # segments and validity as one number: a key is seen if its mark is the query's
-    key_marks: jax.Array
+    positions: jax.Array
+    query_marks: jax.Array | None  # segments and validity as one number: a key is seen if its mark is the query's
+    key_marks: jax.Array | None
     dropout: Dropout | None
 
     @classmethod
     def of(cls, mask, dropout, T, padded):
-        """The context of a mask over T positions, padded at the end with what nothing sees."""
+        """The context of a mask over T positions; those added at the end come after every query that counts."""
+        positions = jnp.arange(padded, dtype=jnp.int32)[None, None]
+        if not mask.features() & {"segments", "key_valid"}:
+            return cls(positions, None, None, dropout)
         query = jnp.ones((1, T), jnp.int32) if mask.query_segments is None else mask.query_segments
         key = query if mask.key_segments is None else mask.key_segments
         if mask.key_valid is not None:
             key = jnp.where(mask.key_valid, key, 0)
         marks = (jnp.pad(x, ((0, 0), (0, padded - T)))[:, None] for x in (jnp.where(query == 0, -1, query), key))
-        return cls(jnp.arange(1, padded + 1, dtype=jnp.int32)[None, None], *marks, dropout)
+        return cls(positions, *marks, dropout)
 
-    def conditions(self, i, j, query_mark, key_mark, sees):
-        """Visibility and dropout factors, or None, of pairs of positions counted from 1."""
-        visible = sees(i - 1, j - 1) & (j > 0) & (query_mark == key_mark)
-        return visible, None if self.dropout is None else self.dropout.scales(i - 1, j - 1)
+    def conditions(self, interval, queries, keys):
+        """Visibility and dropout factors, or None, of the pairs that two views bring together."""
+        i = queries(self.positions)[..., :, None]
+        j = keys(self.positions + 1)[..., None, :] - 1  # -1 where no key fills a place, before every interval
+        first, last = interval(i)
+        visible = (first <= j) & (j <= last)
+        if self.query_marks is not None:
+            visible &= queries(self.query_marks)[..., :, None] == keys(self.key_marks)[..., None, :]
+        return visible, None if self.dropout is None else self.dropout.scales(i, j)
 
 
 def _split(x, size):
@@ -130,10 +135,11 @@ def _join(x):
     return x.reshape(*x.shape[:2], -1, *x.shape[4:])
 
 
-def _with_previous(blocks):
-    """Each block behind the one before it: [B, N, batch, size, ...] -> [B, N, batch, 2 size, ...]."""
-    before = jnp.pad(blocks[:, :, :-1], [(0, 0), (0, 0), (1, 0)] + [(0, 0)] * (blocks.ndim - 3))
-    return jnp.concatenate([before, blocks], axis=3)
+def _with_previous(blocks, count):
+    """Each block behind the `count` before it: [B, N, batch, size, ...] -> [B, N, batch, (count + 1) size, ...]."""
+    batch = blocks.shape[2]
+    padded = jnp.pad(blocks, [(0, 0), (0, 0), (count, 0)] + [(0, 0)] * (blocks.ndim - 3))
+    return jnp.concatenate([padded[:, :, i : i + batch] for i in range(count + 1)], axis=3)
 
 
 def _undo(view, shape, gradient):
@@ -141,35 +147,46 @@ def _undo(view, shape, gradient):
     return jax.linear_transpose(view, jax.ShapeDtypeStruct(shape, gradient.dtype))(gradient)[0]
 
 
-def _part(pattern, without=None):
-    """The layer that covers a pattern, leaving out what pattern `without` sees."""
+def _local(window):
+    # Two blocks before a block of half a window are 3/4 of the keys of one before a block of a whole one.
+    blocks = 2 if window >= HALVED_FROM and window % 2 == 0 else 1
 
-    def sees(i, j):
-        seen = pattern.sees(i, j) & (j <= i)
-        return seen if without is None else seen & ~without.sees(i, j)
+    def queries(x):
+        return _split(x, window // blocks)
 
-    def split(x):
-        return _split(x, _unit(pattern))
+    def interval(i):
+        return jnp.maximum(i - window + 1, 0), i
 
-    def transposed(x):
-        return jnp.swapaxes(split(x), 2, 3)
+    return Rearranged(queries, lambda x: _with_previous(queries(x), blocks), _join, interval)
 
-    match pattern:
-        case Local():
-            return Rearranged(split, lambda x: _with_previous(split(x)), _join, sees)
-        case Block():
-            return Rearranged(split, split, _join, sees)
-        case Column():
-            return Rearranged(transposed, transposed, lambda x: _join(jnp.swapaxes(x, 2, 3)), sees)
-        case Summary():
-            return Gathered(pattern, sees)
+
+def _block(size):
+    split = functools.partial(_split, size=size)
+    return Rearranged(split, split, _join, lambda i: (0, i))
+
+
+def _column(stride, interval):
+    def transpose(x):
+        return jnp.swapaxes(_split(x, stride), 2, 3)
+
+    return Rearranged(transpose, transpose, lambda x: _join(jnp.swapaxes(x, 2, 3)), interval)
 
 
 def _parts(pattern):
-    """Layers whose keys are disjoint and together are the pattern's."""
-    if isinstance(pattern, Union):
-        return _part(pattern.near), _part(pattern.far, without=pattern.near)
-    return (_part(pattern),)
+    """Parts whose keys are disjoint and together are the pattern's."""
+    match pattern:
+        case Local(window):
+            return (_local(window),)
+        case Block(size):
+            return (_block(size),)
+        case Column(stride):
+            return (_column(stride, lambda i: (0, i)),)
+        case Summary():
+            return (Gathered(pattern, lambda i: (0, i)),)
+        case Union(Local(window), Column(stride)):
+            return _local(window), _column(stride, lambda i: (0, i - window))
+        case Union(Block(size), Summary() as far):
+            return _block(size), Gathered(far, lambda i: (0, i // size * size - 1))
 
 
 def _unit(pattern) -> int:

@@ -34,7 +34,7 @@ def masks() -> dict[str, tuple[Mask, int]]:
 
 
 MASKS = masks()
-SPARSE = ("local_16", "local_1", "column_16", "block_16", "strided_16", "summary_16_4", "fixed_16_4")
+SPARSE = ("local_16", "local_1", "local_128", "column_16", "block_16", "strided_16", "summary_16_4", "fixed_16_4")
 
 
 def arrays(S=T, heads=4, groups=2, size=8, rows=T, dtype=jnp.float32):
