@@ -10,6 +10,7 @@ def make_recipe(config) -> Recipe:
     return Recipe(
         model=models.build(config.architecture, config.model.to_dict()),
         evaluated=models.build(config.architecture, config.model.to_dict() | config.evaluate.model.to_dict()),
+        segmented=config.data.layout == "packed",
         optimizer=optimizers.build(config.optimizer, config.schedule, config.train.steps),
         rate=optimizers.schedule(config.schedule, config.train.steps),
         accumulate=config.train.accumulate,

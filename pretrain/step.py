@@ -38,6 +38,7 @@ class Recipe:
 
     model: nn.Module
     evaluated: nn.Module  # the model as evaluation runs it, on the same parameters
+    segmented: bool  # whether rows hold several documents, to be kept apart
     optimizer: optax.GradientTransformation
     rate: Callable  # learning rate by update
     accumulate: int
@@ -70,9 +71,15 @@ def init_memory(model, batch_size: int):
     return model.init_memory(batch_size) if hasattr(model, "init_memory") else {}
 
 
-def forward(model, params, batch: Mapping, memory, *, rng=None):
-    """Hidden states [B, T, D] of a batch, and the next memory. `rng` given means training: dropout is on."""
-    inputs = {name: batch[name] for name in ("positions", "segments")}
+def forward(recipe: Recipe, params, batch: Mapping, memory, *, rng=None):
+    """Hidden states [B, T, D] of a batch, and the next memory. `rng` given means training: dropout is on.
+
+    Where rows are no more than one document each, whose padding comes last, a causal model needs no segments; and
+    kernels that know none, such as cuDNN's, can serve.
+    """
+    model, inputs = recipe.model, {"positions": batch["positions"]}
+    if recipe.segmented:
+        inputs["segments"] = batch["segments"]
     if memory:
         inputs |= {"memory": memory, "reset": batch["reset"]}
     rngs = {} if rng is None else {"dropout": rng}
@@ -94,7 +101,7 @@ def _scorable(model, batch: Mapping) -> Mapping:
 
 def loss_sums(recipe: Recipe, params, batch: Mapping, memory, rng):
     """(objective, (nll, new memory)): sums over the batch's weighted tokens, in nats."""
-    hidden, memory = forward(recipe.model, params, batch, memory, rng=rng)
+    hidden, memory = forward(recipe, params, batch, memory, rng=rng)
     head = recipe.model.apply({"params": params}, method="head_weights")
     if head is None:  # no single matrix: an adaptive softmax, which scores targets itself
         scores = recipe.model.apply({"params": params}, hidden, batch["targets"], method="log_probs")
