@@ -1,0 +1,146 @@
+"""Sparse against dense attention: time, memory, growth with length, and the whole training step.
+
+    python -m benchmarks.sparse_step [--quick] [--format=json] [--plot=FILE.svg]
+
+1. One attention, forward and backward, 2 heads of 64, float32 (bfloat16 on a GPU), at 12,288 tokens: fixed and strided
+   against `jax.nn.dot_product_attention` with the causal flag, and against our own dense path of O(T) memory. Memory
+   is what the compiled program says it needs for temporaries.
+2. The same on a ladder of lengths with stride sqrt(T): the exponent of growth in time and in memory, fitted to the
+   logarithms; a log-log plot with `--plot`.
+3. The whole training step at 12,288 tokens, dense, fixed and strided (Child et al. 2019, table 2, report 1.31, 0.55 and
+   0.35 s: 2.4 and 3.7 times faster): the enwik8 recipe at full size on a GPU, 2 layers of width 128 on a CPU.
+"""
+
+import statistics
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import report
+from benchmarks.loglog import exponent, plot
+from configs import sparse_transformer
+from models.attention import attend
+from models.masks import Mask
+from models.patterns import parse_pattern
+from pretrain.engine import make_engine
+from pretrain.recipe import make_recipe
+
+HEADS, SIZE = 2, 64
+ACCELERATED = jax.default_backend() != "cpu"
+PATTERNS = ("strided_128", "fixed_128_8", "fixed_128_32")
+
+
+def plain(query, key, value):
+    return jax.nn.dot_product_attention(query, key, value, is_causal=True)
+
+
+def ours(word, path="auto"):
+    mask = Mask(causal=True, pattern=parse_pattern(word))
+    return lambda query, key, value: attend(query, key, value, mask, path=path)
+
+
+def compiled(attention, length):
+    """(a function that runs forward and backward and waits, bytes of temporaries)."""
+    rng = np.random.default_rng(0)
+    dtype = jnp.bfloat16 if ACCELERATED else jnp.float32
+    arrays = [jnp.asarray(rng.normal(size=(1, length, HEADS, SIZE)), dtype) for _ in range(4)]
+
+    def both(query, key, value, gradient):
+        out, pull = jax.vjp(attention, query, key, value)
+        return out, pull(gradient)
+
+    program = jax.jit(both).lower(*arrays).compile()
+    return lambda: jax.block_until_ready(program(*arrays)), program.memory_analysis().temp_size_in_bytes
+
+
+def compare(length, rounds):
+    """Fixed and strided against dense, in time and memory, at one length."""
+    candidates = {word: ours(word) for word in PATTERNS}
+    candidates |= {"dense, O(T) memory": ours("dense", "chunked"), "jax.nn": plain}
+    if ACCELERATED:
+        candidates["dense, cuDNN"] = ours("dense", "cudnn")
+    programs = {name: compiled(attention, length) for name, attention in candidates.items()}
+    times = report.interleaved({name: run for name, (run, _) in programs.items()}, rounds)
+    rows = []
+    for name, (_, memory) in programs.items():
+        rows.append(report.Result(f"attention {length}, {name}", statistics.median(times[name]), "s"))
+        rows.append(report.Result(f"attention {length}, {name}, memory", memory / 1e6, "MB"))
+    for name in PATTERNS:
+        for peer, target in (("jax.nn", 50), ("dense, O(T) memory", 8)):
+            median, spread = report.ratio(times[name], times[peer])
+            label = f"speed-up {length}, {name}"
+            rows.append(report.Result(label, statistics.median(times[name]), "s", peer, median, target, spread))
+        less = programs["jax.nn"][1] / programs[name][1]
+        rows.append(report.Result(f"memory {length}, {name}", programs[name][1] / 1e6, "MB", "jax.nn", less, 20))
+    return rows
+
+
+def ladder(lengths, rounds):
+    """Growth with length, at stride sqrt(T): results, and {pattern: ([lengths], [seconds], [bytes])}."""
+    rows, curves = [], {}
+    for form in ("strided_{}", "fixed_{}_8"):
+        programs = {T: compiled(ours(form.format(round(T**0.5 / 8) * 8)), T) for T in lengths}
+        times = report.interleaved({T: run for T, (run, _) in programs.items()}, rounds)
+        seconds = [statistics.median(times[T]) for T in lengths]
+        memory = [programs[T][1] for T in lengths]
+        name = form.split("_")[0]
+        curves[name] = lengths, seconds, memory
+        for T, second, byte in zip(lengths, seconds, memory, strict=True):
+            rows.append(report.Result(f"ladder, {name}, {T}", second, f"s, {byte / 1e6:.3g} MB"))
+        # Short rows are dominated by what does not grow; the exponent is that of the upper half of the ladder too.
+        rows.append(report.Result(f"exponent of time, {name}", exponent(lengths, seconds), "", target=1.6))
+        rows.append(report.Result(f"exponent of memory, {name}", exponent(lengths, memory), "", target=1.6))
+    return rows, curves
+
+
+def training_step(attention, length):
+    """A function that makes one update of the enwik8 recipe with this attention pattern and waits for it."""
+    config = sparse_transformer.get_config("enwik8")
+    config.model.update(attention=(attention,), context=length, position_axes=(length // 128, 128))
+    if not ACCELERATED:
+        config.model.update(layers=2, width=128, heads=2, ff=512, dtype="float32", attention_path="auto")
+    config.data.length, config.mesh.data = length, 1
+    config.train.update(batch_size=1)
+    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    state = engine.init(0, 1)
+    tokens = np.random.default_rng(0).integers(0, 256, (1, length + 1), dtype=np.int32)
+    ones = np.ones((1, length), np.int32)
+    batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": ones.astype(np.float32), "segments": ones}
+    data = engine.put(batch | {"positions": np.arange(length, dtype=np.int32)[None]}, 1)
+
+    def step():
+        nonlocal state
+        state, metrics = engine.step(state, data)
+        return float(metrics["nll"])
+
+    return step
+
+
+def whole_step(length, rounds):
+    words = {"dense": "dense", "fixed": "fixed_128_32_by_head", "strided": "strided_128"}
+    times = report.interleaved({name: training_step(word, length) for name, word in words.items()}, rounds)
+    rows = [report.Result(f"step {length}, dense", statistics.median(times["dense"]), "s")]
+    for name, target in (("fixed", 1.31 / 0.55), ("strided", 1.31 / 0.35)):
+        median, spread = report.ratio(times[name], times["dense"])
+        value = statistics.median(times[name])
+        rows.append(report.Result(f"step {length}, {name}", value, "s", "dense", median, target, spread))
+    return rows
+
+
+def main():
+    parser = report.arguments(__doc__.split("\n")[0])
+    parser.add_argument("--plot", default="", help="write the ladder's log-log plot to this SVG file")
+    args = parser.parse_args()
+    length, rounds, top = (1024, 5, 12) if args.quick else (12_288, 5, 15)
+    rows = compare(length, rounds)
+    growth, curves = ladder([2**k for k in range(10, top + 1)], rounds)
+    rows += growth + whole_step(length, rounds)
+    if args.plot:
+        plot(args.plot, {f"{name}, s": (x, y) for name, (x, y, _) in curves.items()}, "tokens", "seconds")
+    settings = {"length": length, "heads": HEADS, "size": SIZE, "patterns": PATTERNS}
+    report.show(rows, args, settings)
+
+
+if __name__ == "__main__":
+    main()
