@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs the extra 'oracle'")
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs the extra 'oracle'")
+pytestmark = pytest.mark.oracle
 
 L, D, N, V = 3, 32, 4, 61
 
