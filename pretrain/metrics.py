@@ -67,8 +67,11 @@ class MetricWriter:
             self._events.flush()
 
     def close(self) -> None:
-        """Flushes and ends; call it last."""
+        """Flushes and closes every file."""
         self.flush()
+        for files in self._files.values():
+            for file in files:
+                file.close()
         if self._events is not None:
             self._events.close()
 
@@ -81,6 +84,7 @@ class RowFile:
     def __init__(self, path: Path, start: int):
         self._path = path
         self._kept = self._last = -1
+        self._file: int | None = None  # descriptor, from the first row on
         if path.exists():
             self._restore(start)
 
@@ -96,6 +100,7 @@ class RowFile:
 
     def _replace(self, text: str) -> None:
         """The whole file becomes `text`, or stays as it is if the process dies on the way."""
+        self.close()
         new = self._path.with_name(self._path.name + ".new")
         with new.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
@@ -109,14 +114,19 @@ class RowFile:
         if row["step"] <= self._last:
             raise ValueError(f"{self._path.name} holds step {self._last} already; rows must come in rising steps")
         self._last = row["step"]
-        line = self.line(row)
-        with self._path.open("a", encoding="utf-8", newline="") as file:  # closed each time: kill -9 loses no row
-            file.write(line)
+        line = self.line(row).encode()
+        if self._file is None:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(self._file, line)  # at once and whole: kill -9 loses no row
 
     def flush(self) -> None:
-        if self._path.exists():
-            with self._path.open("a") as file:
-                os.fsync(file.fileno())
+        if self._file is not None:
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     def parse(self, text: str) -> list[Row]:
         raise NotImplementedError
