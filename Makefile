@@ -23,8 +23,9 @@ lint: $(VENV)/.installed-test  ## check style and formatting
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-docs: $(VENV)/.installed  ## write docs/configs.md from the comments of configs/common.py
+docs: $(VENV)/.installed  ## write docs/configs.md and the tables of docs/attention.md from the code
 	$(VENV)/bin/python docs/generate.py
+	$(VENV)/bin/python docs/attention_tables.py
 
 benchmarks: $(VENV)/.installed  ## run every benchmark for a minute
 	set -e; for script in benchmarks/*.py; do $(VENV)/bin/python $$script --quick; done

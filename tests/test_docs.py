@@ -1,6 +1,7 @@
-"""The generated page of config keys: complete, up to date, and strict about comments."""
+"""What is generated of the docs: config keys (complete, strict about comments) and attention's tables, up to date."""
 
 import importlib.util
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,12 +13,22 @@ from pretrain.config import flat
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="module")
-def generate():
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
-    module = importlib.util.module_from_spec(spec)
+def script(name):
+    """A generator of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generate():
+    return script("generate")
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return script("attention_tables")
 
 
 def test_page_is_up_to_date(generate):
@@ -69,3 +80,25 @@ def base():
 def test_key_without_a_comment_is_named(generate):
     with pytest.raises(ValueError, match="the key 'seed' lacks a comment"):
         generate.page("def base():\n    return ConfigDict(dict(\n        seed=0,\n    ))\n")
+
+
+def test_attention_tables_are_up_to_date(tables):
+    text = tables.PAGE.read_text()
+    assert tables.page(text) == text, "run `make docs`"
+    assert all(f"<!-- generated: {name} -->" in text for name in tables.PARTS)
+
+
+def test_attention_tables_are_made_anew(tables):
+    text = "Before.\n<!-- generated: paths -->\nold\n<!-- end -->\nAfter.\n"
+    made = tables.page(text)
+    assert made.startswith("Before.\n<!-- generated: paths -->\n| pattern |")
+    assert made.endswith("|\n<!-- end -->\nAfter.\n")
+    with pytest.raises(KeyError, match="nothing"):
+        tables.page(text.replace("paths", "nothing"))
+
+
+def test_attention_pictures(tables):
+    """The drawn rows are the index sets that the paper's section 4.3 gives for 16 positions and a stride of 4."""
+    strided, fixed = tables.grid("strided_4").splitlines(), tables.grid("fixed_4_1").splitlines()
+    assert strided[-2] == "   15  . . . x . . . x . . . x o o o o  3, 7, 11, 12, 13, 14, 15"
+    assert fixed[-7] == "   10  . . . x . . . x o o o            3, 7, 8, 9, 10"

@@ -1,0 +1,187 @@
+"""Writes the generated parts of docs/attention.md: `make docs`.
+
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the text around it is written by hand.
+"""
+
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.attention import PATHS, chosen_path
+from models.attention.relative import relative_shift
+from models.errors import ModelError
+from models.masks import Mask
+from models.patterns import parse_pattern
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "attention.md"
+PLATFORMS = (("cpu", "float32"), ("gpu", "bfloat16"), ("gpu", "float32"), ("tpu", "bfloat16"))
+ARRAY = jax.ShapeDtypeStruct((), np.dtype(bool))  # what a feature of a mask holds plays no part in the choice
+FEATURES = {
+    "documents": {"query_segments": ARRAY},
+    "padded keys": {"key_valid": ARRAY},
+    "prefix": {"prefix": ARRAY},
+    "cache": {"offset": ARRAY},
+    "permutation": {"causal": False, "query_ranks": ARRAY, "key_ranks": ARRAY},
+    "both ways": {"causal": False},
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One row of the table: what is asked of attention. `mask` names features of FEATURES on top of causality."""
+
+    pattern: str
+    queries: int
+    keys: int = 0  # as many as queries, if 0
+    mask: tuple[str, ...] = ()
+    memory: int = 0
+    kv_heads: int = 8
+    head_size: int = 64
+    options: dict = field(default_factory=dict)  # `bias`, `dropout_rate`
+    note: str = ""
+
+    def refusals(self, platform: str, dtype: str) -> dict[str, str | None]:
+        """The reason for which each path refuses, None where it serves; and "auto", the path that it picks."""
+        mask = Mask(causal=True, pattern=parse_pattern(self.pattern), memory=self.memory)
+        for name in self.mask:
+            mask = mask.replace(**FEATURES[name])
+        keys = self.keys or self.queries + self.memory
+        query = jax.ShapeDtypeStruct((1, self.queries, 8, self.head_size), jnp.dtype(dtype))
+        key = jax.ShapeDtypeStruct((1, keys, self.kv_heads, self.head_size), jnp.dtype(dtype))
+        reasons = {"auto": chosen_path(query, key, key, mask, platform=platform, **self.options)}
+        for path in PATHS:
+            try:
+                chosen_path(query, key, key, mask, platform=platform, path=path, **self.options)
+                reasons[path] = None
+            except ModelError as error:
+                reasons[path] = re.search("because (.*); use auto", str(error))[1]
+        return reasons
+
+    def describe(self) -> str:
+        """What the mask and the call have besides causality."""
+        parts = [*self.mask, *([f"memory {self.memory}"] if self.memory else [])]
+        parts += [{"bias": "bias", "dropout_rate": "dropout"}[name] for name in self.options]
+        parts += [f"{self.kv_heads} key/value heads"] if self.kv_heads != 8 else []
+        parts += [f"head size {self.head_size}"] if self.head_size != 64 else []
+        return ", ".join(parts) or "nothing"
+
+
+BIAS = {"bias": 0}
+DROPOUT = {"dropout_rate": 0.1}
+CALLS = (
+    Call("dense", 1024),
+    Call("dense", 8192),
+    Call("dense", 1000),
+    Call("dense", 1024, mask=("both ways",)),
+    Call("dense", 1024, mask=("documents",)),
+    Call("dense", 1024, mask=("prefix",)),
+    Call("dense", 1024, mask=("permutation",)),
+    Call("dense", 512, 1024, mask=("both ways", "padded keys")),
+    Call("dense", 1, 4096, mask=("cache",)),
+    Call("dense", 1024, options=DROPOUT),
+    Call("dense", 1024, options=BIAS),
+    Call("dense", 1024, kv_heads=2),
+    Call("dense", 1024, head_size=80),
+    Call("dense", 512, memory=512),
+    Call("dense", 512, memory=512, options=BIAS),
+    Call("dense", 128, memory=3840, mask=("padded keys",), options=BIAS),
+    Call("local_512", 512, memory=512),
+    Call("local_256", 4096),
+    Call("local_256", 4096, mask=("documents",)),
+    Call("local_256", 1024, mask=("both ways",)),
+    Call("strided_128", 12_288),
+    Call("strided_128", 12_288, mask=("documents",)),
+    Call("strided_128", 12_288, mask=("padded keys",)),
+    Call("strided_128", 12_288, options=DROPOUT),
+    Call("strided_128", 12_288, kv_heads=2),
+    Call("strided_128", 1, 12_288, mask=("cache",)),
+    Call("strided_128", 4096, mask=("both ways",)),
+    Call("strided_128", 4096, options=BIAS),
+    Call("fixed_128_32", 12_288),
+    Call("fixed_128_32_by_head", 12_288),
+    Call("column_128", 12_288),
+    Call("summary_128_8", 12_288, mask=("documents",)),
+    Call("dense+local_256", 4096),
+)
+
+
+def paths() -> str:
+    """Which path runs where."""
+    rows = [
+        "| pattern | besides causal | queries, keys | " + " | ".join(f"{p}, {d}" for p, d in PLATFORMS) + " |",
+        "|---|---|---|" + "---|" * len(PLATFORMS),
+    ]
+    for call in CALLS:
+        cells = []
+        for platform in PLATFORMS:
+            reasons = call.refusals(*platform)
+            picked = reasons.pop("auto")
+            others = [name for name, why in reasons.items() if why is None and name not in (*picked, "reference")]
+            picked = dict.fromkeys(picked)  # heads of several patterns may well take the same path
+            cells.append(" + ".join(f"**{name}**" for name in picked) + "".join(f", {name}" for name in others))
+        size = f"{call.queries}, {call.keys or call.queries + call.memory}"
+        rows.append(f"| `{call.pattern}` | {call.describe()} | {size} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def refusals() -> str:
+    """What each path says when it refuses one of these calls."""
+    rows = ["| path | refuses because |", "|---|---|"]
+    for path in PATHS:
+        reasons = {call.refusals(*platform)[path]: None for call in CALLS for platform in PLATFORMS}
+        rows.append(f"| `{path}` | {'; '.join(filter(None, reasons)) or 'never'} |")
+    return "\n".join(rows)
+
+
+def grid(word: str, length: int = 16) -> str:
+    """Who sees whom, drawn: a row for each query, `o` for keys of the first pattern, `x` for those of the second."""
+    pattern = parse_pattern(word)
+    near, far = getattr(pattern, "near", pattern), getattr(pattern, "far", None)
+    lines = [f"query  keys 0 to {length - 1}"]
+    for i in range(length):
+        marks = ["o" if near.sees(i, j) else "x" if far and far.sees(i, j) else "." for j in range(i + 1)]
+        keys = [j for j, mark in enumerate(marks) if mark != "."]
+        lines.append(f"{i:>5}  " + " ".join(marks).ljust(2 * length + 1) + ", ".join(map(str, keys)))
+    return "```\n" + "\n".join(lines) + "\n```"
+
+
+def shift() -> str:
+    """The relative shift of three queries and five keys, two of them memory."""
+    before = np.arange(15).reshape(3, 5)
+    after = np.asarray(relative_shift(jnp.asarray(before), 5))
+    hidden = ~np.asarray(Mask(causal=True, memory=2).dense(3, 5)[0, 0])
+    left = [" ".join(f"{x:>2}" for x in row) for row in before]
+    right = [" ".join(f"{x:>2}" for x in row) for row in np.where(hidden, ".", after)]
+    lines = ["distance  4  3  2  1  0             key  0  1  2  3  4"]
+    for query, (one, other) in enumerate(zip(left, right, strict=True)):
+        lines.append(f"query {query}  {one:>16}    ->   query {query} {other}")
+    return "```\n" + "\n".join(lines) + "\n```"
+
+
+PARTS = {
+    "paths": paths,
+    "refusals": refusals,
+    "shift": shift,
+    **{word: lambda word=word: grid(word) for word in ("local_4", "strided_4", "fixed_4_1")},
+}
+
+
+def page(text: str) -> str:
+    """`text` with every generated part made anew. Raises KeyError for a part that nothing generates."""
+    block = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return block.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}\n{match[3]}", text)
+
+
+def main() -> None:
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
