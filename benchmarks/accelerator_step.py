@@ -68,14 +68,16 @@ def longhaul(c, updates: int):
 
 def hugging_face(c, updates: int):
     """The same updates with GPT2LMHeadModel under torch.compile and autocast to bfloat16."""
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-
+    torch, transformers = report.peers("torch", "transformers")
     m = c.model
     sizes = {"vocab_size": m.vocab_size, "n_positions": m.context, "n_embd": m.width, "n_layer": m.layers}
     rates = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     torch.set_float32_matmul_precision("high")
-    model = GPT2LMHeadModel(GPT2Config(n_head=m.heads, use_cache=False, **sizes, **rates)).cuda().train()
+    model = (
+        transformers.GPT2LMHeadModel(transformers.GPT2Config(n_head=m.heads, use_cache=False, **sizes, **rates))
+        .cuda()
+        .train()
+    )
     if m.remat != "none":
         model.gradient_checkpointing_enable()
     compiled = torch.compile(model)

@@ -7,6 +7,7 @@ surroundings; `--quick` ends within a minute; `--out FILE` appends the objects t
 import argparse
 import dataclasses
 import hashlib
+import importlib
 import json
 import platform
 import statistics
@@ -36,6 +37,15 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="fewer and smaller runs: under a minute, rough figures")
     parser.add_argument("--out", default="", help="also append the JSON lines to this file")
     return parser
+
+
+def peers(*names: str):
+    """The modules of libraries to be compared with; ends the program in one sentence if one is not installed."""
+    try:
+        return [importlib.import_module(name) for name in names]
+    except ImportError as error:
+        print(f"the peer to compare with is missing ({error}); pip install -e .[oracle]", file=sys.stderr)
+        sys.exit(2)
 
 
 def seconds(run: Callable[[], object]) -> float:

@@ -74,13 +74,11 @@ def longhaul(c):
 
 def hugging_face(compiled: bool):
     """One update of GPT2LMHeadModel with AdamW and clipping."""
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-
+    torch, transformers = report.peers("torch", "transformers")
     torch.manual_seed(0)
     rates = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     sizes = {"vocab_size": VOCAB, "n_positions": LENGTH, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS}
-    model = GPT2LMHeadModel(GPT2Config(**sizes, **rates, use_cache=False)).train()
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, use_cache=False)).train()
     run = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
     data = batch()

@@ -46,7 +46,7 @@ def generate(workdir: str, flags) -> None:
         cached=flags.cached,
         on_token=stream,
     )
-    texts = [text_of(tokenizer, ids) for ids, _ in results]
+    texts = [tokenizer.decode(ids) for ids, _ in results]
     if stream:
         stream.close()
     elif flags.format == "json":
@@ -55,12 +55,6 @@ def generate(workdir: str, flags) -> None:
             print(json.dumps(row, ensure_ascii=False))
     else:
         print("\n\n".join(prompt + text for prompt, text in zip(prompts, texts, strict=True)))
-
-
-def text_of(tokenizer, ids) -> str:
-    """The text of generated ids; rows of the model's table beyond the tokenizer's entries stand for nothing."""
-    ids = np.asarray(ids, np.int32)
-    return tokenizer.decode(ids[ids < tokenizer.vocab_size])
 
 
 def read_prompts(flags) -> list[str]:
@@ -85,15 +79,11 @@ class Stream:
     """Prints a continuation token by token; a character split over tokens waits until it is whole."""
 
     def __init__(self, tokenizer, prompt: str):
-        self.tokenizer, self.ids, self.shown = tokenizer, [], ""
+        self._decoder = tokenizer.decoder()
         print(prompt, end="", flush=True)
 
     def __call__(self, row: int, token: int) -> None:
-        self.ids.append(token)
-        text = text_of(self.tokenizer, self.ids)
-        if not text.endswith("\ufffd"):
-            print(text[len(self.shown) :], end="", flush=True)
-            self.shown = text
+        print(self._decoder.feed(token), end="", flush=True)
 
     def close(self) -> None:
-        print(text_of(self.tokenizer, self.ids)[len(self.shown) :])
+        print(self._decoder.finish())

@@ -1,6 +1,8 @@
 """Restoring a work folder for evaluation and generation, through the commands themselves."""
 
+import io
 import json
+import sys
 
 import pytest
 
@@ -52,6 +54,31 @@ def test_steps_can_be_chosen(pretrain, whole):
     assert losses["8"]["step"] == 8
     assert losses["best"]["loss"] <= losses["8"]["loss"]
     assert losses["latest"]["step"] == 24
+
+
+def test_a_terminal_sees_the_text_as_it_comes(pretrain, whole, monkeypatch):
+    options = ["generate", f"--workdir={whole}", "--prompt=def é(", "--max_tokens=30", "--seed=3"]
+    (row,) = pretrain(*options)
+
+    class Terminal(io.StringIO):
+        """Keeps what it held at each flush."""
+
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def isatty(self):
+            return True
+
+        def flush(self):
+            self.seen.append(self.getvalue())
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(options) == 0
+    assert terminal.seen[0] == "def é("
+    assert len(set(terminal.seen)) > 10
+    assert terminal.getvalue() == row["prompt"] + row["text"] + "\n"
 
 
 def test_generate_with_and_without_the_cache(pretrain, whole):
