@@ -114,14 +114,15 @@ def base() -> ConfigDict:
                 train_bytes=20_000_000,  # how much of the training text that training reads
             ),
             data=dict(
-                train="stdlib",  # sources joined by " + ": stdlib, text:GLOB, jsonl:GLOB?field=text, tfds:NAME
+                train="stdlib",  # sources joined by " + ": stdlib, text:GLOB, jsonl:GLOB, tfds:NAME or images:GLOB
                 validation="",  # likewise; empty holds out a share of data.train
                 test="",  # likewise; empty means there is no test split
+                image=(),  # rows, columns and colours of the images that all sources hold; empty means they hold text
                 holdout=0.05,  # share of documents held out, chosen by hash, where data.validation is empty
                 weights=(),  # mixing weight of each source of data.train; empty means by size
                 temperature=1.0,  # sizes are raised to 1/temperature before mixing
                 cap=0,  # sizes are capped at so many tokens before mixing; 0 means no cap
-                layout="concat",  # concat (joined and cut), packed (whole documents, no leaks), stream (contiguous)
+                layout="concat",  # concat (joined, cut), packed (whole documents), stream (contiguous), document (one a row)
                 length=1024,  # T, tokens of one training row
                 shuffle=True,  # new order of rows each epoch
                 store="",  # folder of the token store; empty means <workdir>/data

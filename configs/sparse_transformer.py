@@ -8,6 +8,7 @@
 | cifar10        | 128, 256, 2          | one column layer to three local | 3,072   | 59,196,928  | 2.80 bits a dim  |
 | imagenet64     | 48, 512, 16          | one column layer to three local | 12,288  | 151,645,184 | 3.44 bits a dim  |
 | tiny (default) | 2, 64, 4             | fixed 32/8, merged, by head     | 512     | 136,000     | a minute's test  |
+| tiny_images    | 4, 64, 4             | one column layer to three local | 192     | 234,112     | a minute's test  |
 
 The network is a pre-norm decoder with learned tables for row and column (and colour) of a position, a start vector, an
 untied output that starts at zero, matrices that start at variance 0.125 / inputs, dropout at the end of each branch
@@ -18,10 +19,12 @@ Dense, strided and other patterns are one override away: `--config.model.attenti
 attention is clearly worse (1.13 bits per byte in the paper).
 
 Learning rates of enwik8 and imagenet64 were never published: theirs is the later code's 1.5e-4 for 150M parameters.
-Evaluate with a stride, as the paper does: `evaluate --stride=128` is its 12,160 bytes of minimum context.
+Evaluate text with a stride, as the paper does: `evaluate --stride=128` is its 12,160 bytes of minimum context. An image
+is a row: it is scored whole, in bits per dimension. `generate --complete=FILE.png` fills in the lower half of images.
 
-Data: enwik8 cut into 90 / 5 / 5 million bytes in data/enwik8; images through TFDS, bytes in the order row, column,
-colour. Cost: 8 V100 (imagenet64: 64, for 7 days).
+Data: enwik8 cut into 90 / 5 / 5 million bytes in data/enwik8; images through TFDS, or from any folder of files with
+`--config.data.train='images:GLOB'` (tiny_images: 8 x 8 colour images in data/images); a row is an image's bytes in the
+order row, column, colour. Cost: 8 V100 (imagenet64: 64, for 7 days).
 """
 
 from configs import common
@@ -67,6 +70,19 @@ VARIANTS = {  # network; rows of a batch; updates, those of warm-up; highest lea
         },
         *(128, 700_000, 5_000, 1.5e-4),  # 70 epochs
     ),
+    "tiny_images": (
+        {
+            "layers": 4,
+            "width": 64,
+            "heads": 4,
+            "ff": 256,
+            "context": 192,
+            "position_axes": (8, 8, 3),
+            "attention": ("column_24", "local_24", "local_24", "local_24"),
+            "dtype": "float32",
+        },
+        *(16, 200, 20, 3e-3),
+    ),
     "tiny": (
         {
             "layers": 2,
@@ -89,8 +105,10 @@ _DATA = {
         "tfds:downsampled_imagenet/64x64?split=train[-2000:]",
         "tfds:downsampled_imagenet/64x64?split=validation",
     ),
+    "tiny_images": ("images:data/images/**/*.png", "", ""),
     "tiny": ("stdlib", "", ""),
 }
+_IMAGES = ("cifar10", "imagenet64", "tiny_images")  # their positions are rows, columns and colours
 
 
 def get_config(variant=""):
@@ -117,11 +135,13 @@ def get_config(variant=""):
     config.tokenizer.update(kind="bytes", vocab_size=257)
     train, validation, test = _DATA[variant]
     config.data.update(train=train, validation=validation, test=test, length=config.model.context)
+    if variant in _IMAGES:
+        config.data.update(image=config.model.position_axes, layout="document")
     config.train.update(steps=steps, batch_size=rows)
     config.optimizer.update(name="adamw", b1=0.9, b2=0.999, weight_decay=0.01, clip=1.0)
     config.schedule.update(kind="cosine", peak=peak, warmup=warmup, end=0.0)
     config.evaluate.update(batch_size=rows)
-    if variant == "tiny":
+    if variant in ("tiny", "tiny_images"):
         config.checkpoint.update(every=20)
         config.evaluate.update(every=30, batches=2)
         config.log.every = 5

@@ -19,7 +19,7 @@ import numpy as np
 from input_pipeline import tokenizer_folder
 from input_pipeline.errors import DataError
 from input_pipeline.files import locked, read_json, remove_partial, replaced, write_json, written_under
-from input_pipeline.readers import Span
+from input_pipeline.readers import Span, raw
 from input_pipeline.sources import File, Source
 from input_pipeline.store import FORMAT, MANIFEST, NOTHING, SPLITS, Counts, Store, part_file, token_dtype
 from input_pipeline.tokenizer import Tokenizer
@@ -177,18 +177,18 @@ def encode_part(job: Job) -> dict:
     with ExitStack() as stack:
         writers = [stack.enter_context(_writer(job, split, tokenizer)) for split in SPLITS]
         for places, texts in _batches(job.source, job.spans):
-            data = [text.encode("utf-8") for text in texts]
+            data = [raw(text) for text in texts]
             digest.update(b"\0".join(data))
-            for place, text, raw, ids in zip(places, texts, data, tokenizer.encode_all(texts), strict=True):
+            for place, text, encoded, ids in zip(places, texts, data, tokenizer.encode_all(texts), strict=True):
                 if place is not None:
                     writer = writers[place < job.holdout]
-                writer.add(place is not None, text, len(raw), ids)
+                writer.add(place is not None, text, len(encoded), ids)
     record = {"digest": digest.hexdigest(), "splits": {writer.split: list(writer.total) for writer in writers}}
     write_json(_record(job), record)
     return record
 
 
-def _batches(source: Source, spans: Iterable[Span]) -> Iterator[tuple[list[float | None], list[str]]]:
+def _batches(source: Source, spans: Iterable[Span]) -> Iterator[tuple[list[float | None], list[str | bytes]]]:
     """(places, texts) of documents' chunks, some at a time; no place where a chunk goes on with a document."""
     places, texts, size = [], [], 0
     for span in spans:
@@ -224,17 +224,17 @@ class _Writer:
         self._ids, self._waiting = [], 0
         self._sizes, self._broken = [], False  # of documents; whether the last one's text so far ends within a word
 
-    def add(self, begins: bool, text: str, size: int, ids: np.ndarray) -> None:
+    def add(self, begins: bool, text: str | bytes, size: int, ids: np.ndarray) -> None:
         """Adds the next chunk of a document: its text, bytes and ids."""
-        words = len(text.split())
+        words = len(text.split()) if isinstance(text, str) else 0  # an image has none
         if begins:
             self._ids.append(self._end)
             self._sizes.append((1 + len(ids), size, words))
         else:
-            words -= self._broken and not text[0].isspace()
+            words -= self._broken and not text[:1].isspace()
             tokens_before, size_before, words_before = self._sizes[-1]
             self._sizes[-1] = (tokens_before + len(ids), size_before + size, words_before + words)
-        self._broken = not text[-1].isspace()
+        self._broken = not text[-1:].isspace()
         self._ids.append(ids)
         self._waiting += len(ids)
         if self._waiting > FLUSH:
@@ -281,7 +281,7 @@ def _check_unchanged(source: Source, store: Store, report) -> None:
             continue
         digest = hashlib.blake2b(digest_size=16)
         for _, texts in _batches(source, spans):
-            digest.update(b"\0".join(text.encode("utf-8") for text in texts))
+            digest.update(b"\0".join(map(raw, texts)))
         if digest.hexdigest() != record["digest"]:
             raise _changed(source, store, " or ".join(sorted(names & touched or touched)), "has other content")
     with contextlib.suppress(OSError), locked(store.folder / "lock", lambda: None):  # read-only: compared each time

@@ -9,7 +9,7 @@ import numpy as np
 
 from input_pipeline import features, loader
 from input_pipeline.rows import Packed, Windows
-from input_pipeline.store import Stream
+from input_pipeline.store import Counts, Stream
 from input_pipeline.tokenizer import Tokenizer
 
 
@@ -40,7 +40,7 @@ class Overlapping:
 class Rowwise:
     """Batches of consecutive rows; the last one is filled up with padding."""
 
-    source: Overlapping | Packed
+    source: Overlapping | Packed | Windows
     batch_size: int
     length: int
     layout: str
@@ -95,14 +95,15 @@ def _keep(batch: dict[str, np.ndarray], slots: np.ndarray, inside: np.ndarray) -
 class Evaluation:
     """The batches of a pass over a split, and the totals to divide by.
 
-    tokens: targets scored. bytes: UTF-8 bytes of their text; None where only a part of the split is scored and
-    the tokenizer cannot tell. words: whitespace-separated words of the text; None where only a part is scored.
+    `whole` counts a pass over all rows. tokens: targets scored. bytes: UTF-8 bytes of their text, or bytes of images;
+    None where only a part of the split is scored and the tokenizer cannot tell. words: whitespace-separated words of
+    the text; None where only a part is scored.
     """
 
-    def __init__(self, scored: Rowwise | Lanewise, stream: Stream, tokenizer: Tokenizer, *, limit: int, prefetch: int):
+    def __init__(self, scored: Rowwise | Lanewise, whole: Counts, tokenizer: Tokenizer, *, limit: int, prefetch: int):
         self._scored, self._tokenizer, self._prefetch = scored, tokenizer, prefetch
         self._number = min(limit, len(scored)) if limit else len(scored)
-        self._counts = stream.counts if self._number == len(scored) else None
+        self._counts = whole if self._number == len(scored) else None
 
     def __len__(self) -> int:
         """Number of batches."""

@@ -4,18 +4,19 @@
     targets    what it predicts, position by position
     weights    1 where a target counts, 0 elsewhere; padding is known by this alone, never by a token's id
     segments   which document a position belongs to, counted from 1 in each row; 0 is padding
-    positions  place of a token within its document (packed) or its row (concat, stream)
+    positions  place of a token within its document (packed, document) or its row (concat, stream)
     reset      of streams only: True where a row does not continue the same row of the batch before
 
 Every document is preceded by the end token, the model's start symbol: documents are read as
-`end doc end doc ... end`, so that every token of text and every separator is predicted exactly once.
+`end doc end doc ... end`, so that every token of text and every separator is predicted exactly once. Rows of layout
+`document` end with their document: no separator is predicted.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-LAYOUTS = ("concat", "packed", "stream")
+LAYOUTS = ("concat", "packed", "stream", "document")
 
 
 class Feature(NamedTuple):

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline import build, loader, packing, sources, tokenizer_folder
+from input_pipeline import build, images, loader, packing, sources, tokenizer_folder
 from input_pipeline.errors import DataError
 from input_pipeline.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
 from input_pipeline.features import LAYOUTS
 from input_pipeline.order import mixing_weights
-from input_pipeline.rows import Packed, Windows
+from input_pipeline.readers import raw
+from input_pipeline.rows import Packed, Windows, whole_documents
 from input_pipeline.sources import Source
 from input_pipeline.store import HELD, KEPT, Store, Stream
 from input_pipeline.tokenizer import Tokenizer
@@ -50,7 +51,12 @@ def prepare(
         raise DataError(f"data.layout is '{data['layout']}'; choose one of: {', '.join(LAYOUTS)}")
     if not 0 <= data["holdout"] < 1:
         raise DataError(f"data.holdout is {data['holdout']}; it is a share, from 0 to below 1")
-    named = {name: sources.parse(data[name], f"data.{name}") for name in ("train", "validation", "test") if data[name]}
+    images.check(data, tokenizer)
+    named = {
+        name: sources.parse(data[name], f"data.{name}", data["image"])
+        for name in ("train", "validation", "test")
+        if data[name]
+    }
     if "train" not in named:
         raise DataError("data.train is empty; name a source, for example stdlib or text:/books/*.txt")
     holdout = 0.0 if data["validation"] else data["holdout"]
@@ -58,7 +64,8 @@ def prepare(
     opened = tokenizer_folder.make_folder(folder, tokenizer, named["train"], holdout, report)
 
     def store(source: Source, share: float) -> Store:
-        return build.open_or_build(source, opened, folder, root / _slug(source, share), share, report)
+        name = _slug(source, share, data["image"])
+        return build.open_or_build(source, opened, folder, root / name, share, report)
 
     def parts(found: Sequence[Source], share: float, split: str) -> list[Part]:
         return [Part(source, split, share, Stream(store(source, share).shards(split))) for source in found]
@@ -77,10 +84,11 @@ def open_tokenizer(workdir: str) -> Tokenizer:
     return tokenizer_folder.open_folder(folder)
 
 
-def _slug(source: Source, holdout: float) -> str:
-    """Name of a source's folder in the store: readable, and different for different splits of a source."""
+def _slug(source: Source, holdout: float, image: Sequence[int]) -> str:
+    """Name of a source's folder in the store: readable, and different for different splits or shapes of a source."""
     name = re.sub(r"[^\w.]+", "-", source.spec).strip("-.")[:40]
-    return f"{name}-{hashlib.blake2b(f'{source.spec} {holdout}'.encode(), digest_size=4).hexdigest()}"
+    whole = " ".join(map(str, (source.spec, holdout, *image)))
+    return f"{name}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"
 
 
 class Corpus:
@@ -119,6 +127,8 @@ class Corpus:
             )
         if self._data["layout"] == "packed":
             return self._packed(part.stream, length)
+        if self._data["layout"] == "document":
+            return whole_documents(part.stream, length, f"'{part.source.spec}'")
         return Windows(part.stream, length, length)
 
     def _packed(self, stream: Stream, length: int) -> Packed:
@@ -137,7 +147,7 @@ class Corpus:
             for span in part.source.spans(1 << 30):
                 for place, chunks in part.source.documents(span):
                     if (place < part.holdout) == (part.split == HELD):
-                        pieces += [text.encode("utf-8") for text in chunks]
+                        pieces += map(raw, chunks)
         return b"".join(pieces)
 
     def batches(
@@ -180,12 +190,19 @@ class Corpus:
             raise DataError(f"evaluate.stride is {stride}; it must be from 1 to the row's length, {length}")
         if stride < length and layout != "concat":
             raise DataError(f"evaluate.stride below the row's length needs layout concat, not {layout}; set it to 0")
+        whole = stream.counts
         if layout == "stream":
             scored = Lanewise(stream, batch_size, length, rows)
         else:
-            source = Overlapping(stream, length, stride) if layout == "concat" else self._packed(stream, length)
+            if layout == "concat":
+                source = Overlapping(stream, length, stride)
+            elif layout == "packed":
+                source = self._packed(stream, length)
+            else:
+                source = whole_documents(stream, length, f"split {split}")
+                whole = whole._replace(tokens=whole.tokens - whole.documents)  # end tokens are read, not predicted
             scored = Rowwise(source, batch_size, length, layout, rows)
-        return Evaluation(scored, stream, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
+        return Evaluation(scored, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
 
     def stream(self, split: str) -> Stream:
         """The ids of a split, as one circular array."""

@@ -1,8 +1,8 @@
 """From files to documents: decompression, decoding and cutting, in bounded memory.
 
-A document is its text, in chunks of at most a million characters to be read once and in order, and its place: a
-hash from 0 to 1 of the file's name where a file is a document, else of the text, so that equal lines share a place.
-Those below `data.holdout` are held out: the same documents everywhere, always.
+A document is its text, in chunks of at most a million characters to be read once and in order, or an image's bytes,
+in one chunk; and its place: a hash from 0 to 1 of the file's name where a file is a document, else of the content, so
+that equal lines share a place. Those below `data.holdout` are held out: the same documents everywhere, always.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ COMPRESSED = (".gz", ".zst")  # these can only be read from the beginning
 
 
 class Document(NamedTuple):
-    """A hash that is uniform from 0 to 1, and the text, in chunks."""
+    """A hash that is uniform from 0 to 1, and the text, in chunks; of an image, its bytes."""
 
     place: float
-    chunks: Iterable[str]
+    chunks: Iterable[str] | Iterable[bytes]
 
 
 class Span(NamedTuple):
@@ -42,6 +42,11 @@ class Span(NamedTuple):
 def place(name: bytes) -> float:
     """Hash of a name or a text, uniform from 0 to 1."""
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) / 2**64
+
+
+def raw(chunk: str | bytes) -> bytes:
+    """The bytes of a document's chunk."""
+    return chunk if isinstance(chunk, bytes) else chunk.encode("utf-8")
 
 
 @contextlib.contextmanager
@@ -205,12 +210,17 @@ def json_documents(span: Span, field: str) -> Iterator[Document]:
         yield text_document(record, field, where)
 
 
-def text_document(record: object, field: str, where: str) -> Document:
-    """The document at `field` of a record (a dict of values)."""
+def value_at(record: object, field: str, where: str) -> object:
+    """What a record (a dict of values) holds at `field`."""
     if not isinstance(record, dict) or field not in record:
         fields = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
         raise DataError(f"{where} has no field '{field}'; name one of: {fields}, with ?field=NAME")
-    value = record[field]
+    return record[field]
+
+
+def text_document(record: object, field: str, where: str) -> Document:
+    """The text at `field` of a record."""
+    value = value_at(record, field, where)
     try:
         text = value.decode("utf-8") if isinstance(value, bytes) else value
         if not isinstance(text, str):

@@ -1,7 +1,8 @@
-"""Rows of a split, by number: windows of the joined documents, or packed documents."""
+"""Rows of a split, by number: windows of the joined documents, packed documents, or a document each."""
 
 import numpy as np
 
+from input_pipeline.errors import DataError
 from input_pipeline.packing import Plan
 from input_pipeline.store import Stream
 
@@ -25,6 +26,21 @@ class Windows:
         batch["segments"][slots] = 1
         batch["positions"][slots] = np.arange(self.length)
         batch["weights"][slots] = 1
+
+
+def whole_documents(stream: Stream, length: int, name: str) -> Windows:
+    """A row for each document: it reads the end token and all ids but the last, and predicts all ids.
+
+    Errors: DataError, with the stream's `name`, where a document has not exactly `length` ids.
+    """
+    sizes = stream.documents() - 1  # without the end token
+    wrong = np.flatnonzero(sizes != length)
+    if len(wrong):
+        raise DataError(
+            f"document {wrong[0]} of {name} has {sizes[wrong[0]]} tokens, but layout document makes each one a row "
+            f"of length {length}; set data.length to what all documents have, or data.layout to packed"
+        )
+    return Windows(stream, length, length + 1)
 
 
 class Packed:

@@ -1,4 +1,5 @@
-"""Where text comes from: `stdlib`, `text:GLOB`, `jsonl:GLOB?field=text`, `tfds:NAME?split=train`.
+"""Where text comes from: `stdlib`, `text:GLOB`, `jsonl:GLOB?field=text`, `tfds:NAME?split=train`; and images:
+`images:GLOB`, `tfds:NAME?split=train`.
 
 A source lists its files (to notice a change) and the spans it can be read in (to share the work), and
 reads a span as documents. `parse` turns the config's "A + B" into sources.
@@ -10,13 +11,13 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from input_pipeline import readers
+from input_pipeline import images, readers
 from input_pipeline.errors import DataError
 from input_pipeline.readers import Document, Span
 
@@ -29,20 +30,33 @@ class File(NamedTuple):
     changed: int  # modification time, ns
 
 
-def parse(text: str, key: str) -> list["Source"]:
-    """The sources of the config value `text`, named `key` in errors."""
+def parse(text: str, key: str, image: Sequence[int] = ()) -> list["Source"]:
+    """The sources of the config value `text`, named `key` in errors.
+
+    They hold images where `image` gives their shape, [rows, columns, colours], else text.
+    """
     specs = [spec.strip() for spec in text.split(" + ")]
     if not all(specs):
         raise DataError(f"{key} = '{text}' names an empty source; write sources joined by ' + ', for example stdlib")
     if len(set(specs)) < len(specs):
         raise DataError(f"{key} = '{text}' names a source twice; name it once and set data.weights")
-    return [_parse_one(spec, key) for spec in specs]
+    return [_parse_one(spec, key, tuple(image)) for spec in specs]
 
 
-def _parse_one(spec: str, key: str) -> "Source":
+def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
         raise DataError(f"{key} = '{spec}' has an unknown source kind '{kind}'; choose one of: {', '.join(KINDS)}")
+    if kind == "images" and not image:
+        raise DataError(
+            f"{key} = '{spec}' reads images, but data.image is empty; set it to their rows, columns and colours, such "
+            f"as {images.EXAMPLE}"
+        )
+    if image and kind not in IMAGES:
+        raise DataError(
+            f"{key} = '{spec}' reads text, but data.image = {image} asks for images; write {EXAMPLES['images']}, or "
+            "leave data.image empty"
+        )
     make, allowed = KINDS[kind]
     match = re.search(r"\?(\w+=.*)$", rest)
     path, query = (rest[: match.start()], match[1]) if match else (rest, "")
@@ -53,7 +67,7 @@ def _parse_one(spec: str, key: str) -> "Source":
             raise DataError(f"{key} = '{spec}' has an unknown option '{name}'; a {kind} source takes: {choices}")
     if bool(path) == (kind == "stdlib"):
         raise DataError(f"{key} = '{spec}' is incomplete; write {EXAMPLES[kind]}")
-    return make(spec, path, options)
+    return make(spec, path, options, image) if kind in IMAGES else make(spec, path, options)
 
 
 class Source:
@@ -77,7 +91,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Files(Source):
-    """Text or JSON lines in the files that match a glob."""
+    """Text, JSON lines or images in the files that match a glob."""
 
     spec: str
     pattern: str  # absolute
@@ -108,6 +122,10 @@ class Files(Source):
             functools.partial(readers.json_documents, field=options.get("field", "text")),
             True,
         )
+
+    @classmethod
+    def images(cls, spec: str, path: str, options: dict, image: images.Shape) -> "Files":
+        return cls(spec, *_glob(path), functools.partial(images.file_documents, shape=image), False)
 
     def _paths(self) -> list[str]:
         paths = sorted(path for path in glob.glob(self.pattern, recursive=True) if os.path.isfile(path))
@@ -181,10 +199,12 @@ class TensorFlowDataset(Source):
     split: str
     field: str
     data_dir: str | None
+    image: tuple[int, ...]  # the shape of its images; () of a set of text
 
     @classmethod
-    def make(cls, spec: str, path: str, options: dict) -> "TensorFlowDataset":
-        return cls(spec, path, options.get("split", "train"), options.get("field", "text"), options.get("data_dir"))
+    def make(cls, spec: str, path: str, options: dict, image: tuple[int, ...]) -> "TensorFlowDataset":
+        field = options.get("field", "image" if image else "text")
+        return cls(spec, path, options.get("split", "train"), field, options.get("data_dir"), image)
 
     @functools.cached_property
     def _builder(self):
@@ -215,9 +235,19 @@ class TensorFlowDataset(Source):
 
     @functools.cached_property
     def _records(self):
-        """The split's records, by index."""
+        """The split's records, by index; image files in them are left as they are."""
+        import tensorflow_datasets as tfds
+
+        features = self._builder.info.features
+        files = [name for name in features if isinstance(features[name], tfds.features.Image)]
+        if self.field in files and not self.image:
+            raise DataError(
+                f"'{self.spec}' holds images at '{self.field}'; set data.image to their rows, columns and colours, "
+                f"such as {images.EXAMPLE}, or name another: ?field=NAME"
+            )
+        whole = {name: tfds.decode.SkipDecoding() for name in files}
         try:
-            return self._builder.as_data_source(split=self.split)
+            return self._builder.as_data_source(split=self.split, decoders=whole)
         except ValueError:
             choices = ", ".join(self._builder.info.splits)
             raise DataError(f"'{self.spec}' has no split '{self.split}'; choose from: {choices}") from None
@@ -238,7 +268,11 @@ class TensorFlowDataset(Source):
 
     def documents(self, span: Span) -> Iterator[Document]:
         for index in range(span.start, span.end):
-            yield readers.text_document(self._records[index], self.field, f"'{self.spec}', record {index}")
+            record, where = self._records[index], f"'{self.spec}', record {index}"
+            if self.image:
+                yield images.record_document(record, self.field, where, self.image)
+            else:
+                yield readers.text_document(record, self.field, where)
 
 
 def _glob(path: str) -> tuple[str, str]:
@@ -263,12 +297,16 @@ KINDS = {
     "stdlib": (StandardLibrary.make, ()),
     "text": (Files.text, ("document", "bytes")),
     "jsonl": (Files.json, ("field",)),
+    "images": (Files.images, ()),
     "tfds": (TensorFlowDataset.make, ("split", "field", "data_dir")),
 }
+
+IMAGES = ("images", "tfds")  # kinds that can read images
 
 EXAMPLES = {
     "stdlib": "stdlib alone",
     "text": "text:GLOB, for example text:/books/*.txt",
     "jsonl": "jsonl:GLOB?field=text",
+    "images": "images:GLOB, for example images:/photos/**/*.png",
     "tfds": "tfds:NAME?split=train, or tfds:FOLDER?split=train",
 }

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from input_pipeline.readers import raw
+
 
 class Tokenizer(abc.ABC):
     """Text to ids and back.
@@ -134,8 +136,9 @@ class Bytes(ByteExact):
     def __init__(self):
         super().__init__([bytes([b]) for b in range(256)] + [b""], end_id=256, fingerprint="bytes")
 
-    def encode(self, text: str) -> np.ndarray:
-        return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32)
+    def encode(self, text: str | bytes) -> np.ndarray:
+        """Ids of `text`, int32 [n]; alone among tokenizers it takes bytes too, of an image."""
+        return np.frombuffer(raw(text), np.uint8).astype(np.int32)
 
 
 def fingerprint_of(path: Path) -> str:

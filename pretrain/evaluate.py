@@ -11,7 +11,7 @@ from pretrain import config as configs
 from pretrain.assemble import assemble
 from pretrain.checkpoint import Checkpoints
 from pretrain.errors import UserError
-from pretrain.evaluation import score
+from pretrain.evaluation import bits_name, score
 from pretrain.tables import show
 
 
@@ -27,6 +27,8 @@ def evaluate(workdir: str, flags) -> None:
     for name in ("word_level", "gzip"):
         if flags[name].value and flags.batches:
             raise UserError(f"--{name} needs the whole split; leave --batches out")
+    if flags.word_level and config.data.image:
+        raise UserError(f"--word_level counts words, and {workdir} was trained on images; leave it out")
     if flags.stride < 0 or flags.stride > length:
         raise UserError(f"--stride={flags.stride} must lie between 1 and the window's {length} tokens (0 means that)")
     run = assemble(config, workdir, lambda message: print(message, file=sys.stderr, flush=True))
@@ -38,15 +40,15 @@ def evaluate(workdir: str, flags) -> None:
     )
     if flags.gzip:
         text = run.corpus.raw_bytes(flags.split)
-        result["gzip_bits_per_byte"] = 8 * len(gzip.compress(text, 9)) / len(text)
+        result[f"gzip_{bits_name(config)}"] = 8 * len(gzip.compress(text, 9)) / len(text)
     if jax.process_index() == 0:
-        report(result, step, flags)
+        report(result, step, bits_name(config), flags)
 
 
-def report(result: dict, step: int, flags) -> None:
-    names = ["loss", "perplexity", "bits_per_byte", "tokens", "tokens_per_second"]
+def report(result: dict, step: int, bits: str, flags) -> None:
+    names = ["loss", "perplexity", bits, "tokens", "tokens_per_second"]
     if flags.gzip:
-        names.insert(3, "gzip_bits_per_byte")
+        names.insert(3, f"gzip_{bits}")
     if flags.word_level:
         # The literature's figure for sub-word models: exp(total nll / number of original words).
         result["word_perplexity"] = math.exp(min(result["nll"] / result["words"], 700))

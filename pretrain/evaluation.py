@@ -6,16 +6,22 @@ import time
 from pretrain.assemble import Assembly
 
 
+def bits_name(config) -> str:
+    """What bits are counted per, by the literature's name."""
+    return "bits_per_dim" if config.data.image else "bits_per_byte"
+
+
 def score(
     run: Assembly, params, split: str, *, length: int = 0, stride: int = 0, batch_size: int = 0, batches: int = 0
 ):
-    """The scores of `params` on `split`: loss (nats a token), perplexity, bits_per_byte, tokens, tokens_per_second.
+    """The scores of `params` on `split`: loss (nats a token), perplexity, bits, tokens, tokens_per_second.
 
     Every token of the split is scored once. With `stride` below `length`, windows overlap and a token is
     scored with at least length - stride tokens before it, where the split has them; 0 means disjoint
     windows. `batches` cuts the split short; 0 means all. Zeros elsewhere mean the config's value.
-    `words` is the split's number of whitespace-separated words, where all of it was scored. `bits_per_byte` is None
-    where the tokenizer rewrites text, so that part of a split has no known number of bytes.
+    `words` is the split's number of whitespace-separated words, where all of it was scored. The bits are
+    `bits_per_byte` of text, None where the tokenizer rewrites text, so that part of a split has no known number of
+    bytes; and `bits_per_dim` of images, a dimension being one colour of one pixel, which is a byte too.
     """
     config, engine = run.config, run.engine
     length, size = length or config.evaluate.length or config.data.length, batch_size or config.evaluate.batch_size
@@ -39,7 +45,7 @@ def score(
     return {
         "loss": loss,
         "perplexity": math.exp(min(loss, 700)),
-        "bits_per_byte": nll / math.log(2) / data.bytes if data.bytes else None,
+        bits_name(config): nll / math.log(2) / data.bytes if data.bytes else None,
         "tokens": int(sum(tokens)),
         "tokens_per_second": timed / elapsed if timed else None,
         "nll": nll,

@@ -12,7 +12,7 @@ from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoint import Checkpoints
 from pretrain.devices import peak_flops
 from pretrain.errors import UserError
-from pretrain.evaluation import score
+from pretrain.evaluation import bits_name, score
 from pretrain.flops import flops_per_token
 from pretrain.metrics import MetricWriter
 from pretrain.progress import Ledger, Progress
@@ -165,12 +165,13 @@ class Loop:
         with self.ledger.spend("evaluate"):
             result = score(self.assembly, self.state.params, "validation", batches=self.config.evaluate.batches)
         self.validated = {"step": self.step, "loss": result["loss"]}
-        row = {name: result[name] for name in ("loss", "perplexity", "bits_per_byte", "tokens")}
+        bits = bits_name(self.config)
+        row = {name: result[name] for name in ("loss", "perplexity", bits, "tokens")}
         row = {name: value for name, value in row.items() if value is not None}
         self.writer.write("validation", self.step, row)
         scores = f"validation loss {row['loss']:.4f}, perplexity {row['perplexity']:.2f}"
-        if "bits_per_byte" in row:
-            scores += f", {row['bits_per_byte']:.4f} bits per byte"
+        if bits in row:
+            scores += f", {row[bits]:.4f} {bits.replace('_', ' ')}"
         self.progress.note(f"step {self.step}: {scores}")
 
     def save(self, wait: bool = False) -> None:

@@ -23,11 +23,11 @@ REQUIRED = {
 LAZY = {
     "configs": set(),
     "models": set(),
-    "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets"},
+    "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL"},
     "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub"},
     "launch": set(),
 }
-ONLY_IN = {"tensorflow_datasets": "input_pipeline/sources"}  # the start of the path of the modules that may
+ONLY_IN = {"tensorflow_datasets": "input_pipeline/sources", "PIL": "input_pipeline/images"}  # the start of the path of the modules that may
 
 
 def modules(*folders):

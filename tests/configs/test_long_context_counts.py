@@ -24,6 +24,7 @@ COUNTS = [
     (sparse_transformer, "enwik8", 94_949_888),
     (sparse_transformer, "cifar10", 59_196_928),
     (sparse_transformer, "imagenet64", 151_645_184),
+    (sparse_transformer, "tiny_images", 234_112),
     (sparse_transformer, "tiny", 136_000),
 ]
 
