@@ -122,7 +122,7 @@ def base() -> ConfigDict:
                 weights=(),  # mixing weight of each source of data.train; empty means by size
                 temperature=1.0,  # sizes are raised to 1/temperature before mixing
                 cap=0,  # sizes are capped at so many tokens before mixing; 0 means no cap
-                layout="concat",  # concat (joined, cut), packed (whole documents), stream (contiguous), document (one a row)
+                layout="concat",  # concat (joined, cut), packed (no leaks), stream (contiguous), document (one a row)
                 length=1024,  # T, tokens of one training row
                 shuffle=True,  # new order of rows each epoch
                 store="",  # folder of the token store; empty means <workdir>/data

@@ -204,6 +204,15 @@ class Corpus:
             scored = Rowwise(source, batch_size, length, layout, rows)
         return Evaluation(scored, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
 
+    def first_documents(self, split: str, count: int) -> list[np.ndarray]:
+        """The ids, int32, of the first `count` documents of a split."""
+        stream = self.stream(split)
+        sizes = stream.documents()[:count]
+        found = [np.empty(size - 1, np.int32) for size in sizes]
+        for start, ids in zip(np.cumsum(sizes) - sizes + 1, found, strict=True):  # after its end token
+            stream.copy(int(start), ids)
+        return found
+
     def stream(self, split: str) -> Stream:
         """The ids of a split, as one circular array."""
         if split not in self._streams:

@@ -55,10 +55,11 @@ def evaluate(flags, spec, overrides):
 
 
 def generate(flags, spec, overrides):
+    from pretrain.completion import complete
     from pretrain.generate import generate
 
     start()
-    generate(_given_workdir(flags), flags)
+    (complete if flags.complete else generate)(_given_workdir(flags), flags)
 
 
 def _given_workdir(flags) -> str:

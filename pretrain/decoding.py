@@ -284,7 +284,7 @@ def _check(model, prompts, max_tokens, temperature, top_k, top_p, beams):
                 f"prompt {index} holds token {max(prompt)}, outside the model's vocabulary of {model.vocab_size}; "
                 "use the tokenizer that the model was trained with"
             )
-        if len(prompt) + max_tokens > model.context:
+        if len(prompt) + max_tokens - 1 > model.context:  # the last token is not read
             raise UserError(
                 f"prompt {index} has {len(prompt)} tokens, which with max_tokens={max_tokens} exceed the model's "
                 f"context of {model.context}; shorten the prompt or generate fewer tokens"

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -19,20 +20,20 @@ from pretrain.recipe import make_recipe
 
 def generate(workdir: str, flags) -> None:
     config = configs.saved(workdir)
+    if config.data.image:
+        raise UserError(
+            f"{workdir} was trained on images, which no prompt begins; give --complete=FILE.png to fill in the lower "
+            "part of some"
+        )
+    refuse(flags, ("images", "rows", "samples", "keep"), "goes with --complete=FILE.png")
     prompts = read_prompts(flags)
-    checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
-    step = checkpoints.find(flags.step)
     tokenizer = pipeline.open_tokenizer(workdir)
     check_vocabulary(config, tokenizer)
-    with config.unlocked():
-        config.train.backend = "jit"
-        config.mesh.update(data=1, fsdp=1, sequence=1, tensor=1)
-    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
-    params = engine.restored_params(checkpoints, step, config.seed)
+    model, params, step = restored(config, workdir, flags.step)
     stream = Stream(tokenizer, prompts[0]) if streams(flags, prompts) else None
     temperature = flags.temperature if flags.temperature is not None else 0.8 if flags.beams == 1 else 0.0
     results = decode(
-        engine.recipe.model,
+        model,
         params,
         [np.concatenate([[tokenizer.end_id], tokenizer.encode(p)]).astype(np.int32) for p in prompts],
         max_tokens=flags.max_tokens,
@@ -55,6 +56,24 @@ def generate(workdir: str, flags) -> None:
             print(json.dumps(row, ensure_ascii=False))
     else:
         print("\n\n".join(prompt + text for prompt, text in zip(prompts, texts, strict=True)))
+
+
+def refuse(flags, names: Sequence[str], reason: str) -> None:
+    """Raises UserError where one of the flags `names` was given."""
+    for name in names:
+        if flags[name].present:
+            raise UserError(f"--{name} {reason}; leave it out")
+
+
+def restored(config, workdir: str, step: str):
+    """(model, parameters, step) of the checkpoint that `step` names, on one device."""
+    checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
+    found = checkpoints.find(step)
+    with config.unlocked():
+        config.train.backend = "jit"
+        config.mesh.update(data=1, fsdp=1, sequence=1, tensor=1)
+    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    return engine.recipe.model, engine.restored_params(checkpoints, found, config.seed), found
 
 
 def read_prompts(flags) -> list[str]:

@@ -88,17 +88,20 @@ def commands() -> dict[str, Command]:
     evaluate.switch("gzip", False, "also print what gzip -9 makes of the same bytes, in bits per byte")
     evaluate.switch("word_level", False, "also print perplexity per whitespace-separated word").choice(*FORMAT)
 
-    generate = Command("generate", "Continues prompts with a trained model.")
+    generate = Command("generate", "Continues prompts, or completes images, with a trained model.")
     generate.text("workdir", None, WORKDIR).text("step", "latest", "checkpoint: a step, latest or best")
     generate.several("prompt", "text to continue; repeat the flag for several prompts")
     generate.text("prompt_file", "", "file with one prompt a line").integer("max_tokens", 100, "tokens to add, at most")
-    generate.number("temperature", None, "of sampling, 0 is greedy; 0.8 unless beams are searched").integer(
-        "top_k", 0, "sample among the k likeliest; 0: all"
-    )
+    generate.number("temperature", None, "of sampling, 0 is greedy; 0.8 unless beams are searched, 1 for images")
+    generate.integer("top_k", 0, "sample among the k likeliest; 0: all")
     generate.number("top_p", 1.0, "sample among the likeliest that hold this probability")
     generate.integer("beams", 1, "beam search with so many beams, instead of sampling")
     generate.number("length_penalty", 0.6, "of beam search: score / ((5 + length) / 6) ** penalty")
     generate.integer("seed", 0, "of sampling").switch("cached", True, "keep keys and values of earlier tokens")
+    generate.text("complete", "", "PNG file to write: images cut off, as the model fills them in, and whole")
+    generate.text("images", "validation", "what is completed: a split of the run, or a source such as images:GLOB")
+    generate.integer("rows", 8, "images completed, a row of the picture each")
+    generate.integer("samples", 3, "completions of each image").number("keep", 0.5, "share of an image that is kept")
     generate.choice(*FORMAT)
 
     describe = Command("describe", "Prints parameters, FLOPs and bytes of a config; allocates nothing.", config=True)

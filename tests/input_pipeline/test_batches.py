@@ -1,6 +1,7 @@
 """Training batches: the contract's layouts by hand, and the guarantee that batch n is a function of (seed, n)."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -33,6 +34,21 @@ def abc(write):
     for name, text in zip("123", ("abcd", "ef", "ghijklm"), strict=True):
         path = write(f"abc/{name}.txt", text)
     return f"text:{path[:-5]}*.txt"
+
+
+@pytest.fixture
+def source(words, write):
+    """`source(layout)`: a source of many documents; for layout document, of documents of 16 bytes."""
+
+    def source(layout: str, documents: int = 30, folder: str = "words", seed: int = 0) -> str:
+        if layout != "document":
+            return words(documents, folder=folder, seed=seed)
+        draw = random.Random(seed)
+        for number in range(documents):
+            path = write(f"{folder}/{number:03d}.txt", "".join(draw.choice("abcd") for _ in range(16)))
+        return f"text:{path.rsplit('/', 1)[0]}/*.txt"
+
+    return source
 
 
 def letters(ids) -> str:
@@ -77,17 +93,27 @@ def test_stream_by_hand(prepare, abc):
     assert [batch["reset"].tolist() for batch in batches] == [[True, True], [False, False], [True, True]]
 
 
+def test_document_by_hand(prepare, write):
+    for name, text in zip("123", ("abcd", "efgh", "ijkl"), strict=True):
+        path = write(f"fours/{name}.txt", text)
+    (batch,) = take(prepare(f"text:{path[:-5]}*.txt", length=4, layout="document", shuffle=False), 1, batch_size=3)
+    assert [letters(row) for row in batch["tokens"]] == ["|abc", "|efg", "|ijk"]
+    assert [letters(row) for row in batch["targets"]] == ["abcd", "efgh", "ijkl"]
+    assert (batch["segments"] == 1).all() and (batch["weights"] == 1).all()
+    assert (batch["positions"] == np.arange(4)).all()
+
+
 @pytest.mark.parametrize("layout", features.LAYOUTS)
-def test_batches_are_as_declared(prepare, words, layout):
-    (batch,) = take(prepare(words(30), layout=layout), 1)
-    declared = features.language_model(4, 8, layout)
+def test_batches_are_as_declared(prepare, source, layout):
+    (batch,) = take(prepare(source(layout), layout=layout, length=16), 1)
+    declared = features.language_model(4, 16, layout)
     assert {name: (value.shape, value.dtype) for name, value in batch.items()} == declared
 
 
 @pytest.mark.parametrize("layout", features.LAYOUTS)
-def test_batch_n_is_a_function_of_seed_and_n(prepare, words, layout):
+def test_batch_n_is_a_function_of_seed_and_n(prepare, source, layout):
     """Whatever the rows asked for, the start, the reading ahead: the heart of exact resume."""
-    corpus = prepare(f"{words(30)} + {words(20, folder='more', seed=1)}", layout=layout, length=16)
+    corpus = prepare(f"{source(layout)} + {source(layout, 20, 'more', 1)}", layout=layout, length=16)
     whole = take(corpus, 12, batch_size=8)
     assert same(take(corpus, 12, batch_size=8), whole)
     assert same(take(corpus, 5, batch_size=8, start=7, prefetch=0), whole[7:])
@@ -102,19 +128,19 @@ def test_worker_processes_change_nothing(prepare, words):
     assert same(take(corpus, 7, workers=2, start=3, prefetch=4), take(corpus, 7, start=3))
 
 
-def test_an_epoch_reads_every_row_once(prepare, words):
-    for layout in ("concat", "packed"):
-        corpus = prepare(words(30), layout=layout)
-        (rows,) = corpus._rows
-        batches = take(corpus, 2 * len(rows), batch_size=1)
-        epochs = [
-            [b["tokens"].tobytes() for b in batches[: len(rows)]],
-            [b["tokens"].tobytes() for b in batches[len(rows) :]],
-        ]
-        assert sorted(epochs[0]) == sorted(epochs[1]) and epochs[0] != epochs[1]
-        expected = features.empty(len(rows), 8, layout)
-        rows.fill(expected, np.arange(len(rows)), np.arange(len(rows)))
-        assert sorted(epochs[0]) == sorted(row.tobytes() for row in expected["tokens"])
+@pytest.mark.parametrize("layout", ["concat", "packed", "document"])
+def test_an_epoch_reads_every_row_once(prepare, source, layout):
+    corpus = prepare(source(layout), layout=layout, length=16)
+    (rows,) = corpus._rows
+    batches = take(corpus, 2 * len(rows), batch_size=1)
+    epochs = [
+        [b["tokens"].tobytes() for b in batches[: len(rows)]],
+        [b["tokens"].tobytes() for b in batches[len(rows) :]],
+    ]
+    assert sorted(epochs[0]) == sorted(epochs[1]) and epochs[0] != epochs[1]
+    expected = features.empty(len(rows), 16, layout)
+    rows.fill(expected, np.arange(len(rows)), np.arange(len(rows)))
+    assert sorted(epochs[0]) == sorted(row.tobytes() for row in expected["tokens"])
 
 
 def test_without_shuffle_rows_come_in_order(prepare, words):
@@ -183,8 +209,12 @@ def test_mixing_weights_are_kept(prepare, write):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layout": "bucketed"}, r"data\.layout is 'bucketed'; choose one of: concat, packed, stream"),
+        ({"layout": "bucketed"}, r"data\.layout is 'bucketed'; choose one of: concat, packed, stream, document"),
         ({"holdout": 1.0}, r"data\.holdout is 1\.0; it is a share"),
+        (
+            {"layout": "document", "length": 9},
+            r"document 0 of 'text:.*' has \d+ tokens, but layout document makes",
+        ),
         ({"length": 10_000}, r"tokens to train on, too few for one row of data\.length = 10000; lower it"),
         ({"weights": (1.0, 2.0)}, r"data\.weights has 2 numbers for 1 sources"),
         ({"layout": "stream", "weights": (1.0,)}, r"data\.layout = stream does not mix; unset data\.weights"),

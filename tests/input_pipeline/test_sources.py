@@ -23,12 +23,13 @@ def test_sources_are_joined_by_plus(write):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("web:x", r"unknown source kind 'web'; choose one of: stdlib, text, jsonl, tfds"),
+        ("web:x", r"unknown source kind 'web'; choose one of: stdlib, text, jsonl, images, tfds"),
         ("text:x?lines=1", r"unknown option 'lines'; a text source takes: document, bytes"),
         ("text:x?document=word", r"document=word; choose one of: file, line, blank_line"),
         ("text:x?bytes=a:b", r"bytes=a:b; write bytes=START:END"),
         ("text:x?bytes=5:5", r"bytes=5:5, which is empty"),
         ("text:", r"incomplete; write text:GLOB"),
+        ("images:x", r"'images:x' reads images, but data\.image is empty; set it to their rows, columns and colours"),
         ("stdlib:x", r"incomplete; write stdlib alone"),
         ("stdlib + ", r"names an empty source"),
         ("stdlib + stdlib", r"names a source twice"),
