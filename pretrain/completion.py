@@ -41,6 +41,7 @@ def complete(workdir: str, flags) -> None:
         beams=flags.beams,
         length_penalty=flags.length_penalty,
         end_id=None,
+        vocabulary=256,  # bytes: never the end token
         seed=flags.seed,
         cached=flags.cached,
     )

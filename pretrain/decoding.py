@@ -28,6 +28,7 @@ def generate(
     beams: int,
     length_penalty: float,
     end_id: int | None,
+    vocabulary: int,
     seed: int,
     cached: bool = True,
     on_token: Callable[[int, int], None] | None = None,
@@ -35,7 +36,8 @@ def generate(
     """What follows each prompt: (new token ids, their log-probability in nats) in the order of `prompts`.
 
     params: the tree under "params". prompts: at least one id each. The ids end with `end_id` where it came within
-    `max_tokens`; None never ends. `temperature` 0 takes the likeliest token; above 0 it samples, a function of `seed`
+    `max_tokens`; None never ends. Only ids below `vocabulary` are chosen, since a model may have rows that stand for no
+    token. `temperature` 0 takes the likeliest token; above 0 it samples, a function of `seed`
     and of the prompt's index, from the `top_k` likeliest (0: all) and then from the smallest set that holds `top_p`
     of what is left (Holtzman et al. 2020). `beams` above 1 searches for the best
     log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14). The log-probability is always the
@@ -50,7 +52,7 @@ def generate(
     logits, memory = begin(model, params, tokens, lengths, room)
     end_id = -1 if end_id is None else end_id
     if beams > 1:
-        results = _beam_search(model, params, logits, memory, beams, max_tokens, length_penalty, end_id)
+        results = _beam_search(model, params, logits, memory, beams, max_tokens, length_penalty, end_id, vocabulary)
         for row, (ids, _) in enumerate(results):
             for token in ids if on_token else ():
                 on_token(row, int(token))
@@ -60,7 +62,8 @@ def generate(
     done, total = np.zeros(len(prompts), bool), np.zeros(len(prompts))
     rows: list[list[int]] = [[] for _ in prompts]
     for step in range(max_tokens):
-        token, log_probability = _pick(logits, key, step, temperature, top_p, top_k, temperature == 0, top_p < 1)
+        sampling = (temperature, top_p, top_k, temperature == 0, top_p < 1)
+        token, log_probability = _pick(logits, vocabulary, key, step, *sampling)
         if step + 1 < max_tokens:  # queued before the host waits for the token
             logits, memory = _advance(model, params, memory, token)
         for row, (one, nats) in enumerate(zip(np.asarray(token), np.asarray(log_probability), strict=True)):
@@ -93,16 +96,22 @@ def truncate(logits: jax.Array, top_k: int, top_p: jax.Array | float, nucleus: b
 
 
 @partial(jax.jit, static_argnames=("top_k", "greedy", "nucleus"))
-def _pick(logits, key, step, temperature, top_p, top_k, greedy, nucleus):
+def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucleus):
     """The next token of each row [B] and its log-probability [B], from logits [B, V]."""
+    log_probability = jax.nn.log_softmax(logits, axis=-1)
+    logits = _known(logits, vocabulary)
     if greedy:
         token = jnp.argmax(logits, axis=-1)
     else:
         rows = jnp.arange(logits.shape[0])
         keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(key, row), step))(rows)
         token = jax.vmap(jax.random.categorical)(keys, truncate(logits / temperature, top_k, top_p, nucleus))
-    log_probability = jax.nn.log_softmax(logits, axis=-1)
     return token, jnp.take_along_axis(log_probability, token[:, None], axis=-1)[:, 0]
+
+
+def _known(logits, vocabulary):
+    """logits [B, V] with -inf at ids that are no tokens."""
+    return jnp.where(jnp.arange(logits.shape[-1])[None] < vocabulary, logits, -jnp.inf)
 
 
 # Reading: `begin` takes the prompts, `_advance` one token a row; both give the next logits and what to remember.
@@ -172,8 +181,8 @@ class Beams:
     done_scores: jax.Array  # [B, K]
 
 
-def _beam_search(model, params, logits, memory, beams, max_tokens, length_penalty, end_id):
-    final = _search(model, params, logits, memory, length_penalty, end_id, beams, max_tokens)
+def _beam_search(model, params, logits, memory, beams, max_tokens, length_penalty, end_id, vocabulary):
+    final = _search(model, params, logits, memory, length_penalty, end_id, vocabulary, beams, max_tokens)
     tokens, lengths, nats, scores = map(
         np.asarray, (final.done_tokens, final.done_lengths, final.done_nats, final.done_scores)
     )
@@ -182,7 +191,7 @@ def _beam_search(model, params, logits, memory, beams, max_tokens, length_penalt
 
 
 @partial(jax.jit, static_argnames=("model", "beams", "max_tokens"))
-def _search(model, params, logits, memory, length_penalty, end_id, beams, max_tokens):
+def _search(model, params, logits, memory, length_penalty, end_id, vocabulary, beams, max_tokens):
     B, V = logits.shape
     K = beams
     rows = jnp.arange(B)[:, None]
@@ -197,7 +206,8 @@ def _search(model, params, logits, memory, length_penalty, end_id, beams, max_to
         return (state.step < max_tokens) & hope.any()
 
     def step(state):
-        candidates = state.nats[:, :, None] + jax.nn.log_softmax(state.logits, axis=-1).reshape(B, K, V)
+        log_probabilities = _known(jax.nn.log_softmax(state.logits, axis=-1), vocabulary)
+        candidates = state.nats[:, :, None] + log_probabilities.reshape(B, K, V)
         # Each beam can end in one way only, so of 2K candidates at least K go on.
         nats, flat = jax.lax.top_k(candidates.reshape(B, K * V), min(2 * K, K * V))
         parent, token = flat // V, flat % V

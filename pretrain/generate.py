@@ -43,6 +43,7 @@ def generate(workdir: str, flags) -> None:
         beams=flags.beams,
         length_penalty=flags.length_penalty,
         end_id=tokenizer.end_id,
+        vocabulary=tokenizer.vocab_size,
         seed=flags.seed,
         cached=flags.cached,
         on_token=stream,

@@ -22,6 +22,7 @@ GREEDY = {
     "beams": 1,
     "length_penalty": 0.0,
     "end_id": None,
+    "vocabulary": 5,
     "seed": 0,
 }
 PROMPTS = [np.array([1, 2, 3, 4, 0]), np.array([3]), np.array([4, 4])]
@@ -55,7 +56,7 @@ def log_probabilities(tiny):
 
 
 def nats(log_probabilities, prompt, ids):
-    table = log_probabilities(np.concatenate([prompt, ids]))
+    table = log_probabilities(np.concatenate([prompt, ids[:-1]]).astype(int))
     return sum(table[len(prompt) - 1 + i, token] for i, token in enumerate(ids))
 
 
@@ -68,6 +69,23 @@ def test_greedy_takes_the_likeliest(tiny, log_probabilities, cached):
             expected.append(int(log_probabilities(np.array(expected))[-1].argmax()))
         np.testing.assert_array_equal(ids, expected[len(prompt) :])
         assert total == pytest.approx(nats(log_probabilities, prompt, ids), abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 5.0}, {"beams": 3}])
+def test_rows_beyond_the_vocabulary_are_never_chosen(tiny, log_probabilities, options):
+    free, bound = (generate(*tiny, PROMPTS, **{**GREEDY, **options, "vocabulary": size}) for size in (5, 2))
+    assert max(max(ids) for ids, _ in free) > 1
+    for prompt, (ids, total) in zip(PROMPTS, bound, strict=True):
+        assert set(ids) <= {0, 1}
+        assert total == pytest.approx(nats(log_probabilities, prompt, ids), abs=1e-4)
+
+
+def test_a_prompt_and_its_continuation_fill_the_context(tiny, log_probabilities):
+    """The last token is predicted from the last position, and not read."""
+    for cached in (True, False):
+        [(ids, total)] = generate(*tiny, PROMPTS[:1], **{**GREEDY, "max_tokens": 12}, cached=cached)
+        assert len(ids) == 12
+        assert total == pytest.approx(nats(log_probabilities, PROMPTS[0], ids), abs=1e-4)
 
 
 def test_a_prompt_alone_and_in_a_batch(tiny):
