@@ -78,8 +78,14 @@ def _request(query, key, value, mask, bias, dropout, platform=None) -> Request:
         features=mask.features(),
         bias=bias,
         dropout=dropout,
-        platform=platform or jax.default_backend(),
+        platform=platform or _platform(),
     )
+
+
+def _platform() -> str:
+    """What the devices of the mesh in scope are, which may be hardware that is compiled for from elsewhere."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device.platform if device else jax.default_backend()
 
 
 def _resolve(name: str, request: Request) -> Path:
