@@ -80,6 +80,8 @@ def _check_transformer_xl(fields: Mapping):
             f"model.heads is {fields['heads']}, which does not divide model.width={fields['width']}; "
             f"use a divisor of {fields['width']} or set model.head_size"
         )
+    for word in fields["cutoffs"]:
+        _whole("cutoffs", word, at_least=1)
     check_clusters(**{name: fields[name] for name in ("vocab_size", "cutoffs", "width", "embed", "divisor")})
     _choice("shared_projections", fields["shared_projections"], SHARING)
     _choice("activation", fields["activation"], ACTIVATIONS)
@@ -112,6 +114,8 @@ def _check_heads(fields: Mapping):
 
 def _check_axes(fields: Mapping):
     axes, context = tuple(fields["position_axes"]), fields["context"]
+    for size in axes:
+        _whole("position_axes", size, at_least=1)
     factorised = fields["positions"] == "factorised"
     if factorised != bool(axes):
         raise ModelError(
@@ -129,16 +133,21 @@ def _check_patterns(fields: Mapping):
     patterns, layers = fields["attention"], fields["layers"]
     if isinstance(patterns, str) or not patterns:
         raise ModelError(f"model.attention is {patterns!r}; give a tuple of at least one pattern, such as ('dense',)")
-    if len(patterns) > layers:
+    if layers % len(patterns):
         raise ModelError(
-            f"model.attention names {len(patterns)} patterns for model.layers={layers}; name at most one per layer"
+            f"model.attention names {len(patterns)} patterns to repeat over model.layers={layers}, which "
+            f"{len(patterns)} does not divide; name one for each layer or a number that divides {layers}"
         )
     for word in patterns:
+        if not isinstance(word, str):
+            raise ModelError(
+                f"model.attention holds {word!r}; name patterns by words, such as 'dense' or 'strided_128'"
+            )
         for pattern in per_head(parse_pattern(word), fields["heads"]):
             if fields["context"] % pattern.stride:
                 raise ModelError(
                     f"attention pattern '{word}' works on blocks of {pattern.stride}, which do not divide "
-                    f"model.context={fields['context']}; use a multiple of {pattern.stride}"
+                    f"model.context={fields['context']}; use a multiple of {pattern.stride}, or other blocks"
                 )
 
 

@@ -24,9 +24,9 @@ REMAT: Mapping[str, Callable | None] = {
 class Stack:
     """`layers` blocks, whose parameters are one tree with a leading axis L.
 
-    `blocks` is one period of the depth: layer l is blocks[l % period]. They have the same parameters and differ in
-    what they do, such as the attention pattern. Scanned, the compiled program holds one period and a loop, and a rest
-    shorter than a period is unrolled; unscanned, it holds every layer.
+    `blocks` is one period of the depth, which divides it: layer l is blocks[l % period]. They have the same parameters
+    and differ in what they do, such as the attention pattern. Scanned, the compiled program holds one period and a
+    loop; unscanned, every layer.
     """
 
     blocks: tuple[nn.Module, ...]
@@ -49,7 +49,10 @@ class Stack:
 
         runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
         period, carry = len(runs), (x, cache)
-        groups = self.layers // period if self.scan else 0
+        if not self.scan:
+            for layer in range(self.layers):
+                carry = runs[layer % period](*carry, _at(params, layer), jnp.asarray(layer))
+            return carry
 
         def group(carry, params_and_layer):
             params, layer = params_and_layer
@@ -57,11 +60,9 @@ class Stack:
                 carry = run(*carry, _at(params, offset), layer + offset)
             return carry, None
 
-        if groups:
-            split = jax.tree.map(lambda p: p[: groups * period].reshape(groups, period, *p.shape[1:]), params)
-            carry, _ = jax.lax.scan(group, carry, (split, period * jnp.arange(groups)))
-        for layer in range(groups * period, self.layers):
-            carry = runs[layer % period](*carry, _at(params, layer), jnp.asarray(layer))
+        groups = self.layers // period
+        split = jax.tree.map(lambda p: p.reshape(groups, period, *p.shape[1:]), params)
+        carry, _ = jax.lax.scan(group, carry, (split, period * jnp.arange(groups)))
         return carry
 
     def _remat(self, run):

@@ -60,6 +60,17 @@ def _check_sizes(config) -> None:
             f"{config.model.context} positions; "
             "lower the one or raise the other"
         )
+    length = config.evaluate.length or data.length
+    if not 0 < length <= config.model.context:
+        raise UserError(
+            f"config.evaluate.length = {length} must lie between 1 and config.model.context = {config.model.context} "
+            "positions (0 means config.data.length)"
+        )
+    if not 0 <= config.evaluate.stride <= length:
+        raise UserError(
+            f"config.evaluate.stride = {config.evaluate.stride} must lie between 1 and the window's {length} tokens "
+            "(0 means that)"
+        )
     if config.architecture == "transformer_xl" and data.layout != "stream":
         raise UserError(
             f"config.data.layout = '{data.layout}' gives Transformer-XL's memory nothing to go on with; "

@@ -84,11 +84,12 @@ def override(config: ConfigDict, key: str, text: str) -> None:
         if name not in node or not isinstance(node[name], ConfigDict):
             raise _unknown(walked, name, node)
         node, walked = node[name], f"{walked}.{name}"
-    if last not in node:
-        raise _unknown(walked, last, node)
-    if isinstance(node[last], ConfigDict):
-        raise UserError(f"{walked}.{last} is a section; set one of its keys: {', '.join(node[last])}")
-    node[last] = _parse(f"{walked}.{last}", text, node[last])
+    known = config.model if walked == "config.evaluate.model" else node  # which holds only what evaluation changes
+    if last not in known:
+        raise _unknown(walked, last, known)
+    if isinstance(known[last], ConfigDict):
+        raise UserError(f"{walked}.{last} is a section; set one of its keys: {', '.join(known[last])}")
+    node[last] = _parse(f"{walked}.{last}", text, known[last])
 
 
 def _unknown(walked: str, name: str, node: ConfigDict) -> UserError:

@@ -1,15 +1,19 @@
 """From a config to what a train step is made of."""
 
+import jax
+
 import models
 from pretrain import optimizers
-from pretrain.step import Recipe
+from pretrain.errors import UserError
+from pretrain.step import Recipe, init_params
 
 
 def make_recipe(config) -> Recipe:
     """Model, optimiser and loss of a config."""
+    model = models.build(config.architecture, config.model.to_dict())
     return Recipe(
-        model=models.build(config.architecture, config.model.to_dict()),
-        evaluated=models.build(config.architecture, config.model.to_dict() | config.evaluate.model.to_dict()),
+        model=model,
+        evaluated=_evaluated(config, model),
         segmented=config.data.layout == "packed",
         optimizer=optimizers.build(config.optimizer, config.schedule, config.train.steps),
         rate=optimizers.schedule(config.schedule, config.train.steps),
@@ -17,3 +21,20 @@ def make_recipe(config) -> Recipe:
         z_loss=config.train.z_loss,
         label_smoothing=config.train.label_smoothing,
     )
+
+
+def _evaluated(config, model):
+    """The model as evaluation runs it: with the fields of config.evaluate.model, on the same parameters."""
+    changes = config.evaluate.model.to_dict()
+    if not changes:
+        return model
+    evaluated = models.build(config.architecture, config.model.to_dict() | changes)
+    trained, needed = (
+        jax.eval_shape(lambda key, m=m: init_params(m, key, 1), jax.random.key(0)) for m in (model, evaluated)
+    )
+    if trained != needed:
+        raise UserError(
+            f"config.evaluate.model changes the shapes of parameters by one of {', '.join(changes)}; evaluation runs "
+            "on the trained ones, so change only fields without, such as memory"
+        )
+    return evaluated

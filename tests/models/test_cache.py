@@ -8,7 +8,7 @@ CASES = {
     "learned": {"positions": "learned"},
     "sinusoid": {"positions": "sinusoid"},
     "rotary_grouped": {"positions": "rotary", "kv_heads": 2},
-    "patterns": {"layers": 3, "attention": ("local_3", "fixed_4_1")},
+    "patterns": {"layers": 2, "attention": ("local_3", "fixed_4_1")},
     "unrolled": {"scan": False},
 }
 LENGTHS = np.array([7, 3])  # of the two prompts

@@ -16,8 +16,8 @@ def value_and_gradient(model, params):
     return jax.jit(jax.value_and_grad(loss))(params)
 
 
-# Three layers of two patterns: one group to scan and a rest to unroll. Dropout checks that randomness agrees as well.
-DEPTH = {"layers": 3, "attention": ("dense", "local_3"), "dropout_attention": 0.1, "dropout_residual": 0.1}
+# Four layers of two patterns: two groups to scan. Dropout checks that randomness agrees as well.
+DEPTH = {"layers": 4, "attention": ("dense", "local_3"), "dropout_attention": 0.1, "dropout_residual": 0.1}
 
 
 @pytest.fixture(scope="module")
