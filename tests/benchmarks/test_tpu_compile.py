@@ -1,0 +1,63 @@
+"""Attention and a whole step compile for TPUs that are not there: the kernels that are promised, memory, operations."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPOLOGIES = ("v5e:2x2", "v5p:2x2x1")
+SPLASHED = ("dense", "dense, documents", "local_256", "memory 2,048")
+PLAIN = ("relative, memory 512", "dense, xla", "strided_128", "fixed_128_32")
+
+pytestmark = [
+    pytest.mark.tpu_compile,
+    pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu: pip install -e '.[plan]'"),
+    pytest.mark.timeout(1800),
+]
+
+
+def compiled(topology, *names):
+    """What `python -m benchmarks.tpu_compile` says of these programs: {(name, figure): its row}."""
+    command = [sys.executable, "-m", "benchmarks.tpu_compile", "--format=json", "--topologies", topology]
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # those are the tests' own
+    done = subprocess.run(
+        [*command, "--only", ";".join(names)], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return {tuple(row["name"].split(f", {topology}, ")): row for row in rows}
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_attention(topology):
+    figures = compiled(topology, *SPLASHED, *PLAIN)
+    for name in SPLASHED:
+        assert figures[name, "kernels"]["value"] == 3, name  # forward, gradient by queries, gradient by keys
+    for name in PLAIN:
+        assert figures[name, "kernels"]["value"] == 0, name
+    array = 12_288 * 8 * 64 * 2  # bytes of one [1, T, N, H] in bfloat16: query, key, value and gradient come in
+    assert figures["strided_128", "arguments"]["value"] == 4 * array
+    dense = figures["dense, xla", "temporaries"]["value"]
+    assert dense > 12_288**2 * 8  # whole scores, or pieces of them
+    for name, less in (("strided_128", 3), ("fixed_128_32", 8), ("dense", 8), ("local_256", 8)):
+        assert figures[name, "temporaries"]["value"] * less < dense, name
+    # Forward and backward take 7 products where 6 are counted; bands and blocks hold more keys than a query may see.
+    assert 1 < figures["dense, xla", "operations"]["ratio"] < 1.5
+    assert 1 < figures["strided_128", "operations"]["ratio"] < 2
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_whole_step(topology):
+    layer, recipe = "step strided, 1 layer", "step sparse_transformer:enwik8"
+    figures = compiled(topology, layer, recipe)
+    assert 1 < figures[layer, "operations"]["ratio"] < 1.6  # the layer is computed again in the backward pass: 4/3
+    state = 94_949_888 * 12  # bytes of parameters and both moments, in float32
+    assert state < figures[recipe, "arguments"]["value"] < 1.01 * state
+    # 30 inputs of layers in bfloat16, which are all that is kept, and what one layer needs while it is computed.
+    assert 30 * 12_288 * 512 * 2 < figures[recipe, "temporaries"]["value"] < 3e9
