@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import report
-from benchmarks.loglog import exponent, plot
+from benchmarks.chart import chart, exponent
 from configs import sparse_transformer
 from models.attention import attend
 from models.masks import Mask
@@ -152,7 +152,8 @@ def main():
     growth, curves = ladder([2**k for k in range(10, top + 1)], rounds)
     report.show(growth, args, settings)
     if args.plot:
-        plot(args.plot, {f"{name}, s": (x, y) for name, (x, y, _) in curves.items()}, "tokens", "seconds")
+        lines = {f"{name}: grows as T^{exponent(x, y):.2f}": (x, y) for name, (x, y, _) in curves.items()}
+        chart(args.plot, lines, "tokens", "seconds", logarithmic=True)
     report.show(whole_step(length, rounds), args, settings)
 
 

@@ -1,0 +1,39 @@
+"""Learning curves of finished runs, from their work folders: training loss against tokens, as an SVG.
+
+    python -m benchmarks.learning OUT.svg runs/dense runs/transformer_xl runs/sparse
+
+Each run is one line, labelled by its folder; the y axis is bits per token, which is bits per byte for bytes.
+"""
+
+import argparse
+import csv
+import math
+from pathlib import Path
+
+from benchmarks.chart import chart
+from pretrain import config as configs
+
+
+def curve(workdir: Path) -> tuple[list[float], list[float]]:
+    """(millions of tokens seen, bits a token) at each logged update."""
+    config = configs.saved(str(workdir))
+    tokens = config.train.batch_size * config.data.length
+    with open(workdir / "metrics" / "train.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return (
+        [int(row["step"]) * tokens / 1e6 for row in rows],
+        [float(row["loss"]) / math.log(2) for row in rows],
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("out", help="SVG file to write")
+    parser.add_argument("workdirs", nargs="+", type=Path, help="work folders of runs with metrics")
+    args = parser.parse_args()
+    curves = {workdir.name: curve(workdir) for workdir in args.workdirs}
+    chart(args.out, curves, "million tokens", "bits a token, training", logarithmic=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Three ways to a longer context, side by side: equal parameters, equal data, a quarter of an hour each on two CPU cores.
+
+    pretrain train --config=configs/long_context.py:transformer_xl --workdir=runs/transformer_xl
+
+| variant         | reads in training                      | attention                            | parameters |
+|-----------------|----------------------------------------|--------------------------------------|------------|
+| dense (default) | 16 rows of 128 bytes                   | causal                               | 1,853,568  |
+| transformer_xl  | 16 lanes, 128 bytes and a memory of 128 | relative, over memory and segment    | 1,843,136  |
+| sparse          | 2 rows of 1,024 bytes                  | fixed: blocks of 64, 8 summary bytes | 1,850,112  |
+
+Each update reads 2,048 bytes. Transformer-XL spends D^2 parameters a layer on distances, taken from its feed-forward.
+Data: the standard library; `docs/long_context.md` has the figures for a prefix of enwik8, with the commands.
+"""
+
+from configs import common
+
+VARIANTS = ("dense", "transformer_xl", "sparse")
+
+
+def get_config(variant="dense"):
+    """The recipe of one of three attentions."""
+    variant = variant or "dense"
+    if variant not in VARIANTS:
+        raise common.variant_error("long_context", variant, VARIANTS)
+    config = common.base()
+    config.name = f"long_context:{variant}"
+    config.tokenizer.update(kind="bytes", vocab_size=257)
+    network = {"vocab_size": 257, "layers": 4, "width": 192, "heads": 4, "dtype": "float32"}
+    if variant == "transformer_xl":
+        config.architecture = "transformer_xl"
+        config.model = common.transformer_xl()
+        config.model.update(**network, ff=690, memory=128, dropout=0.0, activation="gelu_tanh")
+        config.data.update(layout="stream", length=128, shuffle=False)
+        config.evaluate.model.update(memory=512, same_length=True)
+        rows = 16
+    elif variant == "sparse":
+        config.model.update(**network, ff=774, context=1024, attention=("fixed_64_8",), positions="factorised")
+        config.model.position_axes = (16, 64)
+        config.data.length = 1024
+        rows = 2
+    else:
+        config.model.update(**network, ff=768, context=128)
+        config.data.length = 128
+        rows = 16
+    config.train.update(steps=1000, batch_size=rows)
+    config.optimizer.update(name="muon", b1=0.95, b2=0.95, weight_decay=0.1)
+    config.schedule.update(kind="linear", peak=3e-3, warmup=50, end=0.0)
+    config.checkpoint.update(every=250)
+    config.evaluate.update(every=250, batches=16, batch_size=rows)
+    config.log.every = 50
+    return config
