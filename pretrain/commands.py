@@ -51,7 +51,8 @@ def evaluate(flags, spec, overrides):
     from pretrain.evaluate import evaluate
 
     start()
-    evaluate(_given_workdir(flags), flags)
+    workdir = _given_workdir(flags)
+    evaluate(configs.with_overrides(configs.saved(workdir), overrides), workdir, flags)
 
 
 def generate(flags, spec, overrides):

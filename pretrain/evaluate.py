@@ -7,7 +7,6 @@ import sys
 
 import jax
 
-from pretrain import config as configs
 from pretrain.assemble import assemble
 from pretrain.checkpoint import Checkpoints
 from pretrain.errors import UserError
@@ -15,8 +14,8 @@ from pretrain.evaluation import bits_name, score
 from pretrain.tables import show
 
 
-def evaluate(workdir: str, flags) -> None:
-    config = configs.saved(workdir)
+def evaluate(config, workdir: str, flags) -> None:
+    """Scores a checkpoint of `workdir`; `config` is the work folder's, with what the user changes of its evaluation."""
     checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
     step = checkpoints.find(flags.step)
     length = flags.length or config.evaluate.length or config.data.length

@@ -21,8 +21,10 @@ PREEMPTED = 75
 class Command:
     """One command: its flags, and the function that is run with their values."""
 
-    def __init__(self, name: str, summary: str, *, config: bool = False):
-        self.name, self.summary, self.takes_config = name, summary, config
+    def __init__(self, name: str, summary: str, *, config: bool = False, section: str = ""):
+        self.name, self.summary = name, summary
+        self.takes_config = config  # --config, and overrides of any key
+        self.section = section  # else: the one section of the work folder's config whose keys may be overridden
         self.flags = flags.FlagValues()
         self.run: Callable | None = None
 
@@ -57,6 +59,9 @@ class Command:
                 "  --config=PATH[:VARIANT]   recipe, such as configs/gpt2.py:medium (default: configs/quickstart.py)",
                 "  --config.KEY=VALUE        override of any key, such as --config.train.steps=200 (docs/configs.md)",
             ]
+        elif self.section:
+            key = f"--config.{self.section}.KEY=VALUE"
+            lines += [f"  {key:<25} override of a key of that section (docs/configs.md)"]
         for name in sorted(self.flags):
             flag = self.flags[name]
             if flag.name != name:
@@ -76,7 +81,7 @@ def commands() -> dict[str, Command]:
     train = Command("train", "Trains; goes on from the newest checkpoint if the work folder has one.", config=True)
     train.text("workdir", "", WORKDIR + "; empty means runs/<name of the config>")
 
-    evaluate = Command("evaluate", "Restores a checkpoint and scores it on a split.")
+    evaluate = Command("evaluate", "Restores a checkpoint and scores it on a split.", section="evaluate")
     evaluate.text("workdir", None, WORKDIR).text("step", "latest", "checkpoint: a step, latest or best")
     evaluate.text("split", "validation", "validation, test or train").integer(
         "stride", 0, "tokens a window moves on; 0: config"
@@ -151,9 +156,11 @@ def parse(argv: Sequence[str]):
         print(command.usage())
         return None
     spec, overrides, rest = split_config(rest)
-    if (spec or overrides) and not command.takes_config:
+    foreign = spec or any(key.partition(".")[0] != command.section for key, _ in overrides)
+    if foreign and not command.takes_config:
+        allowed = f", set keys of config.{command.section} alone," if command.section else ""
         raise UserError(
-            f"`pretrain {name}` reads the config from its work folder; leave --config out and give --workdir"
+            f"`pretrain {name}` reads the config from its work folder; leave --config out{allowed} and give --workdir"
         )
     try:
         extra = command.flags([f"pretrain {name}", *rest])[1:]

@@ -49,6 +49,12 @@ def test_sliding_windows_score_every_token_once(pretrain, whole):
     assert sliding["loss"] != disjoint["loss"]
 
 
+def test_keys_of_evaluation_can_be_changed(pretrain, whole):
+    changed = pretrain("evaluate", f"--workdir={whole}", "--config.evaluate.length=32", "--config.evaluate.stride=8")
+    (by_flags,) = pretrain("evaluate", f"--workdir={whole}", "--length=32", "--stride=8")
+    assert changed[0]["loss"] == by_flags["loss"]
+
+
 def test_steps_can_be_chosen(pretrain, whole):
     losses = {step: pretrain("evaluate", f"--workdir={whole}", f"--step={step}")[0] for step in ("8", "best", "latest")}
     assert losses["8"]["step"] == 8

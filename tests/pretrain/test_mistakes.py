@@ -39,6 +39,8 @@ def small(**changes):
         (["evaluate", "--workdir=x", "--format=xml"], "see `pretrain evaluate --help`"),
         (["evaluate"], "--workdir is missing"),
         (["evaluate", "--workdir=x", CONFIG], "leave --config out"),
+        (["evaluate", "--workdir=x", "--config.train.steps=3"], "set keys of config.evaluate alone"),
+        (["generate", "--workdir=x", "--config.evaluate.length=3"], "leave --config out and give --workdir"),
         (["describe", "--config=configs/gpt5.py"], "did you mean 'configs/gpt3.py'"),
         (["describe", "--config=configs/gpt2.py:huge"], "choose one of: large, medium, small, xl"),
         (["describe", "--config=configs/common.py:x"], "common.py"),
