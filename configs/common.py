@@ -38,7 +38,7 @@ def decoder() -> ConfigDict:
             positions="learned",  # learned, sinusoid, rotary, factorised or none
             position_axes=(),  # factorised positions: sizes of the axes, the last turning fastest; one table for each
             start_row=False,  # one more row in the token table, of a start symbol that is never predicted
-            attention=("dense",),  # attention pattern of each layer in turn, repeated over the depth, which their number divides
+            attention=("dense",),  # attention pattern of each layer in turn; their number divides `layers`
             attention_path="auto",  # implementation: auto, reference, xla, chunked, cudnn, ...
             attention_bias=True,  # biases on query, key, value and output projections
             ff_bias=True,  # biases in the feed-forward block

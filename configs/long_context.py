@@ -1,4 +1,4 @@
-"""Three ways to a longer context, side by side: equal parameters, equal data, a quarter of an hour each on two CPU cores.
+"""Three ways to a longer context, side by side: equal parameters, equal data, some minutes each on two CPU cores.
 
     pretrain train --config=configs/long_context.py:transformer_xl --workdir=runs/transformer_xl
 

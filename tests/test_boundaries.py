@@ -27,7 +27,8 @@ LAZY = {
     "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub"},
     "launch": set(),
 }
-ONLY_IN = {"tensorflow_datasets": "input_pipeline/sources", "PIL": "input_pipeline/images"}  # the start of the path of the modules that may
+# package -> the start of the path of the modules that may import it
+ONLY_IN = {"tensorflow_datasets": "input_pipeline/sources", "PIL": "input_pipeline/images"}
 
 
 def modules(*folders):
