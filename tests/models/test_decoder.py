@@ -167,7 +167,7 @@ def test_patterns_take_turns_over_the_depth(small):
     tokens = np.array([[1, 2, 3, 4, 5], [9, 8, 3, 4, 5]])
 
     def differs(attention):
-        model, params = small(attention=attention, layers=3)
+        model, params = small(attention=attention, layers=6)
         first, second = jax.jit(lambda params: model.apply(params, tokens).hidden)(params)
         return np.abs(first - second)[2:].max() > 1e-3
 
