@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0, 0]])
 POSITIONS = np.array([[0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 0]])
@@ -24,8 +25,16 @@ def runner(model):
     return run
 
 
-def test_a_document_changes_nothing_of_another(small):
-    model, params = small(positions="learned")
+KINDS = {
+    "dense": ("dense",),
+    "local and strided": ("local_3", "strided_4"),
+    "fixed, and heads of two patterns": ("fixed_4_1_by_head", "column_4+block_4"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_changes_nothing_of_another(small, kind):
+    model, params = small(positions="learned", attention=KINDS[kind])
     run = runner(model)
     for mine in (1, 2):
         own = np.equal(SEGMENTS, mine)

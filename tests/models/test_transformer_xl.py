@@ -134,6 +134,30 @@ def test_documents_in_a_stream_never_leak(xl):
     np.testing.assert_allclose(before[0, 8:], alone[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("path", ["xla", "chunked"])
+def test_documents_in_a_stream_give_no_gradient_to_one_another(path):
+    """The loss of lane 0's second document has the same gradient whatever the first, which fills the memory, was."""
+    model = build(attention_path=path)
+    params = drawn(model)
+    segments = jnp.ones((B, T), jnp.int32).at[0, 2:].set(2)
+    weights = jnp.zeros((B, T)).at[0, 2:].set(1.0)
+
+    @jax.jit
+    def gradient(params, memory, tokens):
+        def loss(params):
+            hidden = model.apply(params, tokens, memory=memory, segments=segments).hidden
+            return (jnp.square(hidden).sum(-1) * jnp.cos(hidden).sum(-1) * weights).sum()
+
+        return jax.grad(loss)(params)
+
+    row, results = tokens(2 * T), []
+    for changed in (row, row.at[0, : T + 2].add(7) % 31):
+        _, memory = in_segments(model, params, changed[:, :T])
+        results.append(gradient(params, memory, changed[:, T:]))
+    jax.tree.map(np.testing.assert_array_equal, *results)
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(results[0])) > 1e-3
+
+
 def test_cached_decoding_equals_the_whole_row(xl):
     model, params = xl
     row = tokens(9)

@@ -108,7 +108,11 @@ def test_blind_queries_get_zeros_and_give_no_gradient(path):
 
 @pytest.mark.parametrize(
     ("path", "pattern"),
-    [("xla", "dense"), ("chunked", "dense"), *(("sparse", p) for p in SPARSE), ("sparse", "fixed_16_4_by_head")],
+    [
+        *((path, word) for path in ("reference", *DENSE_PATHS) for word in ("dense", "local_16", "fixed_16_4")),
+        *(("sparse", word) for word in (*SPARSE, "fixed_16_4_by_head", "summary_16_8_by_head")),
+        ("auto", "dense+strided_16"),
+    ],
 )
 def test_documents_never_leak(path, pattern):
     """Everything about document 2 changes; bit for bit nothing about document 1 does."""
@@ -143,6 +147,20 @@ SPLASHED = {
     "bidirectional": Mask(),
     "bidirectional local": Mask(pattern=Local(30)),
 }
+
+
+@pytest.mark.parametrize("pattern", ["dense", "local_30"])
+def test_documents_never_leak_through_splash_attention(pattern):
+    mask = SPLASHED["segments"].replace(pattern=parse_pattern(pattern))
+    given = arrays(128, rows=128, size=64)
+    results = []
+    for query, key, value, gradient in (given, [x.at[0, 60:110].add(100.0) for x in given]):
+        run = lambda *qkv: interpreted_splash(*qkv, mask, None, None, 0.125)  # noqa: E731
+        out, pull = jax.vjp(run, query, key, value)
+        results.append((out, *pull(gradient)))
+    for before, after in zip(*results, strict=True):
+        np.testing.assert_array_equal(before[0, :60], after[0, :60])
+        np.testing.assert_array_equal(before[1], after[1])
 
 
 @pytest.mark.parametrize("name", SPLASHED)

@@ -7,7 +7,7 @@ import pytest
 
 from models.attention.relative import attend_relative, distance_table, relative_gather, relative_shift
 from models.masks import Mask
-from models.patterns import Local
+from models.patterns import Dense, Local
 
 
 def test_the_shift_by_hand():
@@ -78,6 +78,34 @@ def test_cached_queries_stand_where_their_row_ends():
     one = query[jnp.arange(B), ends][:, None]
     cached = attend_relative(one, key, value, rows, u, v, Mask(causal=True, offset=ends))
     np.testing.assert_allclose(cached[:, 0], whole[jnp.arange(B), ends], atol=1e-6)
+
+
+@pytest.mark.parametrize("pattern", [Dense(), Local(6)])
+@pytest.mark.parametrize("path", ["reference", "xla", "chunked"])
+def test_documents_never_leak(path, pattern):
+    """Document 2 changes; of document 1, which began in the memory, and of the other row not a bit does."""
+    B, T, M, N, H = 2, 8, 6, 2, 4
+    rng = np.random.default_rng(0)
+    segments = jnp.array([[1] * 3 + [2] * 5, [1] * 8])
+    remembered = jnp.array([[0] * 2 + [1] * 4, [1] * 6])  # row 0's memory begins with an older document
+    keys = jnp.concatenate([remembered, segments], axis=1)
+    mask = Mask(causal=True, memory=M, pattern=pattern, query_segments=segments, key_segments=keys)
+    shared = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in [(M + T, N, H), (N, H), (N, H)]]
+    lengths = (T, M + T, M + T, T)
+    given = [jnp.asarray(rng.normal(size=(B, length, N, H)), jnp.float32) for length in lengths]
+    changed = [x.at[0, -5:].add(50.0) for x in given]  # the last five are document 2's in all four
+    changed[1:3] = [x.at[0, :2].add(50.0) for x in changed[1:3]]
+
+    @jax.jit
+    def run(query, key, value, gradient):
+        out, pull = jax.vjp(lambda *qkv: attend_relative(*qkv, *shared, mask, path=path), query, key, value)
+        return out, *pull(gradient)
+
+    for before, after in zip(run(*given), run(*changed), strict=True):
+        first = before.shape[1] - T  # of the current segment
+        np.testing.assert_array_equal(before[0, max(0, first - 4) : first + 3], after[0, max(0, first - 4) : first + 3])
+        np.testing.assert_array_equal(before[1], after[1])
+        assert np.abs(before[0, -5:] - after[0, -5:]).max() > 1e-3
 
 
 def test_the_table_holds_sines_then_cosines_of_clamped_distances():
