@@ -31,7 +31,7 @@ def hidden(model, params, tokens, **inputs):
 
 
 def test_paths_agree_through_the_whole_model(small):
-    row = tokens(24)
+    row = tokens(23)  # no whole number of blocks, of any of the patterns
     outputs = []
     for path in ("auto", "reference"):
         model, params = small(**SPARSE, attention_path=path)

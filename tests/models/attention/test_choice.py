@@ -38,6 +38,15 @@ def test_auto(expected, mask, options):
     assert chosen(mask, **options) == (expected,)
 
 
+def test_the_platform_is_that_of_the_mesh():
+    """A program that is compiled for hardware elsewhere takes the paths that it would take there."""
+    device = jax.sharding.AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
+    mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=device)
+    assert chosen(Mask(causal=True), platform=None) == ("xla",)
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert chosen(Mask(causal=True), platform=None) == ("splash",)
+
+
 def test_one_choice_for_each_pattern_of_the_heads():
     assert chosen(Mask(causal=True, pattern=parse_pattern("dense+strided_32"))) == ("xla", "sparse")
 

@@ -55,6 +55,16 @@ def test_sparse_path_with_rows_that_fill_no_block(agree, pattern, length):
     agree("sparse", Mask(causal=True, pattern=parse_pattern(pattern)), arrays(length, rows=length))
 
 
+def test_a_window_longer_than_the_row_is_dense():
+    given = arrays()
+    dense, local = (
+        with_gradients(path, Mask(causal=True, pattern=parse_pattern(word)), *given)
+        for path, word in (("reference", "dense"), ("sparse", "local_512"))
+    )
+    for a, b in zip(dense, local, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
 @pytest.mark.parametrize("pattern", ["strided_16+dense", "summary_16_8_by_head"])
 @pytest.mark.parametrize("path", ["auto", "xla"])
 def test_heads_of_several_patterns(agree, path, pattern):
