@@ -202,7 +202,8 @@ class TransformerXL(nn.Module):
             return dropout(x, self.dropout, key)
 
         x = drop(self.vocabulary.embed_tokens(tokens), 0)
-        rows = drop(distance_table(T, S, self.width, self.clamp).astype(self.dtype), 1)
+        reach = min(S, self.memory) if self.same_length else S
+        rows = drop(distance_table(T, reach, self.width, self.clamp).astype(self.dtype), 1)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
         biases = (self.content_bias, self.position_bias) if self.shared_biases else (None, None)
         carried = cache

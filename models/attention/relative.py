@@ -17,7 +17,8 @@ def attend_relative(query, key, value, distance_keys, content_bias, position_bia
     """Attention [B, T, N, H] by content and distance; `mask` and `options` as `attend` has them.
 
     distance_keys [R, N, H]: row c stands for the distance S - 1 - c between a query and a key, so that R = S rows
-    reach from the farthest key to the query itself, and R = S + T - 1 rows reach into the future too.
+    reach from the farthest key to the query itself, and R = S + T - 1 rows reach into the future too. Where the mask
+    hides all keys at R < S and farther, R rows do, of the distances R - 1 down to 0.
     content_bias u and position_bias v, [N, H]: added to the query of either product.
     """
     T, S = query.shape[1], key.shape[1]
@@ -41,17 +42,18 @@ def relative_shift(by_row: jax.Array, keys: int) -> jax.Array:
 
     Row i moves left by T - 1 - i: one column of zeros on the left, and the same numbers read in rows that are one
     shorter (Dai et al. 2019, appendix B). Entries that come from beyond the first R columns are those of future keys,
-    which mean nothing unless R reaches there.
+    which mean nothing unless R reaches there; keys that R does not reach get zeros.
     """
     *batch, T, R = by_row.shape
-    padded = jnp.pad(by_row, [(0, 0)] * (len(batch) + 1) + [(1, 0)])
-    shifted = padded.reshape(*batch, R + 1, T)[..., 1:, :]
-    return shifted.reshape(*batch, T, R)[..., :keys]
+    unreached = max(keys - R, 0)
+    padded = jnp.pad(by_row, [(0, 0)] * (len(batch) + 1) + [(1 + unreached, 0)])
+    shifted = padded.reshape(*batch, unreached + R + 1, T)[..., 1:, :]
+    return shifted.reshape(*batch, T, unreached + R)[..., :keys]
 
 
 def relative_gather(by_row: jax.Array, positions: jax.Array, keys: int) -> jax.Array:
     """The same by look-up, for queries anywhere: positions [B or 1, 1, T] are the key columns at which they stand."""
-    row = keys - 1 - positions[..., None] + jnp.arange(keys)[None, None, None, :]
+    row = min(keys, by_row.shape[-1]) - 1 - positions[..., None] + jnp.arange(keys)[None, None, None, :]
     row = jnp.clip(row, 0, by_row.shape[-1] - 1)
     return jnp.take_along_axis(by_row, jnp.broadcast_to(row, (*by_row.shape[:-1], keys)), axis=-1)
 
