@@ -147,7 +147,6 @@ def test_sparse_evaluation_with_a_stride(sparse, scores):
     assert 0 <= 2 * 8 * 64 - plain["tokens"] < 10
     assert 0 <= 64 + (2 * 8 - 1) * 16 - strided["tokens"] < 10
     assert abs(plain["loss"] - strided["loss"]) < 0.5  # of hardly trained models: nearly uniform over the bytes
-    assert scores(sparse)["tokens"] == scores(sparse, "--stride=16")["tokens"]
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "sparse"])
@@ -179,7 +178,7 @@ def test_gpt3_alternates_dense_and_local_layers():
     config.data.length = 32
     config.train.update(batch_size=8, steps=30, accumulate=1)
     config.schedule.update(peak=1e-2, warmup=2)
-    engine = make_engine(make_recipe(config), config)
+    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
     tokens = np.tile(np.random.default_rng(0).integers(0, 64, (8, 8), dtype=np.int32), 5)[:, :33]
     integers = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "segments": np.ones((8, 32), np.int32)}
     integers["positions"] = np.broadcast_to(np.arange(32, dtype=np.int32), (8, 32))
