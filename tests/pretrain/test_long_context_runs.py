@@ -44,7 +44,7 @@ SPARSE = (
     {
         "model.context": 64,
         "model.position_axes": "(8, 8)",
-        "model.attention": "('fixed_8_2_by_head', 'strided_8+column_8')",
+        "model.attention": "('fixed_8_2', 'strided_8')",
         "model.dropout_residual": 0.1,
         "data.length": 64,
     },
