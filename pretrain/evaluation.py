@@ -36,7 +36,8 @@ def score(
     for batch in data.batches():
         result, memory = engine.evaluate(params, engine.put(batch, size), memory)
         sums.append(result)
-        jax.block_until_ready(sums[-2:][0])  # one batch is queued at most: inputs of more would pile up on the device
+        if len(sums) > 1:
+            jax.block_until_ready(sums[-2])  # one batch is queued at most: more would pile up on the device
         if started is None:  # the first batch compiles; its time is not the model's
             float(result["nll"])
             started = time.perf_counter()
