@@ -30,9 +30,9 @@ def attend(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, dropou
     """Attention of `query` [B, T, N, H] over `key`, `value` [B, S, G, H] where `mask` lets it: [B, T, N, H].
 
     Values, and so the result, may be of another head size than queries and keys. G key/value heads serve N query heads
-    in equal runs. `bias` [B or 1, N or 1, T, S] is added to the scaled scores. `scale` is 1/sqrt(H) unless given.
-    Queries that see nothing get zeros. Dropout acts on the probabilities. Raises ModelError for sizes that cannot be
-    and for a path that does not support the request.
+    in equal runs. `bias` [B or 1, N or 1, T, S], or what makes it (`bias.py`), is added to the scaled scores. `scale`
+    is 1/sqrt(H) unless given. Queries that see nothing get zeros. Dropout acts on the probabilities. Raises ModelError
+    for sizes that cannot be and for a path that does not support the request.
     """
     B, T, heads, H = query.shape
     S = key.shape[1]
@@ -110,7 +110,7 @@ def _pick_heads(index, query, key, value, bias, dropout):
     if len(index) == heads:
         return query, key, value, bias, dropout
     groups_of = index // (heads // groups)  # key/value head of each chosen query head
-    bias = bias if bias is None or bias.shape[1] == 1 else bias[:, index]
+    bias = jax.tree.map(lambda x: x if x.shape[1] == 1 else x[:, index], bias)
     dropout = dropout and dropout.heads(index)
     return query[:, :, index], key[:, :, groups_of], value[:, :, groups_of], bias, dropout
 
@@ -124,7 +124,7 @@ def _check_shapes(query, key, value, bias, dropout_rate, dropout_rng):
         )
     if heads % groups:
         raise ModelError(f"{heads} attention heads cannot share {groups} key/value heads; kv_heads must divide heads")
-    if bias is not None:
+    if isinstance(bias, jax.Array | np.ndarray):
         full = (query.shape[0], heads, query.shape[1], key.shape[1])
         if (
             bias.ndim != 4

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
 
+from models.attention.bias import whole
 from models.attention.path import Path, Request, refuse_features
 from models.patterns import Dense, Local
 
 
 def _cudnn(query, key, value, mask, bias, dropout, scale):
+    bias = whole(bias, mask, query.shape[1], key.shape[1])
     return jax.nn.dot_product_attention(
         query, key, value, bias=bias, is_causal=mask.causal, scale=scale, implementation="cudnn"
     )

@@ -44,7 +44,7 @@ def attend(run, query, key, value, mask, bias, dropout, scale):
         jax.tree.map(
             lambda x: PartitionSpec(*[batch or None if x.shape[:1] == query.shape[:1] else None][: x.ndim]), mask
         ),
-        None if bias is None else PartitionSpec(*_unless_one(bias.shape, (batch, all_heads))),
+        jax.tree.map(lambda x: PartitionSpec(*_unless_one(x.shape, (batch, all_heads))), bias),
         jax.tree.map(lambda x: PartitionSpec(batch or None, all_heads), dropout),
     )
     names = {*batch, *length, *heads}

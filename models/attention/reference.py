@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from models.attention.bias import whole
 from models.attention.path import Path
 
 
@@ -14,7 +15,7 @@ def attend(query, key, value, mask, bias, dropout, scale):
     key, value = (jnp.repeat(x.astype(jnp.float32), heads // x.shape[2], axis=2) for x in (key, value))
     scores = jnp.einsum("BTNH,BSNH->BNTS", query, key, precision=precision) * scale
     if bias is not None:
-        scores += bias.astype(jnp.float32)
+        scores += whole(bias, mask, T, S).astype(jnp.float32)
     visible = mask.dense(T, S, heads)
     # A row that sees nothing would divide 0 by 0: it is given zeros, in values and in gradients.
     weights = jax.nn.softmax(jnp.where(visible, scores, -1e30), axis=-1) * visible

@@ -23,7 +23,7 @@ def test_shift_equals_gather(T, S, both_ways):
     rows = S + T - 1 if both_ways else S
     by_row = jax.random.normal(jax.random.key(0), (2, 3, T, rows))
     positions = (S - T + jnp.arange(T))[None, None]
-    fast, slow = relative_shift(by_row, S), relative_gather(by_row, positions, S)
+    fast, slow = relative_shift(by_row, S), relative_gather(by_row, positions, S, S)
     seen = jnp.ones((T, S), bool) if both_ways else Mask(causal=True, memory=S - T).dense(T, S)[0, 0]
     np.testing.assert_array_equal(jnp.where(seen, fast, 0), jnp.where(seen, slow, 0))
 
@@ -121,7 +121,7 @@ def test_rows_of_distances_that_are_hidden_can_be_left_out():
     positions = jnp.arange(2, 6)[None, None]
     for all_rows, last_rows in (
         (relative_shift(by_row, 6), relative_shift(by_row[..., 3:], 6)),
-        (relative_gather(by_row, positions, 6), relative_gather(by_row[..., 3:], positions, 6)),
+        (relative_gather(by_row, positions, 6, 6), relative_gather(by_row[..., 3:], positions, 6, 3)),
     ):
         distance = np.asarray(positions)[0, 0][:, None] - np.arange(6)
         seen = (distance >= 0) & (distance < 3)
