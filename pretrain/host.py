@@ -1,5 +1,6 @@
 """What the program asks of the machine it starts on."""
 
+import logging
 import os
 import sys
 
@@ -34,9 +35,11 @@ def start() -> None:
 def quiet_background_threads() -> None:
     """Keeps the tracebacks of Orbax's threads off the screen: what they fail with reaches us, and is reported, once.
 
-    After a failed save, callbacks of the write that was given up find their event loop closed; they say nothing new.
+    After a failed save, further writes fail with nobody waiting for them, and callbacks of the write that was given up
+    find their event loop closed; they say nothing new.
     """
     absl_logging.set_verbosity(absl_logging.FATAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     default = sys.unraisablehook
 
     def hook(failure):
