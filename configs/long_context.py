@@ -2,11 +2,11 @@
 
     pretrain train --config=configs/long_context.py:transformer_xl --workdir=runs/transformer_xl
 
-| variant         | reads in training                       | attention                            | parameters |
-|-----------------|-----------------------------------------|--------------------------------------|------------|
-| dense (default) | 16 rows of 128 bytes                    | causal                               | 1,853,760  |
-| transformer_xl  | 16 lanes, 128 bytes and a memory of 128 | relative, over memory and segment    | 1,853,705  |
-| sparse          | 2 rows of 1,024 bytes                   | fixed: blocks of 64, 8 summary bytes | 1,853,784  |
+| variant         | reads in training                     | attention                            | parameters |
+|-----------------|---------------------------------------|--------------------------------------|------------|
+| dense (default) | 64 rows of 32 bytes                   | causal                               | 1,853,808  |
+| transformer_xl  | 64 lanes, 32 bytes and a memory of 96 | relative, over memory and segment    | 1,853,705  |
+| sparse          | 2 rows of 1,024 bytes                 | fixed: blocks of 64, 8 summary bytes | 1,853,784  |
 
 Each update reads 2,048 bytes. Transformer-XL spends D^2 parameters a layer on distances, taken from its feed-forward.
 Data: the standard library; `docs/long_context.md` has the figures for a prefix of enwik8, with the commands.
@@ -29,23 +29,23 @@ def get_config(variant="dense"):
     if variant == "transformer_xl":
         config.architecture = "transformer_xl"
         config.model = common.transformer_xl()
-        config.model.update(**network, ff=690, memory=128, dropout=0.0, activation="gelu_tanh")
-        config.data.update(layout="stream", length=128, shuffle=False)
-        config.evaluate.model.update(memory=512, clamp=192, same_length=True)
-        rows = 16
+        config.model.update(**network, ff=690, memory=96, dropout=0.0, activation="gelu_tanh")
+        config.data.update(layout="stream", length=32, shuffle=False)
+        config.evaluate.model.update(memory=192, clamp=128, same_length=True)
+        rows = 64
     elif variant == "sparse":
         config.model.update(**network, ff=774, context=1024, attention=("fixed_64_8",), positions="factorised")
         config.model.position_axes = (16, 64)
         config.data.length = 1024
         rows = 2
     else:
-        config.model.update(**network, ff=768, context=128)
-        config.data.length = 128
-        rows = 16
-    config.train.update(steps=1000, batch_size=rows)
+        config.model.update(**network, ff=780, context=32)
+        config.data.length = 32
+        rows = 64
+    config.train.update(steps=1500, batch_size=rows)
     config.optimizer.update(name="muon", b1=0.95, b2=0.95, weight_decay=0.1)
     config.schedule.update(kind="linear", peak=3e-3, warmup=50, end=0.0)
     config.checkpoint.update(every=250)
-    config.evaluate.update(every=250, batches=16, batch_size=rows)
+    config.evaluate.update(every=250, batches=8, batch_size=rows)
     config.log.every = 50
     return config

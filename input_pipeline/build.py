@@ -222,7 +222,7 @@ class _Writer:
         self._end, self._dtype = np.array([tokenizer.end_id], np.int32), token_dtype(tokenizer.vocab_size)
         self._tokens, self._documents = tokens, documents
         self._ids, self._waiting = [], 0
-        self._sizes, self._broken = [], False  # of documents; whether the last one's text so far ends within a word
+        self._sizes, self._before = [], ""  # of documents; the chunk added last, to tell whether it broke a word
 
     def add(self, begins: bool, text: str | bytes, size: int, ids: np.ndarray) -> None:
         """Adds the next chunk of a document: its text, bytes and ids."""
@@ -231,10 +231,10 @@ class _Writer:
             self._ids.append(self._end)
             self._sizes.append((1 + len(ids), size, words))
         else:
-            words -= self._broken and not text[:1].isspace()
+            words -= not (self._before[-1:].isspace() or text[:1].isspace())
             tokens_before, size_before, words_before = self._sizes[-1]
             self._sizes[-1] = (tokens_before + len(ids), size_before + size, words_before + words)
-        self._broken = not text[-1:].isspace()
+        self._before = text
         self._ids.append(ids)
         self._waiting += len(ids)
         if self._waiting > FLUSH:

@@ -156,10 +156,11 @@ def lines(span: Span) -> Iterator[tuple[int, bytes]]:
 
 def line_documents(span: Span) -> Iterator[Document]:
     """Each line that is not blank."""
+    end = float("inf") if span.end is None else span.end
     for offset, line in lines(span):
-        if span.end is not None and offset >= span.end:
+        if offset >= end:
             return
-        if line.strip():
+        if line and not line.isspace():
             yield _document(span.path, offset, line)
 
 
