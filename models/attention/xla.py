@@ -4,7 +4,7 @@ The mask stays a formula of positions, fused into the softmax: no array of it is
 into a few bands, each of which leaves out the keys that lie in its future: 5/8 of the work in four bands, and pieces
 that fit a core's cache (2.7 times faster on a CPU at T = 256). Heads take turns where one of them is work enough, and
 their weights are computed again in the backward pass: then memory grows as T * S, whatever the number of heads, and on
-a CPU the scores in flight stay in its cache (1.4 to 1.9 times faster at a million scores a head and more).
+a CPU the scores in flight stay in its cache (1.6 to 2.1 times faster with a million scores a head and more).
 """
 
 import functools
