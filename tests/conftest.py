@@ -19,7 +19,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the time of the tests goes into compiling programs that run once: unoptimised, and without the fusion
 # emitters, a step compiles in a quarter of the time. `run_pretrain` compiles as users do.
 QUICK_TO_COMPILE = "--xla_backend_optimization_level=0"
-if metadata.version("jaxlib").startswith("0.10."):  # later ones have no other emitters, and end at flags they do not know
+if metadata.version("jaxlib").startswith("0.10."):  # later ones know no such flag, and end
     QUICK_TO_COMPILE += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {QUICK_TO_COMPILE}"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"

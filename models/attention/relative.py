@@ -41,16 +41,16 @@ class ByDistance:
     keys: jax.Array  # [1, N, R, H], the farthest distance first
     reach: int = struct.field(pytree_node=False)  # row c stands for the distance reach - 1 - c
 
-    def tile(self, mask, start: int, rows: int, keys: int) -> jax.Array:
-        """Bias [B, N, rows, keys] of the queries from `start` on and the leading keys, float32."""
+    def tile(self, mask, start: int, rows: int, first: int, keys: int) -> jax.Array:
+        """Bias [B, N, rows, keys] of the queries from `start` on and the keys from `first` on, float32."""
         query, R = self.query[:, :, start : start + rows], self.keys.shape[2]
         if mask.offset is not None:
-            positions = mask.positions(jnp.arange(start, start + rows))
+            positions = mask.positions(jnp.arange(start, start + rows)) - first
             return relative_gather(_products(query, self.keys), positions, keys, self.reach)
         # The farthest distance is that of the last query to the first key; rows beyond the reach are zeros.
-        first = self.reach - (mask.memory + start + rows)
-        needed = self.keys[:, :, max(first, 0) : min(first + keys + rows - 1, R)]
-        zeros = jnp.zeros_like(self.keys, shape=(*self.keys.shape[:2], 1 + max(-first, 0), self.keys.shape[3]))
+        farthest = self.reach - (mask.memory + start + rows) + first
+        needed = self.keys[:, :, max(farthest, 0) : min(farthest + keys + rows - 1, R)]
+        zeros = jnp.zeros_like(self.keys, shape=(*self.keys.shape[:2], 1 + max(-farthest, 0), self.keys.shape[3]))
         return _move(_products(query, jnp.concatenate([zeros, needed], axis=2)), keys)
 
 

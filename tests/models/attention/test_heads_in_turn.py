@@ -8,6 +8,7 @@ import pytest
 from models.attention import attend
 from models.attention.relative import attend_relative
 from models.masks import Mask
+from models.patterns import Dense, Local
 
 B, T, M, N, G, H = 2, 512, 512, 4, 2, 8  # 2 million scores of the heads that share a key head
 
@@ -42,10 +43,12 @@ def test_shared_key_heads_bias_and_dropout(rate, bias_heads):
     same(run, [query, key, value, *bias], gradient)
 
 
-def test_distances():
-    shapes = [(B, T, N, H), (B, M + T, N, H), (B, M + T, N, H), (M + T, N, H), (N, H), (N, H)]
+@pytest.mark.parametrize(("pattern", "rows"), [(Dense(), M + T), (Local(M), M + T), (Local(M), M), (Local(100), 100)])
+def test_distances(pattern, rows):
+    """Bands of queries leave out the keys before their window; rows of distances that are hidden may be missing."""
+    shapes = [(B, T, N, H), (B, M + T, N, H), (B, M + T, N, H), (rows, N, H), (N, H), (N, H)]
     *inputs, gradient = arrays(*shapes, (B, T, N, H))
-    mask = Mask(causal=True, memory=M)
+    mask = Mask(causal=True, memory=M, pattern=pattern)
     same(lambda path, *inputs: attend_relative(*inputs, mask, path=path), inputs, gradient)
 
 
