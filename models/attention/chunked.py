@@ -15,7 +15,8 @@ ROWS = 128  # queries of a block
 
 def attend(query, key, value, mask, bias, dropout, scale):
     """Attention of any mask: [B, T, N, H]. Peak temporary memory is a few times B * N * ROWS * S floats."""
-    T, bias = query.shape[1], whole(bias, mask, query.shape[1], key.shape[1])
+    T = query.shape[1]
+    bias = whole(bias, mask, T, key.shape[1])
     unused = -T % ROWS
     query, key, value = flash.heads_first(query, key, value, scale)
     if unused:  # whole blocks only; the added queries are cut off again
