@@ -1,11 +1,23 @@
-"""The whole configuration: every key, typed by its default, with a comment.
+"""The whole configuration: every key, typed by its default, each number with its range, with a comment.
 
 A recipe starts from `base()`, sets what its paper says, and returns it. Nothing else in the project
 holds a default: code reads `config.train.steps`, never `config.get(...)`. `docs/configs.md` is
 generated from the comments below (`make docs`).
 """
 
-from ml_collections import ConfigDict
+from configs.ranges import (
+    count,
+    counts,
+    devices,
+    non_negative,
+    positive,
+    positives,
+    rate,
+    section,
+    shape,
+    share,
+    updates,
+)
 
 
 class ConfigError(ValueError):
@@ -18,182 +30,182 @@ def variant_error(recipe: str, variant: str, choices) -> ConfigError:
     return ConfigError(f"recipe '{recipe}' has no variant '{variant}'; choose one of: {known}")
 
 
-def decoder() -> ConfigDict:
+@section
+def decoder() -> dict:
     """A GPT-style decoder: the fields of `models.Decoder`, splatted into it unchanged."""
-    return ConfigDict(
-        dict(
-            vocab_size=50257,  # rows of the token table; at least the tokenizer's size
-            context=1024,  # longest sequence, in tokens (rows of a learned position table)
-            layers=12,  # number of blocks
-            width=768,  # D, size of the residual stream
-            heads=12,  # N, attention heads
-            kv_heads=0,  # key/value heads (grouped-query attention); 0 means `heads`
-            head_size=0,  # H, size of one head; 0 means width / heads
-            query_size=0,  # size of a head's queries and keys, where it is not that of its values; 0 means head_size
-            ff=3072,  # F, hidden size of the feed-forward block
-            activation="gelu_tanh",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu; "gated_" before a name gates it
-            norm="layer",  # layer or rms
-            norm_epsilon=1e-5,  # added to the variance
-            placement="pre",  # pre, post, or replace (the normalised value becomes the residual: hands-on model)
-            positions="learned",  # learned, sinusoid, rotary, factorised or none
-            position_axes=(),  # factorised positions: sizes of the axes, the last turning fastest; one table for each
-            start_row=False,  # one more row in the token table, of a start symbol that is never predicted
-            attention=("dense",),  # attention pattern of each layer in turn; their number divides `layers`
-            attention_path="auto",  # implementation: auto, reference, xla, chunked, cudnn, ...
-            attention_bias=True,  # biases on query, key, value and output projections
-            ff_bias=True,  # biases in the feed-forward block
-            tied_head=True,  # output projection is the token table, transposed
-            head_bias=False,  # bias on the logits
-            dropout_embedding=0.0,  # rate on the sum of the embeddings
-            dropout_attention=0.0,  # rate on attention probabilities
-            dropout_residual=0.0,  # rate on each block's output before it joins the residual
-            dropout_ff=0.0,  # rate on the feed-forward hidden layer
-            init_std=0.02,  # standard deviation of matrices and token table at the start
-            init_gain=0.0,  # above 0, matrices start at variance init_gain / inputs instead, as in Sparse Transformer
-            head_init_std=0.02,  # standard deviation of an untied output projection at the start
-            position_init_std=0.01,  # the same of the learned position table
-            scale_residual_init=True,  # divide output projections' init by sqrt(2 * layers), as GPT-2 does
-            dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
-            param_dtype="float32",  # storage of parameters
-            scan=True,  # compile one layer and scan it; the checkpoint is the same either way
-            remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
-        )
+    return dict(
+        vocab_size=count(50257),  # rows of the token table; at least the tokenizer's size
+        context=count(1024),  # longest sequence, in tokens (rows of a learned position table)
+        layers=count(12),  # number of blocks
+        width=count(768),  # D, size of the residual stream
+        heads=count(12),  # N, attention heads
+        kv_heads=non_negative(0),  # key/value heads (grouped-query attention); 0 means `heads`
+        head_size=non_negative(0),  # H, size of one head; 0 means width / heads
+        query_size=non_negative(0),  # size of a head's queries and keys, where not that of its values; 0: head_size
+        ff=count(3072),  # F, hidden size of the feed-forward block
+        activation="gelu_tanh",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu; "gated_" before a name gates it
+        norm="layer",  # layer or rms
+        norm_epsilon=positive(1e-5),  # added to the variance
+        placement="pre",  # pre, post, or replace (the normalised value becomes the residual: hands-on model)
+        positions="learned",  # learned, sinusoid, rotary, factorised or none
+        position_axes=counts(()),  # factorised positions: sizes of the axes, the last turning fastest; a table for each
+        start_row=False,  # one more row in the token table, of a start symbol that is never predicted
+        attention=("dense",),  # attention pattern of each layer in turn; their number divides `layers`
+        attention_path="auto",  # implementation: auto, reference, xla, chunked, cudnn, ...
+        attention_bias=True,  # biases on query, key, value and output projections
+        ff_bias=True,  # biases in the feed-forward block
+        tied_head=True,  # output projection is the token table, transposed
+        head_bias=False,  # bias on the logits
+        dropout_embedding=rate(0.0),  # rate on the sum of the embeddings
+        dropout_attention=rate(0.0),  # rate on attention probabilities
+        dropout_residual=rate(0.0),  # rate on each block's output before it joins the residual
+        dropout_ff=rate(0.0),  # rate on the feed-forward hidden layer
+        init_std=non_negative(0.02),  # standard deviation of matrices and token table at the start
+        init_gain=non_negative(0.0),  # above 0, matrices start at variance init_gain / inputs (Sparse Transformer)
+        head_init_std=non_negative(0.02),  # standard deviation of an untied output projection at the start
+        position_init_std=non_negative(0.01),  # the same of the learned position table
+        scale_residual_init=True,  # divide output projections' init by sqrt(2 * layers), as GPT-2 does
+        dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
+        param_dtype="float32",  # storage of parameters
+        scan=True,  # compile one layer and scan it; the checkpoint is the same either way
+        remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
     )
 
 
-def transformer_xl() -> ConfigDict:
+@section
+def transformer_xl() -> dict:
     """Transformer-XL: the fields of `models.TransformerXL`, splatted into it unchanged."""
-    return ConfigDict(
-        dict(
-            vocab_size=204,  # words, most frequent first where there are cutoffs
-            context=8192,  # longest text that `generate` writes, prompt included
-            cutoffs=(),  # first words of the clusters after the first, for adaptive embedding and softmax
-            embed=0,  # width of the first cluster's word vectors; 0 means `width`
-            divisor=1,  # each cluster's word vectors are so many times narrower than those of the one before
-            project_always=False,  # project word vectors even where they have the model's width already
-            tied_words=True,  # the output's word vectors are the input's
-            shared_projections="tails",  # projections that the output shares with the input: all, tails or none
-            layers=12,  # number of blocks
-            width=512,  # D, size of the residual stream
-            heads=8,  # N, attention heads
-            head_size=0,  # H, size of one head; 0 means width / heads
-            ff=2048,  # F, hidden size of the feed-forward block
-            memory=512,  # M, hidden states of earlier segments that a layer looks back at
-            clamp=0,  # distances beyond this count as this; 0 means never
-            same_length=False,  # every query sees exactly M keys, its own included; evaluation has it
-            shared_biases=True,  # all layers share the two attention biases u and v
-            activation="relu",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu
-            norm_epsilon=1e-5,  # added to the variance
-            attention_path="auto",  # implementation: auto, reference, xla, chunked
-            dropout=0.1,  # rate on embeddings, distances, branches, feed-forward hidden layer, last hidden states
-            dropout_attention=0.0,  # rate on attention probabilities
-            init_std=0.02,  # standard deviation of matrices, word vectors, u and v at the start
-            projection_init_std=0.01,  # the same of the projections of narrow word vectors
-            dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
-            param_dtype="float32",  # storage of parameters
-            scan=True,  # compile one layer and scan it; the checkpoint is the same either way
-            remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
-        )
+    return dict(
+        vocab_size=count(204),  # words, most frequent first where there are cutoffs
+        context=count(8192),  # longest text that `generate` writes, prompt included
+        cutoffs=counts(()),  # first words of the clusters after the first, for adaptive embedding and softmax
+        embed=non_negative(0),  # width of the first cluster's word vectors; 0 means `width`
+        divisor=count(1),  # each cluster's word vectors are so many times narrower than those of the one before
+        project_always=False,  # project word vectors even where they have the model's width already
+        tied_words=True,  # the output's word vectors are the input's
+        shared_projections="tails",  # projections that the output shares with the input: all, tails or none
+        layers=count(12),  # number of blocks
+        width=count(512),  # D, size of the residual stream
+        heads=count(8),  # N, attention heads
+        head_size=non_negative(0),  # H, size of one head; 0 means width / heads
+        ff=count(2048),  # F, hidden size of the feed-forward block
+        memory=count(512),  # M, hidden states of earlier segments that a layer looks back at
+        clamp=non_negative(0),  # distances beyond this count as this; 0 means never
+        same_length=False,  # every query sees exactly M keys, its own included; evaluation has it
+        shared_biases=True,  # all layers share the two attention biases u and v
+        activation="relu",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu
+        norm_epsilon=positive(1e-5),  # added to the variance
+        attention_path="auto",  # implementation: auto, reference, xla, chunked
+        dropout=rate(0.1),  # rate on embeddings, distances, branches, feed-forward hidden layer, last hidden states
+        dropout_attention=rate(0.0),  # rate on attention probabilities
+        init_std=non_negative(0.02),  # standard deviation of matrices, word vectors, u and v at the start
+        projection_init_std=non_negative(0.01),  # the same of the projections of narrow word vectors
+        dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
+        param_dtype="float32",  # storage of parameters
+        scan=True,  # compile one layer and scan it; the checkpoint is the same either way
+        remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
     )
 
 
-def base() -> ConfigDict:
+@section
+def base() -> dict:
     """Every key with its default."""
-    return ConfigDict(
-        dict(
-            name="base",  # name of the recipe, shown in reports
-            seed=0,  # the one seed: initial parameters, dropout, and the order of the data
-            architecture="decoder",  # which model `model` describes: decoder, transformer_xl
-            model=decoder(),
-            tokenizer=dict(
-                kind="sentencepiece",  # sentencepiece, bytes, or huggingface (needs the extra `hf`)
-                path="",  # a ready tokenizer file; empty trains one on data.train (sentencepiece only)
-                vocab_size=4096,  # pieces of a tokenizer trained here
-                algorithm="bpe",  # of a tokenizer trained here: bpe or unigram (which takes many times as long)
-                pieces="words",  # of a tokenizer trained here: words, or phrases (a piece may span words: for code)
-                train_bytes=20_000_000,  # how much of the training text that training reads
+    return dict(
+        name="base",  # name of the recipe, shown in reports
+        seed=non_negative(0, below=2**32),  # the one seed: initial parameters, dropout, and the order of the data
+        architecture="decoder",  # which model `model` describes: decoder, transformer_xl
+        model=decoder(),
+        tokenizer=dict(
+            kind="sentencepiece",  # sentencepiece, bytes, or huggingface (needs the extra `hf`)
+            path="",  # a ready tokenizer file; empty trains one on data.train (sentencepiece only)
+            vocab_size=count(4096),  # pieces of a tokenizer trained here
+            algorithm="bpe",  # of a tokenizer trained here: bpe or unigram (which takes many times as long)
+            pieces="words",  # of a tokenizer trained here: words, or phrases (a piece may span words: for code)
+            train_bytes=count(20_000_000, below=2**63),  # how much of the training text that training reads
+        ),
+        data=dict(
+            train="stdlib",  # sources joined by " + ": stdlib, text:GLOB, jsonl:GLOB, tfds:NAME or images:GLOB
+            validation="",  # likewise; empty holds out a share of data.train
+            test="",  # likewise; empty means there is no test split
+            image=shape(()),  # rows, columns, colours of the images that all sources hold; empty means they hold text
+            holdout=rate(0.05),  # share of documents held out, chosen by hash, where data.validation is empty
+            weights=positives(()),  # mixing weight of each source of data.train; empty means by size
+            temperature=positive(1.0),  # sizes are raised to 1/temperature before mixing
+            cap=non_negative(0, below=2**63),  # sizes are capped at so many tokens before mixing; 0 means no cap
+            layout="concat",  # concat (joined, cut), packed (no leaks), stream (contiguous), document (one a row)
+            length=count(1024),  # T, tokens of one training row
+            shuffle=True,  # new order of rows each epoch
+            store="",  # folder of the token store; empty means <workdir>/data
+            workers=non_negative(0),  # reader processes of each host; 0 reads in threads of the training process
+            prefetch=count(4),  # batches read ahead
+        ),
+        train=dict(
+            steps=count(10_000),  # optimiser updates
+            batch_size=count(32),  # rows of one update over all hosts and devices, accumulation included
+            accumulate=count(1),  # the batch is worked through in this many parts, whose gradients are added
+            backend="jit",  # jit (any mesh) or pmap (pure data parallelism)
+            z_loss=non_negative(0.0),  # weight of log(Z)^2, which keeps logits from drifting
+            label_smoothing=rate(0.0),  # share of the target's probability spread over the vocabulary
+            max_bad_steps=count(10),  # updates with a non-finite loss or gradient, in a row, before the run stops
+            on_bad_step="skip",  # skip (drop the update) or rewind (last checkpoint, past the bad data)
+        ),
+        optimizer=dict(
+            name="adamw",  # adamw, adafactor, lamb, sgd, lion or muon
+            b1=rate(0.9),  # decay of the first moment (momentum for sgd and muon)
+            b2=rate(0.999),  # decay of the second moment
+            epsilon=non_negative(1e-8),  # added to the root of the second moment
+            weight_decay=non_negative(0.0),  # decoupled decay, multiplied by the learning rate
+            decay="matrices",  # what decays: matrices (all but biases and norm gains) or all
+            bias_correction=True,  # False as BERT, ALBERT, ELECTRA and XLNet have it
+            clip=non_negative(1.0),  # global gradient norm is clipped to this; 0 means never
+        ),
+        schedule=dict(
+            kind="cosine",  # constant, linear, cosine or rsqrt (inverse square root)
+            peak=non_negative(1e-3),  # highest learning rate
+            warmup=non_negative(100),  # updates of linear rise from 0
+            decay_steps=non_negative(0),  # updates until `end`, warm-up included; 0 means train.steps
+            end=share(0.1),  # final learning rate as a share of peak (linear and cosine)
+        ),
+        mesh=dict(
+            data=devices(-1),  # devices along each axis; one of them may be -1: whatever is left
+            fsdp=devices(1),  # parameters and optimiser state are split over this axis, the batch too
+            sequence=devices(1),  # a row's tokens are split over this axis
+            tensor=devices(1),  # heads, feed-forward and vocabulary are split over this axis
+            rules=(  # logical axis -> mesh axis (or several); what is not named is replicated
+                ("batch", ("data", "fsdp")),
+                ("length", "sequence"),
+                ("vocab", "tensor"),
+                ("embed", "fsdp"),
+                ("heads", "tensor"),
+                ("kv_heads", "tensor"),
+                ("ff", "tensor"),
+                ("layers", None),
+                ("head_size", None),
+                ("positions", None),
             ),
-            data=dict(
-                train="stdlib",  # sources joined by " + ": stdlib, text:GLOB, jsonl:GLOB, tfds:NAME or images:GLOB
-                validation="",  # likewise; empty holds out a share of data.train
-                test="",  # likewise; empty means there is no test split
-                image=(),  # rows, columns and colours of the images that all sources hold; empty means they hold text
-                holdout=0.05,  # share of documents held out, chosen by hash, where data.validation is empty
-                weights=(),  # mixing weight of each source of data.train; empty means by size
-                temperature=1.0,  # sizes are raised to 1/temperature before mixing
-                cap=0,  # sizes are capped at so many tokens before mixing; 0 means no cap
-                layout="concat",  # concat (joined, cut), packed (no leaks), stream (contiguous), document (one a row)
-                length=1024,  # T, tokens of one training row
-                shuffle=True,  # new order of rows each epoch
-                store="",  # folder of the token store; empty means <workdir>/data
-                workers=0,  # reader processes of each host; 0 reads in threads of the training process
-                prefetch=4,  # batches read ahead
-            ),
-            train=dict(
-                steps=10_000,  # optimiser updates
-                batch_size=32,  # rows of one update over all hosts and devices, accumulation included
-                accumulate=1,  # the batch is worked through in this many parts, whose gradients are added
-                backend="jit",  # jit (any mesh) or pmap (pure data parallelism)
-                z_loss=0.0,  # weight of log(Z)^2, which keeps logits from drifting
-                label_smoothing=0.0,  # share of the target's probability spread over the vocabulary
-                max_bad_steps=10,  # updates with a non-finite loss or gradient, in a row, before the run stops
-                on_bad_step="skip",  # skip (drop the update) or rewind (last checkpoint, past the bad data)
-            ),
-            optimizer=dict(
-                name="adamw",  # adamw, adafactor, lamb, sgd, lion or muon
-                b1=0.9,  # decay of the first moment (momentum for sgd and muon)
-                b2=0.999,  # decay of the second moment
-                epsilon=1e-8,  # added to the root of the second moment
-                weight_decay=0.0,  # decoupled decay, multiplied by the learning rate
-                decay="matrices",  # what decays: matrices (all but biases and norm gains) or all
-                bias_correction=True,  # False as BERT, ALBERT, ELECTRA and XLNet have it
-                clip=1.0,  # global gradient norm is clipped to this; 0 means never
-            ),
-            schedule=dict(
-                kind="cosine",  # constant, linear, cosine or rsqrt (inverse square root)
-                peak=1e-3,  # highest learning rate
-                warmup=100,  # updates of linear rise from 0
-                decay_steps=0,  # updates until `end`, warm-up included; 0 means train.steps
-                end=0.1,  # final learning rate as a share of peak (linear and cosine)
-            ),
-            mesh=dict(
-                data=-1,  # devices along each axis; one of them may be -1: whatever is left
-                fsdp=1,  # parameters and optimiser state are split over this axis, the batch too
-                sequence=1,  # a row's tokens are split over this axis
-                tensor=1,  # heads, feed-forward and vocabulary are split over this axis
-                rules=(  # logical axis -> mesh axis (or several); what is not named is replicated
-                    ("batch", ("data", "fsdp")),
-                    ("length", "sequence"),
-                    ("vocab", "tensor"),
-                    ("embed", "fsdp"),
-                    ("heads", "tensor"),
-                    ("kv_heads", "tensor"),
-                    ("ff", "tensor"),
-                    ("layers", None),
-                    ("head_size", None),
-                    ("positions", None),
-                ),
-            ),
-            checkpoint=dict(
-                every=1000,  # updates between saves; the last update is always saved
-                keep=3,  # newest checkpoints kept
-                keep_best=True,  # also keep the one with the lowest validation loss
-            ),
-            evaluate=dict(
-                every=1000,  # updates between evaluations during training; 0 means only at the end
-                batch_size=32,  # rows of an evaluation batch
-                batches=0,  # evaluate on the first so many batches; 0 means the whole split
-                length=0,  # tokens of an evaluation row; 0 means data.length
-                stride=0,  # tokens a window moves on; 0 means its length (disjoint windows)
-                model={},  # fields of `model` that evaluation changes, such as a longer memory
-            ),
-            log=dict(
-                every=10,  # updates between lines of metrics
-                tensorboard=True,  # write <workdir>/metrics/tensorboard
-                csv=True,  # write <workdir>/metrics/train.csv and validation.csv
-                jsonl=True,  # write <workdir>/metrics/train.jsonl and validation.jsonl
-                profile=(),  # (first, last) update to trace into <workdir>/profile
-                peak_flops=0.0,  # the device's peak FLOP/s for MFU; 0 looks it up by the device's name
-            ),
-        )
+        ),
+        checkpoint=dict(
+            every=count(1000),  # updates between saves; the last update is always saved
+            keep=count(3),  # newest checkpoints kept
+            keep_best=True,  # also keep the one with the lowest validation loss
+        ),
+        evaluate=dict(
+            every=non_negative(1000),  # updates between evaluations during training; 0 means only at the end
+            batch_size=count(32),  # rows of an evaluation batch
+            batches=non_negative(0),  # evaluate on the first so many batches; 0 means the whole split
+            length=non_negative(0),  # tokens of an evaluation row; 0 means data.length
+            stride=non_negative(0),  # tokens a window moves on; 0 means its length (disjoint windows)
+            model={},  # fields of `model` that evaluation changes, such as a longer memory
+        ),
+        log=dict(
+            every=count(10),  # updates between lines of metrics
+            tensorboard=True,  # write <workdir>/metrics/tensorboard
+            csv=True,  # write <workdir>/metrics/train.csv and validation.csv
+            jsonl=True,  # write <workdir>/metrics/train.jsonl and validation.jsonl
+            profile=updates(()),  # (first, last) update to trace into <workdir>/profile
+            peak_flops=non_negative(0.0),  # the device's peak FLOP/s for MFU; 0 looks it up by the device's name
+        ),
     )
+
+
+ARCHITECTURES = {"decoder": decoder, "transformer_xl": transformer_xl}  # the section that is `model`, by its name

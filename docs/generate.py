@@ -1,4 +1,4 @@
-"""Writes docs/configs.md from the comments of configs/common.py: `make docs`."""
+"""Writes docs/configs.md from the comments and ranges of configs/common.py: `make docs`."""
 
 import ast
 import io
@@ -6,6 +6,8 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+
+from configs import ranges
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "configs" / "common.py"
@@ -18,7 +20,8 @@ Generated from the comments of `configs/common.py` by `make docs`; edit them the
 
 A recipe (`configs/NAME.py`) starts from these defaults and sets what its paper says. Any key can be set on the command
 line, by its dotted name: `pretrain train --config=configs/gpt2.py:medium --config.train.steps=200`. Tuples are written
-as in Python: `--config.model.attention="('dense', 'local_256')"`.
+as in Python: `--config.model.attention="('dense', 'local_256')"`. Keys, types and ranges of recipes and overrides are
+checked before anything else happens.
 """
 
 
@@ -38,9 +41,9 @@ def page(source: str) -> str:
 
 
 def _schema(function: ast.FunctionDef) -> ast.Call | None:
-    """The `dict(...)` of a function that does nothing but return ConfigDict(dict(...))."""
+    """The `dict(...)` of a function that does nothing but return it."""
     match function.body[-1]:
-        case ast.Return(value=ast.Call(func=ast.Name(id="ConfigDict"), args=[ast.Call() as schema])):
+        case ast.Return(value=ast.Call(func=ast.Name(id="dict")) as schema):
             return schema
     return None
 
@@ -54,7 +57,7 @@ def _sections(path: str, call: ast.Call) -> Iterator[tuple[str, list[ast.keyword
 
 
 def _is_section(keyword: ast.keyword) -> bool:
-    return isinstance(keyword.value, ast.Call) and ast.unparse(keyword.value.func) == "dict"
+    return isinstance(keyword.value, ast.Call) and keyword.value.func.id == "dict"
 
 
 def _comments(source: str) -> dict[int, str]:
@@ -64,15 +67,19 @@ def _comments(source: str) -> dict[int, str]:
 
 
 def _table(keywords: list[ast.keyword], comments: dict[int, str]) -> str:
-    rows = ["| key | default | meaning |", "|---|---|---|"]
+    rows = ["| key | default | range | meaning |", "|---|---|---|---|"]
     for keyword in keywords:
-        if isinstance(keyword.value, ast.Call):  # another function of the file, which has a section of its own
-            default, meaning = "", f"its fields depend on `architecture`; those of `{keyword.value.func.id}` are below"
-        elif keyword.lineno not in comments:
+        default, rule = keyword.value, ""
+        called = default.func.id if isinstance(default, ast.Call) else ""
+        if called and hasattr(ranges, called):
+            default, rule = default.args[0], getattr(ranges, called).rule
+        elif called:  # another function of the file, which has a section of its own
+            rows.append(f"| `{keyword.arg}` | | | its fields depend on `architecture`; those of `{called}` are below |")
+            continue
+        if keyword.lineno not in comments:
             raise ValueError(f"configs/common.py:{keyword.lineno}: the key '{keyword.arg}' lacks a comment")
-        else:
-            default, meaning = f"`{ast.unparse(keyword.value)}`", comments[keyword.lineno]
-        rows.append(f"| `{keyword.arg}` | {_escaped(default)} | {_escaped(meaning)} |")
+        cells = (f"`{keyword.arg}`", f"`{ast.unparse(default)}`", rule, comments[keyword.lineno])
+        rows.append(f"| {' | '.join(map(_escaped, cells))} |")
     return "\n".join(rows) + "\n"
 
 

@@ -23,10 +23,6 @@ def check(data: Mapping, tokenizer: Mapping) -> None:
     shape = data["image"]
     if not shape:
         return
-    if len(shape) != 3 or not all(isinstance(size, int) and size > 0 for size in shape) or shape[2] > len(MODES):
-        raise DataError(
-            f"data.image is {shape}; give rows, columns and colours, of which there are 1 to 4, such as {EXAMPLE}"
-        )
     if tokenizer["kind"] != "bytes":
         raise DataError(
             f"data.image = {shape} makes documents of raw bytes, which tokenizer.kind = {tokenizer['kind']} does not "

@@ -38,14 +38,10 @@ def mixing_weights(sizes: Sequence[int], weights: Sequence[float], temperature: 
     if len(weights):
         if len(weights) != len(sizes):
             raise DataError(f"data.weights has {len(weights)} numbers for {len(sizes)} sources; give one each, or none")
-        if min(weights) <= 0:
-            raise DataError(f"data.weights holds {min(weights)}; weights are above 0: leave a source out instead")
         if temperature != 1 or cap:
             raise DataError("data.weights excludes data.temperature and data.cap, which mix by size; unset one")
         shares = np.array(weights, np.float64)
     else:
-        if temperature <= 0:
-            raise DataError(f"data.temperature is {temperature}; it must be above 0, and 1 mixes by size")
         shares = np.minimum(sizes, cap or np.inf).astype(np.float64) ** (1 / temperature)
     return shares / shares.sum()
 

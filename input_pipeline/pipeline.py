@@ -49,8 +49,6 @@ def prepare(
     """
     if data["layout"] not in LAYOUTS:
         raise DataError(f"data.layout is '{data['layout']}'; choose one of: {', '.join(LAYOUTS)}")
-    if not 0 <= data["holdout"] < 1:
-        raise DataError(f"data.holdout is {data['holdout']}; it is a share, from 0 to below 1")
     images.check(data, tokenizer)
     named = {
         name: sources.parse(data[name], f"data.{name}", data["image"])

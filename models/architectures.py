@@ -39,16 +39,6 @@ def build(architecture: str, fields: Mapping) -> nn.Module:
 
 
 def _check_decoder(fields: Mapping):
-    for name in ("vocab_size", "context", "layers", "width", "heads", "ff"):
-        _whole(name, fields[name], at_least=1)
-    for name in ("kv_heads", "head_size", "query_size"):
-        _whole(name, fields[name], at_least=0)
-    for name in ("dropout_embedding", "dropout_attention", "dropout_residual", "dropout_ff"):
-        if not 0.0 <= fields[name] < 1.0:
-            raise ModelError(f"model.{name} is {fields[name]}; a dropout rate is at least 0 and below 1")
-    for name, least in _LEAST.items():
-        if fields[name] < 0 or (least == "above" and fields[name] == 0):
-            raise ModelError(f"model.{name} is {fields[name]}; it must be {least} 0")
     _choice("activation", fields["activation"], [*ACTIVATIONS, *(GATED + name for name in ACTIVATIONS)])
     _choice("norm", fields["norm"], NORMS)
     _choice("placement", fields["placement"], PLACEMENTS)
@@ -63,16 +53,6 @@ def _check_decoder(fields: Mapping):
 
 
 def _check_transformer_xl(fields: Mapping):
-    for name in ("vocab_size", "context", "divisor", "layers", "width", "heads", "ff", "memory"):
-        _whole(name, fields[name], at_least=1)
-    for name in ("embed", "head_size", "clamp"):
-        _whole(name, fields[name], at_least=0)
-    for name in ("dropout", "dropout_attention"):
-        if not 0.0 <= fields[name] < 1.0:
-            raise ModelError(f"model.{name} is {fields[name]}; a dropout rate is at least 0 and below 1")
-    for name in ("init_std", "projection_init_std", "norm_epsilon"):
-        if fields[name] < 0:
-            raise ModelError(f"model.{name} is {fields[name]}; it must be at least 0")
     if fields["width"] % 2:
         raise ModelError(f"model.width is {fields['width']}; distances pair sine and cosine, so make it even")
     if not fields["head_size"] and fields["width"] % fields["heads"]:
@@ -80,8 +60,6 @@ def _check_transformer_xl(fields: Mapping):
             f"model.heads is {fields['heads']}, which does not divide model.width={fields['width']}; "
             f"use a divisor of {fields['width']} or set model.head_size"
         )
-    for word in fields["cutoffs"]:
-        _whole("cutoffs", word, at_least=1)
     check_clusters(**{name: fields[name] for name in ("vocab_size", "cutoffs", "width", "embed", "divisor")})
     _choice("shared_projections", fields["shared_projections"], SHARING)
     _choice("activation", fields["activation"], ACTIVATIONS)
@@ -114,8 +92,6 @@ def _check_heads(fields: Mapping):
 
 def _check_axes(fields: Mapping):
     axes, context = tuple(fields["position_axes"]), fields["context"]
-    for size in axes:
-        _whole("position_axes", size, at_least=1)
     factorised = fields["positions"] == "factorised"
     if factorised != bool(axes):
         raise ModelError(
@@ -151,23 +127,11 @@ def _check_patterns(fields: Mapping):
                 )
 
 
-def _whole(name: str, value, at_least: int):
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ModelError(f"model.{name} is {value!r}; it must be a whole number, {at_least} or more")
-
-
 def _choice(name: str, value, choices, where="model."):
     if value not in choices:
         raise ModelError(f"{where}{name} is '{value}', which is unknown; choose from: {', '.join(choices)}")
 
 
-_LEAST = {
-    "init_std": "at least",
-    "init_gain": "at least",
-    "head_init_std": "at least",
-    "position_init_std": "at least",
-    "norm_epsilon": "above",
-}
 _ARCHITECTURES = {
     "decoder": (Decoder, _check_decoder),
     "transformer_xl": (TransformerXL, _check_transformer_xl),

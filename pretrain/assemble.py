@@ -35,19 +35,6 @@ def assemble(config, workdir: str, report) -> Assembly:
 
 def _check_sizes(config) -> None:
     train, data = config.train, config.data
-    for key, value in {
-        "train.steps": train.steps,
-        "train.batch_size": train.batch_size,
-        "train.accumulate": train.accumulate,
-        "data.length": data.length,
-        "evaluate.batch_size": config.evaluate.batch_size,
-        "checkpoint.every": config.checkpoint.every,
-        "checkpoint.keep": config.checkpoint.keep,
-        "log.every": config.log.every,
-        "train.max_bad_steps": train.max_bad_steps,
-    }.items():
-        if value < 1:
-            raise UserError(f"config.{key} = {value}; it must be at least 1")
     if train.batch_size % train.accumulate:
         raise UserError(
             f"config.train.batch_size = {train.batch_size} does not divide into config.train.accumulate = "
@@ -61,15 +48,15 @@ def _check_sizes(config) -> None:
             "lower the one or raise the other"
         )
     length = config.evaluate.length or data.length
-    if not 0 < length <= config.model.context:
+    if length > config.model.context:
         raise UserError(
-            f"config.evaluate.length = {length} must lie between 1 and config.model.context = {config.model.context} "
-            "positions (0 means config.data.length)"
+            f"config.evaluate.length = {length} is longer than the model's config.model.context = "
+            f"{config.model.context} positions; lower the one (0 means config.data.length) or raise the other"
         )
-    if not 0 <= config.evaluate.stride <= length:
+    if config.evaluate.stride > length:
         raise UserError(
-            f"config.evaluate.stride = {config.evaluate.stride} must lie between 1 and the window's {length} tokens "
-            "(0 means that)"
+            f"config.evaluate.stride = {config.evaluate.stride} is longer than the window's {length} tokens; set at "
+            "most that (0 means that)"
         )
     if config.architecture == "transformer_xl" and data.layout != "stream":
         raise UserError(

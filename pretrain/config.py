@@ -5,15 +5,20 @@ in it is one sentence that names the nearest right word.
 """
 
 import ast
+import contextlib
+import difflib
 import importlib.util
 import json
+import math
 import os
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from pretrain.errors import UserError, nearest
+from configs import common
+from pretrain.errors import USER_ERRORS, UserError, nearest
 
 RECIPES = Path(__file__).resolve().parent.parent / "configs"
 RESOLVED = "config.json"
@@ -40,20 +45,16 @@ FREE = (
 
 def recipes() -> dict[str, Path]:
     """The recipe files, by name."""
-    return {p.stem: p for p in sorted(RECIPES.glob("*.py")) if p.stem not in ("__init__", "common")}
+    return {p.stem: p for p in sorted(RECIPES.glob("*.py")) if p.stem not in ("__init__", "common", "ranges")}
 
 
 def recipe_module(path: str):
     """The Python module of a recipe file."""
-    file = Path(path)
-    if not file.is_file():
-        known = {f"configs/{name}.py": p for name, p in recipes().items()}
-        if path not in known:
-            raise UserError(f"there is no config file {path}{nearest(path, known)}")
-        file = known[path]
+    file = _recipe_file(path)
     spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with _blaming(path, file):
+        spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
         raise UserError(
             f"{path} is no recipe: it has no function get_config(variant); see configs/quickstart.py for one"
@@ -61,18 +62,63 @@ def recipe_module(path: str):
     return module
 
 
+def _recipe_file(path: str, variant: str = "") -> Path:
+    """Where the recipe is that `path` names, from the current folder or from the one that holds `configs`."""
+    file, known = Path(path), recipes()
+    if not file.exists() and path in {f"configs/{name}.py" for name in known}:
+        return known[file.stem]
+    if file.suffix == ".py" and file.is_file():
+        return file
+    if file.name == RESOLVED and file.is_file():
+        raise UserError(
+            f"--config={path} is what a run wrote down, not a recipe; go on with that run with --workdir={file.parent} "
+            "and no --config, or give its recipe"
+        )
+    if file.exists() and file.stem not in known:
+        raise UserError(f"--config={path} is no Python file; give a recipe, such as configs/quickstart.py")
+    close = difflib.get_close_matches(file.stem, known, n=1)
+    if close:
+        raise UserError(f"there is no recipe {path}, did you mean --config=configs/{close[0]}.py{variant}?")
+    raise UserError(f"there is no recipe {path}; choose one of: {', '.join(f'configs/{name}.py' for name in known)}")
+
+
+@contextlib.contextmanager
+def _blaming(path: str, file: Path):
+    """Says in one sentence where and why the code of a recipe fails."""
+    try:
+        yield
+    except USER_ERRORS:
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        where = f"{path}, line {line}," if line else path
+        reason = (error.msg if isinstance(error, SyntaxError) else str(error)).split("\n")[0]
+        raise UserError(f"{where} fails with {type(error).__name__}: {reason}; correct the recipe") from error
+
+
 def load(spec: str, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
     """The config of `path[:variant]` with `overrides`, pairs of dotted key and text."""
-    path, _, variant = spec.partition(":")
-    config = recipe_module(path).get_config(variant) if variant else recipe_module(path).get_config()
+    path, colon, variant = spec.partition(":")
+    file = _recipe_file(path, colon + variant)
+    module = recipe_module(path)
+    with _blaming(path, file):
+        config = module.get_config(variant) if variant else module.get_config()
+    if not isinstance(config, ConfigDict):
+        raise UserError(
+            f"{path} is no recipe: its get_config returns {config!r:.40}, not a config; start from "
+            "configs.common.base(), change it and return it"
+        )
+    check_keys(config, path, "start the recipe from configs.common.base()")
     return with_overrides(config, overrides)
 
 
 def with_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> ConfigDict:
-    """`config`, changed in place and locked."""
+    """`config`, changed in place, with every number in its range, and locked."""
     with config.unlocked():
         for key, text in overrides:
             override(config, key, text)
+    check_ranges(config)
     return config.lock()
 
 
@@ -98,27 +144,77 @@ def _unknown(walked: str, name: str, node: ConfigDict) -> UserError:
 
 def _parse(key: str, text: str, default):
     """`text` as a value of `default`'s type."""
-    kind = type(default).__name__
     if isinstance(default, str):
         return text
-    if isinstance(default, bool):
-        if text.lower() in ("true", "false", "1", "0"):
-            return text.lower() in ("true", "1")
-        raise UserError(f"{key} is '{text}', which is not a bool; write true or false")
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        value = text
-    if isinstance(default, float) and type(value) in (int, float):
-        return float(value)
-    if isinstance(default, int) and (type(value) is int or (type(value) is float and value.is_integer())):
-        return int(value)
-    if isinstance(default, tuple) and isinstance(value, (tuple, list)):
-        return _tuples(value)
-    example = {"int": "100", "float": "1e-3", "tuple": "\"('a', 'b')\""}.get(kind, str(default))
-    raise UserError(
-        f"{key} is '{text}', which is not {'an' if kind[0] in 'aio' else 'a'} {kind}; write for example {example}"
-    )
+    value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+    if not isinstance(default, bool):
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = text
+    if type(value) is float and type(default) is int and value.is_integer():
+        value = int(value)
+    if type(value) is int and type(default) is float:
+        value = float(value) if abs(value) < 10**300 else math.inf
+    value = _tuples(value)
+    if type(value) is not type(default):
+        raise UserError(f"{key} is '{text}', {_not_a(default)}")
+    return value
+
+
+def _not_a(default) -> str:
+    """The end of a sentence about a value that is not of the type of `default`."""
+    example = {bool: "true or false", int: "for example 100", float: "for example 1e-3"}
+    example |= {tuple: "for example \"('a', 'b')\"", str: "a text"}
+    name = {ConfigDict: "section"}.get(type(default), type(default).__name__)
+    article = "an" if name[0] in "aeiou" else "a"
+    return f"which is not {article} {name}; write {example.get(type(default), 'its keys')}"
+
+
+def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
+    """Raises UserError unless `config`, from `source`, has exactly the declared keys, each with a value of its type.
+
+    `config.evaluate.model` may hold any of the model's keys; `remedy` is what helps where a key is missing.
+    """
+    known = common.base()
+    if "architecture" in config:
+        known.model = _model_section(config)()
+
+    def check(walked: str, given: ConfigDict, known: ConfigDict, partly: bool = False) -> None:
+        for name in given:
+            if name not in known:
+                raise UserError(f"{source}: {_unknown(walked, name, known)}")
+        for name, default in known.items():
+            key = f"{walked}.{name}"
+            if name not in given:
+                if not partly:
+                    raise UserError(f"{source} lacks {key}; {remedy}")
+            elif type(given[name]) is not type(default):
+                raise UserError(f"{source}: {key} is {given[name]!r:.60}, {_not_a(default)}")
+            elif key == "config.evaluate.model":
+                check(key, given[name], config.model, partly=True)
+            elif isinstance(default, ConfigDict):
+                check(key, given[name], default)
+
+    check("config", config, known)
+
+
+def _model_section(config: ConfigDict):
+    """The function of configs/common.py that declares the model of `config`."""
+    name = config.architecture
+    if name not in common.ARCHITECTURES:
+        raise UserError(f"config.architecture is '{name}'{nearest(str(name), common.ARCHITECTURES)}")
+    return common.ARCHITECTURES[name]
+
+
+def check_ranges(config: ConfigDict) -> None:
+    """Raises UserError unless every number of `config` is in the range declared beside its default."""
+    model = _model_section(config).ranges
+    ranges = common.base.ranges | {f"{s}.{name}": r for s in ("model", "evaluate.model") for name, r in model.items()}
+    for key, value in flat(config).items():
+        rule = ranges[key].broken_by(value) if key in ranges else ""
+        if rule:
+            raise UserError(f"config.{key} = {value}; it must be {rule}")
 
 
 def save(config: ConfigDict, workdir: str) -> None:
@@ -143,9 +239,11 @@ def saved(workdir: str) -> ConfigDict:
             f"{workdir} is not a work folder (it has no {RESOLVED}); give the --workdir of a `pretrain train` run"
         )
     try:
-        return ConfigDict(_tuples(json.loads(path.read_text()))).lock()
-    except ValueError as error:
+        config = ConfigDict(_tuples(json.loads(path.read_text())))
+    except (ValueError, AttributeError) as error:  # no JSON, or not of an object
         raise UserError(f"{path} is not readable JSON ({error}); restore it or choose another --workdir") from error
+    check_keys(config, str(path), "restore the file, or use the version of Longhaul that wrote it")
+    return with_overrides(config, ())
 
 
 def _tuples(value):

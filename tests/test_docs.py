@@ -52,34 +52,32 @@ def test_rows_show_default_and_comment(generate):
     source = """
 def encoder():
     '''An encoder.'''
-    return ConfigDict(dict(layers=12))  # unused
+    return dict(layers=12)  # unused
 
 
 def base():
-    return ConfigDict(
-        dict(
-            seed=0,  # the one <seed> | of all
-            model=encoder(),
-            train=dict(
-                rules=(  # a table
-                    ("a", "b"),
-                ),
+    return dict(
+        seed=non_negative(0, below=2**32),  # the one <seed> | of all
+        model=encoder(),
+        train=dict(
+            rules=(  # a table
+                ("a", "b"),
             ),
-        )
+        ),
     )
 """
     page = generate.page(source)
     assert (
-        "## `config`\n\n| key | default | meaning |\n|---|---|---|\n| `seed` | `0` | the one &lt;seed> \\| of all |"
-        in page
+        "## `config`\n\n| key | default | range | meaning |\n|---|---|---|---|\n"
+        "| `seed` | `0` | at least 0 | the one &lt;seed> \\| of all |" in page
     )
-    assert "## `config.train`" in page and "| `rules` | `(('a', 'b'),)` | a table |" in page
+    assert "## `config.train`" in page and "| `rules` | `(('a', 'b'),)` |  | a table |" in page
     assert "## `config.model` of architecture `encoder`\n\nAn encoder.\n" in page
 
 
 def test_key_without_a_comment_is_named(generate):
     with pytest.raises(ValueError, match="the key 'seed' lacks a comment"):
-        generate.page("def base():\n    return ConfigDict(dict(\n        seed=0,\n    ))\n")
+        generate.page("def base():\n    return dict(\n        seed=0,\n    )\n")
 
 
 def test_attention_tables_are_up_to_date(tables):

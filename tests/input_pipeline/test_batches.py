@@ -210,7 +210,6 @@ def test_mixing_weights_are_kept(prepare, write):
     ("options", "message"),
     [
         ({"layout": "bucketed"}, r"data\.layout is 'bucketed'; choose one of: concat, packed, stream, document"),
-        ({"holdout": 1.0}, r"data\.holdout is 1\.0; it is a share"),
         (
             {"layout": "document", "length": 9},
             r"document 0 of 'text:.*' has \d+ tokens, but layout document makes",

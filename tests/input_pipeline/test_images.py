@@ -202,9 +202,6 @@ def test_records_that_are_no_images(prepare, prepared, options, change, message)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image": (4, 6)}, r"data\.image is \(4, 6\); give rows, columns and colours, of which there are 1 to 4"),
-        ({"image": (4, 6, 5)}, r"data\.image is \(4, 6, 5\)"),
-        ({"image": (4, 0, 3)}, r"data\.image is \(4, 0, 3\)"),
         ({"length": 64}, r"data\.length = 64, but an image of .* has 72 bytes .*; set data\.length to 72"),
         (
             {"tokenizer": {"kind": "sentencepiece"}},

@@ -56,10 +56,8 @@ def test_weights_by_size_temperature_and_cap():
     ("arguments", "message"),
     [
         (([1, 2], (1, 1, 1), 1.0, 0), r"data\.weights has 3 numbers for 2 sources; give one each, or none"),
-        (([1, 2], (1, 0), 1.0, 0), r"data\.weights holds 0; weights are above 0"),
         (([1, 2], (1, 1), 2.0, 0), r"data\.weights excludes data\.temperature and data\.cap"),
         (([1, 2], (1, 1), 1.0, 5), r"data\.weights excludes data\.temperature and data\.cap"),
-        (([1, 2], (), 0.0, 0), r"data\.temperature is 0\.0; it must be above 0"),
     ],
 )
 def test_weights_that_do_not_fit(arguments, message):

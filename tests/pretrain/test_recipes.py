@@ -1,0 +1,124 @@
+"""What can be wrong with a recipe is said in one sentence that names file, key or line, and what helps."""
+
+import json
+
+import pytest
+
+from configs import common
+from pretrain import config as configs
+from pretrain.errors import UserError
+from pretrain.main import main
+
+START = "from configs import common\n\n\ndef get_config(variant=''):\n    config = common.base()\n"
+
+
+@pytest.fixture
+def sentence(tmp_path, capsys):
+    """Describes the recipe that is `START`, `lines` and `return config`, or `source` alone; returns the sentence."""
+
+    def run(lines="", source=None, overrides=()):
+        recipe = tmp_path / "mine.py"
+        body = "".join(f"    {line}\n" for line in lines.split("\n"))
+        content = source if source is not None else f"{START}{body}    return config\n"
+        recipe.write_bytes(content if isinstance(content, bytes) else content.encode())
+        code = main(["describe", f"--config={recipe}", *overrides])
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, "") and err.count("\n") == 1, err
+        return err.replace(str(tmp_path), "").strip()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("config.train.stepz = 3", "/mine.py: there is no config key config.train.stepz, did you mean 'steps'?"),
+        ("config.modell = common.decoder()", "there is no config key config.modell, did you mean 'model'?"),
+        ("config.model.update(widht=3)", "there is no config key config.model.widht, did you mean 'width'?"),
+        ("config.evaluate.model.update(memory=3)", "there is no config key config.evaluate.model.memory"),
+        ("del config.train.steps", "lacks config.train.steps; start the recipe from configs.common.base()"),
+        ("config.train.steps = 1e4", "line 6, fails with TypeError: Could not override field 'steps'"),
+        ("config.train.steps = None", "config.train.steps is None, which is not an int; write for example 100"),
+        ("config.train.steps = 'many'", "line 6, fails with TypeError: Could not override field 'steps'"),
+        ("config.train.steps = 0", "config.train.steps = 0; it must be at least 1"),
+        ("config.architecture = 'transformer'", "config.architecture is 'transformer', did you mean 'transformer_xl'?"),
+        ("config.architecture = 'transformer_xl'", "/mine.py: there is no config key config.model."),
+        ("return None", "/mine.py is no recipe: its get_config returns None, not a config; start from"),
+        ("return {'a': 3}", "its get_config returns {'a': 3}, not a config"),
+        ("1 / 0", "/mine.py, line 6, fails with ZeroDivisionError: division by zero; correct the recipe"),
+        ("raise SystemExit(0)", "line 6, fails with SystemExit: 0"),
+    ],
+)
+def test_recipes_that_cannot_be(sentence, lines, words):
+    assert words in sentence(lines)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def get_config(:\n", "/mine.py, line 1, fails with SyntaxError: invalid syntax; correct the recipe"),
+        ("import nothing_of_that_name\n", "line 1, fails with ModuleNotFoundError: No module named"),
+        ("", "/mine.py is no recipe: it has no function get_config(variant)"),
+        (b"\x00\xff\xfe", "/mine.py"),
+    ],
+)
+def test_files_that_are_no_recipes(sentence, source, words):
+    assert words in sentence(source=source)
+
+
+def test_an_impossible_number_of_a_recipe_may_be_overridden(tmp_path):
+    recipe = tmp_path / "mine.py"
+    recipe.write_text(f"{START}    config.train.steps = 0\n    return config\n")
+    assert configs.load(str(recipe), [("train.steps", "5")]).train.steps == 5
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("gpt2:small", "there is no recipe gpt2, did you mean --config=configs/gpt2.py:small?"),
+        ("gpt2", "did you mean --config=configs/gpt2.py?"),
+        ("configs/gpt2:xl", "did you mean --config=configs/gpt2.py:xl?"),
+        ("gtp3.py:small", "did you mean --config=configs/gpt3.py:small?"),
+        ("nothing/of/that.name", "choose one of: configs/gpt2.py, configs/gpt3.py"),
+        ("README.md", "--config=README.md is no Python file; give a recipe, such as configs/quickstart.py"),
+        ("docs", "--config=docs is no Python file"),
+    ],
+)
+def test_a_near_recipe_is_offered(spec, words):
+    with pytest.raises(UserError) as error:
+        configs.load(spec)
+    assert words in str(error.value)
+
+
+def test_what_a_run_wrote_down_is_no_recipe(tmp_path):
+    configs.save(common.base(), str(tmp_path))
+    with pytest.raises(UserError, match=f"not a recipe; go on with that run with --workdir={tmp_path} and no --config"):
+        configs.load(f"{tmp_path}/config.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda config: config["train"].update(stepz=3), "config.json: there is no config key config.train.stepz"),
+        (lambda config: config.pop("seed"), "config.json lacks config.seed; restore the file, or use the version"),
+        (lambda config: config["train"].update(steps="3"), "config.train.steps is '3', which is not an int"),
+        (lambda config: config["optimizer"].update(b2=1.5), "config.optimizer.b2 = 1.5; it must be at least 0 and"),
+        (lambda config: config.update(train=3), "config.train is 3, which is not a section; write its keys"),
+    ],
+)
+def test_a_work_folder_whose_config_was_changed(tmp_path, change, words):
+    config = common.base().to_dict()
+    change(config)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError) as error:
+        configs.saved(str(tmp_path))
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "", "\ufeff{}"])
+def test_a_work_folder_whose_config_is_no_config(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(
+        UserError, match=r"config\.json is not readable JSON .*; restore it or choose another --workdir"
+    ):
+        configs.saved(str(tmp_path))
