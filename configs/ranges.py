@@ -1,4 +1,4 @@
-"""The ranges of a config's numbers, declared beside their defaults: `steps=count(10_000)`.
+"""The ranges of numbers in configs and flags, declared beside their defaults: `steps=count(10_000)`.
 
 Infinity and what is not a number are in no range, and neither are whole numbers that the device's 32 bits do not hold
 (`below` moves that end, for what only the host counts).
@@ -35,7 +35,7 @@ class Range:
         """The rule that `value`, a number or a tuple of numbers, breaks; empty if it keeps all of them."""
         numbers = value if isinstance(value, tuple) else (value,)
         if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
-            return f"finite and {self.rule}" if numbers is not value else self.rule
+            return f"a finite number, {self.rule}" if numbers is not value else self.rule
         if any(type(number) is int and number >= self.below for number in numbers):
             return f"below {self.below:,}"
         return "" if self.holds(value) else self.rule
@@ -52,6 +52,8 @@ positive = Range("above 0", lambda value: value > 0)
 positives = Range("numbers above 0", lambda values: all(value > 0 for value in values))
 share = Range("from 0 to 1", lambda value: 0 <= value <= 1)
 rate = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
+probability = Range("above 0 and at most 1", lambda value: 0 < value <= 1)
+real = Range("any number", lambda value: True)
 devices = Range("at least 1, or -1 for whatever is left", lambda value: value >= 1 or value == -1)
 updates = Range(
     "empty, or the first and the last update, such as (10, 12)",

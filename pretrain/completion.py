@@ -101,14 +101,9 @@ def _check(config, workdir: str, target: Path, flags) -> None:
             f"{workdir} was trained on text (its config.data.image is empty); leave --complete out and give --prompt"
         )
     refuse(flags, ("prompt", "prompt_file", "max_tokens"), "is for text, not for --complete")
-    for name in ("rows", "samples"):
-        if flags[name].value < 1:
-            raise UserError(f"--{name}={flags[name].value}; it must be 1 or more")
     rows = config.data.image[0]
-    if flags.keep < 0 or round(flags.keep * rows) >= rows:
-        raise UserError(
-            f"--keep={flags.keep} is a share of an image's {rows} rows; let it be 0 or more, and leave a row to fill in"
-        )
+    if round(flags.keep * rows) >= rows:
+        raise UserError(f"--keep={flags.keep} leaves none of an image's {rows} rows to fill in; lower it")
     if not target.parent.is_dir():
         raise UserError(f"--complete={target} is to lie in {target.parent}, which is no folder; make it first")
 

@@ -46,7 +46,7 @@ def generate(
 
     Raises UserError for options that cannot be, and for a prompt that leaves no room in the context.
     """
-    _check(model, prompts, max_tokens, temperature, top_k, top_p, beams)
+    _check(model, prompts, max_tokens, temperature, beams)
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
     begin = _begin_cached if cached else _begin_recomputing
     logits, memory = begin(model, params, tokens, lengths, room)
@@ -270,18 +270,9 @@ def _power_of_two(least: int) -> int:
     return 1 << (int(least) - 1).bit_length()
 
 
-def _check(model, prompts, max_tokens, temperature, top_k, top_p, beams):
+def _check(model, prompts, max_tokens, temperature, beams):
     if not len(prompts):
         raise UserError("there is no prompt; give at least one")
-    for name, value, fine, rule in (
-        ("max_tokens", max_tokens, max_tokens >= 1, "1 or more"),
-        ("temperature", temperature, temperature >= 0, "0 (greedy) or more"),
-        ("top_k", top_k, top_k >= 0, "0 (off) or more"),
-        ("top_p", top_p, 0 < top_p <= 1, "above 0 and at most 1 (off)"),
-        ("beams", beams, beams >= 1, "1 (off) or more"),
-    ):
-        if not fine:
-            raise UserError(f"{name} is {value}; it must be {rule}")
     if beams > 1 and temperature > 0:
         raise UserError(
             f"beams={beams} searches and temperature={temperature} samples; set beams to 1 or temperature to 0"

@@ -28,8 +28,10 @@ def evaluate(config, workdir: str, flags) -> None:
             raise UserError(f"--{name} needs the whole split; leave --batches out")
     if flags.word_level and config.data.image:
         raise UserError(f"--word_level counts words, and {workdir} was trained on images; leave it out")
-    if flags.stride < 0 or flags.stride > length:
-        raise UserError(f"--stride={flags.stride} must lie between 1 and the window's {length} tokens (0 means that)")
+    if flags.stride > length:
+        raise UserError(
+            f"--stride={flags.stride} is longer than the window's {length} tokens; set at most that (0 means that)"
+        )
     run = assemble(config, workdir, lambda message: print(message, file=sys.stderr, flush=True))
     if flags.batch_size:
         run.engine.check_batch(flags.batch_size, "--batch_size")

@@ -54,7 +54,7 @@ def generate(workdir: str, flags) -> None:
     elif flags.format == "json":
         for prompt, text, (ids, score) in zip(prompts, texts, results, strict=True):
             row = {"step": step, "prompt": prompt, "text": text, "tokens": len(ids), "log_probability": float(score)}
-            print(json.dumps(row, ensure_ascii=False))
+            print(json.dumps(row))
     else:
         print("\n\n".join(prompt + text for prompt, text in zip(prompts, texts, strict=True)))
 
@@ -80,6 +80,11 @@ def restored(config, workdir: str, step: str):
 def read_prompts(flags) -> list[str]:
     """The prompts of --prompt and --prompt_file; one empty prompt where there are none."""
     prompts = list(flags.prompt)
+    for prompt in prompts:
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:  # bytes of the command line that Python could not decode
+            raise UserError(f"--prompt={prompt!a:.60} is not UTF-8; write it in UTF-8") from error
     if flags.prompt_file:
         try:
             prompts += Path(flags.prompt_file).read_text(encoding="utf-8").splitlines()

@@ -7,10 +7,13 @@ saved, start the same command again to go on; 1 anything else.
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from absl import flags
 
+from configs.common import base
+from configs.ranges import Declared, Range, count, non_negative, probability, rate, real
+from pretrain.config import flat
 from pretrain.errors import USER_ERRORS, UserError, nearest
 
 MISTAKE = 2
@@ -26,18 +29,20 @@ class Command:
         self.takes_config = config  # --config, and overrides of any key
         self.section = section  # else: the one section of the work folder's config whose keys may be overridden
         self.flags = flags.FlagValues()
-        self.run: Callable | None = None
+        self.ranges: dict[str, Range] = {}
 
     def text(self, name: str, default, help: str) -> "Command":
         flags.DEFINE_string(name, default, help, flag_values=self.flags)
         return self
 
-    def integer(self, name: str, default, help: str) -> "Command":
-        flags.DEFINE_integer(name, default, help, flag_values=self.flags)
+    def integer(self, name: str, declared: Declared, help: str) -> "Command":
+        flags.DEFINE_integer(name, declared.default, help, flag_values=self.flags)
+        self.ranges[name] = declared.range
         return self
 
-    def number(self, name: str, default, help: str) -> "Command":
-        flags.DEFINE_float(name, default, help, flag_values=self.flags)
+    def number(self, name: str, declared: Declared, help: str) -> "Command":
+        flags.DEFINE_float(name, declared.default, help, flag_values=self.flags)
+        self.ranges[name] = declared.range
         return self
 
     def switch(self, name: str, default: bool, help: str) -> "Command":
@@ -51,6 +56,31 @@ class Command:
     def several(self, name: str, help: str) -> "Command":
         flags.DEFINE_multi_string(name, [], help, flag_values=self.flags)
         return self
+
+    def parse(self, argv: Sequence[str]) -> None:
+        """Reads `argv` into the flags. Raises UserError for a flag that there is not, or a value that cannot be."""
+        try:
+            extra = self.flags([f"pretrain {self.name}", *argv])[1:]
+        except flags.UnrecognizedFlagError as error:
+            raise UserError(f"`pretrain {self.name}` has no flag --{error.flagname}{self._nearest(error)}") from error
+        except flags.Error as error:
+            raise UserError(f"{str(error).rstrip('.')}; see `pretrain {self.name} --help`") from error
+        if extra:
+            raise UserError(f"'{extra[0]}' is not a flag; see `pretrain {self.name} --help`")
+        for name, kept in self.ranges.items():
+            value = self.flags[name].value
+            rule = "" if value is None else kept.broken_by(value)
+            if rule:
+                raise UserError(f"--{name}={value}; it must be {rule}")
+
+    def _nearest(self, error: flags.UnrecognizedFlagError) -> str:
+        """The end of a sentence about an unknown flag: a config key of that name, or the nearest flag."""
+        own = "" if self.takes_config else f"{self.section}."
+        keys = [key for key in flat(base()) if key.startswith(own) and key.split(".")[-1] == error.flagname]
+        if not keys:
+            return nearest(error.flagname, list(self.flags))
+        equals, value = error.flagvalue.partition("=")[1:]
+        return f", did you mean {' or '.join(f'--config.{key}{equals}{value}' for key in keys)}?"
 
     def usage(self) -> str:
         lines = [f"usage: pretrain {self.name} [flags]", "", self.summary, ""]
@@ -84,29 +114,37 @@ def commands() -> dict[str, Command]:
     evaluate = Command("evaluate", "Restores a checkpoint and scores it on a split.", section="evaluate")
     evaluate.text("workdir", None, WORKDIR).text("step", "latest", "checkpoint: a step, latest or best")
     evaluate.text("split", "validation", "validation, test or train").integer(
-        "stride", 0, "tokens a window moves on; 0: config"
+        "stride", non_negative(0), "tokens a window moves on; 0: config"
     )
-    evaluate.integer("length", 0, "window length in tokens; 0 means data.length").integer(
-        "batch_size", 0, "rows; 0: config"
+    evaluate.integer("length", non_negative(0), "window length in tokens; 0 means data.length").integer(
+        "batch_size", non_negative(0), "rows; 0: config"
     )
-    evaluate.integer("batches", 0, "evaluate on the first so many batches; 0: the whole split")
+    evaluate.integer("batches", non_negative(0), "evaluate on the first so many batches; 0: the whole split")
     evaluate.switch("gzip", False, "also print what gzip -9 makes of the same bytes, in bits per byte")
     evaluate.switch("word_level", False, "also print perplexity per whitespace-separated word").choice(*FORMAT)
 
     generate = Command("generate", "Continues prompts, or completes images, with a trained model.")
     generate.text("workdir", None, WORKDIR).text("step", "latest", "checkpoint: a step, latest or best")
     generate.several("prompt", "text to continue; repeat the flag for several prompts")
-    generate.text("prompt_file", "", "file with one prompt a line").integer("max_tokens", 100, "tokens to add, at most")
-    generate.number("temperature", None, "of sampling, 0 is greedy; 0.8 unless beams are searched, 1 for images")
-    generate.integer("top_k", 0, "sample among the k likeliest; 0: all")
-    generate.number("top_p", 1.0, "sample among the likeliest that hold this probability")
-    generate.integer("beams", 1, "beam search with so many beams, instead of sampling")
-    generate.number("length_penalty", 0.6, "of beam search: score / ((5 + length) / 6) ** penalty")
-    generate.integer("seed", 0, "of sampling").switch("cached", True, "keep keys and values of earlier tokens")
+    generate.text("prompt_file", "", "file with one prompt a line").integer(
+        "max_tokens", count(100), "tokens to add, at most"
+    )
+    generate.number(
+        "temperature", non_negative(None), "of sampling, 0 is greedy; 0.8 unless beams are searched, 1 for images"
+    )
+    generate.integer("top_k", non_negative(0), "sample among the k likeliest; 0: all")
+    generate.number("top_p", probability(1.0), "sample among the likeliest that hold this probability")
+    generate.integer("beams", count(1), "beam search with so many beams, instead of sampling")
+    generate.number("length_penalty", real(0.6), "of beam search: score / ((5 + length) / 6) ** penalty")
+    generate.integer("seed", non_negative(0, below=2**32), "of sampling").switch(
+        "cached", True, "keep keys and values of earlier tokens"
+    )
     generate.text("complete", "", "PNG file to write: images cut off, as the model fills them in, and whole")
     generate.text("images", "validation", "what is completed: a split of the run, or a source such as images:GLOB")
-    generate.integer("rows", 8, "images completed, a row of the picture each")
-    generate.integer("samples", 3, "completions of each image").number("keep", 0.5, "share of an image that is kept")
+    generate.integer("rows", count(8), "images completed, a row of the picture each")
+    generate.integer("samples", count(3), "completions of each image").number(
+        "keep", rate(0.5), "share of an image that is kept"
+    )
     generate.choice(*FORMAT)
 
     describe = Command("describe", "Prints parameters, FLOPs and bytes of a config; allocates nothing.", config=True)
@@ -162,16 +200,7 @@ def parse(argv: Sequence[str]):
         raise UserError(
             f"`pretrain {name}` reads the config from its work folder; leave --config out{allowed} and give --workdir"
         )
-    try:
-        extra = command.flags([f"pretrain {name}", *rest])[1:]
-    except flags.UnrecognizedFlagError as error:
-        raise UserError(
-            f"`pretrain {name}` has no flag --{error.flagname}{nearest(error.flagname, list(command.flags))}"
-        ) from error
-    except flags.Error as error:
-        raise UserError(f"{str(error).rstrip('.')}; see `pretrain {name} --help`") from error
-    if extra:
-        raise UserError(f"'{extra[0]}' is not a flag; see `pretrain {name} --help`")
+    command.parse(rest)
     return command, spec, overrides
 
 
@@ -204,4 +233,5 @@ def main(argv: Sequence[str]) -> int:
 
 def run() -> None:
     """Entry point of the `pretrain` script."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # text that the terminal's encoding cannot show, as stderr has it
     sys.exit(main(sys.argv[1:]))

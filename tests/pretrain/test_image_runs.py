@@ -151,7 +151,7 @@ def test_completions_that_cannot_be(refused, trained, whole, folder, tmp_path):
     generate, picture = ("generate", f"--workdir={trained}"), f"--complete={tmp_path}/x.png"
     assert "was trained on images, which no prompt begins; give --complete" in refused(*generate, "--prompt=x")
     assert "--prompt is for text, not for --complete; leave it out" in refused(*generate, picture, "--prompt=x")
-    assert "--samples=0; it must be 1 or more" in refused(*generate, picture, "--samples=0")
+    assert "--samples=0; it must be at least 1" in refused(*generate, picture, "--samples=0")
     for keep in (1, 0.95, -0.1):
         assert f"--keep={keep:.2g}"[:8] in refused(*generate, picture, f"--keep={keep}")
     assert "which is no folder; make it first" in refused(*generate, f"--complete={tmp_path}/no/x.png")

@@ -1,9 +1,13 @@
 """A user's mistake gets one sentence with the remedy, exit code 2, and no traceback; every one here is made."""
 
+import io
+import sys
+
 import pytest
 from runs import SMALL, train
 
 from pretrain.main import main
+from pretrain.main import run as program
 
 CONFIG = "--config=configs/quickstart.py:tiny"
 
@@ -35,6 +39,14 @@ def small(**changes):
     [
         (["trian"], "no command 'trian', did you mean 'train'"),
         (["train", "--wrkdir=x"], "no flag --wrkdir, did you mean 'workdir'"),
+        (["train", "--steps=10"], "`pretrain train` has no flag --steps, did you mean --config.train.steps=10?"),
+        (["train", "--length=9"], "did you mean --config.data.length=9 or --config.evaluate.length=9?"),
+        (["evaluate", "--workdir=x", "--every=9"], "did you mean --config.evaluate.every=9?"),
+        (["evaluate", "--workdir=x", "--steps=9"], "did you mean 'step'?"),
+        (["evaluate", "--workdir=x", "--length=-5"], "--length=-5; it must be at least 0"),
+        (["evaluate", "--workdir=x", "--batches=-1"], "--batches=-1; it must be at least 0"),
+        (["generate", "--workdir=x", "--keep=nan"], "--keep=nan; it must be a finite number, at least 0 and below 1"),
+        (["generate", "--workdir=x", "--top_p=0"], "--top_p=0.0; it must be above 0 and at most 1"),
         (["train", "stray"], "'stray' is not a flag"),
         (["evaluate", "--workdir=x", "--format=xml"], "see `pretrain evaluate --help`"),
         (["evaluate"], "--workdir is missing"),
@@ -95,7 +107,7 @@ def test_restoring_what_is_not_there(run, whole, tmp_path):
     assert "is not a work folder" in run("evaluate", f"--workdir={tmp_path}")
     assert "there is no checkpoint of step 7" in run("evaluate", f"--workdir={whole}", "--step=7")
     assert "longer than the model's 64 positions" in run("evaluate", f"--workdir={whole}", "--length=100")
-    assert "between 1 and the window's 64" in run("evaluate", f"--workdir={whole}", "--stride=65")
+    assert "longer than the window's 64" in run("evaluate", f"--workdir={whole}", "--stride=65")
     assert "needs the whole split" in run("evaluate", f"--workdir={whole}", "--batches=1", "--word_level")
     assert "split" in run("evaluate", f"--workdir={whole}", "--split=holdout")
 
@@ -103,6 +115,22 @@ def test_restoring_what_is_not_there(run, whole, tmp_path):
 def test_prompts_that_do_not_fit(run, whole):
     assert "context" in run("generate", f"--workdir={whole}", f"--prompt={'x' * 100}", "--max_tokens=1")
     assert "cannot be read" in run("generate", f"--workdir={whole}", "--prompt_file=/nowhere")
+    undecodable = b"caf\xe9".decode("utf-8", "surrogateescape")
+    message = run("generate", f"--workdir={whole}", f"--prompt={undecodable}")
+    assert message == "pretrain: --prompt='caf\\udce9' is not UTF-8; write it in UTF-8"
+
+
+def test_output_that_the_terminal_cannot_show(whole, monkeypatch):
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setattr(
+        sys, "argv", ["pretrain", "generate", f"--workdir={whole}", "--prompt=caf\xe9", "--max_tokens=1"]
+    )
+    with pytest.raises(SystemExit) as end:
+        program()
+    assert end.value.code == 0
+    shown.flush()
+    assert shown.buffer.getvalue().startswith(rb"caf\xe9")
 
 
 def test_the_real_program_shows_no_traceback(text, tmp_path):
