@@ -26,7 +26,6 @@ os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # nor one to be kept from others
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 
 from benchmarks import report
 from configs import sparse_transformer, transformer_xl
@@ -38,7 +37,6 @@ from models.patterns import parse_pattern
 from pretrain.engine import make_engine
 from pretrain.flops import TRAIN, flops_per_token, keys_per_query
 from pretrain.recipe import make_recipe
-from pretrain.step import train_step
 
 HEADS, SIZE, LONG = 8, 64, 12_288
 KERNEL = "tpu_custom_call"  # what a Pallas kernel is called in a compiled program
@@ -91,16 +89,7 @@ def step(config, devices, *, expected=False):
     rows = len(devices)
     config.mesh.data, config.train.batch_size, config.train.accumulate = rows, rows, 1
     engine = make_engine(make_recipe(config), config, devices)
-    features = language_model(rows, config.data.length, config.data.layout)
-    batch = {
-        name: jax.ShapeDtypeStruct(feature.shape, feature.dtype, sharding=engine.layout.batch(feature.shape))
-        for name, feature in features.items()
-    }
-    state = engine.shapes(config.seed, rows)
-    rules = [(name, axes or None) for name, axes in engine.layout.rules.items()]
-    with jax.set_mesh(engine.mesh), nn.logical_axis_rules(rules):
-        step = jax.jit(partial(train_step, engine.recipe), donate_argnums=0)
-        lowered = step.lower(state, batch)
+    lowered = engine.lower_step(language_model(rows, config.data.length, config.data.layout))
     flops = rows * config.data.length * flops_per_token(config)["causal"] if expected else None
     return lowered, flops
 

@@ -25,7 +25,7 @@ class Assembly:
 def assemble(config, workdir: str, report) -> Assembly:
     """Builds a run's parts, the cheap checks first; `report` is told what takes long."""
     _check_sizes(config)
-    engine = make_engine(make_recipe(config), config)
+    engine = make_engine(make_recipe(config), config, report=report)
     engine.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
     engine.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
     corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=report)

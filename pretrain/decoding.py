@@ -152,6 +152,19 @@ def _advance(model, params, memory, token):
     return _logits_at(model, params, output.hidden, jnp.zeros_like(token)), output.cache
 
 
+def lower(model, params, rows: int, length: int) -> dict[str, jax.stages.Lowered]:
+    """The programs of cached decoding before they are compiled: reading `rows` prompts, and one more token of each.
+
+    Prompts have half of `length` tokens, which is the room of the cache. `params` may be shapes.
+    """
+    tokens, lengths = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, length // 2), (rows,)))
+    _, cache = jax.eval_shape(partial(_begin_cached, model, room=length), params, tokens, lengths)
+    return {
+        "prompt": _begin_cached.lower(model, params, tokens, lengths, length),
+        "token": _advance.lower(model, params, cache, lengths),
+    }
+
+
 def _reread(model, params, memory):
     there = jnp.arange(memory.tokens.shape[1])[None, :] < memory.lengths[:, None]
     output = model.apply({"params": params}, memory.tokens, segments=there.astype(jnp.int32))

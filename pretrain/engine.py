@@ -3,7 +3,8 @@
 Both offer the same few methods, so the loop, evaluation and checkpoints do not know which one runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 import jax
@@ -19,12 +20,11 @@ from pretrain.step import Recipe, TrainState, evaluate_step, init_memory, init_p
 class JitEngine:
     """`jax.jit` over a mesh (data, fsdp, sequence, tensor); state and batches are global arrays."""
 
-    def __init__(self, recipe: Recipe, config, devices=None):
+    def __init__(self, recipe: Recipe, config, devices, report: Callable[[str], None]):
         self.recipe = recipe
-        self.layout = Layout(make_mesh(config.mesh, devices), config.mesh.rules)
+        self.layout = Layout(make_mesh(config.mesh, devices, report), config.mesh.rules)
         self.mesh = self.layout.mesh
-        rules = [(name, axes or None) for name, axes in self.layout.rules.items()]
-        self._scope = lambda: nn.logical_axis_rules(rules)
+        self._rules = [(name, axes or None) for name, axes in self.layout.rules.items()]
         self._step = jax.jit(partial(train_step, recipe), donate_argnums=0)
         self._evaluate = jax.jit(partial(evaluate_step, recipe))
 
@@ -50,7 +50,7 @@ class JitEngine:
         """A fresh state, each device making its own part."""
         shardings = jax.tree.map(lambda s: s.sharding, self.shapes(seed, batch_size))
         make = _compiled_init(self.recipe, batch_size, out_shardings=shardings)
-        with jax.set_mesh(self.mesh), self._scope():
+        with self.scope():
             return make(seed)
 
     def rows(self, size: int) -> np.ndarray:
@@ -63,12 +63,37 @@ class JitEngine:
         return self.layout.put(batch, size)
 
     def step(self, state: TrainState, batch):
-        with jax.set_mesh(self.mesh), self._scope():
+        with self.scope():
             return self._step(state, batch)
 
+    def lower_step(self, features: Mapping) -> jax.stages.Lowered:
+        """The very program of `step` before it is compiled, for batches of these features; nothing is allocated."""
+        state = self.shapes(0, _rows_of(features))
+        with self.scope():
+            return self._step.lower(state, self._batch_shapes(features))
+
     def evaluate(self, params, batch, memory):
-        with jax.set_mesh(self.mesh), self._scope():
+        with self.scope():
             return self._evaluate(params, batch, memory)
+
+    def lower_evaluation(self, features: Mapping) -> jax.stages.Lowered:
+        """The same of `evaluate`."""
+        size = _rows_of(features)
+        params, memory = self.shapes(0, size).params, jax.eval_shape(lambda: self.init_memory(size))
+        with self.scope():
+            return self._evaluate.lower(params, self._batch_shapes(features), memory)
+
+    def _batch_shapes(self, features: Mapping):
+        return {
+            name: jax.ShapeDtypeStruct(feature.shape, feature.dtype, sharding=self.layout.batch(feature.shape))
+            for name, feature in features.items()
+        }
+
+    @contextmanager
+    def scope(self):
+        """In it the mesh and the names of its axes are known to models."""
+        with jax.set_mesh(self.mesh), nn.logical_axis_rules(self._rules):
+            yield
 
     def init_memory(self, batch_size: int):
         """Empty recurrent memory for evaluating `batch_size` lanes, {} for models without."""
@@ -93,7 +118,7 @@ class PmapEngine:
     State and batches carry a leading axis of this process's devices; in checkpoints they do not.
     """
 
-    def __init__(self, recipe: Recipe, config, devices=None):
+    def __init__(self, recipe: Recipe, config, devices, report: Callable[[str], None]):
         for axis in ("fsdp", "sequence", "tensor"):
             if config.mesh[axis] not in (1, -1):
                 raise UserError(
@@ -102,7 +127,7 @@ class PmapEngine:
                 )
         self.recipe = recipe
         sizes = dict.fromkeys(AXES, 1) | {"data": -1}
-        self.layout = Layout(make_mesh(sizes, devices), (("batch", "data"), ("length", None), ("layers", None)))
+        self.layout = Layout(make_mesh(sizes, devices, report), (("batch", "data"), ("length", None), ("layers", None)))
         self.local = [d for d in self.layout.mesh.devices.flat if d.process_index == jax.process_index()]
         options = {"axis_name": "data", "devices": self.local if jax.process_count() == 1 else None}
         self._step = jax.pmap(partial(train_step, recipe, axis_name="data"), donate_argnums=0, **options)
@@ -176,6 +201,10 @@ def _compiled_init(recipe: Recipe, batch_size: int, **options):
     return jax.jit(make, static_argnums=0, compiler_options=level, **options)
 
 
+def _rows_of(features: Mapping) -> int:
+    return features["tokens"].shape[0]
+
+
 def _first(leaf):
     """This process's first device's copy of a replicated pmap output."""
     return leaf.addressable_shards[0].data[0]
@@ -199,9 +228,9 @@ def _with_shardings(shapes, shardings):
 ENGINES = {"jit": JitEngine, "pmap": PmapEngine}
 
 
-def make_engine(recipe: Recipe, config, devices=None):
-    """The engine that `config.train.backend` names."""
+def make_engine(recipe: Recipe, config, devices=None, report: Callable[[str], None] = lambda message: None):
+    """The engine that `config.train.backend` names; `report` is told what works, but may be slow."""
     backend = config.train.backend
     if backend not in ENGINES:
         raise UserError(f"config.train.backend is '{backend}'{nearest(backend, ENGINES)}")
-    return ENGINES[backend](recipe, config, devices)
+    return ENGINES[backend](recipe, config, devices, report)

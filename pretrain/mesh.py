@@ -6,11 +6,12 @@ logical axis that no rule knows, a mesh axis used twice by one array, a size tha
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
 from flax import linen as nn
+from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pretrain.errors import UserError, nearest
@@ -18,8 +19,14 @@ from pretrain.errors import UserError, nearest
 AXES = ("data", "fsdp", "sequence", "tensor")
 
 
-def make_mesh(sizes: Mapping, devices: Sequence | None = None) -> Mesh:
-    """The mesh of `config.mesh`: sizes by axis name, one of which may be -1 (whatever devices are left)."""
+def make_mesh(
+    sizes: Mapping, devices: Sequence | None = None, report: Callable[[str], None] = lambda message: None
+) -> Mesh:
+    """The mesh of `config.mesh`: sizes by axis name, one of which may be -1 (whatever devices are left).
+
+    Devices of a TPU are laid out so that neighbours on an axis are neighbours in the pod; `report` is told where that
+    cannot be.
+    """
     devices = list(jax.devices() if devices is None else devices)
     shape = {axis: sizes[axis] for axis in AXES}
     free = [axis for axis, size in shape.items() if size == -1]
@@ -38,9 +45,18 @@ def make_mesh(sizes: Mapping, devices: Sequence | None = None) -> Mesh:
             f"config.mesh ({text}) needs {math.prod(shape.values())} devices and there are {len(devices)}; "
             "change one of its sizes, or give one axis the size -1"
         )
-    return jax.make_mesh(
-        tuple(shape.values()), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES), devices=devices
+    sizes, types = tuple(shape.values()), (jax.sharding.AxisType.Auto,) * len(AXES)
+    try:
+        return jax.make_mesh(sizes, AXES, axis_types=types, devices=devices)
+    except NotImplementedError:  # an axis is no product of whole physical axes
+        split = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    text = ", ".join(f"{axis}={size}" for axis, size in shape.items() if size > 1)
+    pod = "x".join(str(1 + max(places)) for places in zip(*(device.coords for device in devices), strict=True))
+    report(
+        f"config.mesh ({text}) splits the physical axes of a {pod} pod, which can be slow; sizes that are products of "
+        "whole physical axes use every link"
     )
+    return Mesh(split, AXES, axis_types=types)
 
 
 class Layout:

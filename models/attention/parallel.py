@@ -4,8 +4,10 @@ Rows of the batch and heads need nothing from each other. Tokens do: where the m
 trades tokens for heads before attention and back after it (Jacobs et al. 2023, "DeepSpeed Ulysses"), so that a device
 holds whole rows of a share of the heads, and every path and every mask works as on one device.
 
-Which mesh axes split which dimension is read from Flax's logical axis rules and the mesh in scope; without a mesh this
-is a plain call.
+Which mesh axes split which dimension is read from Flax's logical axis rules and the mesh in scope; over the others each
+device does the same. On several devices all of the mesh is manual, because no partitioner can split a kernel: Pallas
+kernels refuse to compile otherwise, cuDNN's would be left to a partitioner of its own. On one device this is a plain
+call.
 """
 
 import math
@@ -25,7 +27,8 @@ def attend(run, query, key, value, mask, bias, dropout, scale):
         "length": _axes(mesh, "length", query.shape[1], key.shape[1]),
         "heads": _axes(mesh, "heads", query.shape[2], key.shape[2]),
     }
-    if not any(axes.values()):
+    free = {*mesh.axis_names} - {*mesh.manual_axes}
+    if not free or mesh.size == 1:
         return run(query, key, value, mask, bias, dropout, scale)
     batch, length, heads = axes.values()
     shards = _size(mesh, length)
@@ -47,8 +50,7 @@ def attend(run, query, key, value, mask, bias, dropout, scale):
         jax.tree.map(lambda x: PartitionSpec(*_unless_one(x.shape, (batch, all_heads))), bias),
         jax.tree.map(lambda x: PartitionSpec(batch or None, all_heads), dropout),
     )
-    names = {*batch, *length, *heads}
-    return jax.shard_map(local, in_specs=in_specs, out_specs=by_token, axis_names=names, check_vma=False)(
+    return jax.shard_map(local, in_specs=in_specs, out_specs=by_token, axis_names=free, check_vma=False)(
         query, key, value, mask, bias, dropout
     )
 

@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from jax._src.cudnn import fused_attention_stablehlo
+from jax.sharding import PartitionSpec
 
 from configs.common import base
+from models import attention
 from models.attention import attend
 from models.errors import ModelError
 from models.masks import Mask
@@ -66,6 +69,10 @@ CASES = {
         {"data": 4, "sequence": 2},
     ),
     "rows alone": ("sparse", Mask(causal=True, pattern=parse_pattern("local_8")), {"data": 4, "tensor": 2}),
+    "rows that do not divide": ("xla", Mask(causal=True, query_segments=SEGMENTS), {"data": 8}),
+    "rows that do not divide, heads": ("chunked", Mask(causal=True), {"data": 2, "fsdp": 4}),
+    "heads alone": ("xla", Mask(causal=True, query_segments=SEGMENTS), {"tensor": 8}),
+    "fully sharded": ("xla", Mask(causal=True, memory=M), {"fsdp": 4, "tensor": 2}),
 }
 
 
@@ -74,6 +81,88 @@ def test_eight_devices_equal_one(name):
     path, mask, sizes = CASES[name]
     for many, one in zip(run(mask, path, sizes), run(mask, path), strict=True):
         np.testing.assert_allclose(many, one, atol=1e-5)
+
+
+def test_where_nothing_divides_every_device_does_the_same():
+    """One row of one token, as models are initialised and decode: replicated, and its gradient is counted once."""
+    rng = np.random.default_rng(0)
+    query, key, value = (jnp.asarray(rng.normal(size=(1, size, 3, 8)), jnp.float32) for size in (1, 5, 5))
+    mask = Mask(causal=True, offset=jnp.asarray([3]))
+
+    @jax.jit
+    def step(query, key, value):
+        out, pull = jax.vjp(lambda *inputs: attend(*inputs, mask, path="xla"), query, key, value)
+        return out, pull(jnp.sin(out))
+
+    alone = jax.tree.leaves(step(query, key, value))
+    with jax.set_mesh(mesh(data=2, sequence=2, tensor=2)), nn.logical_axis_rules(base().mesh.rules):
+        many = jax.tree.leaves(step(query, key, value))
+    for a, b in zip(many, alone, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def by_region(mask, region):
+    """Value and gradients of attention called where `region` has taken some axes of the mesh already."""
+    rng = np.random.default_rng(0)
+    query, key, value = (jnp.asarray(rng.normal(size=(B, T, N, 8)), jnp.float32) for _ in range(3))
+
+    def local(query, key, value):
+        out, pull = jax.vjp(lambda *inputs: attend(*inputs, mask, path="xla"), query, key, value)
+        return out, pull(jnp.sin(out))
+
+    return jax.tree.leaves(region(local)(query, key, value))
+
+
+@pytest.mark.parametrize("manual", [("data",), ("data", "fsdp", "sequence", "tensor")], ids=["some", "all"])
+def test_inside_another_manual_region(manual):
+    rows = PartitionSpec("data")
+
+    def region(local):
+        taken = {"in_specs": rows, "out_specs": rows, "axis_names": set(manual), "check_vma": False}
+        return jax.jit(jax.shard_map(local, **taken))
+
+    expected = by_region(Mask(causal=True), jax.jit)
+    with jax.set_mesh(mesh(data=4, tensor=2)), nn.logical_axis_rules(base().mesh.rules):
+        found = by_region(Mask(causal=True), region)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_inside_pmap():
+    def region(local):
+        def split(x):
+            return x.reshape(4, B // 4, *x.shape[1:])
+
+        def run(*inputs):
+            return jax.tree.map(lambda x: x.reshape(B, *x.shape[2:]), jax.pmap(local)(*map(split, inputs)))
+
+        return run
+
+    for a, b in zip(by_region(Mask(causal=True), region), by_region(Mask(causal=True), jax.jit), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+LAYOUTS = ({"data": 8}, {"fsdp": 8}, {"tensor": 8}, {"sequence": 8}, {"data": 2, "fsdp": 2, "tensor": 2})
+
+
+@pytest.mark.parametrize("sizes", LAYOUTS, ids=lambda sizes: "-".join(sizes))
+def test_cudnn_is_called_directly(sizes, monkeypatch):
+    """Lowered for CUDA without a GPU: the kernel itself, not a partitioner that would have to split it."""
+    monkeypatch.setattr(attention, "_platform", lambda: "gpu")
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91200)
+    monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda capability: True)
+    monkeypatch.setattr(fused_attention_stablehlo, "is_cuda_compute_capability_equal", lambda capability: False)
+    rows = jax.ShapeDtypeStruct((8, T, N, 64), jnp.bfloat16)
+
+    def step(query, key, value, gradient):
+        out, pull = jax.vjp(lambda *inputs: attend(*inputs, Mask(causal=True), path="cudnn"), query, key, value)
+        return out, pull(gradient)
+
+    with jax.set_mesh(mesh(**sizes)), nn.logical_axis_rules(base().mesh.rules):
+        program = jax.jit(step).trace(rows, rows, rows, rows).lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count("custom_call @__cudnn$fmhaSoftmax(") == 1
+    assert program.count("custom_call @__cudnn$fmhaSoftmaxBackward(") == 1
+    assert "CustomSPMDPartitioning" not in program
 
 
 def test_a_bias_is_split_with_its_heads():
