@@ -3,6 +3,7 @@
 import dataclasses
 
 from input_pipeline import pipeline
+from pretrain import capacity
 from pretrain.engine import make_engine
 from pretrain.errors import UserError
 from pretrain.recipe import make_recipe
@@ -22,12 +23,15 @@ class Assembly:
         return self.engine.recipe
 
 
-def assemble(config, workdir: str, report) -> Assembly:
+def assemble(config, workdir: str, report, *, training: bool = False) -> Assembly:
     """Builds a run's parts, the cheap checks first; `report` is told what takes long."""
     _check_sizes(config)
     engine = make_engine(make_recipe(config), config, report=report)
     engine.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
     engine.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
+    if training:
+        capacity.check_training(engine, config)
+    capacity.check_evaluation(engine, config)
     corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=report)
     check_vocabulary(config, corpus.tokenizer)
     return Assembly(config, engine, corpus)

@@ -32,13 +32,10 @@ def evaluate(config, workdir: str, flags) -> None:
         raise UserError(
             f"--stride={flags.stride} is longer than the window's {length} tokens; set at most that (0 means that)"
         )
+    config.evaluate.update(length=length, batch_size=flags.batch_size or config.evaluate.batch_size)
     run = assemble(config, workdir, lambda message: print(message, file=sys.stderr, flush=True))
-    if flags.batch_size:
-        run.engine.check_batch(flags.batch_size, "--batch_size")
     params = run.engine.restored_params(checkpoints, step, config.seed)
-    result = score(
-        run, params, flags.split, length=length, stride=flags.stride, batch_size=flags.batch_size, batches=flags.batches
-    )
+    result = score(run, params, flags.split, stride=flags.stride, batches=flags.batches)
     if flags.gzip:
         text = run.corpus.raw_bytes(flags.split)
         result[f"gzip_{bits_name(config)}"] = 8 * len(gzip.compress(text, 9)) / len(text)

@@ -25,7 +25,7 @@ def train(config, workdir: str) -> int:
     say = lambda message: jax.process_index() == 0 and print(message, file=sys.stderr, flush=True)  # noqa: E731
     configs.check_same_run(workdir, config)
     ledger = Ledger()
-    run = assemble(config, workdir, say)
+    run = assemble(config, workdir, say, training=True)
     checkpoints = Checkpoints(workdir, config.checkpoint)
     if jax.process_index() == 0:
         configs.save(config, workdir)

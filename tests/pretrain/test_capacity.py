@@ -1,0 +1,108 @@
+"""A run that cannot fit is refused in one sentence before anything is allocated; one that fits is not."""
+
+import time
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from pretrain import capacity
+from pretrain.config import load
+from pretrain.engine import make_engine
+from pretrain.errors import UserError
+from pretrain.main import main
+from pretrain.recipe import make_recipe
+
+TINY = "configs/quickstart.py:tiny"
+GIGABYTE = 10**9
+
+
+def built(spec=TINY, **overrides):
+    config = load(spec, [(key.replace("__", "."), str(value)) for key, value in overrides.items()])
+    return make_engine(make_recipe(config), config), config
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Pretends that this host has so many bytes free."""
+    return lambda free: monkeypatch.setattr(capacity, "free_memory", lambda: free)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("model.vocab_size=2000000000", "optimiser state (of which tokens, 2,000,000,000 x 64, is the largest)"),
+        ("model.width=10000000", "make the model smaller or split it over more devices with config.mesh.fsdp"),
+        ("train.batch_size=1000000000", "lower config.train.batch_size"),
+        ("evaluate.batch_size=1000000000", "evaluation needs at least "),
+        ("data.prefetch=2000000000", "of it for batches, and "),
+    ],
+)
+def test_what_would_take_the_machines_memory(change, words, capsys, tmp_path):
+    began = time.monotonic()
+    code = main(["train", f"--config={TINY}", f"--workdir={tmp_path}/run", f"--config.{change}"])
+    message = capsys.readouterr().err
+    assert code == 2 and message.count("\n") == 1
+    assert words in message
+    assert time.monotonic() - began < 60 and not (tmp_path / "run").exists()
+
+
+def test_the_floor_of_training(machine):
+    """Eight devices of one host hold a copy each: parameters, gradients and Adam's two moments in float32."""
+    engine, config = built(optimizer__name="adamw", mesh__data=8)
+    count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(0, 8).params))
+    inputs = 2 * 8 * 64 * 64 * 4  # layers, rows, tokens, width: all eight rows, a device each
+    batches = 8 * 64 * 5 * 4 * (config.data.prefetch + 2)
+    floor = 8 * 4 * 4 * count + inputs + batches
+    machine(floor + 8 * 100)  # and some counters
+    capacity.check_training(engine, config)
+    machine(floor - 1)
+    with pytest.raises(UserError, match=r"training needs at least .* on this machine, .* of it for parameters, grad"):
+        capacity.check_training(engine, config)
+
+
+def test_what_is_split_is_counted_once(machine):
+    """Sixteen bytes a parameter, on eight devices whole and then in eighths."""
+    engine, config = built(optimizer__name="adamw")
+    count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(0, 8).params))
+    machine(4 * 16 * count)
+    with pytest.raises(UserError):
+        capacity.check_training(engine, config)
+    capacity.check_training(*built(optimizer__name="adamw", mesh__data=1, mesh__fsdp=8))
+
+
+def test_recurrent_memory_counts(machine):
+    spec, huge = "configs/transformer_xl.py:tiny", {"evaluate__model__memory": 100_000_000}
+    engine, config = built(spec, **huge)
+    machine(GIGABYTE)
+    capacity.check_training(engine, config)
+    with pytest.raises(UserError, match=r"of it for recurrent memory, and 1.00GB are there"):
+        capacity.check_evaluation(engine, config)
+    engine, config = built(spec, model__memory=100_000_000)
+    with pytest.raises(UserError, match=r"lower config.model.memory or config.train.batch_size"):
+        capacity.check_training(engine, config)
+
+
+def test_a_device_with_memory_of_its_own(monkeypatch):
+    """On a GPU or TPU the device's limit counts, and the host holds batches alone."""
+    engine, config = built()
+    state, layout = engine.shapes(0, 8), engine.layout
+    stats = {"bytes_limit": 1000}
+    device = SimpleNamespace(platform="gpu", process_index=0, memory_stats=lambda: stats)
+    mesh = SimpleNamespace(devices=SimpleNamespace(flat=[device]), shape=layout.mesh.shape)
+    monkeypatch.setattr(engine, "layout", SimpleNamespace(mesh=mesh, batch_shards=layout.batch_shards))
+    monkeypatch.setattr(engine, "shapes", lambda *_: state)
+    with pytest.raises(UserError, match=r"training needs at least .* on each device, .* and 1\.00kB are there"):
+        capacity.check_training(engine, config)
+    stats["bytes_limit"] = GIGABYTE
+    capacity.check_training(engine, config)
+
+
+def test_a_containers_end_counts(tmp_path, monkeypatch):
+    end = tmp_path / "memory.max"
+    monkeypatch.setattr(capacity, "CONTAINER", (str(end), f"{tmp_path}/none"))
+    free = capacity.free_memory()
+    end.write_text("max\n")
+    assert capacity.free_memory() == pytest.approx(free, rel=0.5)
+    end.write_text("1048576\n")
+    assert capacity.free_memory() == 1048576
