@@ -1,22 +1,26 @@
-"""Checkpoints: Orbax, asynchronous, atomic, and never trusted blindly.
+"""The checkpoints of a work folder: saved by Orbax, asynchronous and atomic; never trusted blindly, never thrown away.
 
-One checkpoint is the train state and the position in the data. Orbax writes it beside its final name and
-renames it when it is whole; then this module adds `files.json`, the size of every file, so that a file
-truncated or deleted later is noticed before anything is restored from it.
+One checkpoint is the train state and the position in the data. Orbax writes it beside its final name and renames it
+when it is whole; just before, `record` notes every file's bytes and checksum. What is set aside later, and when a run
+stops instead, is `restore_newest`'s; what is deleted is `_delete_old`'s alone, by step and loss and never by the clock.
 """
 
+import contextlib
 import json
+import math
 import os
-import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers
 
-from pretrain.errors import UserError
+from pretrain import record, restore
+from pretrain.agreement import decided
+from pretrain.errors import UserError, reason
 
-SIZES = "files.json"
+UNFINISHED = (".orbax-checkpoint-tmp", ".deleted")  # in the names of folders that are no checkpoints (any more)
 
 
 class Checkpoints:
@@ -25,132 +29,132 @@ class Checkpoints:
     def __init__(self, workdir: str, options, *, read_only: bool = False):
         """`options` is `config.checkpoint`. A reader changes nothing in the folder."""
         self.folder = Path(workdir).absolute() / "checkpoints"
-        policies = [checkpoint_managers.LatestN(options["keep"])]
-        if options["keep_best"]:
-            policies.append(
-                checkpoint_managers.BestN(
-                    get_metric_fn=lambda metrics: metrics["loss"],
-                    reverse=True,
-                    n=1,
-                    keep_checkpoints_without_metrics=False,
-                )
-            )
-        self._manager = None
-        self._unsized = set()
+        self.options = options
+        self._done = set()  # steps that need no saving: restored or saved by this run, alike in every process
+        self._saving = None  # the step whose save was begun last, until it is seen to be whole
+        self._writer = self._cleaning = None
         if read_only:
             return
-        try:
-            self._manager = ocp.CheckpointManager(
-                self.folder,
-                options=ocp.CheckpointManagerOptions(
-                    best_fn=lambda metrics: metrics["loss"],  # makes Orbax write metrics down, for after a restart
-                    best_mode="min",
-                    preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
-                    cleanup_tmp_directories=True,
-                    enable_async_checkpointing=True,
-                ),
-            )
-        except OSError as error:
-            raise UserError(f"the work folder cannot be written ({error}); choose another --workdir") from error
+        decided(self._clear, lambda why: f"the work folder cannot be written ({why}); choose another --workdir")
+        self._cleaner = ThreadPoolExecutor(1)
+        self._writer = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(
+                state=ocp.StandardCheckpointHandler(),
+                data=ocp.JsonCheckpointHandler(),
+                metrics=ocp.JsonCheckpointHandler(filename="metrics"),
+            ),
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._record),
+        )
+
+    def _clear(self) -> None:
+        """Makes the folder, and removes what a killed process was writing or deleting."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in list(self.folder.iterdir()):
+            if any(mark in path.name for mark in UNFINISHED):
+                shutil.rmtree(path)
 
     def steps(self) -> list[int]:
         """Steps that have a finished checkpoint, oldest first."""
-        if not self.folder.is_dir():
+        try:
+            return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir())
+        except FileNotFoundError:
             return []
-        return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir())
 
     def save(self, step: int, state, position: int, metrics: dict | None = None) -> None:
-        """Starts saving; returns once the state is copied off the devices. `metrics` has the validation `loss`."""
-        self._finish_sizes()
-        args = ocp.args.Composite(
-            state=ocp.args.StandardSave(state), data=ocp.args.JsonSave({"step": step, "position": position})
-        )
+        """Starts saving; returns once the state is copied off the devices. `metrics` has the validation `loss`.
+
+        A step that is saved, or being saved, is not saved again.
+        """
+        if step in self._done:
+            return
+        items = {
+            "state": ocp.args.StandardSave(state),
+            "data": ocp.args.JsonSave({"step": step, "position": position}),
+        }
+        if metrics:
+            items["metrics"] = ocp.args.JsonSave(metrics)
+        self.wait()
+        self._saving = step
         try:
-            self._manager.save(step, args=args, metrics=metrics, force=True)
+            self._writer.save(self.folder / str(step), args=ocp.args.Composite(**items))
         except (OSError, ValueError, RuntimeError) as error:
-            raise self._cannot_save(error, step) from error
-        self._unsized.add(step)
+            raise self._cannot_save(error) from error
+        self._done.add(step)
+
+    def _record(self) -> None:
+        """Called in process 0 when all files are written, before the checkpoint gets its name."""
+        (unnamed,) = self.folder.glob(f"{self._saving}{UNFINISHED[0]}*")
+        record.write(unnamed)
 
     def wait(self) -> None:
         """Returns when everything asked for is on disk."""
         try:
-            self._manager.wait_until_finished()
+            self._writer.wait_until_finished()
         except (OSError, ValueError, RuntimeError) as error:
             raise self._cannot_save(error) from error
-        self._finish_sizes()
+        self._settle()
+        self._cleaned()
 
     def check(self) -> None:
         """Raises if a save in the background has failed."""
         try:
-            self._manager.check_for_errors()
+            self._writer.check_for_errors()
         except (OSError, ValueError, RuntimeError) as error:
             raise self._cannot_save(error) from error
+        self._settle()
 
-    def _cannot_save(self, error: Exception, *asked: int) -> UserError:
-        finished = self.steps()
-        lost = min((self._unsized | set(asked)) - set(finished), default="unknown")
+    def _cannot_save(self, error: Exception) -> UserError:
+        kept = ", ".join(map(str, self.steps())) or "none"
         return UserError(
-            f"the checkpoint of step {lost} could not be saved in {self.folder} ({_reason(error)}); checkpoints kept: "
-            f"{', '.join(map(str, finished)) or 'none'}; make room or choose another --workdir, and start the same "
-            "command again"
+            f"the checkpoint of step {self._saving} could not be saved in {self.folder} ({reason(error)}); checkpoints "
+            f"kept: {kept}; make room or choose another --workdir, and start the same command again"
         )
 
-    def _finish_sizes(self) -> None:
-        """Writes the sizes of checkpoints that have become whole."""
-        if jax.process_index() != 0:
-            self._unsized.clear()
-            return
-        for step in sorted(self._unsized):
-            folder = self.folder / str(step)
-            if folder.is_dir():
-                partial = folder / (SIZES + ".partial")
-                partial.write_text(json.dumps(_sizes(folder)))
-                os.replace(partial, folder / SIZES)
-                self._unsized.discard(step)
-        self._unsized &= set(self.steps()) | {max(self._unsized, default=-1)}
+    def _settle(self) -> None:
+        """Once the checkpoint that was being saved is whole, those that it replaces may go."""
+        if self._saving is not None and jax.process_index() == 0 and (self.folder / str(self._saving)).is_dir():
+            self._cleaned()
+            self._saving = None
+            self._cleaning = self._cleaner.submit(self._delete_old)
 
-    def damage(self, step: int) -> str | None:
-        """What is wrong with the files of a checkpoint, or None."""
-        folder = self.folder / str(step)
-        listed = folder / SIZES
-        if not listed.is_file():
-            return None
+    def _cleaned(self) -> None:
+        """Waits until old checkpoints are deleted."""
         try:
-            expected = json.loads(listed.read_text())
-        except ValueError:
-            return f"{SIZES} is unreadable"
-        actual = _sizes(folder)
-        for name, size in expected.items():
-            if name not in actual:
-                return f"{name} is missing"
-            if actual[name] != size:
-                return f"{name} has {actual[name]} bytes instead of {size}"
-        return None
+            if self._cleaning:
+                self._cleaning.result()
+        except OSError as error:
+            raise UserError(
+                f"old checkpoints cannot be deleted ({reason(error)}); allow it in {self.folder}"
+            ) from error
 
-    def restore(self, step: int, shapes):
-        """(state, data) of a checkpoint: `shapes` gives shape, type and sharding of every leaf."""
-        self._check(step)
-        folder = self.folder / str(step)
-        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
-            restored = reader.restore(
-                folder, args=ocp.args.Composite(state=ocp.args.StandardRestore(shapes), data=ocp.args.JsonRestore())
-            )
-        return restored["state"], restored["data"]
+    def _delete_old(self) -> None:
+        """Leaves the newest, by step, and the best, by validation loss. Deleting begins with a rename: never half."""
+        steps = self.steps()
+        kept = {*steps[-self.options["keep"] :]} | ({self.best()} if self.options["keep_best"] else set())
+        for step in set(steps) - kept:
+            doomed = self.folder / f"{step}{UNFINISHED[1]}"
+            os.replace(self.folder / str(step), doomed)
+            shutil.rmtree(doomed)
 
-    def restore_params(self, step: int, shapes):
-        """The parameters alone, for evaluation and generation: optimiser state is neither read nor allocated."""
-        self._check(step)
-        wanted = {"params": shapes}
-        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-            restored = reader.restore(
-                self.folder / str(step) / "state",
-                args=ocp.args.PyTreeRestore(
-                    item=wanted,
-                    restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
-                    partial_restore=True,
-                ),
-            )
-        return restored["params"]
+    def losses(self) -> dict[int, float]:
+        """The validation loss of each checkpoint that has a finite one, its file being as it was written."""
+        found = {}
+        for step in self.steps():
+            folder = self.folder / str(step)
+            try:
+                loss = json.loads((folder / "metrics" / "metrics").read_text())["loss"]
+                written = record.read(folder)
+                intact = not written or not record.faults(folder, written, ["metrics/metrics"])
+            except (OSError, ValueError, KeyError, TypeError):  # not known to be best, and none the worse for going on
+                continue
+            if intact and isinstance(loss, float) and math.isfinite(loss):
+                found[step] = loss
+        return found
+
+    def best(self) -> int | None:
+        """The step with the lowest validation loss among those that have one."""
+        losses = self.losses()
+        return min(losses, key=losses.get) if losses else None
 
     def find(self, which: str) -> int:
         """The step that "latest", "best" or a number means."""
@@ -164,8 +168,7 @@ class Checkpoints:
             if best is None:
                 raise UserError(
                     f"no checkpoint in {self.folder} has a validation loss; use --step=latest, or make "
-                    "config.checkpoint.every "
-                    "a multiple of config.evaluate.every"
+                    "config.checkpoint.every a multiple of config.evaluate.every"
                 )
             return best
         if not which.isdigit() or int(which) not in steps:
@@ -174,55 +177,59 @@ class Checkpoints:
             )
         return int(which)
 
-    def _check(self, step: int) -> None:
-        damage = self.damage(step)
+    def restore_params(self, step: int, shapes):
+        """The parameters alone, for evaluation and generation: optimiser state is neither read nor allocated."""
+        folder = self.folder / str(step)
+        damage = restore.damage(folder)
         if damage:
             raise UserError(f"checkpoint {step} is damaged: {damage}; choose another with --step")
+        return restore.read_state(folder, {"params": shapes})["params"]
 
     def restore_newest(self, shapes, report):
-        """(state, data) of the newest whole checkpoint, or None; what is broken is reported and set aside."""
-        for step in reversed(self.steps()):
-            try:
-                return self.restore(step, shapes)
-            except Exception as error:
-                report(
-                    f"checkpoint {step} cannot be used ({_reason(error)}); it is set aside and the next older one is "
-                    "tried"
-                )
-                self._set_aside(step)
-        return None
+        """(state, data) of the newest checkpoint that is not proven damaged, or None where there is no checkpoint.
 
-    def _set_aside(self, step: int) -> None:
-        if jax.process_index() == 0:
+        Newer ones, which are damaged, are reported and set aside, once it is certain that this one can be gone on from.
+        Nothing is set aside where there is any other trouble, or where no checkpoint is left: UserError. `shapes` gives
+        shape, type and sharding of every leaf.
+        """
+        where = lambda why: f"the checkpoints in {self.folder} cannot be read ({why}); make them readable"  # noqa: E731
+        steps = decided(self.steps, where)
+        damaged = {}
+        for step in reversed(steps):
+            damage = restore.damage(self.folder / str(step))
+            if damage is None:
+                break
+            damaged[step] = damage
+        if len(damaged) == len(steps):
+            if not steps:
+                return None
+            raise UserError(
+                f"no checkpoint in {self.folder} can be used ({'; '.join(f'{s}: {d}' for s, d in damaged.items())}); "
+                "nothing was changed: bring their files back, or begin at update 0 by moving this folder elsewhere"
+            )
+        folder = self.folder / str(step)
+        state = restore.read_state(folder, vars(shapes))
+        data = restore.read_data(folder)
+        for broken, damage in damaged.items():
+            report(f"checkpoint {broken} cannot be used ({damage}); it is set aside in broken/ and an older one used")
+        decided(lambda: self._adopt(step, damaged), where)
+        self._done = {n for n in steps if n <= step}
+        return shapes.replace(**state), data
+
+    def _adopt(self, step: int, damaged) -> None:
+        """Sets damaged checkpoints aside; completes the record of a whole one that has none."""
+        for broken in damaged:
             aside = self.folder.parent / "broken"
             aside.mkdir(exist_ok=True)
-            number = sum(1 for _ in aside.glob(f"{step}*"))
-            os.replace(self.folder / str(step), aside / (f"{step}" if not number else f"{step}.{number}"))
-        self._manager.reload()
-
-    def best(self) -> int | None:
-        """The step with the lowest validation loss among those that have one."""
-        losses = {}
-        for step in self.steps():
-            path = self.folder / str(step) / "metrics" / "metrics"
-            if path.is_file():
-                losses[step] = json.loads(path.read_text())["loss"]
-        return min(losses, key=losses.get) if losses else None
+            number = sum(1 for path in aside.iterdir() if path.name.partition(".")[0] == str(broken))
+            os.replace(self.folder / str(broken), aside / (f"{broken}.{number}" if number else f"{broken}"))
+        if record.read(self.folder / str(step)) is None:
+            record.write(self.folder / str(step))
 
     def close(self) -> None:
-        if self._manager:
-            self._manager.close()
-
-
-def _reason(error: Exception) -> str:
-    """The cause of an error in few words; TensorStore buries the operating system's code in a long message."""
-    code = re.search(r"os_error_code='(\d+)'", str(error))
-    if code:
-        return os.strerror(int(code[1]))
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    files = (p for p in sorted(folder.rglob("*")) if p.is_file() and not p.name.startswith(SIZES))
-    return {str(p.relative_to(folder)): p.stat().st_size for p in files}
+        """Lets what has begun end. A failure is not raised here: `wait` would have, where the run went well."""
+        if self._writer is None:
+            return
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            self._writer.close()
+        self._cleaner.shutdown()

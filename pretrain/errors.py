@@ -1,6 +1,8 @@
 """Every exception that is a user's mistake: the program prints its one sentence and exits with code 2."""
 
 import difflib
+import os
+import re
 from collections.abc import Iterable
 
 from configs.common import ConfigError
@@ -22,3 +24,14 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     if close:
         return f", did you mean '{close[0]}'?"
     return f"; choose one of: {', '.join(choices)}"
+
+
+def reason(error: Exception) -> str:
+    """The cause of an error in few words; TensorStore buries the operating system's code in a long message."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    if code:
+        return os.strerror(int(code[1]))
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -22,3 +22,18 @@ def whole(tmp_path_factory, text):
     done = train(workdir, text)
     assert done.returncode == 0, done.stderr
     return workdir
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    """A copy of that run which ends at `step`."""
+
+    def make(step):
+        workdir = tmp_path / "copy"
+        shutil.copytree(whole, workdir)
+        for checkpoint in (workdir / "checkpoints").iterdir():
+            if checkpoint.name.isdigit() and int(checkpoint.name) > step:
+                shutil.rmtree(checkpoint)
+        return workdir
+
+    return make

@@ -1,6 +1,7 @@
 """Small real runs of the real program, and what they leave behind, for tests of resuming and of several processes."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+
+from pretrain.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 24
@@ -56,6 +59,16 @@ def train(workdir, text, devices=1, before=(), **overrides):
         text=True,
         timeout=300,
     )
+
+
+def train_here(workdir, text, **overrides):
+    """The same run in this process, on its eight devices: exit code 0, 2 with a sentence on stderr, or an exception."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return main(command(workdir, text, **overrides)[3:])
+    finally:  # the loop takes over both signals
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def leaves(workdir, step=STEPS):

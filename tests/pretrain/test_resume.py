@@ -1,8 +1,6 @@
 """Kill it anywhere, start it again: the run ends with the very bits of one that was never touched."""
 
-import os
 import random
-import shutil
 import signal
 import subprocess
 import time
@@ -10,21 +8,6 @@ import time
 import numpy as np
 import pytest
 from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train
-
-
-@pytest.fixture
-def copy(whole, tmp_path):
-    """A copy of that run which ends at `step`."""
-
-    def make(step):
-        workdir = tmp_path / "copy"
-        shutil.copytree(whole, workdir)
-        for checkpoint in (workdir / "checkpoints").iterdir():
-            if checkpoint.name.isdigit() and int(checkpoint.name) > step:
-                shutil.rmtree(checkpoint)
-        return workdir
-
-    return make
 
 
 def test_resumed_run_is_the_uninterrupted_one(whole, copy, text):
@@ -84,32 +67,6 @@ def test_sigterm_saves_and_exits_75_then_goes_on(whole, tmp_path, text):
     assert 5 <= int(saved[0]) < STEPS
     done = train(workdir, text, checkpoint__every=1000)
     assert done.returncode == 0, done.stderr
-    assert_same_leaves(leaves(workdir), leaves(whole))
-
-
-def truncate(folder):
-    largest = max((p for p in (folder / "state").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
-    os.truncate(largest, largest.stat().st_size // 2)
-
-
-def delete(folder):
-    next(p for p in sorted((folder / "state" / "ocdbt.process_0" / "d").iterdir())).unlink()
-
-
-def empty_metadata(folder):
-    (folder / "files.json").unlink()
-    (folder / "state" / "_METADATA").write_text("")
-
-
-@pytest.mark.parametrize("damage", [truncate, delete, empty_metadata])
-def test_a_damaged_checkpoint_is_reported_and_the_older_one_used(whole, copy, text, damage):
-    workdir = copy(16)
-    damage(workdir / "checkpoints" / "16")
-    done = train(workdir, text)
-    assert done.returncode == 0, done.stderr
-    assert "checkpoint 16 cannot be used" in done.stderr
-    assert "restored checkpoint 12" in done.stderr
-    assert (workdir / "broken" / "16").is_dir()
     assert_same_leaves(leaves(workdir), leaves(whole))
 
 

@@ -1,0 +1,55 @@
+"""What all processes of a run do alike or not at all: each says how it went, and all hear everyone."""
+
+import json
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from pretrain.errors import UserError, reason
+
+TROUBLE = (OSError, ValueError, KeyError, RuntimeError, MemoryError, EOFError)  # of files, stores, memory; no bugs
+
+Result = TypeVar("Result")
+
+
+def gathered(value) -> list:
+    """Every process's `value` (anything that JSON holds), in their order; returns once all have called it."""
+    if jax.process_count() == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(text)))).reshape(-1)
+    padded = np.zeros(1 << int(lengths.max()).bit_length(), np.uint8)  # few sizes: each is compiled once
+    padded[: len(text)] = text
+    rows = np.asarray(multihost_utils.process_allgather(padded))
+    return [json.loads(bytes(row[:length])) for row, length in zip(rows, lengths, strict=True)]
+
+
+def alike(work: Callable[[], Result], sentence: Callable[[str], str]) -> Result:
+    """`work()`, done by every process; where any of them meets trouble, all raise the same UserError.
+
+    Its message is that of a UserError that `work` raised, or what `sentence` makes of the trouble and, where there are
+    several, the processes that had it.
+    """
+    result, cause = None, None
+    try:
+        result = work()
+    except TROUBLE as error:
+        cause = error
+    mistake = isinstance(cause, UserError)
+    answers = gathered(None if cause is None else [mistake, str(cause) if mistake else reason(cause)])
+    failed = [(index, *answer) for index, answer in enumerate(answers) if answer]
+    for _, mistake, text in failed:
+        if mistake:
+            raise UserError(text) from cause
+    if failed:
+        named = "; ".join(f"process {index}: {text}" if len(answers) > 1 else text for index, _, text in failed)
+        raise UserError(sentence(named)) from cause
+    return result
+
+
+def decided(choose: Callable[[], Result], sentence: Callable[[str], str]) -> Result:
+    """What process 0 chooses (anything that JSON holds), in every process; trouble as in `alike`."""
+    return gathered(alike(lambda: choose() if jax.process_index() == 0 else None, sentence))[0]

@@ -1,0 +1,97 @@
+"""What the files of a checkpoint were when it became whole, so that damage is proven and not guessed.
+
+The record, `files.json` in the checkpoint's own folder, gives bytes and CRC-32 of every file. It is written before
+the checkpoint gets its final name, so that one without a record is rare: its record is lost, or unreadable itself.
+CRC-32 is what the standard library computes fastest: 3 GB/s on one core, where blake2b gives 0.6.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+RECORD = "files.json"
+ITEMS = ("state", "data", "metrics")  # the folders of a checkpoint; only Orbax's own notes lie beside them
+NEEDED = ("state", "data")  # without metrics a checkpoint is not known to be best, and goes on as well as any
+CHUNK = 1 << 22  # bytes read at a time
+THREADS = 4  # one disk or server gives more to several readers; zlib lets other threads run while it computes
+
+Record = dict[str, list[int]]  # file, relative to the checkpoint -> [bytes, CRC-32]
+
+
+def write(folder: Path) -> None:
+    """Records the files of a checkpoint as they are now: reads each once."""
+    files = [path for item in ITEMS for path in sorted((folder / item).rglob("*")) if path.is_file()]
+    with ThreadPoolExecutor(THREADS) as pool:
+        sums = list(pool.map(checksum, files))
+    rows = {str(p.relative_to(folder)): [p.stat().st_size, s] for p, s in zip(files, sums, strict=True)}
+    partial = folder / f"{RECORD}.partial"
+    partial.write_text(json.dumps(rows))
+    os.replace(partial, folder / RECORD)
+
+
+def read(folder: Path) -> Record | None:
+    """The record of a checkpoint; None where it has none that can be read, so that nothing can be proven."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+        return {str(name): [int(size), int(crc)] for name, (size, crc) in record.items()}
+    except (FileNotFoundError, ValueError, TypeError, AttributeError):  # none, or not what `write` wrote
+        return None
+
+
+def checksum(path: Path) -> int:
+    """CRC-32 of a file's bytes."""
+    value = 0
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def sizes(folder: Path, record: Record, items: Iterable[str] = NEEDED) -> dict[str, str]:
+    """The files of `items` that are missing or of another size, each with what is wrong with it.
+
+    Every file is opened, which on a network's file system asks the server. One that cannot be raises OSError.
+    """
+    found = {}
+    for name, (size, _) in _of(record, items):
+        try:
+            with open(folder / name, "rb", buffering=0) as file:
+                actual = os.fstat(file.fileno()).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            found[name] = f"{name} is missing"
+            continue
+        if actual != size:
+            found[name] = f"{name} has {actual} bytes instead of {size}"
+    return found
+
+
+def checksums(folder: Path, record: Record, share: int, shares: int) -> dict[str, str]:
+    """The needed files whose bytes have changed; of all files this reads one share of several, which together do all.
+
+    A file that cannot be read raises OSError.
+    """
+    mine = sorted(_of(record, NEEDED), key=lambda row: -row[1][0])[share::shares]  # about as many bytes for each
+    with ThreadPoolExecutor(THREADS) as pool:
+        sums = pool.map(checksum, [folder / name for name, _ in mine])
+        return {
+            name: f"{name} has other bytes than were written (CRC-32 {actual:08x} instead of {expected:08x})"
+            for (name, (_, expected)), actual in zip(mine, sums, strict=True)
+            if actual != expected
+        }
+
+
+def faults(folder: Path, record: Record, names: Iterable[str]) -> list[str]:
+    """What is wrong with the files `names`, each looked at and read whole."""
+    some = {name: record[name] for name in names if name in record}
+    wrong = sizes(folder, some, ITEMS)
+    for name, (_, expected) in some.items():
+        if name not in wrong and checksum(folder / name) != expected:
+            wrong[name] = f"{name} has other bytes than were written"
+    return list(wrong.values())
+
+
+def _of(record: Record, items: Iterable[str]):
+    return [(name, row) for name, row in record.items() if name.partition("/")[0] in items]
