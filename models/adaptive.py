@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from models.errors import ModelError
+from models.heads import head_logits
 from models.layers import constant, normal
 
 SHARING = ("all", "tails", "none")  # which projections the output shares with the input
@@ -64,7 +65,8 @@ class AdaptiveVocabulary(nn.Module):
         self.own_tables = self.tables
         if not self.tied_words:
             self.own_tables = [self._param(f"out_words_{i}", self.std, ("vocab", None), shape) for i, shape in groups]
-        self.projections = self._projections("in", range(len(widths)), widths)
+        # With one width for all there is one projection at the input, but still one for each softmax at the output.
+        self.projections = self._projections("in", range(len(groups)), widths)
         own = {"all": [], "tails": [0], "none": range(len(widths))}[self.shared_projections]
         self.own_projections = self._projections("out", own, widths)
         self.word_bias = self.param("word_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
@@ -97,50 +99,43 @@ class AdaptiveVocabulary(nn.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Log-probabilities of the whole vocabulary, float32 [..., V]: logits that are already normalised."""
-        head = jax.nn.log_softmax(self._head(hidden))
+        head = self._log_softmax(hidden, 0)
         parts = [head[..., : self.edges[1]]]
         for i in range(1, len(self.edges) - 1):
-            parts.append(jax.nn.log_softmax(self._tail(hidden, i)) + head[..., self.edges[1] + i - 1, None])
+            parts.append(self._log_softmax(hidden, i) + head[..., self.edges[1] + i - 1, None])
         return jnp.concatenate(parts, axis=-1)
 
     def _log_probs(self, hidden, targets):
-        head = jax.nn.log_softmax(self._head(hidden))
+        head = self._log_softmax(hidden, 0)
         found = _pick(head, targets)
         for i in range(1, len(self.edges) - 1):
             start, stop = self.edges[i : i + 2]
-            word = _pick(jax.nn.log_softmax(self._tail(hidden, i)), targets - start)
+            word = _pick(self._log_softmax(hidden, i), targets - start)
             here = (targets >= start) & (targets < stop)
             found = jnp.where(here, head[..., self.edges[1] + i - 1] + word, found)
         return found
 
-    def _head(self, hidden):
-        """Logits of the first cluster's words, then of the other clusters."""
-        words, bias = self._words(0)
-        if self.cutoffs:
+    def softmax_inputs(self, hidden: jax.Array, i: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What the logits of softmax i are made of: hidden [..., E] as projected, matrix [C, E], bias [C].
+
+        Softmax 0 chooses among the words of the first cluster, then the other clusters; softmax i among cluster i's.
+        """
+        start, stop = self.edges[i : i + 2]
+        words = self.own_tables[0][start:stop] if self.divisor == 1 else self.own_tables[i]
+        bias = self.word_bias[start:stop]
+        if i == 0 and self.cutoffs:
             words = jnp.concatenate([words, self.clusters])
             bias = jnp.concatenate([bias, self.cluster_bias])
-        return self._project(hidden, 0, words, bias)
-
-    def _tail(self, hidden, i):
-        return self._project(hidden, i, *self._words(i))
-
-    def _words(self, i):
-        start, stop = self.edges[i : i + 2]
-        table = self.own_tables[0][start:stop] if self.divisor == 1 else self.own_tables[i]
-        return table, self.word_bias[start:stop]
-
-    def _project(self, hidden, i, words, bias):
-        i = 0 if self.divisor == 1 else i
-        projection = self.own_projections.get(i, self.projections.get(i))
+        projection = self.own_projections.get(i, self.projections.get(0 if self.divisor == 1 else i))
         if projection is not None:
             hidden = hidden @ projection.astype(hidden.dtype).T
-        y = jnp.einsum("...D,VD->...V", hidden, words.astype(hidden.dtype), preferred_element_type=jnp.float32)
-        return y + jnp.broadcast_to(bias.astype(jnp.float32), y.shape)
+        return hidden, words, bias
+
+    def _log_softmax(self, hidden, i):
+        return jax.nn.log_softmax(head_logits(*self.softmax_inputs(hidden, i)))
 
     def _projections(self, end, clusters, widths):
-        """{cluster: [its width, D]} of `clusters`; with one width for all there is one projection."""
-        if self.divisor == 1:
-            clusters = clusters[:1]
+        """{cluster: [its width, D]} of those of `clusters` that need one."""
         needed = [i for i in clusters if self.project_always or widths[i] != self.width]
         names = (None, "embed")
         return {i: self._param(f"{end}_{i}", self.projection_std, names, (widths[i], self.width)) for i in needed}

@@ -11,6 +11,7 @@ from flax import struct
 from models.cache import Cache
 from models.embeddings import sinusoid
 from models.errors import ModelError
+from models.heads import head_logits
 from models.layers import FeedForward, Norm, constant, dropout, normal, residual_std
 from models.masks import Mask
 from models.patterns import parse_pattern
@@ -131,17 +132,17 @@ class Decoder(nn.Module):
             extended = extended.replace(lengths=cache.lengths + held)
         return Output(x, extended)
 
-    def head_weights(self) -> tuple[jax.Array, jax.Array | None]:
-        """The output projection: matrix [V, D] and bias [V] or None, as stored. A loss need not hold all logits."""
-        return self.tokens if self.tied_head else self.head, self.bias if self.head_bias else None
+    def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """What logits are made of: hidden [..., D], the matrix [V, D] and the bias [V] or None, as stored.
+
+        `logits` makes them all at once; a loss need not hold them all.
+        """
+        return hidden, self.tokens if self.tied_head else self.head, self.bias if self.head_bias else None
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> logits [..., V] float32."""
-        matrix, bias = self.head_weights()
-        contracted = ((hidden.ndim - 1,), (1,)), ((), ())
-        y = jax.lax.dot_general(hidden, matrix.astype(hidden.dtype), contracted, preferred_element_type=jnp.float32)
-        y = nn.with_logical_constraint(y, ("batch", "length", "vocab")[-y.ndim :])
-        return y if bias is None else y + jnp.broadcast_to(bias.astype(jnp.float32), y.shape)
+        y = head_logits(*self.head_inputs(hidden))
+        return nn.with_logical_constraint(y, ("batch", "length", "vocab")[-y.ndim :])
 
     def init_cache(self, batch: int, length: int) -> Cache:
         """An empty cache for `batch` rows of at most `length` tokens, prompt included."""

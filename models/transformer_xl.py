@@ -225,11 +225,12 @@ class TransformerXL(nn.Module):
             memory = Memory(carried.hidden, _held(memory.held, segments, T, self.memory))
         return Output(x, memory=memory)
 
-    def head_weights(self):
-        """Matrix [V, D] and bias [V] of a plain softmax; None with cutoffs, where `log_probs` scores."""
-        if self.cutoffs:
-            return None
-        return self.vocabulary.own_tables[0], self.vocabulary.word_bias
+    def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array] | None:
+        """What logits are made of: hidden [..., E] as projected, the matrix [V, E] and the bias [V].
+
+        None with cutoffs: then no single softmax gives the probabilities, and `log_probs` scores.
+        """
+        return None if self.cutoffs else self.vocabulary.softmax_inputs(hidden, 0)
 
     def log_probs(self, hidden: jax.Array, targets: jax.Array) -> jax.Array:
         """Log-probability of targets [B, T] given hidden [B, T, D]: float32 [B, T]."""

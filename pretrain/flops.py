@@ -69,26 +69,32 @@ def transformer_xl(model: Mapping, length: int, convention: str) -> dict[str, fl
     keys = M + (length if convention == "full" else (length + 1) / 2)
     if model["same_length"]:
         keys = M
-    narrow, words = _clusters(model)
+    read, scored, words = _clusters(model)
     return {
-        "embedding projections": D * narrow,
+        "embedding projections": D * read,
         "attention projections": L * D * N * H * (2 + 2 * again),
         "attention scores and values": 3 * L * N * H * keys,  # content, position, values
         "feed-forward": L * 2 * D * model["ff"],
-        "logits": D * narrow + words,
+        "logits": D * scored + words,
     }
 
 
-def _clusters(model: Mapping) -> tuple[int, int]:
-    """(sum of the widths that are projected, sum of width x words) over the clusters of an adaptive vocabulary."""
+def _clusters(model: Mapping) -> tuple[int, int, int]:
+    """Sums over the clusters of an adaptive vocabulary.
+
+    (widths that are projected at the input, those at the output, width x words).
+    """
     edges = (0, *model["cutoffs"], model["vocab_size"])
     first = model["embed"] or model["width"]
     widths = [first // model["divisor"] ** i for i in range(len(edges) - 1)]
     sizes = [stop - start for start, stop in pairwise(edges)]
     sizes[0] += len(model["cutoffs"])  # the first softmax chooses among the other clusters too
-    projected = widths if model["divisor"] > 1 else widths[:1]  # one width, one projection
-    narrow = sum(width for width in projected if model["project_always"] or width != model["width"])
-    return narrow, sum(width * size for width, size in zip(widths, sizes, strict=True))
+    projected = [width if model["project_always"] or width != model["width"] else 0 for width in widths]
+    read = scored = sum(projected)
+    if model["divisor"] == 1:  # one width: one projection of the input, and of all softmaxes that share it
+        read = projected[0]
+        scored = read * {"all": 1, "tails": min(2, len(widths)), "none": len(widths)}[model["shared_projections"]]
+    return read, scored, sum(width * size for width, size in zip(widths, sizes, strict=True))
 
 
 PARTS = {"decoder": decoder, "transformer_xl": transformer_xl}

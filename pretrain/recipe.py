@@ -11,6 +11,12 @@ from pretrain.step import Recipe, init_params
 def make_recipe(config) -> Recipe:
     """Model, optimiser and loss of a config."""
     model = models.build(config.architecture, config.model.to_dict())
+    for key in ("z_loss", "label_smoothing"):
+        if config.train[key] and getattr(model, "cutoffs", ()):
+            raise UserError(
+                f"config.train.{key} = {config.train[key]} acts on one softmax over the whole vocabulary, and "
+                f"config.model.cutoffs = {model.cutoffs} makes several; set config.train.{key} to 0 or drop the cutoffs"
+            )
     return Recipe(
         model=model,
         evaluated=_evaluated(config, model),

@@ -102,12 +102,12 @@ def _scorable(model, batch: Mapping) -> Mapping:
 def loss_sums(recipe: Recipe, params, batch: Mapping, memory, rng):
     """(objective, (nll, new memory)): sums over the batch's weighted tokens, in nats."""
     hidden, memory = forward(recipe, params, batch, memory, rng=rng)
-    head = recipe.model.apply({"params": params}, method="head_weights")
+    head = recipe.model.apply({"params": params}, hidden, method="head_inputs")
     if head is None:  # no single matrix: an adaptive softmax, which scores targets itself
         scores = recipe.model.apply({"params": params}, hidden, batch["targets"], method="log_probs")
         nll = -jnp.sum(batch["weights"] * scores)
         return nll, (nll, memory)
-    matrix, bias = head
+    hidden, matrix, bias = head
     objective, nll = cross_entropy(
         hidden,
         matrix.astype(hidden.dtype),

@@ -15,6 +15,10 @@ KINDS = {
     "narrowing, tails shared": PLAIN | {"divisor": 2, "project_always": True},
     "narrowing, first not projected": PLAIN | {"divisor": 2},
     "nothing shared": PLAIN | {"divisor": 2, "tied_words": False, "shared_projections": "none"},
+    "one narrow width, tails shared": PLAIN | {"embed": 4},
+    "one narrow width, all shared": PLAIN | {"embed": 4, "shared_projections": "all"},
+    "one narrow width, nothing shared": PLAIN | {"embed": 4, "tied_words": False, "shared_projections": "none"},
+    "one width, projected": PLAIN | {"project_always": True},
     "all shared": PLAIN | {"divisor": 2, "project_always": True, "shared_projections": "all"},
 }
 
@@ -38,7 +42,7 @@ def by_definition(params, kind, hidden):
         return p[f"{own}_0"][edges[i] : edges[i + 1]] if kind["divisor"] == 1 else p[f"{own}_{i}"]
 
     def project(i):
-        matrix = p.get(f"out_{i}", p.get(f"in_{i}"))
+        matrix = p.get(f"out_{i}", p.get("in_0" if kind["divisor"] == 1 else f"in_{i}"))
         return hidden if matrix is None else matrix @ hidden
 
     bias = p["word_bias"]
@@ -69,8 +73,9 @@ def test_words_come_from_their_cluster(name):
     p = params["params"]
     for word, (cluster, row) in {0: (0, 0), 5: (0, 5), 6: (1, 0), 19: (2, 8)}.items():
         vector = p["words_0"][word] if KINDS[name]["divisor"] == 1 else p[f"words_{cluster}"][row]
-        if f"in_{cluster}" in p:
-            vector = vector @ p[f"in_{cluster}"]
+        projection = p.get("in_0" if KINDS[name]["divisor"] == 1 else f"in_{cluster}")
+        if projection is not None:
+            vector = vector @ projection
         np.testing.assert_allclose(vectors[word], vector * np.sqrt(D), rtol=1e-5)
 
 

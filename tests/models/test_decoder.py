@@ -132,13 +132,15 @@ def test_logits_equal_the_oracle(small, case):
     np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=2e-5)
 
 
-def test_head_weights_are_the_stored_arrays(small):
+def test_head_inputs_are_the_stored_arrays(small):
     model, params = small()
-    matrix, bias = model.apply(params, method="head_weights")
+    hidden = jnp.ones((1, 2, model.width))
+    given, matrix, bias = model.apply(params, hidden, method="head_inputs")
+    np.testing.assert_array_equal(given, hidden)
     assert bias is None
     np.testing.assert_array_equal(matrix, params["params"]["tokens"])
     model, params = small(tied_head=False, head_bias=True)
-    matrix, bias = model.apply(params, method="head_weights")
+    _, matrix, bias = model.apply(params, hidden, method="head_inputs")
     np.testing.assert_array_equal(matrix, params["params"]["head"])
     assert bias.shape == (model.vocab_size,)
 

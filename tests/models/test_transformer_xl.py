@@ -198,11 +198,8 @@ def test_every_leaf_of_the_memory_has_lanes_second(xl):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"memory": 0}, "model.memory is 0; it must be a whole number, 1 or more"),
         ({"width": 15, "heads": 3}, "make it even"),
         ({"heads": 3}, "does not divide model.width=16"),
-        ({"dropout": 1.0}, "a dropout rate is at least 0 and below 1"),
-        ({"init_std": -1.0}, "model.init_std is -1.0; it must be at least 0"),
         ({"cutoffs": (20, 10)}, "must rise strictly between 0 and model.vocab_size=31"),
         ({"cutoffs": (10, 20), "divisor": 8}, "leaves the last of 3 clusters no width"),
         ({"shared_projections": "some"}, "choose from: all, tails, none"),
@@ -216,4 +213,4 @@ def test_fields_that_cannot_be(changes, message):
 
 def test_an_adaptive_softmax_is_no_matrix():
     model = build(cutoffs=(10, 20))
-    assert model.apply(drawn(model), method="head_weights") is None
+    assert model.apply(drawn(model), jnp.ones((1, 2, 16)), method="head_inputs") is None

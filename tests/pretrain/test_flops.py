@@ -88,6 +88,8 @@ def small_xl(**model):
         {"cutoffs": (20, 30), "divisor": 2},
         {"cutoffs": (20,), "divisor": 2, "project_always": True, "shared_projections": "none", "tied_words": False},
         {"cutoffs": (20,), "embed": 8},
+        {"cutoffs": (20, 30), "embed": 8, "shared_projections": "all"},
+        {"cutoffs": (20, 30), "embed": 8, "shared_projections": "none"},
     ],
     ids=str,
 )
@@ -106,8 +108,9 @@ def test_equals_the_products_of_a_traced_segment_with_memory(model):
     parts = forward_flops(config)
     D, NH = config.model.width, config.model.heads * (config.model.head_size or config.model.width // 2)
     of_distances = config.model.layers * (T + M) * D * NH
-    # Where all clusters have one width, one projection serves them, and the trace repeats its product for each.
-    repeated = T * 8 * D * len(config.model.cutoffs) if config.model.embed else 0
+    # Where softmaxes share a projection, the trace repeats its product for each, and the compiler makes it once.
+    sharing = {"all": 3, "tails": 1, "none": 1}[config.model.shared_projections] if config.model.embed else 1
+    repeated = T * 8 * D * (sharing - 1)
     zeros = config.model.layers * T * NH  # the column that the relative shift reads for keys of the future
     assert 2 * (products - of_distances - repeated - zeros) == T * sum(parts["full"].values())
     unseen = 3 * config.model.layers * NH * (T - 1) / 2  # future keys of the segment

@@ -1,0 +1,11 @@
+"""The head's arithmetic: from what a model's `head_inputs` gives to logits. Losses start from the same three."""
+
+import jax
+import jax.numpy as jnp
+
+
+def head_logits(hidden: jax.Array, matrix: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """hidden [..., E], matrix [V, E], bias [V] or None -> logits [..., V] float32; products in hidden's dtype."""
+    contracted = ((hidden.ndim - 1,), (1,)), ((), ())
+    y = jax.lax.dot_general(hidden, matrix.astype(hidden.dtype), contracted, preferred_element_type=jnp.float32)
+    return y if bias is None else y + jnp.broadcast_to(bias.astype(jnp.float32), y.shape)
