@@ -1,6 +1,7 @@
 """`pretrain describe`: what a config costs in parameters, FLOPs and bytes, worked out from shapes alone."""
 
 import json
+import math
 import re
 from collections.abc import Iterable
 
@@ -9,7 +10,7 @@ from flax import linen as nn
 
 import models
 from pretrain import flops, optimizers
-from pretrain.mesh import path_name
+from pretrain.mesh import AXES, Layout, path_name, smallest_mesh
 from pretrain.progress import amount
 from pretrain.step import init_memory, init_params
 from pretrain.tables import show
@@ -21,12 +22,14 @@ LOOKED_UP = re.compile(r"tokens|positions|vocabulary/words_\d+")
 def describe(config) -> dict:
     """Parameters, FLOPs and bytes of a config; nothing is allocated, so that any size takes seconds.
 
-    Bytes are those of the training state of one full replica, before any mesh axis divides it. Activations come on
-    top. FLOPs follow the definition of `pretrain.flops`. Raises ModelError or UserError for a config that cannot be.
+    Bytes are those of the training state of one full replica, before any mesh axis divides it; `mesh` has the devices
+    that the mesh needs (with an axis of -1: or a multiple) and the parameters' bytes on each. Activations come on top.
+    FLOPs follow the definition of `pretrain.flops`. Raises ModelError or UserError for a config that cannot be.
     """
     model = models.build(config.architecture, config.model.to_dict())
     optimizer = optimizers.build(config.optimizer, config.schedule, config.train.steps)
-    params = nn.unbox(jax.eval_shape(lambda rng: init_params(model, rng, 1), jax.random.key(0)))
+    boxed = jax.eval_shape(lambda rng: init_params(model, rng, 1), jax.random.key(0))
+    params = nn.unbox(boxed)
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
 
     tokens_per_step = config.train.batch_size * config.data.length
@@ -46,6 +49,7 @@ def describe(config) -> dict:
         "flops_per_step": {convention: round(value * tokens_per_step) for convention, value in per_token.items()},
         "tokens_per_step": tokens_per_step,
         "bytes": bytes | {"total": sum(bytes.values())},
+        "mesh": _mesh(config, boxed, params),
         "modules": _modules(leaves),
         "forward_flops_per_token": {
             convention: {part: round(value) for part, value in parts.items()}
@@ -64,6 +68,10 @@ def run(config, format: str) -> None:
     _show_flops(facts)
     rows = [(name, f"{amount(size)}B") for name, size in facts["bytes"].items()]
     show("training state", ("one replica", "bytes"), rows)
+    mesh = facts["mesh"]
+    many = f"{mesh['devices']} devices" if mesh["devices"] > 1 else "1 device"
+    multiple = " or a multiple" if mesh["multiples"] else ""
+    print(f"mesh: {many}{multiple}; {amount(mesh['bytes_per_device'])}B of parameters on each")
 
 
 def _show_parameters(facts: dict) -> None:
@@ -83,6 +91,24 @@ def _show_flops(facts: dict) -> None:
         "FLOPs: 2 per multiply-add of matrix products, 3 forward passes per training step, nothing recomputed.\n"
         "full: causal dense attention is charged all keys of the row; causal: the keys that a token may see."
     )
+
+
+def _mesh(config, boxed, params) -> dict:
+    """What the mesh asks for. Raises UserError where batch or parameters cannot be split over it."""
+    parallel = config.train.backend == "jit"  # pmap has the data axis alone, of any number of devices
+    layout = Layout(smallest_mesh(config.mesh if parallel else dict.fromkeys(AXES, 1)), config.mesh.rules)
+    layout.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
+    layout.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
+    shards = jax.tree.map(
+        lambda leaf, sharding: math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
+        params,
+        layout.parameters(boxed),
+    )
+    return {
+        "devices": layout.mesh.size,
+        "multiples": not parallel or -1 in (config.mesh[axis] for axis in AXES),
+        "bytes_per_device": sum(jax.tree.leaves(shards)),
+    }
 
 
 def _count(tree) -> int:

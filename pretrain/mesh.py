@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from flax import linen as nn
 from jax.experimental import mesh_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pretrain.errors import UserError, nearest
 
@@ -28,17 +28,9 @@ def make_mesh(
     cannot be.
     """
     devices = list(jax.devices() if devices is None else devices)
-    shape = {axis: sizes[axis] for axis in AXES}
-    free = [axis for axis, size in shape.items() if size == -1]
-    bad = [f"{axis}={size}" for axis, size in shape.items() if size < 1 and size != -1]
-    if bad or len(free) > 1:
-        raise UserError(
-            f"config.mesh has {', '.join(bad) or 'several axes of -1'}; give each axis a positive size, at most one "
-            "of them -1"
-        )
-    fixed = math.prod(size for size in shape.values() if size != -1)
+    shape, free = _sizes(sizes)
     if free:
-        shape[free[0]] = max(1, len(devices) // fixed)
+        shape[free] = max(1, len(devices) // math.prod(shape.values()))
     if math.prod(shape.values()) != len(devices):
         text = ", ".join(f"{axis}={size}" for axis, size in shape.items())
         raise UserError(
@@ -59,10 +51,24 @@ def make_mesh(
     return Mesh(split, AXES, axis_types=types)
 
 
+def smallest_mesh(sizes: Mapping) -> AbstractMesh:
+    """The mesh of `config.mesh` over as few devices as it fits, none of which is there: an axis of -1 has one."""
+    shape, _ = _sizes(sizes)
+    return AbstractMesh(tuple(shape.values()), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+
+
+def _sizes(sizes: Mapping) -> tuple[dict[str, int], str]:
+    """(size by axis, the axis that takes whatever devices are left, 1 until they are known; "" if there is none)."""
+    free = [axis for axis in AXES if sizes[axis] == -1]
+    if len(free) > 1:
+        raise UserError(f"config.mesh gives the size -1 to {' and '.join(free)}; give it to one axis at most")
+    return {axis: 1 if axis in free else sizes[axis] for axis in AXES}, "".join(free)
+
+
 class Layout:
     """Turns logical axis names into shardings on one mesh."""
 
-    def __init__(self, mesh: Mesh, rules: Sequence[tuple]):
+    def __init__(self, mesh: Mesh | AbstractMesh, rules: Sequence[tuple]):
         self.mesh = mesh
         self.rules = {}
         for rule in rules:

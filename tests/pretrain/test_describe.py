@@ -10,6 +10,7 @@ import models
 from configs.common import base, transformer_xl
 from pretrain import describe as described
 from pretrain.config import load, recipe_module, recipes
+from pretrain.errors import UserError
 from pretrain.step import init_params
 
 EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
@@ -27,6 +28,40 @@ def test_every_recipe_and_variant(name, variant):
     assert facts["flops_per_token"]["causal"] > 5.8 * facts["parameters_without_embeddings"]
     assert facts["bytes"]["total"] == sum(size for part, size in facts["bytes"].items() if part != "total")
     json.dumps(facts, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "devices", "multiples", "share"),
+    [
+        ({}, 1, True, 1),
+        ({"fsdp": 8}, 8, True, 8),
+        ({"data": 2, "fsdp": 4, "sequence": 3}, 24, False, 4),
+        ({"data": 1, "fsdp": -1}, 1, True, 1),
+    ],
+)
+def test_the_devices_that_a_mesh_needs(sizes, devices, multiples, share):
+    """None of them is there: this has more than the tests' eight."""
+    config = tiny()
+    config.mesh.update(sizes)
+    facts = described.describe(config)
+    assert facts["mesh"]["devices"] == devices and facts["mesh"]["multiples"] == multiples
+    whole = facts["bytes"]["parameters"]
+    assert whole / share <= facts["mesh"]["bytes_per_device"] < whole / share + 4 * 50 * 16 + 2000  # biases are whole
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"fsdp": 7}, "= 32 does not divide over the 7 devices that share a batch"),
+        ({"tensor": 3}, "which the 3 devices of mesh axis tensor do not divide"),
+        ({"fsdp": -1}, "config.mesh gives the size -1 to data and fsdp; give it to one axis at most"),
+    ],
+)
+def test_meshes_that_cannot_be(sizes, words):
+    config = tiny()
+    config.mesh.update(sizes)
+    with pytest.raises(UserError, match=words):
+        described.describe(config)
 
 
 def tiny(**train):
