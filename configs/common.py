@@ -118,7 +118,7 @@ def base() -> dict:
         tokenizer=dict(
             kind="sentencepiece",  # sentencepiece, bytes, or huggingface (needs the extra `hf`)
             path="",  # a ready tokenizer file; empty trains one on data.train (sentencepiece only)
-            vocab_size=count(4096),  # pieces of a tokenizer trained here
+            vocab_size=count(4096),  # pieces of a tokenizer trained here; fewer where the text yields no more
             algorithm="bpe",  # of a tokenizer trained here: bpe or unigram (which takes many times as long)
             pieces="words",  # of a tokenizer trained here: words, or phrases (a piece may span words: for code)
             train_bytes=count(20_000_000, below=2**63),  # how much of the training text that training reads

@@ -3,15 +3,13 @@
 prepare -> sources -> tokenizer -> token stores -> Corpus -> batches, evaluation
 """
 
-import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from input_pipeline import build, images, loader, packing, sources, tokenizer_folder
+from input_pipeline import build, loader, packing, requirements, tokenizer_folder
 from input_pipeline.errors import DataError
 from input_pipeline.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
 from input_pipeline.features import LAYOUTS
@@ -40,30 +38,23 @@ def prepare(
     workdir: str,
     *,
     report: Callable[[str], None] = print,
+    accept: Callable[[Tokenizer], None] = lambda tokenizer: None,
 ) -> "Corpus":
     """Makes what is missing (tokenizer, token stores, packing plan) and opens it.
 
-    `data` and `tokenizer` are the sections of that name in configs/common.py; `report` hears what takes long.
+    `data` and `tokenizer` are the sections of that name in configs/common.py; `report` hears what takes long;
+    `accept` sees the tokenizer before any text is tokenised, and raises where it will not do.
     Split, tokenizer and store depend on the text alone, never on a seed.
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
-    if data["layout"] not in LAYOUTS:
-        raise DataError(f"data.layout is '{data['layout']}'; choose one of: {', '.join(LAYOUTS)}")
-    images.check(data, tokenizer)
-    named = {
-        name: sources.parse(data[name], f"data.{name}", data["image"])
-        for name in ("train", "validation", "test")
-        if data[name]
-    }
-    if "train" not in named:
-        raise DataError("data.train is empty; name a source, for example stdlib or text:/books/*.txt")
-    holdout = 0.0 if data["validation"] else data["holdout"]
-    folder, root = Path(workdir) / "tokenizer", Path(data["store"] or Path(workdir) / "data")
+    named, holdout = requirements.check(data, tokenizer, workdir), requirements.holdout(data)
+    folder = Path(workdir) / "tokenizer"
     opened = tokenizer_folder.make_folder(folder, tokenizer, named["train"], holdout, report)
+    accept(opened)
 
     def store(source: Source, share: float) -> Store:
-        name = _slug(source, share, data["image"])
-        return build.open_or_build(source, opened, folder, root / name, share, report)
+        place = requirements.store_folder(source, share, data, workdir)
+        return build.open_or_build(source, opened, folder, place, share, report)
 
     def parts(found: Sequence[Source], share: float, split: str) -> list[Part]:
         return [Part(source, split, share, Stream(store(source, share).shards(split))) for source in found]
@@ -71,7 +62,7 @@ def prepare(
     splits = {name: parts(found, holdout if name == "train" else 0.0, KEPT) for name, found in named.items()}
     if holdout:
         splits["validation"] = parts(named["train"], holdout, HELD)
-    return Corpus(data, opened, splits, root, report)
+    return Corpus(data, opened, splits, requirements.store_root(data, workdir), report)
 
 
 def open_tokenizer(workdir: str) -> Tokenizer:
@@ -80,13 +71,6 @@ def open_tokenizer(workdir: str) -> Tokenizer:
     if not (folder / tokenizer_folder.MADE).is_file():
         raise DataError(f"{workdir} holds no tokenizer; give the work folder of a run, or run prepare there first")
     return tokenizer_folder.open_folder(folder)
-
-
-def _slug(source: Source, holdout: float, image: Sequence[int]) -> str:
-    """Name of a source's folder in the store: readable, and different for different splits or shapes of a source."""
-    name = re.sub(r"[^\w.]+", "-", source.spec).strip("-.")[:40]
-    whole = " ".join(map(str, (source.spec, holdout, *image)))
-    return f"{name}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"
 
 
 class Corpus:
@@ -108,10 +92,7 @@ class Corpus:
         for name, stream in self._streams.items():
             if not stream.tokens:
                 raise DataError(_empty(name, data, self._streams))
-        if data["layout"] == "stream":
-            if len(data["weights"]) or data["temperature"] != 1 or data["cap"]:
-                raise DataError("data.layout = stream does not mix; unset data.weights, data.temperature and data.cap")
-        else:
+        if data["layout"] != "stream":
             self._rows = [self._training_rows(part) for part in splits["train"]]
             sizes = [part.stream.tokens for part in splits["train"]]
             self._weights = mixing_weights(sizes, data["weights"], data["temperature"], data["cap"])

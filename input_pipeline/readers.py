@@ -114,6 +114,33 @@ def whole_file(span: Span) -> Iterator[Document]:
     yield Document(place(os.fsencode(span.name)), chunks(_decoded(span)))
 
 
+def divided_file(span: Span, holdout: float) -> Iterator[Document]:
+    """The span as two documents: its text, and the last share of it, `holdout`, which is held out.
+
+    The cut is where a line begins, or failing that where a character does.
+    """
+    with opened(span.path, span.start) as stream:
+        limit = sys.maxsize if span.end is None else span.end - span.start
+        size = 0
+        while block := stream.read(min(CHUNK, limit - size)):
+            size += len(block)
+    cut = span.start + _cut(span._replace(end=span.start + size), int(size * (1 - holdout)))
+    yield Document(1.0, chunks(_decoded(span._replace(end=cut))))
+    yield Document(0.0, chunks(_decoded(span._replace(start=cut, end=span.start + size))))
+
+
+def _cut(span: Span, wanted: int) -> int:
+    """The first of the span's bytes from `wanted` on, counted from its start, that may begin a text of its own."""
+    size = span.end - span.start
+    with opened(span.path, span.start + wanted) as stream:
+        rest = stream.read(min(CHUNK, size - wanted))
+    line = rest.find(b"\n") + 1
+    if 0 < line < size - wanted:
+        return wanted + line
+    inside = next((i for i, byte in enumerate(rest) if byte & 0xC0 != 0x80), len(rest))
+    return wanted + inside
+
+
 def _decoded(span: Span) -> Iterator[str]:
     """Text of the span, block by block; a block's incomplete last character is kept for the next."""
     offset, carried = span.start, b""
@@ -201,7 +228,7 @@ def json_documents(span: Span, field: str) -> Iterator[Document]:
             return
         if not line.strip():
             continue
-        where = f"{span.path}, line at byte {offset}"
+        where = _Line(span.path, offset)
         try:
             record = json.loads(line)
         except UnicodeDecodeError as error:
@@ -209,6 +236,23 @@ def json_documents(span: Span, field: str) -> Iterator[Document]:
         except ValueError as error:
             raise DataError(f"{where} is not JSON ({error}); write one object a line") from None
         yield text_document(record, field, where)
+
+
+class _Line(NamedTuple):
+    """The line that begins at byte `offset`, as a message names it: its number is counted only for one."""
+
+    path: str
+    offset: int
+
+    def __str__(self) -> str:
+        number, at = 1, 0
+        with opened(self.path, 0) as stream:
+            for line in stream:
+                at += len(line)
+                if at > self.offset:
+                    break
+                number += 1
+        return f"{self.path}, line {number}"
 
 
 def value_at(record: object, field: str, where: str) -> object:

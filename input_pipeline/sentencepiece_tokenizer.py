@@ -85,38 +85,46 @@ def train(texts: Iterable[str], vocab_size: int, algorithm: str, pieces: str) ->
 
     pieces: `words` keeps a piece within a word, or within a run of white space; `phrases` lets pieces span words,
     punctuation and a newline with the indentation after it. On Python source, with 4,096 pieces of BPE, that is
-    4.1 bytes a token instead of 3.2; unigram takes minutes to train so. Errors: DataError if the vocabulary is too
-    small or too large for the text.
+    4.1 bytes a token instead of 3.2; unigram takes minutes to train so. Text that yields fewer than `vocab_size` pieces
+    gives all that it yields. Errors: DataError if the vocabulary is too small for the text.
     """
     for key, value, choices in (("algorithm", algorithm, ALGORITHMS), ("pieces", pieces, PIECES)):
         if value not in choices:
             raise DataError(f"tokenizer.{key} is '{value}'; choose one of: {', '.join(choices)}")
-    content = io.BytesIO()
+    sentences = list(_sentences(texts))
     try:
-        library.SentencePieceTrainer.train(
-            sentence_iterator=_sentences(texts),
-            model_writer=content,
-            model_type=algorithm,
-            vocab_size=vocab_size,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            add_dummy_prefix=False,
-            remove_extra_whitespaces=False,
-            allow_whitespace_only_pieces=True,
-            split_by_whitespace=pieces == "words",
-            split_by_unicode_script=pieces == "words",
-            split_by_number=pieces == "words",
-            unk_id=0,
-            eos_id=1,
-            eos_piece=END,
-            bos_id=-1,
-            pad_id=-1,
-            max_sentence_length=1 << 30,
-            num_threads=4,  # fixed: sums over threads, and so the pieces, depend on it
-            minloglevel=3,
-        )
+        return _trained(sentences, vocab_size, algorithm, pieces)
     except RuntimeError as error:
-        raise _explained(str(error), vocab_size) from None
+        most = re.search(r"too high .*<= (\d+)", str(error))
+        if not most:
+            raise _explained(str(error), vocab_size) from None
+        return _trained(sentences, int(most[1]), algorithm, pieces)
+
+
+def _trained(sentences: Iterable[str], vocab_size: int, algorithm: str, pieces: str) -> bytes:
+    content = io.BytesIO()
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=content,
+        model_type=algorithm,
+        vocab_size=vocab_size,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+        split_by_whitespace=pieces == "words",
+        split_by_unicode_script=pieces == "words",
+        split_by_number=pieces == "words",
+        unk_id=0,
+        eos_id=1,
+        eos_piece=END,
+        bos_id=-1,
+        pad_id=-1,
+        max_sentence_length=1 << 30,
+        num_threads=4,  # fixed: sums over threads, and so the pieces, depend on it
+        minloglevel=3,
+    )
     return content.getvalue()
 
 
@@ -132,11 +140,6 @@ def _explained(message: str, vocab_size: int) -> DataError:
     if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
         return DataError(
             f"{said} is too small to train: bytes and frequent characters alone take {match[1]}; set it to that or more"
-        )
-    if match := re.search(r"too high .*<= (\d+)", message):
-        return DataError(
-            f"{said} is more pieces than the training text yields; set it to {match[1]} or less, give more text, "
-            "or use tokenizer.kind = bytes"
         )
     if "sentences_.empty()" in message:
         return DataError("there is no text in data.train to train the tokenizer on; check the source")

@@ -5,6 +5,7 @@ A source lists its files (to notice a change) and the spans it can be read in (t
 reads a span as documents. `parse` turns the config's "A + B" into sources.
 """
 
+import dataclasses
 import functools
 import glob
 import os
@@ -46,6 +47,11 @@ def parse(text: str, key: str, image: Sequence[int] = ()) -> list["Source"]:
 def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
+        path = os.path.expanduser(spec.partition("?")[0])
+        if os.path.exists(path) or glob.glob(path, recursive=True):
+            raise DataError(
+                f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
+            )
         raise DataError(f"{key} = '{spec}' has an unknown source kind '{kind}'; choose one of: {', '.join(KINDS)}")
     if kind == "images" and not image:
         raise DataError(
@@ -88,6 +94,14 @@ class Source:
         """The documents of one span, in order."""
         raise NotImplementedError
 
+    def dividing(self, holdout: float) -> "Source":
+        """The source as it is read where a share of its documents, `holdout`, is to be held out."""
+        return self
+
+    def shared(self, other: "Source") -> str:
+        """What both this source and `other` read, by name; empty where nothing is known to be read by both."""
+        return self.spec if self.spec == other.spec else ""
+
 
 @dataclass(frozen=True)
 class Files(Source):
@@ -127,18 +141,42 @@ class Files(Source):
     def images(cls, spec: str, path: str, options: dict, image: images.Shape) -> "Files":
         return cls(spec, *_glob(path), functools.partial(images.file_documents, shape=image), False)
 
+    def _found(self) -> list[str]:
+        return sorted(path for path in glob.glob(self.pattern, recursive=True) if os.path.isfile(path))
+
     def _paths(self) -> list[str]:
-        paths = sorted(path for path in glob.glob(self.pattern, recursive=True) if os.path.isfile(path))
+        paths = self._found()
+        if not paths and os.path.isdir(self.pattern):
+            path = self.spec.partition("?")[0]
+            raise DataError(f"'{self.spec}' is a folder; name its files, such as {path.rstrip('/')}/**/*")
         if not paths:
             raise DataError(f"'{self.spec}' matches no file; check the path, for example with ls {self.pattern}")
         return paths
 
     def files(self) -> list[File]:
-        return [File(os.path.relpath(path, self.root), *_size_and_time(path)) for path in self._paths()]
+        return [File(self._name(path), *_size_and_time(path)) for path in self._paths()]
+
+    def _name(self, path: str) -> str:
+        return os.path.relpath(path, self.root)
+
+    def dividing(self, holdout: float) -> "Files":
+        """Whole files are held out where any is; else, of few files, the last share of each."""
+        if self.read is not readers.whole_file or not holdout:
+            return self
+        if any(readers.place(os.fsencode(self._name(path))) < holdout for path in self._found()):
+            return self
+        return dataclasses.replace(self, read=functools.partial(readers.divided_file, holdout=holdout))
+
+    def shared(self, other: Source) -> str:
+        if not isinstance(other, Files):
+            return ""
+        both = set(self._found()) & set(other._found())
+        meet = max(self.start, other.start) < min(end or sys.maxsize for end in (self.end, other.end))
+        return min(both) if both and meet else super().shared(other)
 
     def spans(self, target: int) -> Iterator[Span]:
         for path in self._paths():
-            name, size = os.path.relpath(path, self.root), os.path.getsize(path)
+            name, size = self._name(path), os.path.getsize(path)
             if path.endswith(readers.COMPRESSED) or not self.splits:
                 yield Span(path, name, self.start, self.end, size)
                 continue
@@ -273,6 +311,13 @@ class TensorFlowDataset(Source):
                 yield images.record_document(record, self.field, where, self.image)
             else:
                 yield readers.text_document(record, self.field, where)
+
+
+def _suggested(spec: str, path: str) -> str:
+    """The source that a bare path was probably meant to be."""
+    if os.path.isdir(path):
+        return f"text:{path.rstrip('/')}/**/*"
+    return f"{'jsonl' if '.json' in os.path.basename(path) else 'text'}:{spec}"
 
 
 def _glob(path: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from input_pipeline.sources import Source
 from input_pipeline.tokenizer import Bytes, Tokenizer
 
 KINDS = ("sentencepiece", "bytes", "huggingface")
+TRAINABLE = ("sentencepiece",)  # kinds that are made from data.train where there is no tokenizer.path
 MADE = "made.json"  # what the tokenizer was made from; written last
 FILES = {"sentencepiece": "sentencepiece.model", "huggingface": "tokenizer.json"}
 TRAINED = ("vocab_size", "algorithm", "pieces")  # settings of a tokenizer trained here
@@ -48,7 +49,9 @@ def make_folder(
             if not made.is_file():
                 remove_partial(folder)
                 _make(folder, config, sources, holdout, report)
-                _load(folder, config["kind"])  # a file that is no tokenizer is not kept
+                opened = _load(folder, config["kind"])  # a file that is no tokenizer is not kept
+                if "vocab_size" in settings and opened.vocab_size < settings["vocab_size"]:
+                    report(f"the training text yields {opened.vocab_size} pieces, not {settings['vocab_size']}")
                 write_json(made, settings)
     was = read_json(made)
     for name in {**settings, **was}:
@@ -69,10 +72,30 @@ def _settings(config: Mapping, sources: Sequence[Source], holdout: float) -> dic
         return {"kind": kind}
     if config["path"]:
         return {"kind": kind, "path": config["path"]}
-    if kind == "huggingface":
-        raise DataError("tokenizer.kind = huggingface trains no tokenizer; set tokenizer.path to a tokenizer.json")
+    if kind not in TRAINABLE:
+        raise DataError(
+            f"tokenizer.kind = {kind} trains no tokenizer; set tokenizer.path to a tokenizer.json, or train one with "
+            "tokenizer.kind = sentencepiece"
+        )
     trained = {name: config[name] for name in (*TRAINED, "train_bytes")}
     return {"kind": kind, "path": "", **trained, "data.train": [s.spec for s in sources], "data.holdout": holdout}
+
+
+def check(folder: Path, config: Mapping) -> None:
+    """Raises DataError for a tokenizer that cannot be made; one that `folder` holds needs no file any more."""
+    kind, path = config["kind"], Path(config["path"]).expanduser()
+    _settings(config, (), 0.0)
+    if kind == "bytes" or not config["path"] or path.is_file() or (folder / MADE).is_file():
+        return
+    other = (
+        "leave it empty to train one"
+        if kind in TRAINABLE
+        else "train one: --config.tokenizer.path= --config.tokenizer.kind=sentencepiece"
+    )
+    raise DataError(
+        f"tokenizer.path = '{path}' is no file; correct it, or {other} (docs/data.md, under 'Files that recipes need', "
+        "has commands that fetch the tokenizers of recipes)"
+    )
 
 
 def _make(folder: Path, config: Mapping, sources, holdout: float, report) -> None:
@@ -81,10 +104,7 @@ def _make(folder: Path, config: Mapping, sources, holdout: float, report) -> Non
         return
     with replaced(folder / FILES[kind]) as partial:
         if config["path"]:
-            path = Path(config["path"]).expanduser()
-            if not path.is_file():
-                raise DataError(f"tokenizer.path = '{path}' is no file; correct it, or leave it empty to train one")
-            shutil.copyfile(path, partial)
+            shutil.copyfile(Path(config["path"]).expanduser(), partial)
             return
         report(f"training a tokenizer of {config['vocab_size']} pieces on {' + '.join(s.spec for s in sources)}")
         texts = sample(sources, config["train_bytes"], holdout)

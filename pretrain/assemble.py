@@ -32,8 +32,13 @@ def assemble(config, workdir: str, report, *, training: bool = False) -> Assembl
     if training:
         capacity.check_training(engine, config)
     capacity.check_evaluation(engine, config)
-    corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=report)
-    check_vocabulary(config, corpus.tokenizer)
+    corpus = pipeline.prepare(
+        config.data.to_dict(),
+        config.tokenizer.to_dict(),
+        workdir,
+        report=report,
+        accept=lambda tokenizer: check_vocabulary(config, tokenizer),
+    )
     return Assembly(config, engine, corpus)
 
 

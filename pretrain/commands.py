@@ -16,15 +16,18 @@ def resolve(flags, spec: str, overrides):
     """(config, workdir) of a command that takes both; a work folder alone means the config that it holds."""
     if flags.workdir and not spec and os.path.isfile(os.path.join(flags.workdir, configs.RESOLVED)):
         return configs.with_overrides(configs.saved(flags.workdir), overrides), flags.workdir
-    config = configs.load(spec or DEFAULT_CONFIG, overrides)
+    config = configs.load(spec or DEFAULT_CONFIG, overrides, _say)
     return config, flags.workdir or os.path.join("runs", config.name)
 
 
 def train(flags, spec, overrides):
-    from pretrain.train import train
+    from input_pipeline import requirements
 
     config, workdir = resolve(flags, spec, overrides)
     start()
+    requirements.check(config.data.to_dict(), config.tokenizer.to_dict(), workdir)
+    from pretrain.train import train  # imported late: what is missing is named before its seconds
+
     return train(config, workdir)
 
 

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -97,8 +97,13 @@ def _blaming(path: str, file: Path):
         raise UserError(f"{where} fails with {type(error).__name__}: {reason}; correct the recipe") from error
 
 
-def load(spec: str, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
-    """The config of `path[:variant]` with `overrides`, pairs of dotted key and text."""
+def load(
+    spec: str, overrides: Sequence[tuple[str, str]] = (), report: Callable[[str], None] = lambda message: None
+) -> ConfigDict:
+    """The config of `path[:variant]` with `overrides`, pairs of dotted key and text.
+
+    `report` hears what follows from them.
+    """
     path, colon, variant = spec.partition(":")
     file = _recipe_file(path, colon + variant)
     module = recipe_module(path)
@@ -110,7 +115,22 @@ def load(spec: str, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
             "configs.common.base(), change it and return it"
         )
     check_keys(config, path, "start the recipe from configs.common.base()")
-    return with_overrides(config, overrides)
+    return with_overrides(config, [*_following(config, [key for key, _ in overrides], report), *overrides])
+
+
+def _following(config: ConfigDict, keys: Sequence[str], report: Callable[[str], None]) -> list[tuple[str, str]]:
+    """Overrides that follow from those of `keys`: a recipe's other data belong to its training text, not to another."""
+    if "data.train" not in keys:
+        return []
+    others = {"data.validation": "", "data.test": "", "data.weights": "()"}
+    left_out = {key: empty for key, empty in others.items() if key not in keys and config.data[key.partition(".")[2]]}
+    if left_out:
+        named = " and ".join(f"{key} = {config.data[key.partition('.')[2]]}" for key in left_out)
+        message = f"data.train is not the recipe's, so its {named} are left out"
+        if "data.validation" in left_out:
+            message += f": {config.data.holdout:.0%} of data.train is held out (data.holdout, data.validation)"
+        report(message)
+    return list(left_out.items())
 
 
 def with_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> ConfigDict:

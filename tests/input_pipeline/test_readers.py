@@ -112,11 +112,11 @@ def test_json_lines(write):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"body": "x"}', r"line at byte 14 has no field 'text'; name one of: body"),
-        ('{"text": 3}', r"line at byte 14 holds int at 'text', not text"),
-        ("{text", r"line at byte 14 is not JSON"),
-        ('["text"]', r"line at byte 14 has no field 'text'; name one of: list"),
-        ('{"text": "\\ud800"}', r"line at byte 14 holds text at 'text' that is not UTF-8"),
+        ('{"body": "x"}', r"line 2 has no field 'text'; name one of: body"),
+        ('{"text": 3}', r"line 2 holds int at 'text', not text"),
+        ("{text", r"line 2 is not JSON"),
+        ('["text"]', r"line 2 has no field 'text'; name one of: list"),
+        ('{"text": "\\ud800"}', r"line 2 holds text at 'text' that is not UTF-8"),
         (b'{"text": "\xff"}', r"is not UTF-8 at byte 24"),
     ],
 )

@@ -20,7 +20,9 @@ def corpus(tmp_path_factory):
     for n, text in enumerate(TEXTS):
         (folder / f"{n:02d}.txt").write_text(text, encoding="utf-8")
     config = common.base()
-    config.data.update(train=f"text:{folder}/*.txt", validation=f"text:{folder}/*.txt", length=8)
+    train = folder / "train.text"
+    train.write_text("Text to train on.")
+    config.data.update(train=f"text:{train}", validation=f"text:{folder}/*.txt", length=8)
     config.tokenizer.kind = "bytes"
     return pipeline.prepare(
         config.data.to_dict(), config.tokenizer.to_dict(), str(folder / "run"), report=lambda _: None

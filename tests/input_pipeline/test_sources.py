@@ -1,5 +1,6 @@
 """The source grammar, and the sources that need no other package."""
 
+import gzip
 import os
 import pickle
 
@@ -33,6 +34,8 @@ def test_sources_are_joined_by_plus(write):
         ("stdlib:x", r"incomplete; write stdlib alone"),
         ("stdlib + ", r"names an empty source"),
         ("stdlib + stdlib", r"names a source twice"),
+        (__file__, rf"is a path without the kind of its source; write text:{__file__}"),
+        (os.path.dirname(__file__), rf"write text:{os.path.dirname(__file__)}/\*\*/\*"),
     ],
 )
 def test_a_wrong_source_is_named_with_the_choices(spec, message):
@@ -52,6 +55,47 @@ def test_names_are_relative_to_the_fixed_part_of_the_glob(write):
 def test_no_match_is_an_error(tmp_path):
     with pytest.raises(DataError, match="matches no file; check the path"):
         only(f"text:{tmp_path}/*.txt").files()
+
+
+def test_a_folder_is_not_a_glob(tmp_path):
+    with pytest.raises(DataError, match=rf"is a folder; name its files, such as text:{tmp_path}/\*\*/\*"):
+        only(f"text:{tmp_path}/").files()
+
+
+def test_json_lines_that_are_wrong_are_numbered(write):
+    good, bad = '{"text": "x"}\n\n', {"no json": "is not JSON", '{"body": 1}': "has no field 'text'"}
+    for line, message in bad.items():
+        source = only(f"jsonl:{write('a.jsonl', 3 * good + line)}")
+        with pytest.raises(DataError, match=rf"a\.jsonl, line 7 {message}"):
+            [list(source.documents(span)) for span in source.spans(20)]
+
+
+def documents(source: sources.Source) -> list[tuple[float, str]]:
+    return [(d.place, "".join(d.chunks)) for span in source.spans(1 << 20) for d in source.documents(span)]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+@pytest.mark.parametrize("text", ["".join(f"Zeile {n}\n" for n in range(100)), "ä" * 1000, "two\nlines"])
+def test_of_a_single_file_the_end_is_held_out(write, name, text):
+    data = text.encode()
+    path = write(name, gzip.compress(data) if name.endswith(".gz") else data)
+    (kept, held) = documents(only(f"text:{path}").dividing(0.1))
+    assert (kept[0], held[0]) == (1.0, 0.0) and kept[1] + held[1] == text
+    assert 0 < len(held[1]) <= max(0.1 * len(text), 5)
+    assert kept[1].endswith("\n") or "\n" not in text[-len(text) // 10 :]
+
+
+def test_a_stretch_of_a_file_is_divided_within(write):
+    path = write("a.txt", "0123456789" * 10)
+    kept, held = documents(only(f"text:{path}?bytes=10:30").dividing(0.25))
+    assert (kept[1], held[1]) == ("012345678901234", "56789")
+
+
+def test_files_are_held_out_whole_where_any_is(write):
+    path = [write(f"{n}.txt", f"file {n}\nend") for n in range(100)][0]
+    source = only(f"text:{os.path.dirname(path)}/*.txt")
+    assert source.dividing(0.1) is source and source.dividing(0.0) is source
+    assert only(f"text:{path}?document=line").dividing(0.1).read is readers.line_documents
 
 
 def test_the_standard_library_without_tests_and_foreign_packages():

@@ -361,7 +361,7 @@ def test_no_text_at_all(prepare, write):
 def test_a_holdout_of_nothing(prepare, write):
     path = write("a.txt", "one document")
     with pytest.raises(DataError, match=r"holds out none of the 1 documents of data.train; set data.validation"):
-        prepare(f"text:{path}", holdout=0.01)
+        prepare(f"text:{path}?document=line", holdout=0.01)
 
 
 def test_a_validation_source_of_its_own(prepare, write):

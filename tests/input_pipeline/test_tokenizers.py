@@ -163,11 +163,6 @@ def test_a_foreign_tokenizer_json_that_rewrites_text(tmp_path):
     ("vocab_size", "text", "message"),
     [
         (200, CODE, r"tokenizer.vocab_size = 200 is too small to train: .* take \d+; set it to that or more"),
-        (
-            4096,
-            "a few words",
-            r"tokenizer.vocab_size = 4096 is more pieces than the training text yields; set it to \d+",
-        ),
         (300, "", r"there is no text in data.train to train the tokenizer on"),
     ],
 )
@@ -175,6 +170,19 @@ def test_a_vocabulary_that_cannot_be(vocab_size, text, message):
     for algorithm in sentencepiece_tokenizer.ALGORITHMS:
         with pytest.raises(DataError, match=message):
             sentencepiece_tokenizer.train([text], vocab_size, algorithm, "words")
+
+
+@pytest.mark.parametrize("algorithm", sentencepiece_tokenizer.ALGORITHMS)
+def test_little_text_yields_fewer_pieces(algorithm, tmp_path):
+    (tmp_path / "m").write_bytes(sentencepiece_tokenizer.train(["a few words"], 4096, algorithm, "words"))
+    tokenizer = sentencepiece_tokenizer.load(tmp_path / "m")
+    assert 258 < tokenizer.vocab_size < 300 and tokenizer.decode(tokenizer.encode("a few words é")) == "a few words é"
+
+
+def test_a_smaller_vocabulary_than_asked_for_is_said(prepare, write):
+    said = []
+    corpus = prepare(f"text:{write('a.txt', 'a few words' * 40)}", tokenizer={"kind": "sentencepiece"}, said=said)
+    assert f"the training text yields {corpus.tokenizer.vocab_size} pieces, not 4096" in said
 
 
 def test_unknown_choices_of_training():
@@ -189,6 +197,10 @@ def test_unknown_choices_of_training():
     [
         ({"kind": "words"}, "tokenizer.kind is 'words'; choose one of: sentencepiece, bytes, huggingface"),
         ({"kind": "huggingface"}, "trains no tokenizer; set tokenizer.path"),
+        (
+            {"kind": "huggingface", "path": "/no/such.json"},
+            r"'/no/such.json' is no file; correct it, or train one: .*kind=sentencepiece",
+        ),
         ({"kind": "sentencepiece", "path": "/no/such.model"}, "tokenizer.path = '/no/such.model' is no file"),
     ],
 )

@@ -1,0 +1,88 @@
+"""What can be known to be wrong with a config's data before a single document is read."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from input_pipeline import images, sources, tokenizer_folder
+from input_pipeline.errors import DataError
+from input_pipeline.features import LAYOUTS
+from input_pipeline.order import mixing_weights
+from input_pipeline.sources import Source
+from input_pipeline.store import MANIFEST
+
+SPLITS = ("train", "validation", "test")
+RECIPES = "; docs/data.md, under 'Files that recipes need', has the command that makes it"
+
+
+def check(data: Mapping, tokenizer: Mapping, workdir: str) -> dict[str, list[Source]]:
+    """The sources of each split that `data` names, as they are read: train, validation, test.
+
+    `data` and `tokenizer` are the sections of that name in configs/common.py. Errors: DataError for settings that
+    cannot be, files that are not there, and text that is both trained on and scored. What `workdir` holds already
+    needs no source any more.
+    """
+    if data["layout"] not in LAYOUTS:
+        raise DataError(f"data.layout is '{data['layout']}'; choose one of: {', '.join(LAYOUTS)}")
+    images.check(data, tokenizer)
+    named = {name: sources.parse(data[name], f"data.{name}", data["image"]) for name in SPLITS if data[name]}
+    if "train" not in named:
+        raise DataError("data.train is empty; name a source, for example stdlib or text:/books/*.txt")
+    _check_mixing(data, len(named["train"]))
+    share = holdout(data)
+    named["train"] = [source.dividing(share) for source in named["train"]]
+    tokenizer_folder.check(Path(workdir) / "tokenizer", tokenizer)
+    for name, found in named.items():
+        for source in found:
+            folder = store_folder(source, share if name == "train" else 0.0, data, workdir)
+            if not (folder / MANIFEST).is_file():
+                _check_there(source, name)
+    _check_apart(named)
+    return named
+
+
+def holdout(data: Mapping) -> float:
+    """The share of data.train that is held out."""
+    return 0.0 if data["validation"] else data["holdout"]
+
+
+def store_folder(source: Source, share: float, data: Mapping, workdir: str) -> Path:
+    """Where a source's token store lies; its name is readable, and other for other splits or shapes of a source."""
+    name = re.sub(r"[^\w.]+", "-", source.spec).strip("-.")[:40]
+    whole = " ".join(map(str, (source.spec, share, *data["image"])))
+    return store_root(data, workdir) / f"{name}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"
+
+
+def store_root(data: Mapping, workdir: str) -> Path:
+    """The folder of all token stores."""
+    return Path(data["store"] or Path(workdir) / "data")
+
+
+def _check_mixing(data: Mapping, count: int) -> None:
+    mixing = data["weights"], data["temperature"], data["cap"]
+    if data["layout"] != "stream":
+        mixing_weights([1] * count, *mixing)
+    elif len(mixing[0]) or mixing[1:] != (1, 0):
+        raise DataError("data.layout = stream does not mix; unset data.weights, data.temperature and data.cap")
+
+
+def _check_there(source: Source, name: str) -> None:
+    try:
+        source.files()
+    except DataError as error:
+        of_recipe = re.match(r"text:data/|tfds:\w", source.spec)
+        raise DataError(f"data.{name}: {error}{RECIPES if of_recipe else ''}") from None
+
+
+def _check_apart(named: Mapping[str, Sequence[Source]]) -> None:
+    """Raises DataError where what is trained on is scored too."""
+    for name in set(named) - {"train"}:
+        for scored in named[name]:
+            for source in named["train"]:
+                if both := source.shared(scored):
+                    remedy = ", or leave it empty to hold out a share of data.train" if name == "validation" else ""
+                    raise DataError(
+                        f"data.{name} = '{scored.spec}' and data.train = '{source.spec}' both read {both}, so that "
+                        f"text is scored that was trained on; name other text{remedy}"
+                    )

@@ -1,0 +1,89 @@
+"""What is wrong with a config's data is said before anything is tokenised."""
+
+import pytest
+
+from configs import common
+from input_pipeline import pipeline, requirements
+from input_pipeline.errors import DataError
+
+
+@pytest.fixture
+def refused(tmp_path, write):
+    """`refused(message, train=...)`: `prepare` stops with this and has written nothing."""
+    path = write("train.txt", "Text.\n" * 100)
+
+    def refused(message, tokenizer=None, **data):
+        config = common.base()
+        config.data.update({"train": f"text:{path}", "length": 8, **data})
+        config.tokenizer.update({"kind": "bytes", **(tokenizer or {})})
+        with pytest.raises(DataError, match=message):
+            pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), str(tmp_path / "run"), report=print)
+        assert not (tmp_path / "run").exists()
+
+    return refused
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_files_of_every_split_are_looked_for_first(refused, split):
+    refused(rf"data\.{split}: 'text:/nowhere/x' matches no file; check the path", **{split: "text:/nowhere/x"})
+
+
+def test_files_of_recipes_have_a_command(refused):
+    refused(r"matches no file; .*; docs/data\.md, under 'Files that recipes need'", train="text:data/nowhere/train")
+
+
+def test_mixing_is_checked_first(refused, write):
+    refused("data.weights has 2 numbers for 1 sources", weights=(1.0, 2.0))
+    refused("data.layout = stream does not mix", layout="stream", temperature=2.0)
+
+
+def test_a_tokenizer_file_is_looked_for_first(refused):
+    settings = {"kind": "huggingface", "path": "tokenizers/none.json"}
+    refused(r"'tokenizers/none\.json' is no file; .*'Files that recipes need'", tokenizer=settings)
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused_before_text_is_tokenised(prepare, tmp_path, write):
+    def accept(tokenizer):
+        raise DataError(f"{tokenizer.vocab_size} are too many")
+
+    config = common.base()
+    config.data.train, config.tokenizer.kind = f"text:{write('a.txt', 'text' * 100)}", "bytes"
+    with pytest.raises(DataError, match="257 are too many"):
+        pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), str(tmp_path / "run"), accept=accept)
+    assert not (tmp_path / "run/data").exists()
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_text_is_not_scored_that_was_trained_on(refused, write, split):
+    path = write("train.txt", "Text.\n" * 100)
+    for spec in (f"text:{path}", f"text:{path}?document=line", f"text:{path[:-4]}*", f"text:{path}?bytes=5:50"):
+        refused(rf"data\.{split} = .* and data\.train = .* both read {path}", **{split: spec})
+    refused("both read stdlib", train="stdlib", **{split: "stdlib"})
+
+
+def test_stretches_of_a_file_that_do_not_meet_may_be_splits(prepare, write):
+    path = write("train.txt", "Text.\n" * 100)
+    corpus = prepare(f"text:{path}?bytes=:300", validation=f"text:{path}?bytes=300:450", test=f"text:{path}?bytes=450:")
+    assert [row["bytes"] for row in corpus.summary()] == [300, 150, 150]
+
+
+def test_what_is_tokenised_needs_no_source_any_more(prepare, write, tmp_path):
+    path = tmp_path / "text" / "train.txt"
+    source = f"text:{write('train.txt', 'Text. ' * 100)}"
+    assert prepare(source).summary()[0]["bytes"] == 600
+    path.unlink()
+    assert prepare(source).summary()[0]["bytes"] == 600
+
+
+def test_one_small_file_is_enough(prepare, write):
+    corpus = prepare(f"text:{write('book.txt', 'A line of a book.' * 40)}", holdout=0.05)
+    train, validation = corpus.summary()
+    assert train["bytes"] + validation["bytes"] == 17 * 40 and validation["bytes"] == 34
+    assert corpus.raw_bytes("validation") == b"A line of a book." * 2
+
+
+def test_checking_reads_no_document(write, monkeypatch):
+    data = common.base().data.to_dict() | {"train": f"text:{write('a.txt', 'text')}", "holdout": 0.0}
+    monkeypatch.setattr("input_pipeline.readers.opened", None)
+    named = requirements.check(data, common.base().tokenizer.to_dict(), "/nowhere")
+    assert [source.spec for source in named["train"]] == [data["train"]]
