@@ -247,22 +247,26 @@ class TensorFlowDataset(Source):
     @functools.cached_property
     def _builder(self):
         import tensorflow_datasets as tfds
+        import tensorflow_datasets.image_classification
+        import tensorflow_datasets.text  # TFDS registers the sets of these folders only once they are imported
 
         try:
             if self.name.startswith(("/", ".", "~")):
                 builder = tfds.builder_from_directory(Path(self.name).expanduser())
             else:
                 builder = tfds.builder(self.name, data_dir=self.data_dir, try_gcs=False)
-        except tfds.core.DatasetNotFoundError:
+        except (tfds.core.DatasetNotFoundError, ValueError):  # the latter of a set's config
             raise DataError(f"'{self.spec}': TFDS knows no set '{self.name}'; name one, or give its folder") from None
         except tfds.core.dataset_info.DatasetInfoFileError:
             raise DataError(
                 f"'{self.spec}': the folder {self.name} has no dataset_info.json; give one that has"
             ) from None
         if not builder.info.splits:
+            folder = re.match(r"tensorflow_datasets\.(text|image_classification)(?=\.)", type(builder).__module__)
+            imported = f" --imports={folder[0]}" if folder else ""
             raise DataError(
-                f"'{self.spec}' is not prepared in {builder.data_path}; run tfds build {self.name} "
-                "--file_format=array_record"
+                f"'{self.spec}' is not prepared in {builder.data_path}; run tfds build {self.name}{imported} "
+                "--file_format=array_record, where TensorFlow is installed"
             )
         if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
             raise DataError(

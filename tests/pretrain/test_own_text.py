@@ -1,0 +1,72 @@
+"""A user's own text in place of a recipe's: it alone is trained on, and a share of it is held out."""
+
+import gzip
+import json
+
+import pytest
+
+from pretrain import config as configs
+from pretrain.main import main
+
+OWN = [("data.train", "text:/books/*.txt")]
+
+
+def test_what_belongs_to_the_recipes_text_is_left_out():
+    said = []
+    config = configs.load("configs/transformer_xl.py:wt103", OWN, said.append)
+    assert (config.data.train, config.data.validation, config.data.test) == ("text:/books/*.txt", "", "")
+    assert said == [
+        "data.train is not the recipe's, so its data.validation = text:data/wikitext-103/wiki.valid.tokens and "
+        "data.test = text:data/wikitext-103/wiki.test.tokens are left out: 5% of data.train is held out "
+        "(data.holdout, data.validation)"
+    ]
+    assert configs.load("configs/gpt3.py:small", OWN).data.weights == ()
+
+
+def test_what_is_given_stays():
+    said = []
+    given = [*OWN, ("data.validation", "text:/other.txt"), ("data.weights", "(1.0,)")]
+    for overrides in (given, list(reversed(given))):
+        config = configs.load("configs/gpt3.py:small", overrides, said.append)
+        assert (config.data.validation, config.data.weights) == ("text:/other.txt", (1.0,))
+    configs.load("configs/quickstart.py", OWN, said.append)
+    assert configs.load("configs/gpt2.py").data.validation
+    assert said == []
+
+
+@pytest.fixture
+def books(tmp_path):
+    """Two short books, compressed."""
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for n in range(2):
+        text = "".join(f"Line {line} of book {n}, in which {line * n} sheep are counted.\n" for line in range(100))
+        (folder / f"{n}.txt.gz").write_bytes(gzip.compress(text.encode()))
+    return folder
+
+
+def test_two_short_books_are_enough(books, tmp_path, capsys, monkeypatch):
+    """README's command, with a smaller network and fewer updates."""
+    monkeypatch.setenv("LONGHAUL_CACHE", "")
+    workdir = f"--workdir={tmp_path / 'mine'}"
+    small = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.ff": 16, "train.steps": 2}
+    small |= {"schedule.warmup": 1, "log.tensorboard": "false"}
+    keys = [f"--config.{key}={value}" for key, value in small.items()]
+    own = f"--config.data.train=text:{books}/*.txt.gz"
+    assert main(["train", "--config=configs/quickstart.py", workdir, own, *keys]) == 0
+    said = capsys.readouterr()
+    assert f"tokenising text:{books}" in said.err and "stdlib" not in said.err + said.out
+    assert main(["evaluate", workdir, "--format=json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["tokens"] > 10 and row["bits_per_byte"] > 0
+
+
+def test_a_recipe_names_the_file_that_it_needs_at_once(books, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("LONGHAUL_CACHE", "")
+    own = f"--config.data.train=text:{books}/*.txt.gz"
+    assert main(["train", "--config=configs/gpt2.py:small", f"--workdir={tmp_path / 'mine'}", own]) == 2
+    *_, message = capsys.readouterr().err.strip().splitlines()
+    assert message.startswith(
+        "pretrain: tokenizer.path = 'tokenizers/gpt2.json' is no file; correct it, or train one: "
+    )
+    assert not (tmp_path / "mine").exists()
