@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline import build, loader, packing, requirements, tokenizer_folder
+from input_pipeline import build, loader, packing, requirements, sources, tokenizer_folder
 from input_pipeline.errors import DataError
 from input_pipeline.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
 from input_pipeline.features import LAYOUTS
@@ -65,6 +65,32 @@ def prepare(
     return Corpus(data, opened, splits, requirements.store_root(data, workdir), report)
 
 
+def prepare_given(
+    given: str,
+    root: str,
+    data: Mapping,
+    tokenizer: Mapping,
+    workdir: str,
+    *,
+    report: Callable[[str], None],
+    accept: Callable[[Tokenizer], None],
+) -> "Corpus":
+    """As `prepare`, of the sources `given` alone, in one split of that name, with the tokenizer that `workdir` holds.
+
+    They are tokenised into the folder `root`; the run's own text is not asked for.
+    """
+    data = {**data, "store": root, "weights": ()}
+    found = sources.parse(given, "--data", data["image"])
+    opened = open_tokenizer(workdir)
+    accept(opened)
+    parts = []
+    for source in found:
+        place = requirements.store_folder(source, 0.0, data, workdir)
+        store = build.open_or_build(source, opened, Path(workdir) / "tokenizer", place, 0.0, report)
+        parts.append(Part(source, KEPT, 0.0, Stream(store.shards(KEPT))))
+    return Corpus(data, opened, {given: parts}, Path(root), report)
+
+
 def open_tokenizer(workdir: str) -> Tokenizer:
     """The tokenizer of a work folder that `prepare` or `train` made."""
     folder = Path(workdir) / "tokenizer"
@@ -92,7 +118,7 @@ class Corpus:
         for name, stream in self._streams.items():
             if not stream.tokens:
                 raise DataError(_empty(name, data, self._streams))
-        if data["layout"] != "stream":
+        if data["layout"] != "stream" and "train" in splits:
             self._rows = [self._training_rows(part) for part in splits["train"]]
             sizes = [part.stream.tokens for part in splits["train"]]
             self._weights = mixing_weights(sizes, data["weights"], data["temperature"], data["cap"])
@@ -195,8 +221,10 @@ class Corpus:
     def stream(self, split: str) -> Stream:
         """The ids of a split, as one circular array."""
         if split not in self._streams:
-            more = f", or set data.{split}" if split in ("validation", "test") else ""
-            raise DataError(f"there is no split '{split}'; choose one of: {', '.join(self._streams)}{more}")
+            raise DataError(
+                f"the run has no split '{split}'; choose one of: {', '.join(self._streams)}, or score any text with "
+                "evaluate --data=SOURCE"
+            )
         return self._streams[split]
 
 

@@ -23,8 +23,8 @@ class Assembly:
         return self.engine.recipe
 
 
-def assemble(config, workdir: str, report, *, training: bool = False) -> Assembly:
-    """Builds a run's parts, the cheap checks first; `report` is told what takes long."""
+def assemble(config, workdir: str, report, *, training: bool = False, prepare=pipeline.prepare) -> Assembly:
+    """Builds a run's parts, the cheap checks first; `report` is told what takes long, `prepare` makes the data."""
     _check_sizes(config)
     engine = make_engine(make_recipe(config), config, report=report)
     engine.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
@@ -32,7 +32,7 @@ def assemble(config, workdir: str, report, *, training: bool = False) -> Assembl
     if training:
         capacity.check_training(engine, config)
     capacity.check_evaluation(engine, config)
-    corpus = pipeline.prepare(
+    corpus = prepare(
         config.data.to_dict(),
         config.tokenizer.to_dict(),
         workdir,

@@ -1,12 +1,15 @@
 """`pretrain evaluate`: a checkpoint's scores, from its work folder alone."""
 
+import functools
 import gzip
 import json
 import math
 import sys
+import tempfile
 
 import jax
 
+from input_pipeline import pipeline
 from pretrain.assemble import assemble
 from pretrain.checkpoint import Checkpoints
 from pretrain.errors import UserError
@@ -32,18 +35,24 @@ def evaluate(config, workdir: str, flags) -> None:
         raise UserError(
             f"--stride={flags.stride} is longer than the window's {length} tokens; set at most that (0 means that)"
         )
+    if flags.data and flags["split"].present:
+        raise UserError("--data and --split both say what is scored; leave one out")
     config.evaluate.update(length=length, batch_size=flags.batch_size or config.evaluate.batch_size)
-    run = assemble(config, workdir, lambda message: print(message, file=sys.stderr, flush=True))
-    params = run.engine.restored_params(checkpoints, step, config.seed)
-    result = score(run, params, flags.split, stride=flags.stride, batches=flags.batches)
-    if flags.gzip:
-        text = run.corpus.raw_bytes(flags.split)
-        result[f"gzip_{bits_name(config)}"] = 8 * len(gzip.compress(text, 9)) / len(text)
+    with tempfile.TemporaryDirectory(prefix="longhaul-") as folder:  # of text that is not the run's
+        prepare, split = pipeline.prepare, flags.split
+        if flags.data:
+            prepare, split = functools.partial(pipeline.prepare_given, flags.data, folder), flags.data
+        run = assemble(config, workdir, lambda message: print(message, file=sys.stderr, flush=True), prepare=prepare)
+        params = run.engine.restored_params(checkpoints, step, config.seed)
+        result = score(run, params, split, stride=flags.stride, batches=flags.batches)
+        if flags.gzip:
+            text = run.corpus.raw_bytes(split)
+            result[f"gzip_{bits_name(config)}"] = 8 * len(gzip.compress(text, 9)) / len(text)
     if jax.process_index() == 0:
-        report(result, step, bits_name(config), flags)
+        report(result, step, split, bits_name(config), flags)
 
 
-def report(result: dict, step: int, bits: str, flags) -> None:
+def report(result: dict, step: int, split: str, bits: str, flags) -> None:
     names = ["loss", "perplexity", bits, "tokens", "tokens_per_second"]
     if flags.gzip:
         names.insert(3, f"gzip_{bits}")
@@ -51,8 +60,8 @@ def report(result: dict, step: int, bits: str, flags) -> None:
         # The literature's figure for sub-word models: exp(total nll / number of original words).
         result["word_perplexity"] = math.exp(min(result["nll"] / result["words"], 700))
         names += ["word_perplexity", "words"]
-    row = {"step": step, "split": flags.split} | {name: result[name] for name in names}
+    row = {"step": step, "split": split} | {name: result[name] for name in names}
     if flags.format == "json":
         print(json.dumps(row))
     else:
-        show(f"checkpoint {step} on {flags.split}", ("measure", "value"), [[n, row[n]] for n in names])
+        show(f"checkpoint {step} on {split}", ("measure", "value"), [[n, row[n]] for n in names])

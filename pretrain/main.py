@@ -113,9 +113,9 @@ def commands() -> dict[str, Command]:
 
     evaluate = Command("evaluate", "Restores a checkpoint and scores it on a split.", section="evaluate")
     evaluate.text("workdir", None, WORKDIR).text("step", "latest", "checkpoint: a step, latest or best")
-    evaluate.text("split", "validation", "validation, test or train").integer(
-        "stride", non_negative(0), "tokens a window moves on; 0: config"
-    )
+    evaluate.text("split", "validation", "validation, test or train")
+    evaluate.text("data", "", "score this source instead, such as text:/books/*.txt, with the run's tokenizer")
+    evaluate.integer("stride", non_negative(0), "tokens a window moves on; 0: config")
     evaluate.integer("length", non_negative(0), "window length in tokens; 0 means data.length").integer(
         "batch_size", non_negative(0), "rows; 0: config"
     )

@@ -105,8 +105,10 @@ def test_a_split_shorter_than_a_row(corpus):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split": "tset"}, r"there is no split 'tset'; choose one of: train, validation"),
-        ({"split": "test"}, r"there is no split 'test'; choose one of: train, validation, or set data\.test"),
+        (
+            {"split": "test"},
+            r"the run has no split 'test'; choose one of: train, validation, or score .* --data=SOURCE",
+        ),
         ({"stride": 17}, r"evaluate\.stride is 17; it must be from 1 to the row's length, 16"),
         ({"stride": 4, "layout": "packed"}, r"needs layout concat, not packed; set it to 0"),
         ({"layout": "ragged"}, r"layout is 'ragged'; choose one of: concat, packed, stream, document"),

@@ -1,11 +1,16 @@
 """Restoring a work folder for evaluation and generation, through the commands themselves."""
 
+import gzip
 import io
 import json
+import os
+import shutil
 import sys
 
 import pytest
 
+from input_pipeline import pipeline
+from pretrain import config as configs
 from pretrain.main import main
 
 
@@ -31,6 +36,31 @@ def test_evaluate_prints_its_scores(pretrain, whole):
     assert row["word_perplexity"] > row["perplexity"]
     assert 0.5 < row["gzip_bits_per_byte"] < 8
     assert row["tokens_per_second"] is None or row["tokens_per_second"] > 0
+
+
+def test_any_text_is_scored_and_leaves_nothing_in_the_work_folder(pretrain, whole, text, tmp_path):
+    held = tmp_path / "held.txt.gz"
+    config = configs.saved(str(whole))
+    corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), str(whole), report=print)
+    held.write_bytes(gzip.compress(corpus.raw_bytes("validation")))
+    before = sorted(path for path in whole.rglob("*"))
+    options = ("--word_level", "--gzip", "--length=32", "--stride=16")
+    (split,) = pretrain("evaluate", f"--workdir={whole}", *options)
+    (given,) = pretrain("evaluate", f"--workdir={whole}", f"--data=text:{held}", *options)
+    assert sorted(path for path in whole.rglob("*")) == before
+    assert given["split"] == f"text:{held}"
+    documents = corpus.summary()[1]["documents"]
+    assert given["tokens"] == split["tokens"] - documents + 1  # one separator before each document
+    assert given["loss"] == pytest.approx(split["loss"], rel=0.02)
+    assert given["gzip_bits_per_byte"] == split["gzip_bits_per_byte"]
+
+
+def test_a_run_whose_text_is_gone_scores_any_text(pretrain, whole, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(whole, moved)
+    shutil.rmtree(moved / "data")
+    (row,) = pretrain("evaluate", f"--workdir={moved}", f"--data=text:{__file__}")
+    assert row["tokens"] == 1 + os.path.getsize(__file__)
 
 
 def test_any_number_of_devices_restores_the_same(pretrain, run_pretrain, whole):

@@ -155,7 +155,7 @@ def test_completions_that_cannot_be(refused, trained, whole, folder, tmp_path):
     for keep in (1, 0.95, -0.1):
         assert f"--keep={keep:.2g}"[:8] in refused(*generate, picture, f"--keep={keep}")
     assert "which is no folder; make it first" in refused(*generate, f"--complete={tmp_path}/no/x.png")
-    assert "there is no split 'tset'" in refused(*generate, picture, "--images=tset")
+    assert "the run has no split 'tset'" in refused(*generate, picture, "--images=tset")
     images.write_png(tmp_path / "grey.png", np.zeros((8, 8, 1), np.uint8))
     assert "an image of the wrong size" in refused(*generate, picture, f"--images=images:{tmp_path}/grey.png")
     assert "--word_level counts words" in refused("evaluate", f"--workdir={trained}", "--word_level")

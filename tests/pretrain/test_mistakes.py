@@ -109,7 +109,10 @@ def test_restoring_what_is_not_there(run, whole, tmp_path):
     assert "longer than the model's 64 positions" in run("evaluate", f"--workdir={whole}", "--length=100")
     assert "longer than the window's 64" in run("evaluate", f"--workdir={whole}", "--stride=65")
     assert "needs the whole split" in run("evaluate", f"--workdir={whole}", "--batches=1", "--word_level")
-    assert "split" in run("evaluate", f"--workdir={whole}", "--split=holdout")
+    assert "--data=SOURCE" in run("evaluate", f"--workdir={whole}", "--split=test")
+    assert "leave one out" in run("evaluate", f"--workdir={whole}", "--split=train", "--data=stdlib")
+    assert "matches no file" in run("evaluate", f"--workdir={whole}", "--data=text:/nowhere")
+    assert "--data = 'stdlb' has an unknown source kind" in run("evaluate", f"--workdir={whole}", "--data=stdlb")
 
 
 def test_prompts_that_do_not_fit(run, whole):
