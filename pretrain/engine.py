@@ -26,21 +26,21 @@ class JitEngine:
         self.mesh = self.layout.mesh
         self._rules = [(name, axes or None) for name, axes in self.layout.rules.items()]
         self._step = jax.jit(partial(train_step, recipe), donate_argnums=0)
-        self._evaluate = jax.jit(partial(evaluate_step, recipe))
+        lanes = self._memory_shardings(recipe.evaluated, self.layout.batch_shards())  # as for any number of lanes
+        self._evaluate = jax.jit(partial(evaluate_step, recipe), out_shardings=(self.layout.sharding(), lanes))
 
     def shapes(self, seed: int, batch_size: int) -> TrainState:
         """Shape, type and sharding of every leaf of the train state; nothing is allocated."""
         shapes = jax.eval_shape(partial(init_state, self.recipe, batch_size=batch_size, seed=seed))
         boxed = jax.eval_shape(partial(init_params, self.recipe.model, length=1), jax.random.key(0))
         parameters = self.layout.parameters(boxed)
-        memory = jax.tree.map(lambda m: self.layout.sharding(_memory_spec(self.layout, m)), shapes.memory)
         everywhere = self.layout.sharding()
         shardings = TrainState(
             step=everywhere,
             params=parameters,
             opt_state=self.layout.optimizer(shapes.opt_state, parameters, shapes.params),
             rng=everywhere,
-            memory=memory,
+            memory=_memory_shardings(self.layout, shapes.memory),
             bad_in_row=everywhere,
             bad_total=everywhere,
         )
@@ -48,10 +48,8 @@ class JitEngine:
 
     def init(self, seed: int, batch_size: int) -> TrainState:
         """A fresh state, each device making its own part."""
-        shardings = jax.tree.map(lambda s: s.sharding, self.shapes(seed, batch_size))
-        make = _compiled_init(self.recipe, batch_size, out_shardings=shardings)
         with self.scope():
-            return make(seed)
+            return _initial(self.recipe, self.shapes(seed, batch_size), seed, batch_size)
 
     def rows(self, size: int) -> np.ndarray:
         return self.layout.rows(size)
@@ -79,7 +77,8 @@ class JitEngine:
     def lower_evaluation(self, features: Mapping) -> jax.stages.Lowered:
         """The same of `evaluate`."""
         size = _rows_of(features)
-        params, memory = self.shapes(0, size).params, jax.eval_shape(lambda: self.init_memory(size))
+        shapes = jax.eval_shape(partial(init_memory, self.recipe.evaluated, size))
+        params, memory = self.shapes(0, size).params, _with_shardings(shapes, _memory_shardings(self.layout, shapes))
         with self.scope():
             return self._evaluate.lower(params, self._batch_shapes(features), memory)
 
@@ -97,7 +96,18 @@ class JitEngine:
 
     def init_memory(self, batch_size: int):
         """Empty recurrent memory for evaluating `batch_size` lanes, {} for models without."""
-        return init_memory(self.recipe.evaluated, batch_size)
+        return self._memory(self.recipe.evaluated, batch_size)
+
+    def forget(self, state: TrainState, batch_size: int) -> TrainState:
+        """The state with empty memory, for `batch_size` lanes that go on with other text."""
+        return state.replace(memory=self._memory(self.recipe.model, batch_size))
+
+    def _memory(self, model, batch_size: int):
+        make = partial(init_memory, model, batch_size)
+        return jax.jit(make, out_shardings=self._memory_shardings(model, batch_size))()
+
+    def _memory_shardings(self, model, batch_size: int):
+        return _memory_shardings(self.layout, jax.eval_shape(partial(init_memory, model, batch_size)))
 
     def restored_params(self, checkpoints, step: int, seed: int):
         """The parameters of a checkpoint, ready for `evaluate`."""
@@ -137,15 +147,15 @@ class PmapEngine:
             return jax.lax.psum(sums, "data"), memory
 
         self._evaluate = jax.pmap(evaluate, **options)
+        self._place = jax.pmap(lambda tree: tree, **options)
 
     def shapes(self, seed: int, batch_size: int) -> TrainState:
         shapes = jax.eval_shape(partial(init_state, self.recipe, batch_size=batch_size, seed=seed))
         shardings = jax.tree.map(lambda _: self.layout.sharding(), shapes)
-        memory = jax.tree.map(lambda m: self.layout.sharding(_memory_spec(self.layout, m)), shapes.memory)
-        return _with_shardings(shapes, shardings.replace(memory=memory))
+        return _with_shardings(shapes, shardings.replace(memory=_memory_shardings(self.layout, shapes.memory)))
 
     def init(self, seed: int, batch_size: int) -> TrainState:
-        return self.restored(_compiled_init(self.recipe, batch_size)(seed))
+        return self.restored(_initial(self.recipe, self.shapes(seed, batch_size), seed, batch_size))
 
     def rows(self, size: int) -> np.ndarray:
         return self.layout.rows(size)
@@ -165,40 +175,65 @@ class PmapEngine:
         return jax.tree.map(_first, sums), memory
 
     def init_memory(self, batch_size: int):
-        return jax.tree.map(self._lanes, init_memory(self.recipe.evaluated, batch_size))
+        return self._memory(self.recipe.evaluated, batch_size)
+
+    def forget(self, state: TrainState, batch_size: int) -> TrainState:
+        return state.replace(memory=self._memory(self.recipe.model, batch_size))
+
+    def _memory(self, model, batch_size: int):
+        memory = init_memory(model, batch_size // self.layout.batch_shards())
+        return self._place(jax.tree.map(self._copies, memory)) if memory else memory
 
     def restored_params(self, checkpoints, step: int, seed: int):
         params = checkpoints.restore_params(step, self.shapes(seed, self.layout.batch_shards()).params)
-        return jax.tree.map(self._copies, params)
+        return self._place(jax.tree.map(self._copies, params))
 
     def saved(self, state: TrainState) -> TrainState:
-        whole = jax.tree.map(lambda leaf: self._global(np.asarray(_first(leaf)), ()), state.replace(memory={}))
-        lanes = jax.tree.map(lambda m: self._global(_join_lanes(np.asarray(m)), (None, "data")), state.memory)
-        return whole.replace(memory=lanes)
-
-    def _global(self, array, spec):
-        sharding = self.layout.sharding(PartitionSpec(*spec))
-        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+        whole = jax.tree.map(self._whole, state.replace(memory={}))
+        return whole.replace(memory=jax.tree.map(self._join_lanes, state.memory))
 
     def restored(self, state: TrainState) -> TrainState:
         whole = jax.tree.map(self._copies, state.replace(memory={}))
-        return whole.replace(memory=jax.tree.map(self._lanes, state.memory))
+        return self._place(whole.replace(memory=jax.tree.map(self._lanes, state.memory)))
 
     def _copies(self, leaf):
         """A copy for each device of this process: [devices, ...]."""
         return np.broadcast_to(np.asarray(leaf), (len(self.local), *leaf.shape))
 
+    def _whole(self, copies):
+        """The inverse of `_copies`: a global array, of which every device holds all."""
+        array = np.asarray(_first(copies))
+        return jax.make_array_from_callback(array.shape, self.layout.sharding(), lambda index: array[index])
+
     def _lanes(self, memory):
-        """[L, B, ...] to [devices, L, B / devices, ...]."""
-        memory = np.asarray(memory)
-        return np.moveaxis(memory.reshape(len(memory), len(self.local), -1, *memory.shape[2:]), 1, 0)
+        """This process's share of a global array [L, B, ...]: [devices, L, B / all devices, ...]."""
+        shards = sorted(memory.addressable_shards, key=lambda shard: shard.index[1].start or 0)
+        return np.stack([np.asarray(shard.data) for shard in shards])
+
+    def _join_lanes(self, memory):
+        """The inverse of `_lanes`."""
+        shards = sorted(memory.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        local = np.concatenate([np.asarray(shard.data)[0] for shard in shards], axis=1)
+        layers, _, *rest = local.shape
+        size = memory.shape[0] * memory.shape[2]
+        position = {row: i for i, row in enumerate(self.rows(size))}
+
+        def part(index):
+            lanes = range(*index[1].indices(size))
+            first = position[lanes[0]]
+            return local[:, first : first + len(lanes)]
+
+        return jax.make_array_from_callback(
+            (layers, size, *rest), self.layout.sharding(PartitionSpec(None, "data")), part
+        )
 
 
-def _compiled_init(recipe: Recipe, batch_size: int, **options):
-    """The initial state as a compiled function of the seed. It runs once, so on CPUs it is not worth optimising."""
+def _initial(recipe: Recipe, shapes: TrainState, seed: int, batch_size: int) -> TrainState:
+    """The initial state, laid out as `shapes` says. Making it runs once, so on CPUs it is not worth optimising."""
     level = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     make = partial(init_state, recipe, batch_size=batch_size)
-    return jax.jit(make, static_argnums=0, compiler_options=level, **options)
+    shardings = jax.tree.map(lambda s: s.sharding, shapes)
+    return jax.jit(make, static_argnums=0, compiler_options=level, out_shardings=shardings)(seed)
 
 
 def _rows_of(features: Mapping) -> int:
@@ -210,15 +245,13 @@ def _first(leaf):
     return leaf.addressable_shards[0].data[0]
 
 
-def _join_lanes(memory):
-    """[devices, L, B / devices, ...] to [L, B, ...]."""
-    memory = np.moveaxis(memory, 0, 1)
-    return memory.reshape(len(memory), -1, *memory.shape[3:])
-
-
-def _memory_spec(layout, leaf):
+def _memory_shardings(layout, memory):
     """Memory is [L, B, ...]: split by lane, as the batch is."""
-    return layout.spec("memory", ("layers", "batch", *(None,) * (leaf.ndim - 2)), leaf.shape)
+
+    def one(leaf):
+        return layout.sharding(layout.spec("memory", ("layers", "batch", *(None,) * (leaf.ndim - 2)), leaf.shape))
+
+    return jax.tree.map(one, memory)
 
 
 def _with_shardings(shapes, shardings):

@@ -71,6 +71,23 @@ def init_memory(model, batch_size: int):
     return model.init_memory(batch_size) if hasattr(model, "init_memory") else {}
 
 
+def _finite_memory(model, memory):
+    """`memory` with nothing in the lanes where it is not finite: they start afresh, as they would in a new epoch.
+
+    Each leaf is [L, B, ...]. So what a lane remembers is always the text right before its next row, or nothing.
+    """
+    leaves = jax.tree.leaves(memory)
+    if not leaves:
+        return memory
+    lanes = leaves[0].shape[1]
+    finite = jnp.stack([jnp.isfinite(leaf).all(axis=(0, *range(2, leaf.ndim))) for leaf in leaves]).all(0)
+
+    def keep(leaf, empty):
+        return jnp.where(finite.reshape(1, lanes, *(1,) * (leaf.ndim - 2)), leaf, empty)
+
+    return jax.tree.map(keep, memory, init_memory(model, lanes))
+
+
 def forward(recipe: Recipe, params, batch: Mapping, memory, *, rng=None):
     """Hidden states [B, T, D] of a batch, and the next memory. `rng` given means training: dropout is on.
 
@@ -155,17 +172,18 @@ def _join(array, axis: int):
 def train_step(recipe: Recipe, state: TrainState, batch: Mapping, axis_name: str | None = None):
     """One update: (new state, metrics). `axis_name` is pmap's axis, over which sums are then added up.
 
-    An update whose loss or gradient is not finite changes nothing but the counters.
-    Metrics: `nll` and `tokens` are sums; `grad_norm` is before clipping.
+    An update whose loss or gradient is not finite changes nothing but the counters and the memory, which goes on with
+    the text all the same. Metrics: `nll`, `tokens` (scored, by weight) and `read` (all but padding) are sums;
+    `grad_norm` is before clipping; `learning_rate` scales the update, or would have if it had been good.
     """
     batch = _scorable(recipe.model, batch)
     rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
     if axis_name:
         rng = jax.random.fold_in(rng, jax.lax.axis_index(axis_name))
     gradient, nll, memory = summed_gradients(recipe, state.params, batch, state.memory, rng)
-    tokens = jnp.sum(batch["weights"])
+    tokens, read = jnp.sum(batch["weights"]), jnp.sum(batch["segments"] != 0)
     if axis_name:
-        gradient, nll, tokens = jax.lax.psum((gradient, nll, tokens), axis_name)
+        gradient, nll, tokens, read = jax.lax.psum((gradient, nll, tokens, read), axis_name)
     scale = 1 / jnp.maximum(tokens, 1)
     gradient = jax.tree.map(lambda g: g * scale, gradient)
     grad_norm = optax.tree.norm(gradient)
@@ -178,8 +196,9 @@ def train_step(recipe: Recipe, state: TrainState, batch: Mapping, axis_name: str
     metrics = {
         "nll": nll,
         "tokens": tokens,
+        "read": read,
         "grad_norm": grad_norm,
-        "learning_rate": recipe.rate(state.step),
+        "learning_rate": recipe.rate(state.step - state.bad_total),  # the optimiser counts the updates that it made
         "bad_in_row": (state.bad_in_row + 1) * bad,
         "bad_total": state.bad_total + bad,
     }
@@ -188,7 +207,7 @@ def train_step(recipe: Recipe, state: TrainState, batch: Mapping, axis_name: str
         params=keep(params, state.params),
         opt_state=keep(opt_state, state.opt_state),
         rng=state.rng,
-        memory=keep(memory, state.memory),
+        memory=_finite_memory(recipe.model, memory),
         bad_in_row=metrics["bad_in_row"],
         bad_total=metrics["bad_total"],
     )

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import time
 from collections import deque
 
 import jax
@@ -10,12 +9,12 @@ import jax
 from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoint import Checkpoints
-from pretrain.devices import peak_flops
 from pretrain.errors import UserError
 from pretrain.evaluation import bits_name, score
-from pretrain.flops import flops_per_token
 from pretrain.metrics import MetricWriter
+from pretrain.profile import Profile
 from pretrain.progress import Ledger, Progress
+from pretrain.rates import Rates
 
 PREEMPTED = 75  # exit code: interrupted, everything saved, start the same command again
 
@@ -47,7 +46,9 @@ class Loop:
         self.writer = self.open_writer(workdir)
         quiet = jax.process_index() != 0
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, open_null() if quiet else None)
-        self.rates = Rates(self.config)
+        self.rates = Rates(self.config, ledger)
+        self.profile = Profile(self.config.log.profile, checkpoints.folder.parent / "profile", self.progress.note)
+        self.compiled = False
         self.validated = {}
         self.rewinds, self.farthest = 0, 0  # rewinds since the run last got beyond its farthest update
 
@@ -72,23 +73,17 @@ class Loop:
         return self.engine.restored(state), data["step"], data["position"]
 
     def run(self) -> int:
-        config, ledger = self.config, self.ledger
+        config = self.config
         feed = Feed(self.assembly, self.position)
-        pending = None  # the last update's metrics, read once the next one is on its way
+        pending = None  # the last update's step, position and metrics, read once the next one is on its way
         try:
-            while self.step < config.train.steps:
-                with ledger.spend("data"):
-                    batch = next(feed)
-                self.trace()
-                with ledger.spend("compile" if pending is None else "step"):
-                    self.state, metrics = self.engine.step(self.state, batch)
-                    if pending is None:
-                        jax.block_until_ready(metrics)
-                self.step, self.position = self.step + 1, self.position + 1
-                with ledger.spend("step"):
-                    bad = pending and self.record(*pending)
-                pending = (self.step, self.position, metrics)
-                if bad and config.train.on_bad_step == "rewind":
+            while self.step < config.train.steps or pending:
+                previous, pending = pending, None
+                if self.step < config.train.steps:
+                    pending = self.update(feed)
+                with self.ledger.spend("step"):
+                    bad = self.record(*previous) if previous else None
+                if bad is not None and config.train.on_bad_step == "rewind":
                     feed, pending = self.rewind(feed, bad), None
                     continue
                 if self.due(config.evaluate.every):
@@ -96,19 +91,39 @@ class Loop:
                 if self.due(config.checkpoint.every):
                     self.save()
                 if self.interrupt.reached(self.step):
-                    self.record(*pending)
+                    bad = self.record(*pending) if pending else None
+                    if bad is not None and config.train.on_bad_step == "rewind":
+                        feed = self.rewind(feed, bad)
                     self.save(wait=True)
                     self.progress.note(
                         f"interrupted: saved checkpoint {self.step}; start the same command again to go on"
                     )
                     return PREEMPTED
-            if pending:
-                self.record(*pending)
             return self.finish()
         finally:
             feed.close()
+            self.profile.close()
             self.writer.close()
             self.progress.close()
+
+    def update(self, feed: "Feed"):
+        """Sends the next update on its way: (step, position in the data behind it, its metrics)."""
+        with self.ledger.spend("data"):
+            batch = next(feed)
+        self.profile.before(self.step + 1)
+        with self.ledger.spend("step" if self.compiled else "compile"):
+            self.state, metrics = self.engine.step(self.state, batch)
+            if not self.compiled:
+                jax.block_until_ready(metrics)
+        self.compiled = True
+        self.step, self.position = self.step + 1, self.position + 1
+        self.profile.after(self.step, metrics)
+        return self.step, self.position, metrics
+
+    def settle(self) -> None:
+        """Waits for the update on its way, so that its seconds are charged to it and not to what comes next."""
+        with self.ledger.spend("step"):
+            jax.block_until_ready(self.state)
 
     def due(self, every: int) -> bool:
         """Whether something done every so many updates is due; the last update is left to `finish`."""
@@ -117,7 +132,7 @@ class Loop:
     def record(self, step: int, position: int, metrics) -> int | None:
         """Reads an update's metrics, logs them, and returns its position in the data if it was bad."""
         values = {name: float(value) for name, value in metrics.items()}
-        self.rates.count(values["tokens"])
+        self.rates.count(values["read"])
         bad = int(values["bad_in_row"])
         if bad:
             self.progress.note(
@@ -135,7 +150,7 @@ class Loop:
             }
             self.writer.write("train", step, row)
             self.checkpoints.check()
-            self.progress.update(step, row | self.rates.read(self.ledger))
+            self.progress.update(step, row | self.rates.read())
         return position - 1 if bad else None
 
     def stop_bad(self, position: int, count: int):
@@ -154,14 +169,17 @@ class Loop:
         if self.rewinds >= self.config.train.max_bad_steps:
             self.stop_bad(bad_position, self.rewinds)
         self.checkpoints.wait()
-        self.state, self.step, _ = self.restore(self.progress.note)
-        self.position = bad_position + 1
+        self.state, self.step, position = self.restore(self.progress.note)
+        self.position, self.validated = bad_position + 1, {}
+        if position != self.position:  # what the lanes remember is not what comes before their next rows
+            self.state = self.engine.forget(self.state, self.config.train.batch_size)
         self.writer.close()
         self.writer = self.open_writer(self.checkpoints.folder.parent)
         self.progress.note(f"rewound to update {self.step}; the data goes on at position {self.position}")
         return Feed(self.assembly, self.position)
 
     def evaluate(self) -> None:
+        self.settle()
         with self.ledger.spend("evaluate"):
             result = score(self.assembly, self.state.params, "validation", batches=self.config.evaluate.batches)
         self.validated = {"step": self.step, "loss": result["loss"]}
@@ -175,6 +193,7 @@ class Loop:
         self.progress.note(f"step {self.step}: {scores}")
 
     def save(self, wait: bool = False) -> None:
+        self.settle()
         with self.ledger.spend("save"):
             if self.step not in self.checkpoints.steps():
                 metrics = {"loss": self.validated["loss"]} if self.validated.get("step") == self.step else None
@@ -194,20 +213,6 @@ class Loop:
         )
         self.progress.note(f"done: {self.step} updates in {total:.1f} s: {spent}")
         return 0
-
-    def trace(self) -> None:
-        """Starts and stops the profiler around the updates that config.log.profile names."""
-        if not self.config.log.profile:
-            return
-        first, last = self.config.log.profile
-        if self.step + 1 == first:
-            jax.profiler.start_trace(f"{self.checkpoints.folder.parent}/profile")
-        elif self.step == last:
-            jax.block_until_ready(self.state)
-            jax.profiler.stop_trace()
-            self.progress.note(
-                f"trace of updates {first} to {last} written to {self.checkpoints.folder.parent}/profile"
-            )
 
 
 class Feed:
@@ -235,27 +240,6 @@ class Feed:
 
     def close(self) -> None:
         self.host.close()
-
-
-class Rates:
-    """Tokens per second, MFU and the share of time spent waiting for data, between two readings."""
-
-    def __init__(self, config):
-        self.flops = flops_per_token(config)
-        self.peak = peak_flops(jax.devices()[0].device_kind, config.log.peak_flops)
-        self.tokens, self.since, self.waited = 0.0, time.perf_counter(), 0.0
-
-    def count(self, tokens: float) -> None:
-        self.tokens += tokens
-
-    def read(self, ledger: Ledger) -> dict[str, float]:
-        now, waited = time.perf_counter(), ledger.seconds()["data"]
-        elapsed = now - self.since
-        rates = {"tokens_per_second": self.tokens / elapsed, "data_wait": (waited - self.waited) / elapsed}
-        if self.peak:
-            rates["mfu"] = rates["tokens_per_second"] * self.flops["full"] / (self.peak * jax.device_count())
-        self.tokens, self.since, self.waited = 0.0, now, waited
-        return rates
 
 
 class Interrupt:

@@ -1,7 +1,9 @@
 """Fixtures of the tests that start real runs."""
 
 import shutil
+import signal
 
+import jax
 import pytest
 from runs import ROOT, train
 
@@ -37,3 +39,13 @@ def copy(whole, tmp_path):
         return workdir
 
     return make
+
+
+@pytest.fixture
+def signals():
+    """For runs in the tests' own process: the loop takes over SIGTERM and SIGINT; the next test gets them back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    jax.clear_caches()

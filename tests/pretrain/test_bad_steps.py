@@ -3,7 +3,6 @@
 import csv
 import json
 
-import jax
 import numpy as np
 import pytest
 from runs import SMALL
@@ -17,7 +16,7 @@ POISONED = 9
 
 
 @pytest.fixture
-def run(text, tmp_path, monkeypatch):
+def run(text, tmp_path, monkeypatch, signals):
     """Trains in this process on data whose batch at position 9 cannot be learned from."""
     whole = pipeline.Corpus.batches
 
@@ -70,15 +69,3 @@ def test_rewinding_does_not_go_on_for_ever(run):
     options = {"optimizer__name": "sgd", "optimizer__clip": 0, "schedule__peak": 1e38, "train__on_bad_step": "rewind"}
     with pytest.raises(UserError, match="3 updates in a row"):
         run(**options, train__max_bad_steps=3)
-
-
-@pytest.fixture(autouse=True)
-def signals():
-    """The loop takes over SIGTERM and SIGINT; the next test gets them back."""
-    import signal
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    jax.clear_caches()

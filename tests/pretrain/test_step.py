@@ -141,3 +141,34 @@ def test_a_bad_update_changes_nothing_but_the_counters():
     state, metrics = engine.step(state, engine.put(ragged_batch(), BATCH))
     assert (int(state.bad_total), int(metrics["bad_in_row"])) == (1, 0)
     assert jnp.isfinite(metrics["nll"])
+
+
+@pytest.mark.parametrize("backend", ["jit", "pmap"])
+def test_the_rate_that_is_logged_is_the_one_that_is_applied(backend):
+    """Of plain gradient descent: an update is the gradient times it. A skipped update does not move the schedule."""
+    config = small_config(
+        **GRADIENT | {"schedule__warmup": 8, "schedule__peak": 8e-3}, train__backend=backend, mesh__data=2
+    )
+    engine = make_engine(make_recipe(config), config, jax.devices()[:2])
+    state, rates = engine.init(0, BATCH), []
+    for update in range(4):
+        before = jax.tree.map(np.asarray, engine.saved(state).params)
+        batch = ragged_batch()
+        if update == 1:
+            batch["weights"] += np.inf
+        state, metrics = engine.step(state, engine.put(batch, BATCH))
+        moved = jax.tree.map(lambda a, b: np.asarray(a) - b, engine.saved(state).params, before)
+        size = np.sqrt(sum(np.square(leaf, dtype=np.float64).sum() for leaf in jax.tree.leaves(moved)))
+        rates.append(float(metrics["learning_rate"]))
+        assert size == pytest.approx(0 if update == 1 else rates[-1] * float(metrics["grad_norm"]), rel=1e-3)
+    assert rates == pytest.approx([1e-3, 2e-3, 2e-3, 3e-3])
+
+
+def test_tokens_read_are_those_that_are_not_padding():
+    """Whether or not a loss scores them."""
+    config = small_config()
+    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    batch = ragged_batch()
+    batch["weights"] = batch["weights"] * (np.arange(LENGTH) % 2)
+    _, metrics = engine.step(engine.init(0, BATCH), engine.put(batch, BATCH))
+    assert int(metrics["read"]) == (batch["segments"] != 0).sum() > float(metrics["tokens"]) == batch["weights"].sum()

@@ -1,0 +1,45 @@
+"""How fast training goes."""
+
+import jax
+
+from pretrain.devices import peak_flops
+from pretrain.flops import flops_per_token
+from pretrain.progress import Ledger
+
+
+class Rates:
+    """Tokens per second, MFU and the share of time spent waiting for data, between two readings.
+
+    Training alone is measured: the seconds that `ledger` charges to `step` and `data`, and not those of compiling,
+    evaluating and saving. The first update compiles, so neither it nor the time until it is done counts. Tokens are
+    those that the model reads, padding left out, whether or not a loss scores them.
+    """
+
+    def __init__(self, config, ledger: Ledger):
+        self._flops = flops_per_token(config)["full"]
+        self._peak = peak_flops(jax.devices()[0].device_kind, config.log.peak_flops)
+        self._ledger = ledger
+        self._since: dict[str, float] | None = None  # seconds by category at the last reading
+        self._tokens = 0.0
+
+    def count(self, tokens: float) -> None:
+        """An update is done that has read so many tokens, over all processes."""
+        if self._since is None:
+            self._since = self._ledger.seconds()
+        else:
+            self._tokens += tokens
+
+    def read(self) -> dict[str, float]:
+        """`tokens_per_second`, `data_wait` and, where the device's peak is known, `mfu`, since the last reading.
+
+        Empty where no update has been counted since.
+        """
+        if not self._tokens:
+            return {}
+        now = self._ledger.seconds()
+        step, data = (now[category] - self._since[category] for category in ("step", "data"))
+        rates = {"tokens_per_second": self._tokens / (step + data), "data_wait": data / (step + data)}
+        if self._peak:
+            rates["mfu"] = rates["tokens_per_second"] * self._flops / (self._peak * jax.device_count())
+        self._since, self._tokens = now, 0.0
+        return rates
