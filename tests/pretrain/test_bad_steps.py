@@ -12,25 +12,26 @@ from pretrain import config as configs
 from pretrain.errors import UserError
 from pretrain.train import train
 
-POISONED = 9
+POISONED = 9  # the position in the data of the batch that cannot be learned from, unless a test says otherwise
 
 
 @pytest.fixture
 def run(text, tmp_path, monkeypatch, signals):
-    """Trains in this process on data whose batch at position 9 cannot be learned from."""
-    whole = pipeline.Corpus.batches
+    """Trains in this process on data of which one batch cannot be learned from."""
+    whole, poisoned = pipeline.Corpus.batches, [POISONED]
 
     def batches(self, *, start, **options):
         for n, batch in enumerate(whole(self, start=start, **options), start):
-            poison = np.float32(np.inf if n == POISONED else 1.0)
+            poison = np.float32(np.inf if n in poisoned else 1.0)
             yield batch | {"weights": batch["weights"] * poison}
 
     monkeypatch.setattr(pipeline.Corpus, "batches", batches)
 
-    def run(**changes):
-        keys = SMALL | {"data.train": f"text:{text}/*.py", "mesh.data": "8"}
-        keys |= {k.replace("__", "."): str(v) for k, v in changes.items()}
-        config = configs.load("configs/quickstart.py:tiny", list(keys.items()))
+    def run(poison=POISONED, **changes):
+        poisoned[:] = [poison]
+        keys = SMALL | {"data.train": f"text:{text}/*.py", "mesh.data": 8}
+        keys |= {k.replace("__", "."): v for k, v in changes.items()}
+        config = configs.load("configs/quickstart.py:tiny", [(key, str(value)) for key, value in keys.items()])
         assert train(config, str(tmp_path)) == 0
         with open(tmp_path / "metrics" / "train.csv") as file:
             return tmp_path, list(csv.DictReader(file))
@@ -69,3 +70,21 @@ def test_rewinding_does_not_go_on_for_ever(run):
     options = {"optimizer__name": "sgd", "optimizer__clip": 0, "schedule__peak": 1e38, "train__on_bad_step": "rewind"}
     with pytest.raises(UserError, match="3 updates in a row"):
         run(**options, train__max_bad_steps=3)
+
+
+@pytest.mark.parametrize("position", [0, 23])
+def test_rewinding_goes_past_the_first_batch_and_the_last(run, capsys, position):
+    """Update 1 goes back to the beginning, update 24 to checkpoint 20; both end with all updates made, and good."""
+    workdir, rows = run(poison=position, train__on_bad_step="rewind")
+    back = position // 4 * 4
+    assert f"rewound to update {back}; the data goes on at position {position + 1}" in capsys.readouterr().err
+    assert [int(row["step"]) for row in rows] == list(range(1, 25))
+    assert [float(row["bad_total"]) for row in rows] == [0] * 24
+    assert data_position(workdir, 24) == 24 + position + 1 - back
+
+
+def test_a_skipped_update_does_not_move_the_schedule(run):
+    _, rows = run()
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates[POISONED] == rates[POISONED + 1]  # would have been applied, and then is
+    assert rates[POISONED - 1] > rates[POISONED + 1] > rates[POISONED + 2]
