@@ -15,7 +15,9 @@ BERT's cased vocabulary: put bert-base-cased's tokenizer.json at tokenizers/bert
 Cost: 50 epochs, about 6 billion tokens, took 15 hours on 8 V100. Of the 64 rows of an update each of 8 parts holds 8;
 clipping acts on their sum (the tutorial's code clips at every part).
 
-Expect a validation perplexity of about 29 per word (`evaluate`, word level): the sub-word loss times sub-words a word.
+Expect a validation perplexity of about 29 per word: the loss of the whole text over WikiText's count of it, words and
+line ends. Lines are documents here, and blank ones are none, so score the file whole, in which they count:
+`evaluate --word_level --data=text:data/wikitext-103/wiki.valid.tokens`.
 """
 
 from configs import common

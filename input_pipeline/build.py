@@ -228,6 +228,14 @@ def _writer(job: Job, split: str, tokenizer: Tokenizer) -> Iterator["_Writer"]:
         writer.flush(last=True)
 
 
+def word_count(text: str) -> int:
+    """Words of a text and ends of its lines, the last one's too, as WikiText is counted (Merity et al. 2016).
+
+    Words are what white space separates. Each line, a blank one too, ends with one token more, the literature's <eos>.
+    """
+    return len(text.split()) + text.count("\n") + (not text.endswith("\n"))
+
+
 class _Writer:
     """Gathers documents and writes them a million tokens at a time."""
 
@@ -240,12 +248,13 @@ class _Writer:
 
     def add(self, begins: bool, text: str | bytes, size: int, ids: np.ndarray) -> None:
         """Adds the next chunk of a document: its text, bytes and ids."""
-        words = len(text.split()) if isinstance(text, str) else 0  # an image has none
+        words = word_count(text) if isinstance(text, str) else 0  # an image has none
         if begins:
             self._ids.append(self._end)
             self._sizes.append((1 + len(ids), size, words))
         else:
-            words -= not (self._before[-1:].isspace() or text[:1].isspace())
+            words -= not (self._before[-1:].isspace() or text[:1].isspace())  # one word, which was counted twice
+            words -= self._before[-1:] != "\n"  # and where that chunk ended, no line does
             tokens_before, size_before, words_before = self._sizes[-1]
             self._sizes[-1] = (tokens_before + len(ids), size_before + size, words_before + words)
         self._before = text

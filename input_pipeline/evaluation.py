@@ -96,8 +96,8 @@ class Evaluation:
     """The batches of a pass over a split, and the totals to divide by.
 
     `whole` counts a pass over all rows. tokens: targets scored. bytes: UTF-8 bytes of their text, or bytes of images;
-    None where only a part of the split is scored and the tokenizer cannot tell. words: whitespace-separated words of
-    the text; None where only a part is scored.
+    None where only a part of the split is scored and the tokenizer cannot tell. words: whitespace-separated words and
+    line ends of the text, as `build.word_count` has them; None where only a part is scored.
     """
 
     def __init__(self, scored: Rowwise | Lanewise, whole: Counts, tokenizer: Tokenizer, *, limit: int, prefetch: int):

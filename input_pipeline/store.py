@@ -6,7 +6,7 @@ the source gives, per split, a file of ids (`end doc end doc ...`) and a file of
 
     store.json                 what it was made from; parts, in order
     00000.kept.tokens          uint16, or uint32 for vocabularies beyond 65,536; little-endian
-    00000.kept.documents       int64 [documents, 3]: tokens with the end token before them, bytes, words
+    00000.kept.documents       int64 [documents, 3]: tokens with the end token before them, bytes, words and line ends
     00000.held.tokens ...
 
 `Stream` reads one split, of one store or of several in a row, as if it were a single array.
@@ -26,13 +26,16 @@ import numpy as np
 from input_pipeline.errors import DataError
 from input_pipeline.files import read_json
 
-FORMAT = 1
+FORMAT = 2
 SPLITS = KEPT, HELD = "kept", "held"
 MANIFEST = "store.json"
 
 
 class Counts(NamedTuple):
-    """How much a split holds. `tokens` counts targets: every token of text and one end token a document."""
+    """How much a split holds.
+
+    `tokens` counts targets: every token of text and one end token a document. `words` counts the ends of lines too.
+    """
 
     documents: int
     tokens: int

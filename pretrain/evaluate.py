@@ -57,7 +57,7 @@ def report(result: dict, step: int, split: str, bits: str, flags) -> None:
     if flags.gzip:
         names.insert(3, f"gzip_{bits}")
     if flags.word_level:
-        # The literature's figure for sub-word models: exp(total nll / number of original words).
+        # The literature's figure for sub-word models: exp(total nll / number of original words and line ends).
         result["word_perplexity"] = math.exp(min(result["nll"] / result["words"], 700))
         names += ["word_perplexity", "words"]
     row = {"step": step, "split": split} | {name: result[name] for name in names}

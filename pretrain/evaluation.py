@@ -21,7 +21,7 @@ def score(
     Every token of the split is scored once. With `stride` below `length`, windows overlap and a token is
     scored with at least length - stride tokens before it, where the split has them; 0 means disjoint
     windows. `batches` cuts the split short; 0 means all. Zeros elsewhere mean the config's value.
-    `words` is the split's number of whitespace-separated words, where all of it was scored. The bits are
+    `words` is the split's number of whitespace-separated words and line ends, where all of it was scored. The bits are
     `bits_per_byte` of text, None where the tokenizer rewrites text, so that part of a split has no known number of
     bytes; and `bits_per_dim` of images, a dimension being one colour of one pixel, which is a byte too.
     """

@@ -121,7 +121,7 @@ def commands() -> dict[str, Command]:
     )
     evaluate.integer("batches", non_negative(0), "evaluate on the first so many batches; 0: the whole split")
     evaluate.switch("gzip", False, "also print what gzip -9 makes of the same bytes, in bits per byte")
-    evaluate.switch("word_level", False, "also print perplexity per whitespace-separated word").choice(*FORMAT)
+    evaluate.switch("word_level", False, "also print perplexity per word and line end, as of WikiText").choice(*FORMAT)
 
     generate = Command("generate", "Continues prompts, or completes images, with a trained model.")
     generate.text("workdir", None, WORKDIR).text("step", "latest", "checkpoint: a step, latest or best")

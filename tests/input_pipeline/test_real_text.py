@@ -42,3 +42,9 @@ def test_real_text_comes_through_unchanged(prepare, train, validation):
         assert sizes == [3_738_959, 207_720]
     if "c4" in train:
         assert sizes == [2_026_105, 2_173_681]
+
+
+@pytest.mark.parametrize(("split", "tokens"), [("valid", 217_646), ("test", 245_569)])
+def test_words_of_wikitext_are_counted_as_in_the_literature(prepare, split, tokens):
+    corpus = prepare(f"text:{FOLDER}/lm/wikitext-2/wiki.{split}.tokens.gz")
+    assert corpus.summary()[0]["words"] == tokens

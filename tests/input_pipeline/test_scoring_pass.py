@@ -62,7 +62,7 @@ def test_totals_of_a_whole_split(corpus, layout, batch_size):
     assert sorted(targets.tolist()) == sorted(STREAM[1:])
     assert scored.tokens == len(targets)
     assert scored.bytes == len("".join(TEXTS).encode()) == corpus.tokenizer.byte_lengths[targets].sum()
-    assert scored.words == sum(len(text.split()) for text in TEXTS)
+    assert scored.words == sum(len(text.split()) + 1 for text in TEXTS)  # each is a line
     for batch in batches:  # padding is nothing
         assert not batch["tokens"][batch["segments"] == 0].any()
         assert not batch["weights"][batch["segments"] == 0].any()

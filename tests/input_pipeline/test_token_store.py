@@ -47,8 +47,26 @@ def test_documents_come_out_as_they_went_in(prepare, write):
     assert corpus.raw_bytes("train") == "".join(texts).encode()
     (summary,) = corpus.summary()
     size = len("".join(texts).encode())
-    assert (summary["documents"], summary["bytes"], summary["words"]) == (3, size, 4)
+    assert (summary["documents"], summary["bytes"], summary["words"]) == (3, size, 4 + 4)  # line ends: 1, 1 and 2
     assert summary["tokens"] == size + 3  # an end token a document
+
+
+ARTICLE = " \n = Robert Boulter = \n \n Robert Boulter is an English <unk> , film and theatre actor . \n \n"
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 3, 7, 20])
+def test_words_and_line_ends_are_counted_as_in_wikitext(prepare, write, monkeypatch, chunk):
+    """4 words of the heading, 12 of the paragraph and 5 line ends: with `<eos>` a line, as models of words predict."""
+    monkeypatch.setattr(readers.chunks, "__defaults__", (chunk,))
+    tokens = [token for line in ARTICLE.splitlines() for token in (*line.split(), "<eos>")]
+    for text, words in ((ARTICLE, len(tokens)), (ARTICLE.rstrip(), len(tokens) - 1), ("one\n", 2), ("a b", 3)):
+        corpus = prepare(f"text:{write(f'{len(text)}.txt', text)}", length=1)
+        assert corpus.summary()[0]["words"] == words
+
+
+def test_each_line_that_is_a_document_ends(prepare, write):
+    corpus = prepare(f"text:{write('a.txt', ARTICLE)}?document=line")
+    assert corpus.summary()[0]["words"] == 16 + 2
 
 
 def test_a_store_read_in_many_parts_is_the_same(prepare, words, monkeypatch, tmp_path):
@@ -101,7 +119,7 @@ def test_a_document_is_encoded_in_chunks_of_bounded_size(prepare, write, monkeyp
     text = "word " * 200 + "x" * 120 + " end\n" * 3
     corpus = prepare(f"text:{write('a.txt', text)}")
     assert split_texts(corpus, "train") == [text.encode()]
-    assert corpus.summary()[0]["words"] == len(text.split())
+    assert corpus.summary()[0]["words"] == len(text.split()) + text.count("\n")
 
 
 def test_large_vocabularies_take_four_bytes():
@@ -180,7 +198,7 @@ def test_a_store_of_another_format(prepare, words, tmp_path):
     prepare(source)
     (manifest,) = (tmp_path / "run/data").glob("*/store.json")
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 0}))
-    with pytest.raises(DataError, match=r"is of format 0, this version reads 1; delete it"):
+    with pytest.raises(DataError, match=r"is of format 0, this version reads 2; delete it"):
         prepare(source)
 
 
