@@ -80,7 +80,8 @@ class Decoder(nn.Module):
                 self.param(f"positions_{axis}", rows, (size, self.width), self.param_dtype)
                 for axis, size in enumerate(self.position_axes)
             ]
-        self.stack = Stack(tuple(map(self._block, self.attention)), self.layers, self.scan, self.remat)
+        # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
+        self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
         self.stacked = self.param("layers", self._init_stack)
         if self.placement == "pre":
             self.final_norm = self._norm()
@@ -177,7 +178,9 @@ class Decoder(nn.Module):
 
     def _init_stack(self, rng):
         x = jnp.zeros((1, 1, self.width), self.dtype)
-        return self.stack.init(rng, x, mask=Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32), train=False)
+        return self._stack("reference").init(
+            rng, x, mask=Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32), train=False
+        )
 
     def _norm(self, **name):
         return Norm(self.norm, self.norm_epsilon, self.dtype, self.param_dtype, **name)
@@ -191,8 +194,13 @@ class Decoder(nn.Module):
         std = self._std(inputs)
         return residual_std(std, self.layers) if self.scale_residual_init else std
 
-    def _block(self, pattern: str) -> Block:
-        """The block of a layer whose attention follows `pattern`."""
+    def _stack(self, path: str) -> Stack:
+        """All layers, their attention computed by `path`."""
+        blocks = tuple(self._block(pattern, path) for pattern in self.attention)
+        return Stack(blocks, self.layers, self.scan, self.remat)
+
+    def _block(self, pattern: str, path: str) -> Block:
+        """The block of a layer whose attention follows `pattern`, computed by `path`."""
         shared = {"width": self.width, "std": self._std(self.width), "parent": None}
         shared |= {"dtype": self.dtype, "param_dtype": self.param_dtype}
         attention = SelfAttention(
@@ -204,7 +212,7 @@ class Decoder(nn.Module):
             rotary=self.positions == "rotary",
             bias=self.attention_bias,
             dropout=self.dropout_attention,
-            attention_path=self.attention_path,
+            attention_path=path,
             out_std=self._residual_std(self.heads * self._head_size),
             **shared,
         )

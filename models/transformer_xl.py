@@ -165,7 +165,8 @@ class TransformerXL(nn.Module):
                 self.param(name, normal(self.init_std, *names), shape, self.param_dtype)
                 for name in ("content_bias", "position_bias")
             )
-        self.stack = Stack((self._block(),), self.layers, self.scan, self.remat)
+        # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
+        self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
         self.stacked = self.param("layers", self._init_stack)
 
     def __call__(
@@ -267,15 +268,19 @@ class TransformerXL(nn.Module):
         x = jnp.zeros((1, 1, self.width), self.dtype)
         biases = (jnp.zeros((self.heads, self._head_size)),) * 2 if self.shared_biases else (None, None)
         positions = Distances(distance_table(1, 1, self.width), *biases)
-        return self.stack.init(rng, x, mask=Mask(causal=True), positions=positions, train=False)
+        return self._stack("reference").init(rng, x, mask=Mask(causal=True), positions=positions, train=False)
 
-    def _block(self) -> Block:
+    def _stack(self, path: str) -> Stack:
+        """All layers, their attention computed by `path`."""
+        return Stack((self._block(path),), self.layers, self.scan, self.remat)
+
+    def _block(self, path: str) -> Block:
         shared = {"width": self.width, "std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
         attention = RelativeSelfAttention(
             heads=self.heads,
             head_size=self._head_size,
             dropout=self.dropout_attention,
-            attention_path=self.attention_path,
+            attention_path=path,
             parent=None,
             **shared,
         )

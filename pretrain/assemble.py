@@ -6,7 +6,7 @@ from input_pipeline import pipeline
 from pretrain import capacity
 from pretrain.engine import make_engine
 from pretrain.errors import UserError
-from pretrain.recipe import make_recipe
+from pretrain.recipe import check_attention, make_recipe
 from pretrain.step import Recipe
 
 
@@ -27,6 +27,7 @@ def assemble(config, workdir: str, report, *, training: bool = False, prepare=pi
     """Builds a run's parts, the cheap checks first; `report` is told what takes long, `prepare` makes the data."""
     _check_sizes(config)
     engine = make_engine(make_recipe(config), config, report=report)
+    check_attention(engine.recipe, config)
     engine.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
     engine.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
     if training:

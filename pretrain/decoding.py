@@ -44,8 +44,11 @@ def generate(
     model's own, at temperature 1. `on_token(prompt's index, id)` hears of each token as it is chosen, of a beam
     search's at its end. Uncached decoding recomputes everything for each token; it is the reference.
 
+    Attention takes the path that serves: one that is named for training's rows may refuse prompts and caches.
+
     Raises UserError for options that cannot be, and for a prompt that leaves no room in the context.
     """
+    model = model.clone(attention_path="auto")
     _check(model, prompts, max_tokens, temperature, beams)
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
     begin = _begin_cached if cached else _begin_recomputing

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import jax
 from flax import linen as nn
 
-import models
-from pretrain import flops, optimizers
+from pretrain import flops
 from pretrain.mesh import AXES, Layout, path_name, smallest_mesh
 from pretrain.progress import amount
+from pretrain.recipe import check_attention, make_recipe
 from pretrain.step import init_memory, init_params
 from pretrain.tables import show
 
@@ -26,8 +26,9 @@ def describe(config) -> dict:
     that the mesh needs (with an axis of -1: or a multiple) and the parameters' bytes on each. Activations come on top.
     FLOPs follow the definition of `pretrain.flops`. Raises ModelError or UserError for a config that cannot be.
     """
-    model = models.build(config.architecture, config.model.to_dict())
-    optimizer = optimizers.build(config.optimizer, config.schedule, config.train.steps)
+    recipe = make_recipe(config)
+    check_attention(recipe, config)
+    model, optimizer = recipe.model, recipe.optimizer
     boxed = jax.eval_shape(lambda rng: init_params(model, rng, 1), jax.random.key(0))
     params = nn.unbox(boxed)
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]

@@ -1,11 +1,16 @@
 """From a config to what a train step is made of."""
 
+import dataclasses
+from functools import partial
+
 import jax
+import jax.numpy as jnp
+from flax import linen as nn
 
 import models
 from pretrain import optimizers
 from pretrain.errors import UserError
-from pretrain.step import Recipe, init_params
+from pretrain.step import Recipe, forward, init_memory, init_params
 
 
 def make_recipe(config) -> Recipe:
@@ -27,6 +32,22 @@ def make_recipe(config) -> Recipe:
         z_loss=config.train.z_loss,
         label_smoothing=config.train.label_smoothing,
     )
+
+
+def check_attention(recipe: Recipe, config) -> None:
+    """Raises ModelError where an attention path that is named refuses the rows of training or of evaluation."""
+    train, length = config.train.batch_size // config.train.accumulate, config.data.length
+    evaluate = config.evaluate.batch_size, config.evaluate.length or length
+    key = jax.random.key(0)
+    for model, shape, rng in ((recipe.model, (train, length), key), (recipe.evaluated, evaluate, None)):
+        if model.attention_path == "auto":  # which always finds one that serves
+            continue
+        names = {"tokens": jnp.int32, "positions": jnp.int32, "segments": jnp.int32}
+        batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in names.items()}
+        batch["reset"] = jax.ShapeDtypeStruct(shape[:1], bool)
+        params, memory = jax.eval_shape(lambda m=model, s=shape: (init_params(m, key, 1), init_memory(m, s[0])))
+        run = partial(forward, dataclasses.replace(recipe, model=model), rng=rng)
+        jax.eval_shape(run, nn.unbox(params), batch, memory)
 
 
 def _evaluated(config, model):
