@@ -32,6 +32,10 @@ class Dense:
         """Whether position `query` may look at position `key` (arrays that broadcast): bool, broadcasting likewise."""
         return True
 
+    def count(self, query, before):
+        """How many keys of 0 .. before - 1 each position `query` may look at, where before <= query + 1 (NumPy)."""
+        return before
+
     def __str__(self):
         return "dense"
 
@@ -46,6 +50,13 @@ class Local:
     def sees(self, query, key):
         return (query - key < self.window) & (key - query < self.window)
 
+    def first(self, query):
+        """The first key; all from there to the query are seen."""
+        return (query - self.window + 1).clip(0)
+
+    def count(self, query, before):
+        return (before - self.first(query)).clip(0)
+
     def __str__(self):
         return f"local_{self.window}"
 
@@ -59,6 +70,9 @@ class Column:
     def sees(self, query, key):
         return (query - key) % self.stride == 0
 
+    def count(self, query, before):
+        return query // self.stride - (query - before) // self.stride
+
     def __str__(self):
         return f"column_{self.stride}"
 
@@ -71,6 +85,13 @@ class Block:
 
     def sees(self, query, key):
         return query // self.stride == key // self.stride
+
+    def first(self, query):
+        """The first key; all from there to the query are seen."""
+        return query // self.stride * self.stride
+
+    def count(self, query, before):
+        return (before - self.first(query)).clip(0)
 
     def __str__(self):
         return f"block_{self.stride}"
@@ -92,6 +113,10 @@ class Summary:
         end = self.stride - self.skip
         place = key % self.stride
         return (place >= end - self.width) & (place < end)
+
+    def count(self, query, before):
+        begin = self.stride - self.skip - self.width
+        return before // self.stride * self.width + (before % self.stride - begin).clip(0, self.width)
 
     def for_head(self, head: int) -> "Summary":
         """The pattern of one head: the same without `by_head`."""
@@ -115,6 +140,10 @@ class Union:
 
     def sees(self, query, key):
         return self.near.sees(query, key) | self.far.sees(query, key)
+
+    def count(self, query, before):
+        first = self.near.first(query)
+        return self.near.count(query, before) + self.far.count(query, first.clip(max=before))
 
     def __str__(self):
         return f"{self.near}|{self.far}"

@@ -50,12 +50,13 @@ def decoder(model: Mapping, length: int, convention: str) -> dict[str, float]:
     """Multiply-adds of one token's forward pass through `models.Decoder`, by part."""
     D, N, L = model["width"], model["heads"], model["layers"]
     H, G = model["head_size"] or D // N, model["kv_heads"] or N
+    Q = model["query_size"] or H
     matrices = 3 if model["activation"].startswith(GATED) else 2
     patterns = model["attention"]
     keys = sum(keys_per_query(patterns[layer % len(patterns)], N, length, convention) for layer in range(L))
     return {
-        "attention projections": L * D * H * (2 * N + 2 * G),
-        "attention scores and values": 2 * N * H * keys,
+        "attention projections": L * D * (Q * (N + G) + H * (G + N)),
+        "attention scores and values": N * (Q + H) * keys,
         "feed-forward": L * matrices * D * model["ff"],
         "logits": D * model["vocab_size"],
     }
@@ -109,10 +110,5 @@ def keys_per_query(word: str, heads: int, length: int, convention: str) -> float
 def _keys(pattern: Pattern, length: int, convention: str) -> float:
     if isinstance(pattern, Dense):
         return length if convention == "full" else (length + 1) / 2
-    position = np.arange(length, dtype=np.int32)
-    block = max(1, 2**22 // length)  # queries at a time: some 4 MB of booleans
-    seen = 0
-    for first in range(0, length, block):
-        query = position[first : first + block, None]
-        seen += np.count_nonzero(pattern.sees(query, position) & (position <= query))
-    return seen / length
+    position = np.arange(length)
+    return int(pattern.count(position, position + 1).sum()) / length

@@ -1,11 +1,18 @@
 """FLOPs against counts by hand and against the traced program; peak rates by device name."""
 
+import time
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import models
+from configs import sparse_transformer
 from configs.common import base, transformer_xl
+from models.patterns import parse_pattern, per_head
 from pretrain import devices
 from pretrain.errors import UserError
 from pretrain.flops import flops_per_token, forward_flops, keys_per_query
@@ -53,7 +60,16 @@ def test_counted_by_hand():
 
 @pytest.mark.parametrize(
     "model",
-    [{}, {"kv_heads": 2}, {"head_size": 10}, {"activation": "gated_silu"}, {"tied_head": False}, {"scan": False}],
+    [
+        {},
+        {"kv_heads": 2},
+        {"head_size": 10},
+        {"query_size": 3},
+        {"query_size": 5, "kv_heads": 2, "head_size": 10},
+        {"activation": "gated_silu"},
+        {"tied_head": False},
+        {"scan": False},
+    ],
     ids=str,
 )
 def test_equals_the_products_of_the_traced_forward_pass(model):
@@ -136,6 +152,36 @@ def test_same_length_sees_as_many_keys_as_the_memory_holds():
 )
 def test_keys_that_a_pattern_may_see(word, keys):
     assert keys_per_query(word, 2, 8, "causal") == pytest.approx(sum(keys) / 8)
+
+
+SIZES = st.integers(1, 12)
+
+
+@st.composite
+def patterns(draw):
+    """A pattern's word, for four heads."""
+    stride, width = draw(SIZES), draw(SIZES)
+    summary = draw(st.sampled_from(["summary", "fixed"])) + f"_{stride * width}_{width}"
+    words = [f"{name}_{stride}" for name in ("local", "column", "block", "strided")]
+    return draw(st.sampled_from([*words, summary, summary + "_by_head", f"{words[0]}+{summary}_by_head"]))
+
+
+@given(patterns(), st.integers(1, 70))
+def test_keys_are_counted_as_the_pattern_sees_them(word, length):
+    query, key = np.arange(length)[:, None], np.arange(length)[None]
+    seen = [one.sees(query, key) & (key <= query) for one in per_head(parse_pattern(word), 4)]
+    assert keys_per_query(word, 4, length, "causal") == pytest.approx(np.mean(seen) * length, rel=1e-12)
+
+
+def test_a_million_tokens_are_counted_at_once():
+    began = time.perf_counter()
+    assert keys_per_query("strided_1024", 1, 2**20, "causal") == pytest.approx(1024 + 512, rel=1e-2)
+    assert time.perf_counter() - began < 5  # pair by pair, 10^12 of them, it takes half an hour
+
+
+def test_cifar10_halves_queries_and_keys():
+    config = sparse_transformer.get_config("cifar10")
+    assert forward_flops(config)["causal"]["attention projections"] == 2 * 128 * 256 * 2 * (64 + 64 + 128 + 128)
 
 
 def test_both_conventions_charge_a_sparse_layer_what_it_sees():
