@@ -1,5 +1,7 @@
 """Several real processes over loopback train as one does, and each takes over where the other stopped."""
 
+import errno
+import re
 import shutil
 import signal
 import subprocess
@@ -17,8 +19,9 @@ def launch(workdir, text, processes=2, **overrides):
     return [sys.executable, "-m", "launch.local", *flags, "--", *arguments]
 
 
-def finish(line):
-    return subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+def finish(line, **more):
+    env = environment() | more
+    return subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.slow
@@ -67,3 +70,48 @@ def test_sigterm_stops_all_after_the_same_update(tmp_path, text):
     assert done.returncode == 0, done.stderr
     assert f"restored checkpoint {saved[0]}" in done.stderr
     assert_same_leaves(leaves(workdir, int(saved[0])), leaves(resumed, int(saved[0])))
+
+
+BLIND = """
+import builtins, errno, os
+
+def blind(file, *arguments, _open=builtins.open, **options):
+    if os.environ["LONGHAUL_PROCESS"] == "1" and "/8/state/manifest.ocdbt" in str(file):
+        number = int(os.environ["TEST_ERRNO"])
+        raise OSError(number, os.strerror(number), str(file))
+    return _open(file, *arguments, **options)
+
+if "LONGHAUL_PROCESS" in os.environ:
+    builtins.open = blind
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (errno.EACCES, r"process 1: \S+/8/state/manifest.ocdbt: Permission denied"),
+        (errno.ENOENT, r"process 1: state/manifest.ocdbt is missing; but process 0 finds these files whole"),
+    ],
+)
+def test_a_file_that_one_process_cannot_read_stops_all(copy, tmp_path, text, number, why):
+    """Each process once judged alone: one would have set checkpoint 8 aside and gone on from 4, the other from 8."""
+    workdir = copy(8)
+    (tmp_path / "sitecustomize.py").write_text(BLIND)  # which every Python runs when it starts
+    before = sorted(p for p in (workdir / "checkpoints").rglob("*"))
+    blinded = {"PYTHONPATH": str(tmp_path), "TEST_ERRNO": str(number)}
+    done = finish(launch(workdir, text, train__steps=9), **blinded)
+    said = [(tmp_path / "copy-logs" / f"process-{index}.log").read_text() for index in (0, 1)]
+    assert done.returncode == 2, said
+    assert re.search(f"checkpoint 8 cannot be read .{why}", said[0])
+    assert re.search(f"checkpoint 8 cannot be read .{why}", said[1])
+    assert sorted(p for p in (workdir / "checkpoints").rglob("*")) == before
+
+
+def test_all_processes_fall_back_to_the_same_checkpoint(copy, tmp_path, text):
+    workdir = copy(8)
+    manifest = workdir / "checkpoints" / "8" / "state" / "manifest.ocdbt"
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+    done = finish(launch(workdir, text, train__steps=5))
+    assert done.returncode == 0, done.stdout
+    assert "restored checkpoint 4; going on with update 5 of 5" in done.stdout
+    assert (workdir / "broken" / "8").is_dir()
