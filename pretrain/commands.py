@@ -7,6 +7,7 @@ import sys
 from pretrain import config as configs
 from pretrain.errors import UserError
 from pretrain.host import start
+from pretrain.lock import held
 from pretrain.tables import show
 
 DEFAULT_CONFIG = "configs/quickstart.py"
@@ -35,7 +36,8 @@ def prepare(flags, spec, overrides):
     from input_pipeline import pipeline
 
     config, workdir = resolve(flags, spec, overrides)
-    corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=_say)
+    with held(workdir, "prepare", _say):
+        corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=_say)
     rows = corpus.summary()
     if flags.format == "json":
         print(json.dumps(rows))

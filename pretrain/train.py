@@ -1,5 +1,6 @@
 """The training loop."""
 
+import contextlib
 import signal
 import sys
 from collections import deque
@@ -7,6 +8,8 @@ from collections import deque
 import jax
 
 from pretrain import config as configs
+from pretrain import lock
+from pretrain.agreement import alike
 from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoint import Checkpoints
 from pretrain.errors import UserError
@@ -24,15 +27,13 @@ def train(config, workdir: str) -> int:
     say = lambda message: jax.process_index() == 0 and print(message, file=sys.stderr, flush=True)  # noqa: E731
     configs.check_same_run(workdir, config)
     ledger = Ledger()
-    run = assemble(config, workdir, say, training=True)
-    checkpoints = Checkpoints(workdir, config.checkpoint)
-    if jax.process_index() == 0:
-        configs.save(config, workdir)
-    try:
-        loop = Loop(run, checkpoints, ledger, workdir, say)
-        return loop.run()
-    finally:
-        checkpoints.close()
+    with contextlib.ExitStack() as held:
+        alike(lambda: jax.process_index() == 0 and held.enter_context(lock.held(workdir, "train", say)), str)
+        run = assemble(config, workdir, say, training=True)
+        checkpoints = held.enter_context(contextlib.closing(Checkpoints(workdir, config.checkpoint)))
+        if jax.process_index() == 0:
+            configs.save(config, workdir)
+        return Loop(run, checkpoints, ledger, workdir, say).run()
 
 
 class Loop:
