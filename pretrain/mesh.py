@@ -135,7 +135,7 @@ class Layout:
         """Shardings of an optimiser's state: each moment lies where its parameter does.
 
         A leaf belongs to the parameter whose path ends its own. One that lacks some of the parameter's
-        dimensions (Adafactor's row and column moments) keeps the axes of those that are left.
+        dimensions, or has some as one (Adafactor's row and column moments), keeps the axes of those that are left.
         """
         table = {
             tuple(map(str, path)): (sharding.spec, tuple(shape.shape))
@@ -193,18 +193,21 @@ class Layout:
 
 
 def _inherit(spec: PartitionSpec, shape: tuple, reduced: tuple) -> PartitionSpec:
-    """The partition of an array of shape `reduced`, made from one of `shape` by dropping dimensions."""
+    """The partition of an array of shape `reduced`, made from one of `shape` by dropping and joining dimensions.
+
+    Neighbours that are joined are split as the first of them was.
+    """
     spec = (*spec, *(None,) * (len(shape) - len(spec)))
     if shape == reduced:
         return PartitionSpec(*spec)
     kept, dim = [], 0
     for size in reduced:
-        while dim < len(shape) and shape[dim] != size:
-            dim += 1
-        if dim == len(shape):
+        spans = ((a, b) for a in range(dim, len(shape)) for b in range(a + 1, len(shape) + 1))
+        span = next((span for span in spans if math.prod(shape[slice(*span)]) == size), None)
+        if span is None:
             return PartitionSpec()
-        kept.append(spec[dim])
-        dim += 1
+        kept.append(spec[span[0]])
+        dim = span[1]
     return PartitionSpec(*kept)
 
 

@@ -144,7 +144,29 @@ def _adafactor(options):
         optax.clip_by_block_rms(1.0),
         optax.scale_by_param_block_rms(1e-3),
     )
-    return optax.chain(per_layer(tensorwise), _decay(options))
+    return optax.chain(per_layer(as_on_paper(tensorwise)), _decay(options))
+
+
+def as_on_paper(transformation: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`transformation` with a layer's matrices as [inputs, outputs] and all else as vectors.
+
+    Attention's kernels are stored [D, N, H] and [N, H, D], its biases [N, H]. To an optimiser that factors they are
+    [D, N H], [N H, D] and [N H], as in T5: the two largest of three axes would leave the third in its state.
+    """
+
+    def reshape(path, leaf):
+        if leaf.ndim < 2 or not is_matrix(path):
+            return leaf.reshape(-1)
+        return leaf.reshape(math.prod(leaf.shape[: _input_dims(path, leaf.ndim)]), -1)
+
+    def flat(tree):
+        return jax.tree_util.tree_map_with_path(reshape, tree)
+
+    def update(updates, state, params=None):
+        changed, state = transformation.update(flat(updates), state, None if params is None else flat(params))
+        return jax.tree.map(lambda new, old: new.reshape(old.shape), changed, updates), state
+
+    return optax.GradientTransformation(lambda params: transformation.init(flat(params)), update)
 
 
 def _sgd(options):

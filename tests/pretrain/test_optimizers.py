@@ -7,7 +7,9 @@ import pytest
 
 from configs import common
 from pretrain import optimizers
+from pretrain.engine import make_engine
 from pretrain.errors import UserError
+from pretrain.recipe import make_recipe
 
 L, D, F = 3, 6, 10
 
@@ -91,6 +93,81 @@ def test_adafactor_treats_layers_apart_and_factors_large_matrices():
         u /= max(1.0, np.sqrt((u**2).mean()))
         expected = p[layer] - 0.1 * max(1e-3, np.sqrt((p[layer] ** 2).mean())) * u
         np.testing.assert_allclose(got[layer], expected, atol=1e-6)
+
+
+def adafactor_on_paper(p, gradients, rate):
+    """T5's Adafactor (Shazeer & Stern 2018, algorithm 4) of one matrix or vector, in float64."""
+    row = column = full = 0.0
+    for t, g in enumerate(gradients, start=1):
+        decay, square = 1 - t**-0.8, g**2 + 1e-30
+        if p.ndim == 2 and min(p.shape) >= 128:
+            row = decay * row + (1 - decay) * square.mean(1)
+            column = decay * column + (1 - decay) * square.mean(0)
+            v = np.outer(row, column) / row.mean()
+        else:
+            v = full = decay * full + (1 - decay) * square
+        u = g / np.sqrt(v)
+        u /= max(1.0, np.sqrt((u**2).mean()))
+        p = p - rate * max(1e-3, np.sqrt((p**2).mean())) * u
+    return p
+
+
+ATTENTION = {  # a layer's parameters, and how T5 has them; 3 heads of 50 on a width of 140
+    "query/kernel": ((140, 3, 50), (140, 150)),
+    "query/bias": ((3, 50), (150,)),
+    "output/kernel": ((3, 50, 140), (150, 140)),
+    "output/bias": ((140,), (140,)),
+    "small/kernel": ((140, 2, 50), (140, 100)),  # 100 outputs are too few to factor
+}
+
+
+def test_adafactor_takes_attention_for_the_matrices_that_it_is_on_paper():
+    rng = np.random.default_rng(2)
+    draw = lambda scale: {  # noqa: E731
+        "layers": {name: rng.normal(size=(2, *shape)) * scale for name, (shape, _) in ATTENTION.items()}
+    }
+    params, gradients = draw(0.05), [draw(1.0) for _ in range(3)]
+    low = lambda tree: jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), tree)  # noqa: E731
+    got = run(low(params), [low(g) for g in gradients], name="adafactor")["layers"]
+    for name, (_, shape) in ATTENTION.items():
+        for layer in range(2):
+            flat = [tree["layers"][name][layer].reshape(shape) for tree in (params, *gradients)]
+            expected = adafactor_on_paper(flat[0], flat[1:], 0.1)
+            np.testing.assert_allclose(got[name][layer].reshape(shape), expected, atol=2e-6, err_msg=name)
+
+
+def t5_small(**mesh):
+    """A decoder of T5-small's shapes."""
+    config = common.base()
+    config.model.update(vocab_size=32_128, layers=6, width=512, heads=8, ff=2048, norm="rms", positions="none")
+    config.model.update(attention_bias=False, ff_bias=False)
+    config.optimizer.name = "adafactor"
+    config.mesh.update(data=1, **mesh)
+    config.train.batch_size = 8
+    return config
+
+
+def test_adafactors_state_is_as_small_as_on_paper():
+    config = t5_small()
+    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    leaves = jax.tree.leaves(engine.shapes(0, 8).opt_state)
+    # Whatever optax keeps of the moments that a tensor does not have is one number a layer, as are the counts.
+    held = sum(leaf.size for leaf in leaves if leaf.size > 6)
+    layer = 4 * (512 + 512) + 2 * (512 + 2048) + 2 * 512
+    assert held == 6 * layer + (32_128 + 512) + 512
+
+
+def test_adafactors_state_is_split_as_its_parameters_are():
+    config = t5_small(fsdp=2, tensor=4)
+    engine = make_engine(make_recipe(config), config)
+    named = {
+        optimizers.path_name(path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(engine.shapes(0, 8).opt_state)
+    }
+    whole = [name for name, leaf in named.items() if leaf.size > 512 * 6 and leaf.sharding.is_fully_replicated]
+    assert not whole
+    (columns,) = (leaf for name, leaf in named.items() if name.endswith("v_col/layers/feed_forward/in/kernel"))
+    assert columns.sharding.shard_shape(columns.shape) == (6, 512)
 
 
 def test_muon_makes_each_layers_update_orthogonal():
