@@ -139,6 +139,11 @@ class Corpus:
     def _packed(self, stream: Stream, length: int) -> Packed:
         return Packed(stream, packing.plan(stream, length, self._root, self._report))
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that there are, of train, validation and test."""
+        return tuple(self._streams)
+
     def summary(self) -> list[dict]:
         """How much each split holds: split, documents, tokens, bytes, words, bytes_per_token."""
         counts = ((name, stream.counts) for name, stream in self._streams.items())

@@ -30,6 +30,8 @@ def assemble(config, workdir: str, report, *, training: bool = False, prepare=pi
     check_attention(engine.recipe, config)
     engine.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
     engine.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
+    engine.layout.check_length(config.data.length, "config.data.length")
+    engine.layout.check_length(config.evaluate.length or config.data.length, "config.evaluate.length")
     if training:
         capacity.check_training(engine, config)
     capacity.check_evaluation(engine, config)
@@ -67,6 +69,11 @@ def _check_sizes(config) -> None:
         raise UserError(
             f"config.evaluate.stride = {config.evaluate.stride} is longer than the window's {length} tokens; set at "
             "most that (0 means that)"
+        )
+    if 0 < config.evaluate.stride < length and data.layout != "concat":
+        raise UserError(
+            f"config.evaluate.stride = {config.evaluate.stride} lets windows overlap, which needs config.data.layout = "
+            f"'concat', not '{data.layout}'; set it to 0"
         )
     if config.architecture == "transformer_xl" and data.layout != "stream":
         raise UserError(

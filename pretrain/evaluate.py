@@ -44,7 +44,7 @@ def evaluate(config, workdir: str, flags) -> None:
             prepare, split = functools.partial(pipeline.prepare_given, flags.data, folder), flags.data
         run = assemble(config, workdir, lambda message: print(message, file=sys.stderr, flush=True), prepare=prepare)
         params = run.engine.restored_params(checkpoints, step, config.seed)
-        result = score(run, params, split, stride=flags.stride, batches=flags.batches)
+        result = score(run, params, split, stride=flags.stride, batches=flags.batches, timed=True)
         if flags.gzip:
             text = run.corpus.raw_bytes(split)
             result[f"gzip_{bits_name(config)}"] = 8 * len(gzip.compress(text, 9)) / len(text)

@@ -5,7 +5,9 @@ import time
 
 import jax
 
+from input_pipeline.evaluation import Evaluation
 from pretrain.assemble import Assembly
+from pretrain.errors import UserError
 
 
 def bits_name(config) -> str:
@@ -13,10 +15,20 @@ def bits_name(config) -> str:
     return "bits_per_dim" if config.data.image else "bits_per_byte"
 
 
-def score(
-    run: Assembly, params, split: str, *, length: int = 0, stride: int = 0, batch_size: int = 0, batches: int = 0
-):
-    """The scores of `params` on `split`: loss (nats a token), perplexity, bits, tokens, tokens_per_second.
+def scoring_pass(
+    run: Assembly, split: str, *, length: int = 0, stride: int = 0, batch_size: int = 0, batches: int = 0
+) -> Evaluation:
+    """The batches that `score` goes through; the options are its own. Errors: DataError for what cannot be."""
+    config = run.config
+    length, size = length or config.evaluate.length or config.data.length, batch_size or config.evaluate.batch_size
+    stride = stride or config.evaluate.stride or length
+    return run.corpus.evaluation(
+        split, length=length, stride=stride, batch_size=size, rows=run.engine.rows(size), limit=batches
+    )
+
+
+def score(run: Assembly, params, split: str, *, batch_size: int = 0, timed: bool = False, **options):
+    """The scores of `params` on `split`: loss (nats a token), perplexity, bits, tokens, nll, bytes, words.
 
     Every token of the split is scored once. With `stride` below `length`, windows overlap and a token is
     scored with at least length - stride tokens before it, where the split has them; 0 means disjoint
@@ -24,35 +36,34 @@ def score(
     `words` is the split's number of whitespace-separated words and line ends, where all of it was scored. The bits are
     `bits_per_byte` of text, None where the tokenizer rewrites text, so that part of a split has no known number of
     bytes; and `bits_per_dim` of images, a dimension being one colour of one pixel, which is a byte too.
+    `timed` adds `tokens_per_second`, of the tokens that the model reads, padding left out.
+    Errors: UserError where not one token is scored.
     """
     config, engine = run.config, run.engine
-    length, size = length or config.evaluate.length or config.data.length, batch_size or config.evaluate.batch_size
-    stride = stride or config.evaluate.stride or length
-    data = run.corpus.evaluation(
-        split, length=length, stride=stride, batch_size=size, rows=engine.rows(size), limit=batches
-    )
+    size = batch_size or config.evaluate.batch_size
+    data = scoring_pass(run, split, batch_size=size, **options)
     memory = engine.init_memory(size)
     sums, started = [], None
     for batch in data.batches():
-        result, memory = engine.evaluate(params, engine.put(batch, size), memory)
+        batch = engine.put(batch, size)
+        if timed and started is None:  # once more than is scored, to compile: that time is not the model's
+            jax.block_until_ready(engine.evaluate(params, batch, memory))
+            started = time.perf_counter()
+        result, memory = engine.evaluate(params, batch, memory)
         sums.append(result)
         if len(sums) > 1:
             jax.block_until_ready(sums[-2])  # one batch is queued at most: more would pile up on the device
-        if started is None:  # the first batch compiles; its time is not the model's
-            float(result["nll"])
-            started = time.perf_counter()
-    nll = math.fsum(float(s["nll"]) for s in sums)
-    tokens = [float(s["tokens"]) for s in sums]
-    elapsed = time.perf_counter() - started
-    timed = sum(tokens[1:])
-    loss = nll / sum(tokens)
-    return {
+    nll, tokens, read = (math.fsum(float(s[name]) for s in sums) for name in ("nll", "tokens", "read"))
+    if not tokens:
+        raise UserError(f"split '{split}' has no token that the model could be scored on; give it more text")
+    loss = nll / tokens
+    scores = {
         "loss": loss,
         "perplexity": math.exp(min(loss, 700)),
         bits_name(config): nll / math.log(2) / data.bytes if data.bytes else None,
-        "tokens": int(sum(tokens)),
-        "tokens_per_second": timed / elapsed if timed else None,
+        "tokens": int(tokens),
         "nll": nll,
         "bytes": data.bytes,
         "words": data.words,
     }
+    return scores | ({"tokens_per_second": read / (time.perf_counter() - started)} if timed else {})

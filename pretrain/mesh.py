@@ -169,6 +169,15 @@ class Layout:
                 f"({' x '.join(self.rules['batch'])}); make it a multiple of {self.batch_shards()}"
             )
 
+    def check_length(self, length: int, key: str) -> None:
+        axes = self.rules.get("length", ())
+        parts = math.prod(self.mesh.shape[axis] for axis in axes)
+        if length % parts:
+            raise UserError(
+                f"{key} = {length} does not divide over the {parts} devices that share a row "
+                f"({' x '.join(axes)}); make it a multiple of {parts}"
+            )
+
     def rows(self, size: int) -> np.ndarray:
         """Which of a batch's `size` rows this process's devices hold, in order."""
         indices = self.batch((size,)).addressable_devices_indices_map((size,))

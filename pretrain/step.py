@@ -215,10 +215,10 @@ def train_step(recipe: Recipe, state: TrainState, batch: Mapping, axis_name: str
 
 
 def evaluate_step(recipe: Recipe, params, batch: Mapping, memory):
-    """({"nll", "tokens"} as sums, new memory) of a batch, without dropout, smoothing or z-loss."""
+    """({"nll", "tokens", "read"} as sums, new memory) of a batch, without dropout, smoothing or z-loss."""
     batch = _scorable(recipe.evaluated, batch)
     _, (nll, memory) = loss_sums(
         dataclasses.replace(recipe, model=recipe.evaluated, z_loss=0.0, label_smoothing=0.0),
         *(params, batch, memory, None),
     )
-    return {"nll": nll, "tokens": jnp.sum(batch["weights"])}, memory
+    return {"nll": nll, "tokens": jnp.sum(batch["weights"]), "read": jnp.sum(batch["segments"] != 0)}, memory

@@ -13,7 +13,7 @@ from pretrain.agreement import alike
 from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoint import Checkpoints
 from pretrain.errors import UserError
-from pretrain.evaluation import bits_name, score
+from pretrain.evaluation import bits_name, score, scoring_pass
 from pretrain.metrics import MetricWriter
 from pretrain.profile import Profile
 from pretrain.progress import Ledger, Progress
@@ -43,6 +43,11 @@ class Loop:
         self.config, self.engine, self.assembly = run.config, run.engine, run
         self.checkpoints, self.ledger = checkpoints, ledger
         self.interrupt = Interrupt()
+        self.validates = "validation" in run.corpus.splits
+        if self.validates:
+            scoring_pass(run, "validation", batches=self.config.evaluate.batches)  # what it refuses it refuses now
+        else:
+            say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
         self.state, self.step, self.position = self.restore(say)
         self.writer = self.open_writer(workdir)
         quiet = jax.process_index() != 0
@@ -180,6 +185,8 @@ class Loop:
         return Feed(self.assembly, self.position)
 
     def evaluate(self) -> None:
+        if not self.validates:
+            return
         self.settle()
         with self.ledger.spend("evaluate"):
             result = score(self.assembly, self.state.params, "validation", batches=self.config.evaluate.batches)

@@ -35,7 +35,13 @@ def test_evaluate_prints_its_scores(pretrain, whole):
     assert row["bits_per_byte"] == pytest.approx(row["loss"] / 0.6931471806, rel=0.01)
     assert row["word_perplexity"] > row["perplexity"]
     assert 0.5 < row["gzip_bits_per_byte"] < 8
-    assert row["tokens_per_second"] is None or row["tokens_per_second"] > 0
+    assert row["tokens_per_second"] > 0
+
+
+def test_one_batch_has_a_speed_too(pretrain, whole):
+    """Which counts what the model reads, not what is scored: of these windows all but the first score 16 of 64."""
+    (row,) = pretrain("evaluate", f"--workdir={whole}", "--batches=1", "--stride=16")
+    assert row["tokens_per_second"] > 0
 
 
 def test_any_text_is_scored_and_leaves_nothing_in_the_work_folder(pretrain, whole, text, tmp_path):

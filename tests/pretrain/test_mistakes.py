@@ -86,6 +86,8 @@ def test_command_line_and_config(run, arguments, words):
         ({"mesh__rules": "(('batch', 'data'),)"}, "which config.mesh.rules does not map"),
         ({"mesh__rules": "(('batch', 'daata'),)"}, "did you mean 'data'"),
         ({"mesh__rules": "(('batch', 'data'), ('batch', None))"}, "twice"),
+        ({"evaluate__stride": 16, "data__layout": "packed"}, "evaluate.stride = 16 lets windows overlap, which needs"),
+        ({"mesh__data": 1, "mesh__sequence": 8, "evaluate__length": 60}, "evaluate.length = 60 does not divide over"),
         ({"train__backend": "pjit"}, "config.train.backend is 'pjit'"),
         ({"train__backend": "pmap", "mesh__fsdp": 2}, "exclude each other"),
         ({"train__on_bad_step": "ignore"}, "choose one of: skip, rewind"),
