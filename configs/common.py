@@ -36,9 +36,9 @@ def decoder() -> dict:
     return dict(
         vocab_size=count(50257),  # rows of the token table; at least the tokenizer's size
         context=count(1024),  # longest sequence, in tokens (rows of a learned position table)
-        layers=count(12),  # number of blocks
+        layers=count(12, below=2**16),  # number of blocks
         width=count(768),  # D, size of the residual stream
-        heads=count(12),  # N, attention heads
+        heads=count(12, below=2**16),  # N, attention heads
         kv_heads=non_negative(0),  # key/value heads (grouped-query attention); 0 means `heads`
         head_size=non_negative(0),  # H, size of one head; 0 means width / heads
         query_size=non_negative(0),  # size of a head's queries and keys, where not that of its values; 0: head_size
@@ -84,9 +84,9 @@ def transformer_xl() -> dict:
         project_always=False,  # project word vectors even where they have the model's width already
         tied_words=True,  # the output's word vectors are the input's
         shared_projections="tails",  # projections that the output shares with the input: all, tails or none
-        layers=count(12),  # number of blocks
+        layers=count(12, below=2**16),  # number of blocks
         width=count(512),  # D, size of the residual stream
-        heads=count(8),  # N, attention heads
+        heads=count(8, below=2**16),  # N, attention heads
         head_size=non_negative(0),  # H, size of one head; 0 means width / heads
         ff=count(2048),  # F, hidden size of the feed-forward block
         memory=count(512),  # M, hidden states of earlier segments that a layer looks back at
@@ -136,7 +136,7 @@ def base() -> dict:
             length=count(1024),  # T, tokens of one training row
             shuffle=True,  # new order of rows each epoch
             store="",  # folder of the token store; empty means <workdir>/data
-            workers=non_negative(0),  # reader processes of each host; 0 reads in threads of the training process
+            workers=non_negative(0, below=2**10),  # reader processes of each host; 0 reads in threads of training's
             prefetch=count(4),  # batches read ahead
         ),
         train=dict(

@@ -21,7 +21,7 @@ Generated from the comments of `configs/common.py` by `make docs`; edit them the
 A recipe (`configs/NAME.py`) starts from these defaults and sets what its paper says. Any key can be set on the command
 line, by its dotted name: `pretrain train --config=configs/gpt2.py:medium --config.train.steps=200`. Tuples are written
 as in Python: `--config.model.attention="('dense', 'local_256')"`. Keys, types and ranges of recipes and overrides are
-checked before anything else happens.
+checked before anything else happens; whole numbers are below 2 ** 31 where nothing else is said, and all are finite.
 """
 
 
@@ -72,7 +72,8 @@ def _table(keywords: list[ast.keyword], comments: dict[int, str]) -> str:
         default, rule = keyword.value, ""
         called = default.func.id if isinstance(default, ast.Call) else ""
         if called and hasattr(ranges, called):
-            default, rule = default.args[0], getattr(ranges, called).rule
+            ends = [f", below {ast.unparse(end.value)}" for end in default.keywords]
+            default, rule = default.args[0], getattr(ranges, called).rule + "".join(ends)
         elif called:  # another function of the file, which has a section of its own
             rows.append(f"| `{keyword.arg}` | | | its fields depend on `architecture`; those of `{called}` are below |")
             continue

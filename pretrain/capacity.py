@@ -47,7 +47,9 @@ def check_training(engine, config) -> None:
         ),
         Need("recurrent memory", _bytes(state.memory), 0, "lower config.model.memory or config.train.batch_size"),
         Need("the layers' inputs", inputs, 0, "lower config.train.batch_size or raise config.train.accumulate"),
-        Need("batches", 0, _batches(config, train.batch_size, length), "lower config.train.batch_size"),
+        Need(
+            "batches", 0, _batches(config, train.batch_size, length), "lower config.train.batch_size or data.prefetch"
+        ),
     )
     _compare("training", needs, engine)
 
@@ -58,7 +60,7 @@ def check_evaluation(engine, config) -> None:
     params = engine.shapes(config.seed, engine.layout.batch_shards()).params
     memory = jax.eval_shape(lambda: init_memory(engine.recipe.evaluated, size))
     shared = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(memory)) // engine.layout.batch_shards()
-    lower = "lower the evaluation's batch_size"
+    lower = "lower config.evaluate.batch_size"
     needs = (
         Need(f"parameters (of which {_largest(params)} is the largest)", _bytes(params), 0, "split them over devices"),
         Need("recurrent memory", shared, 0, lower),

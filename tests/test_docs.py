@@ -69,7 +69,7 @@ def base():
     page = generate.page(source)
     assert (
         "## `config`\n\n| key | default | range | meaning |\n|---|---|---|---|\n"
-        "| `seed` | `0` | at least 0 | the one &lt;seed> \\| of all |" in page
+        "| `seed` | `0` | at least 0, below 2 ** 32 | the one &lt;seed> \\| of all |" in page
     )
     assert "## `config.train`" in page and "| `rules` | `(('a', 'b'),)` |  | a table |" in page
     assert "## `config.model` of architecture `encoder`\n\nAn encoder.\n" in page

@@ -1,0 +1,82 @@
+"""Every number of a config and every file of a flag, set to what it should not be: each works or is one sentence.
+
+Nothing is trained: `describe` builds models, optimisers and schedules, `prepare` what reads text.
+"""
+
+import numpy as np
+import pytest
+
+from configs import common
+from pretrain.main import main
+
+RECIPES = {"decoder": "configs/quickstart.py:tiny", "transformer_xl": "configs/transformer_xl.py:tiny"}
+VALUES = ("-1", "0", "nan", "inf", "1e30", "-1e30", "1e999", "many", "")
+KEYS = [("decoder", key) for key in common.base.ranges]
+KEYS += [(name, f"model.{key}") for name, declare in common.ARCHITECTURES.items() for key in declare.ranges]
+KEYS += [(name, f"evaluate.model.{key}") for name, declare in common.ARCHITECTURES.items() for key in declare.ranges]
+
+
+@pytest.fixture
+def outcome(capsys):
+    """Runs a command in this process: its one sentence, or "" where it worked."""
+
+    def run(*arguments):
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        if code == 0:
+            assert out
+            return ""
+        last = err.strip().split("\n")[-1]
+        assert code == 2 and last.startswith("pretrain: ") and "Traceback" not in err, err
+        return last
+
+    return run
+
+
+@pytest.mark.parametrize(("architecture", "key"), KEYS)
+def test_numbers(outcome, architecture, key):
+    said = {
+        value: outcome("describe", f"--config={RECIPES[architecture]}", f"--config.{key}={value}") for value in VALUES
+    }
+    assert all(said[value] for value in ("nan", "inf", "-1e30", "1e999", "many", "")), said
+    name = key.split(".")[-1]
+    assert all(name in sentence for sentence in said.values() if sentence), said
+
+
+DATA = ("prepare", f"--config={RECIPES['decoder']}", "--workdir=RUN", "--config.tokenizer.kind=bytes")
+FILES = {
+    "--config": ("describe", "--config=PATH"),
+    "--config of a python file": ("describe", "--config=PATH.py"),
+    "--workdir of evaluate": ("evaluate", "--workdir=PATH"),
+    "--workdir of generate": ("generate", "--workdir=PATH"),
+    "--prompt_file": ("generate", "--workdir=TRAINED", "--prompt_file=PATH", "--max_tokens=1"),
+    "--workdir of prepare": (*DATA, "--workdir=PATH", "--config.data.train=text:pretrain/*.py"),
+    "data.train": (*DATA, "--config.data.train=text:PATH"),
+    "data.validation": (*DATA, "--config.data.train=text:pretrain/*.py", "--config.data.validation=text:PATH"),
+    "data.train of JSON lines": (*DATA, "--config.data.train=jsonl:PATH"),
+    "data.train of gzipped lines": (*DATA, "--config.data.train=jsonl:PATH.gz"),
+    "data.train of images": (*DATA, "--config.data.train=images:PATH", "--config.data.image=(8, 8, 3)"),
+    "data.train of a TFDS folder": (*DATA, "--config.data.train=tfds:PATH"),
+    "data.store": (*DATA, "--config.data.train=text:pretrain/*.py", "--config.data.store=PATH"),
+    "tokenizer.path": (*DATA, "--config.tokenizer.kind=sentencepiece", "--config.tokenizer.path=PATH"),
+    "tokenizer.path of tokenizer.json": (*DATA, "--config.tokenizer.kind=huggingface", "--config.tokenizer.path=PATH"),
+}
+WORK = {("--prompt_file", "empty"), ("--workdir of prepare", "missing"), ("--workdir of prepare", "folder")}
+WORK |= {("data.store", "missing"), ("data.store", "folder")}
+
+
+@pytest.mark.parametrize("flag", FILES)
+def test_files(outcome, whole, tmp_path, flag):
+    """Of a missing path, an empty file, one of random bytes and a folder."""
+    for suffix in ("", ".py", ".gz"):
+        (tmp_path / f"empty{suffix}").write_bytes(b"")
+        (tmp_path / f"binary{suffix}").write_bytes(np.random.default_rng(0).bytes(5000))
+        (tmp_path / f"folder{suffix}").mkdir()
+    for kind in ("missing", "empty", "binary", "folder"):
+        places = {"PATH": tmp_path / kind, "RUN": tmp_path / f"run_{kind}", "TRAINED": whole}
+        arguments = FILES[flag]
+        for name, place in places.items():
+            arguments = [argument.replace(name, str(place)) for argument in arguments]
+        said = outcome(*arguments)
+        assert ((flag, kind) in WORK) == (not said), (kind, said)
+        assert not said or kind in said or "tokenizer" in said, (kind, said)  # a tokenizer's file was copied by then
