@@ -73,11 +73,14 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, tuple[
     return statistics.median(pairs), (min(pairs), max(pairs))
 
 
-def show(results: Sequence[Result], args: argparse.Namespace, config: object) -> None:
-    """Prints the results; `config` is whatever the figures depend on, hashed so that two runs can be told apart."""
+def show(results: Sequence[Result], args: argparse.Namespace, config: object, measured: dict | None = None) -> None:
+    """Prints the results; `config` is whatever the figures depend on, hashed so that two runs can be told apart.
+
+    `measured` are the versions of what was measured, where other processes than this one had it loaded.
+    """
     surroundings = {
         "device": device(),
-        "versions": versions(),
+        "versions": measured or versions(),
         "config_hash": hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12],
     }
     rows = [dataclasses.asdict(r) | surroundings for r in results]

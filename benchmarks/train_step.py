@@ -1,10 +1,11 @@
 """The training step of a small GPT-2 on a CPU, against Hugging Face's GPT-2 in PyTorch, eager and compiled.
 
-    python -m benchmarks.train_step [--quick] [--format=json]
+    python -m benchmarks.train_step [--quick] [--format=json] [--memory=kept|returned]
 
 6 layers, width 384, 6 heads, 8,192 tokens of vocabulary, context 256, batch 8, float32, AdamW, gradient
-clipping at 1, dropout off on both sides. All run in turn in one process, on all cores, the same batch over and
-over. Also printed: the share of the measured float32 matrix-product ceiling, and where the time goes.
+clipping at 1, dropout off on both sides. Each runs in a process of its own, on all cores, the same batch over and
+over; they take turns (turns.py). Also printed: the same in processor time, the share of the measured float32
+matrix-product ceiling, and where the time goes.
 """
 
 import os
@@ -12,16 +13,11 @@ import statistics
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import jax
 import numpy as np
 
-from benchmarks import report
+from benchmarks import report, turns
 from configs import gpt2
-from pretrain.devices import measure_matmul_ceiling
-from pretrain.engine import make_engine
 from pretrain.flops import flops_per_token
-from pretrain.recipe import make_recipe
-from pretrain.step import loss_sums
 
 BATCH, LENGTH, VOCAB, LAYERS, WIDTH, HEADS = 8, 256, 8192, 6, 384, 6
 TARGET = 1.5
@@ -55,25 +51,43 @@ def batch():
     }
 
 
-def longhaul(c):
-    """(a function that makes one update and waits for it, one that runs the forward pass, one for both passes)."""
+def longhaul():
+    """An update, the forward pass, both passes, and the matrix-product ceiling in FLOP/s."""
+    import jax
+
+    from pretrain.devices import measure_matmul_ceiling
+    from pretrain.engine import make_engine
+    from pretrain.memory import keep_freed_memory
+    from pretrain.recipe import make_recipe
+    from pretrain.step import loss_sums
+
+    keep_freed_memory()
+    c = config()
     engine = make_engine(make_recipe(c), c, jax.devices()[:1])
     state = engine.init(0, BATCH)
     data = engine.put(batch(), BATCH)
-
-    def step():
-        nonlocal state
-        state, metrics = engine.step(state, data)
-        return float(metrics["nll"])
-
     params = jax.tree.map(lambda p: p.copy(), state.params)
-    forward = jax.jit(lambda p, b: loss_sums(engine.recipe, p, b, {}, None)[0])
+    one = jax.jit(lambda p, b: loss_sums(engine.recipe, p, b, {}, None)[0])
     both = jax.jit(jax.grad(lambda p, b: loss_sums(engine.recipe, p, b, {}, None)[0]))
-    return step, lambda: forward(params, data).block_until_ready(), lambda: jax.block_until_ready(both(params, data))
+
+    def step(times):
+        nonlocal state
+        for _ in range(times):
+            state, metrics = engine.step(state, data)
+            nll = float(metrics["nll"])
+        return nll
+
+    def passes(run):
+        return lambda times: [jax.block_until_ready(run(params, data)) for _ in range(times)] and None
+
+    def ceiling(times):
+        return measure_matmul_ceiling("float32", size=2048, repeats=5)
+
+    return {"step": step, "forward": passes(one), "both": passes(both), "ceiling": ceiling}
 
 
 def hugging_face(compiled: bool):
-    """One update of GPT2LMHeadModel with AdamW and clipping."""
+    """An update of GPT2LMHeadModel with AdamW and clipping."""
     torch, transformers = report.peers("torch", "transformers")
     torch.manual_seed(0)
     rates = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -84,45 +98,52 @@ def hugging_face(compiled: bool):
     data = batch()
     tokens = torch.from_numpy(np.concatenate([data["tokens"], data["targets"][:, -1:]], 1)).long()
 
-    def step():
-        logits = run(input_ids=tokens[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach())
+    def step(times):
+        for _ in range(times):
+            logits = run(input_ids=tokens[:, :-1]).logits
+            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            nll = float(loss.detach())
+        return nll
 
-    return step
+    return {"step": step}
 
 
 def main():
-    args = report.arguments(__doc__.split("\n")[0]).parse_args()
-    rounds = 5 if args.quick else 7
-    c = config()
-    step, forward, both = longhaul(c)
-    runs = {"longhaul": step, "hugging face eager": hugging_face(False)}
-    if not args.quick:
-        runs["hugging face compiled"] = hugging_face(True)
-    times = report.interleaved(runs, rounds, warmup=3)
-    parts = report.interleaved({"forward": forward, "both": both, "step": step}, rounds)
-    ceiling = measure_matmul_ceiling("float32", size=2048, repeats=5)
-    tokens, flops = BATCH * LENGTH, flops_per_token(c)["causal"]
-    ours = statistics.median(times["longhaul"])
-    peers = {name: statistics.median(t) for name, t in times.items() if name != "longhaul"}
-    best = min(peers, key=peers.get)
-    median, spread = report.ratio(times["longhaul"], times[best])
-    part = {name: statistics.median(t) for name, t in parts.items()}
-    rows = [report.Result("longhaul", tokens / ours, "tokens/s", best, median, TARGET, spread)]
-    rows += [report.Result(name, tokens / t, "tokens/s") for name, t in peers.items()]
+    args = turns.arguments(__doc__.split("\n")[0]).parse_args()
+    rounds, times = (5, 1) if args.quick else (9, 3)
+    ours = turns.Program("benchmarks.train_step:longhaul", "ours", args.memory)
+    programs = {"longhaul": ours}
+    for compiled in (False,) if args.quick else (False, True):
+        name = f"hugging face {'compiled' if compiled else 'eager'}"
+        programs[name] = turns.Program("benchmarks.train_step:hugging_face", "peer", args.memory, compiled=compiled)
+    taken = turns.in_turns(programs, "step", rounds, times, warmup=3)
+    part = {
+        name: statistics.median(turn.seconds for turn in turns.in_turns({"": ours}, name, rounds, 1)[""])
+        for name in ("forward", "both", "step")
+    }
+    ceiling = ours.turn("ceiling").value
+    c, tokens = config(), BATCH * LENGTH
+    seconds = {name: statistics.median(turn.seconds for turn in taken[name]) for name in taken}
+    rows = turns.compared(taken, "longhaul", "tokens/s", tokens, TARGET)
     rows += [
-        report.Result("longhaul, share of the float32 ceiling", tokens * flops / ours / ceiling, "", "causal FLOPs"),
+        report.Result(
+            "longhaul, share of the float32 ceiling",
+            tokens * flops_per_token(c)["causal"] / seconds["longhaul"] / ceiling,
+            "",
+            "causal FLOPs",
+        ),
         report.Result("measured float32 ceiling", ceiling / 1e9, "GFLOP/s"),
         report.Result("forward", part["forward"] * 1e3, "ms"),
         report.Result("backward", (part["both"] - part["forward"]) * 1e3, "ms"),
         report.Result("clipping and optimiser", (part["step"] - part["both"]) * 1e3, "ms"),
     ]
-    report.show(rows, args, c.to_dict())
+    report.show(rows, args, {"memory": args.memory, **c.to_dict()}, turns.versions(programs))
+    for program in programs.values():
+        program.close()
 
 
 if __name__ == "__main__":

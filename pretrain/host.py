@@ -7,13 +7,16 @@ import sys
 import jax
 from absl import logging as absl_logging
 
+from pretrain.memory import keep_freed_memory
+
 
 def start() -> None:
-    """Joins the other processes of a run, if there are any, and turns the compilation cache on.
+    """Joins the other processes of a run, if there are any, turns the compilation cache on, and keeps freed memory.
 
     LONGHAUL_COORDINATOR=host:port, LONGHAUL_PROCESSES and LONGHAUL_PROCESS describe a run of several
     processes (`launch` sets them); LONGHAUL_COORDINATOR=auto lets JAX ask the cluster (TPU pods, SLURM).
     LONGHAUL_CACHE is the folder of compiled programs, by default ~/.cache/longhaul; empty turns it off.
+    LONGHAUL_KEEP_MEMORY is explained in memory.py.
     """
     quiet_background_threads()
     cache = os.environ.get("LONGHAUL_CACHE", os.path.expanduser("~/.cache/longhaul/compiled"))
@@ -21,8 +24,13 @@ def start() -> None:
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     coordinator = os.environ.get("LONGHAUL_COORDINATOR")
-    if not coordinator:
-        return
+    if coordinator:
+        join(coordinator)
+    keep_freed_memory()
+
+
+def join(coordinator: str) -> None:
+    """Meets the other processes at `coordinator`."""
     if os.environ.get("JAX_PLATFORMS", "") == "cpu":
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     if coordinator == "auto":
