@@ -7,10 +7,11 @@ for its turns.
 
 How the C library treats freed memory decides a third of a small step's time, so both sides are given the same:
 
-    kept       ours as `pretrain train` does by itself (pretrain/memory.py), the peers through GLIBC_TUNABLES
+    kept       ours as `pretrain train` does by itself (pretrain/heap.py), the peers through GLIBC_TUNABLES
     returned   both as glibc does by itself
 """
 
+import atexit
 import dataclasses
 import functools
 import importlib
@@ -63,6 +64,7 @@ class Program:
             stdout=subprocess.PIPE,
             text=True,
         )
+        atexit.register(self._end)
         self.versions = self._answer()
         self.process.send_signal(signal.SIGSTOP)
 
@@ -80,11 +82,9 @@ class Program:
             sys.exit(self.process.wait())
         return json.loads(line)
 
-    def close(self) -> None:
+    def _end(self) -> None:
         self.process.kill()
         self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
 
 
 def in_turns(programs: dict[str, Program], name: str, rounds: int, times: int, warmup: int = 1):

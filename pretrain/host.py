@@ -7,7 +7,7 @@ import sys
 import jax
 from absl import logging as absl_logging
 
-from pretrain.memory import keep_freed_memory
+from pretrain.heap import keep_freed_memory
 
 
 def start() -> None:
@@ -16,7 +16,7 @@ def start() -> None:
     LONGHAUL_COORDINATOR=host:port, LONGHAUL_PROCESSES and LONGHAUL_PROCESS describe a run of several
     processes (`launch` sets them); LONGHAUL_COORDINATOR=auto lets JAX ask the cluster (TPU pods, SLURM).
     LONGHAUL_CACHE is the folder of compiled programs, by default ~/.cache/longhaul; empty turns it off.
-    LONGHAUL_KEEP_MEMORY is explained in memory.py.
+    LONGHAUL_KEEP_MEMORY is explained in heap.py.
     """
     quiet_background_threads()
     cache = os.environ.get("LONGHAUL_CACHE", os.path.expanduser("~/.cache/longhaul/compiled"))
