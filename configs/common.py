@@ -165,6 +165,7 @@ def base() -> dict:
             warmup=non_negative(100),  # updates of linear rise from 0
             decay_steps=non_negative(0),  # updates until `end`, warm-up included; 0 means train.steps
             end=share(0.1),  # final learning rate as a share of peak (linear and cosine)
+            beneath_warmup=False,  # linear and cosine fall from update 0, and are in force once warm-up ends
         ),
         mesh=dict(
             data=devices(-1),  # devices along each axis; one of them may be -1: whatever is left

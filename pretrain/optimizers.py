@@ -21,7 +21,8 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
     """Learning rate as a function of the number of updates made so far.
 
     Update n (from 0) of the warm-up uses peak * (n + 1) / warmup, so the first update already counts.
-    `cosine` and `linear` then fall to end * peak at `decay_steps` (default `steps`) and stay there;
+    `cosine` and `linear` then fall to end * peak at `decay_steps` (default `steps`) and stay there: from peak, or with
+    `beneath_warmup` from where they would be had they fallen since update 0;
     `rsqrt` falls as peak * sqrt(warmup / n) (Vaswani et al. 2017, section 5.3).
     """
     kind, peak, warmup = options["kind"], options["peak"], options["warmup"]
@@ -33,11 +34,12 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
             f"config.schedule.warmup = {warmup} is longer than the {total} updates of the schedule; lower it or "
             "raise train.steps"
         )
-    after = SCHEDULES[kind](peak, max(1, total - warmup), options["end"], max(1, warmup))
+    begin = 0 if options["beneath_warmup"] and kind in ("linear", "cosine") else warmup
+    after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, warmup))
 
     def rate(count):
         rise = peak * (count + 1) / max(1, warmup)
-        return jnp.where(count < warmup, rise, after(jnp.maximum(count - warmup, 0)))
+        return jnp.where(count < warmup, rise, after(jnp.maximum(count - begin, 0)))
 
     return rate
 

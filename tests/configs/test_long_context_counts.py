@@ -20,6 +20,8 @@ COUNTS = [
     (transformer_xl, "text8_large", 277_050_395),
     (transformer_xl, "lm1b", 464_410_466),
     (transformer_xl, "lm1b_large", 838_019_182),
+    (transformer_xl, "lm1b_release", 357_812_082),
+    (transformer_xl, "lm1b_large_release", 841_295_982),
     (transformer_xl, "tiny", 124_481),
     (sparse_transformer, "enwik8", 94_949_888),
     (sparse_transformer, "cifar10", 59_196_928),

@@ -12,7 +12,7 @@ from flax import linen as nn
 from configs import common
 from pretrain.errors import UserError
 from pretrain.recipe import make_recipe
-from pretrain.step import forward, loss_sums
+from pretrain.step import evaluate_step, forward, loss_sums
 
 B, T, V = 2, 12, 23
 SMALL = {"vocab_size": V, "context": T, "layers": 1, "width": 16, "heads": 2, "ff": 24, "dtype": "float32"}
@@ -40,12 +40,13 @@ RECURRENT = [
 CASES = [("decoder", case) for case in DECODERS] + [("transformer_xl", case) for case in RECURRENT]
 
 
-def made(architecture, **fields):
+def made(architecture, evaluated=(), **fields):
     """A recipe, and parameters drawn wide so that no part of the model is all but silent."""
     config = common.base()
     config.architecture = architecture
     config.model = getattr(common, architecture)()
-    config.model.update(**SMALL, **fields)
+    config.model.update(SMALL | fields)
+    config.evaluate.model.update(dict(evaluated))
     if architecture == "transformer_xl":
         config.model.memory, config.data.layout = T, "stream"
     recipe = make_recipe(config)
@@ -94,6 +95,18 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(architecture, fields):
         # float32 sums of a few hundred terms, in another order
         np.testing.assert_allclose(ours, theirs, atol=1e-4 * max(1.0, np.abs(theirs).max()), err_msg=str(path))
         assert np.abs(ours).max() > 0, path
+
+
+def test_evaluation_computes_in_its_own_type():
+    """A model trained in bfloat16 is scored in float32 where evaluation says so, to the bit."""
+    nll = {}
+    for trained, evaluated in (("bfloat16", {}), ("bfloat16", {"dtype": "float32"}), ("float32", {})):
+        recipe, params = made("transformer_xl", evaluated, dtype=trained)
+        memory = recipe.evaluated.init_memory(B)
+        rows = batch() | {"reset": np.zeros(B, bool)}
+        sums, _ = jax.jit(evaluate_step, static_argnums=0)(recipe, params, rows, memory)
+        nll[trained, bool(evaluated)] = float(sums["nll"])
+    assert nll["bfloat16", True] == nll["float32", False] != nll["bfloat16", False]
 
 
 @pytest.mark.parametrize("key", ["z_loss", "label_smoothing"])
