@@ -128,7 +128,7 @@ def base() -> dict:
             validation="",  # likewise; empty holds out a share of data.train
             test="",  # likewise; empty means there is no test split
             image=shape(()),  # rows, columns, colours of the images that all sources hold; empty means they hold text
-            holdout=rate(0.05),  # share of documents held out, by hash, where data.validation is empty; 0: no validation
+            holdout=rate(0.05),  # share of documents held out, by hash, if data.validation is empty; 0: no validation
             weights=positives(()),  # mixing weight of each source of data.train; empty means by size
             temperature=positive(1.0),  # sizes are raised to 1/temperature before mixing
             cap=non_negative(0, below=2**63),  # sizes are capped at so many tokens before mixing; 0 means no cap
