@@ -47,7 +47,9 @@ def trained(kind: str, folder: Path) -> Path:
     config = common.base().tokenizer
     config.update(TOKENIZERS[kind] | {"train_bytes": 1_000_000})
     saved = folder / kind.replace(" ", "-")
-    tokenizer_folder.make_folder(saved, config.to_dict(), sources.parse("stdlib", "source"), 0.0, lambda line: None)
+    tokenizer_folder.make_folder(
+        saved, config.to_dict(), {"train": sources.parse("stdlib", "source")}, 0.0, lambda line: None
+    )
     return saved
 
 

@@ -116,8 +116,8 @@ def base() -> dict:
         architecture="decoder",  # which model `model` describes: decoder, transformer_xl
         model=decoder(),
         tokenizer=dict(
-            kind="sentencepiece",  # sentencepiece, bytes, or huggingface (needs the extra `hf`)
-            path="",  # a ready tokenizer file; empty trains one on data.train (sentencepiece only)
+            kind="sentencepiece",  # sentencepiece, bytes, symbols, words, or huggingface (needs the extra `hf`)
+            path="",  # a ready tokenizer file; empty makes one from data.train (all kinds but huggingface)
             vocab_size=count(4096),  # pieces of a tokenizer trained here; fewer where the text yields no more
             algorithm="bpe",  # of a tokenizer trained here: bpe or unigram (which takes many times as long)
             pieces="words",  # of a tokenizer trained here: words, or phrases (a piece may span words: for code)

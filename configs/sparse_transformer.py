@@ -22,7 +22,7 @@ Learning rates of enwik8 and imagenet64 were never published: theirs is the late
 Evaluate text with a stride, as the paper does: `evaluate --stride=128` is its 12,160 bytes of minimum context. An image
 is a row: it is scored whole, in bits per dimension. `generate --complete=FILE.png` fills in the lower half of images.
 
-Data: enwik8 cut into 90 / 5 / 5 million bytes in data/enwik8; images through TFDS, or from any folder of files with
+Data: the file data/enwik8, cut into 90 / 5 / 5 million bytes; images through TFDS, or from any folder of files with
 `--config.data.train='images:GLOB'` (tiny_images: 8 x 8 colour images in data/images); a row is an image's bytes in the
 order row, column, colour. Cost: 8 V100 (imagenet64: 64, for 7 days).
 """
@@ -98,7 +98,11 @@ VARIANTS = {  # network; rows of a batch; updates, those of warm-up; highest lea
     ),
 }
 _DATA = {
-    "enwik8": ("text:data/enwik8/train", "text:data/enwik8/valid", "text:data/enwik8/test"),
+    "enwik8": (
+        "text:data/enwik8?bytes=:90000000",
+        "text:data/enwik8?bytes=90000000:95000000",
+        "text:data/enwik8?bytes=95000000:100000000",
+    ),
     "cifar10": ("tfds:cifar10?split=train[:48000]", "tfds:cifar10?split=train[48000:]", "tfds:cifar10?split=test"),
     "imagenet64": (
         "tfds:downsampled_imagenet/64x64?split=train[:-2000]",

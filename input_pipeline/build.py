@@ -241,7 +241,8 @@ class _Writer:
 
     def __init__(self, split: str, tokenizer: Tokenizer, tokens: BinaryIO, documents: BinaryIO):
         self.split, self.total = split, NOTHING
-        self._end, self._dtype = np.array([tokenizer.end_id], np.int32), token_dtype(tokenizer.vocab_size)
+        self._end = np.array([] if tokenizer.end_id is None else [tokenizer.end_id], np.int32)
+        self._dtype = token_dtype(tokenizer.vocab_size)
         self._tokens, self._documents = tokens, documents
         self._ids, self._waiting = [], 0
         self._sizes, self._before = [], ""  # of documents; the chunk added last, to tell whether it broke a word
@@ -251,7 +252,7 @@ class _Writer:
         words = word_count(text) if isinstance(text, str) else 0  # an image has none
         if begins:
             self._ids.append(self._end)
-            self._sizes.append((1 + len(ids), size, words))
+            self._sizes.append((len(self._end) + len(ids), size, words))
         else:
             words -= not (self._before[-1:].isspace() or text[:1].isspace())  # one word, which was counted twice
             words -= self._before[-1:] != "\n"  # and where that chunk ended, no line does

@@ -21,18 +21,19 @@ class Overlapping:
     """
 
     stream: Stream
+    targets: int  # how many of the stream's ids are predicted, from the second on
     length: int
     stride: int
 
     def __len__(self) -> int:
-        return 1 + max(0, -(-(self.stream.tokens - self.length) // self.stride))
+        return 1 + max(0, -(-(self.targets - self.length) // self.stride))
 
     def fill(self, batch: dict[str, np.ndarray], slots: np.ndarray, rows: np.ndarray) -> None:
         """Writes windows `rows` (int64 [n]) into rows `slots` of the batch."""
         Windows(self.stream, self.length, self.stride).fill(batch, slots, rows)
         places = rows[:, None] * self.stride + np.arange(self.length)  # [n, T], in the stream
         fresh = (rows[:, None] == 0) | (np.arange(self.length) >= self.length - self.stride)
-        _keep(batch, slots, places < self.stream.tokens)
+        _keep(batch, slots, places < self.targets)
         batch["weights"][slots] *= fresh
 
 
@@ -60,16 +61,17 @@ class Rowwise:
 
 @dataclass(frozen=True)
 class Lanewise:
-    """Contiguous streams: lane r holds ids r L .. (r + 1) L - 1 of the split, L = ceil(N / B)."""
+    """Contiguous streams: lane r predicts from ids r L .. (r + 1) L - 1 of the split, L = ceil(targets / B)."""
 
     stream: Stream
+    targets: int  # how many of the stream's ids are predicted, from the second on
     batch_size: int
     length: int
     rows: np.ndarray
 
     @property
     def lane(self) -> int:
-        return -(-self.stream.tokens // self.batch_size)
+        return -(-self.targets // self.batch_size)
 
     def __len__(self) -> int:
         return -(-self.lane // self.length)
@@ -81,7 +83,7 @@ class Lanewise:
         starts = self.rows * self.lane + n * self.length
         Windows(self.stream, self.length, 1).fill(batch, slots, starts)
         places = self.rows[:, None] * self.lane + within  # [n, T], in the stream
-        _keep(batch, slots, (within < self.lane) & (places < self.stream.tokens))
+        _keep(batch, slots, (within < self.lane) & (places < self.targets))
         batch["reset"][:] = n == 0
         return batch
 

@@ -49,7 +49,7 @@ def prepare(
     """
     named, holdout = requirements.check(data, tokenizer, workdir), requirements.holdout(data)
     folder = Path(workdir) / "tokenizer"
-    opened = tokenizer_folder.make_folder(folder, tokenizer, named["train"], holdout, report)
+    opened = tokenizer_folder.make_folder(folder, tokenizer, named, holdout, report)
     accept(opened)
 
     def store(source: Source, share: float) -> Store:
@@ -201,11 +201,16 @@ class Corpus:
         if stride < length and layout != "concat":
             raise DataError(f"evaluate.stride below the row's length needs layout concat, not {layout}; set it to 0")
         whole = stream.counts
+        if self.tokenizer.end_id is None:  # nothing precedes the text, so that its first token is only read
+            first = np.empty(1, np.int32)
+            stream.copy(0, first)
+            size = whole.bytes - int(self.tokenizer.byte_lengths[first[0]])
+            whole = whole._replace(tokens=whole.tokens - 1, bytes=size)
         if layout == "stream":
-            scored = Lanewise(stream, batch_size, length, rows)
+            scored = Lanewise(stream, whole.tokens, batch_size, length, rows)
         else:
             if layout == "concat":
-                source = Overlapping(stream, length, stride)
+                source = Overlapping(stream, whole.tokens, length, stride)
             elif layout == "packed":
                 source = self._packed(stream, length)
             else:

@@ -114,6 +114,11 @@ def whole_file(span: Span) -> Iterator[Document]:
     yield Document(place(os.fsencode(span.name)), chunks(_decoded(span)))
 
 
+def joined_file(span: Span) -> Iterator[Document]:
+    """The span as one document, without its line ends."""
+    yield Document(place(os.fsencode(span.name)), chunks(block.replace("\n", "") for block in _decoded(span)))
+
+
 def divided_file(span: Span, holdout: float) -> Iterator[Document]:
     """The span as two documents: its text, and the last share of it, `holdout`, which is held out.
 
@@ -130,19 +135,23 @@ def divided_file(span: Span, holdout: float) -> Iterator[Document]:
 
 
 def _cut(span: Span, wanted: int) -> int:
-    """The first of the span's bytes from `wanted` on, counted from its start, that may begin a text of its own."""
+    """The first line's start among the span's bytes from `wanted` on, counted from its start; or `wanted`."""
     size = span.end - span.start
     with opened(span.path, span.start + wanted) as stream:
         rest = stream.read(min(CHUNK, size - wanted))
     line = rest.find(b"\n") + 1
-    if 0 < line < size - wanted:
-        return wanted + line
-    inside = next((i for i, byte in enumerate(rest) if byte & 0xC0 != 0x80), len(rest))
-    return wanted + inside
+    return wanted + line if 0 < line < size - wanted else wanted
 
 
 def _decoded(span: Span) -> Iterator[str]:
-    """Text of the span, block by block; a block's incomplete last character is kept for the next."""
+    """Text of the span, block by block; a block's incomplete last character is kept for the next.
+
+    A character belongs to the span that its first byte is in, so that stretches of a file may be cut anywhere.
+    """
+    if span.start:
+        span = span._replace(start=_character(span.path, span.start))
+    if span.end is not None:
+        span = span._replace(end=_character(span.path, span.end))
     offset, carried = span.start, b""
     with opened(span.path, span.start) as stream:
         while True:
@@ -160,6 +169,13 @@ def _decoded(span: Span) -> Iterator[str]:
             offset, carried = offset + used, data[used:]
             if not block:
                 return
+
+
+def _character(path: str, offset: int) -> int:
+    """The first byte from `offset` on that begins a character of UTF-8, which has up to three more."""
+    with opened(path, offset) as stream:
+        following = stream.read(3)
+    return offset + next((i for i, byte in enumerate(following) if byte & 0xC0 != 0x80), len(following))
 
 
 def undecodable(path: str, offset: int, reason: str) -> DataError:

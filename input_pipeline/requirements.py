@@ -25,6 +25,11 @@ def check(data: Mapping, tokenizer: Mapping, workdir: str) -> dict[str, list[Sou
     """
     if data["layout"] not in LAYOUTS:
         raise DataError(f"data.layout is '{data['layout']}'; choose one of: {', '.join(LAYOUTS)}")
+    if tokenizer["kind"] == "symbols" and data["layout"] not in ("concat", "stream"):
+        raise DataError(
+            f"data.layout = {data['layout']} tells documents apart, and tokenizer.kind = symbols has no end token "
+            "between them; choose layout concat or stream, or tokenizer.kind = bytes"
+        )
     images.check(data, tokenizer)
     named = {name: sources.parse(data[name], f"data.{name}", data["image"]) for name in SPLITS if data[name]}
     if "train" not in named:

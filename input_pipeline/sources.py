@@ -123,10 +123,14 @@ class Files(Source):
         match = re.fullmatch(r"(\d*):(\d*)", options.get("bytes", ":"))
         if not match:
             raise DataError(f"'{spec}' asks for bytes={options['bytes']}; write bytes=START:END")
+        line_ends = options.get("line_ends", "kept")
+        if line_ends not in ("kept", "dropped") or (line_ends == "dropped" and unit != "file"):
+            raise DataError(f"'{spec}' asks for line_ends={line_ends}; of whole files, they are kept or dropped")
+        read = readers.joined_file if line_ends == "dropped" else DOCUMENTS[unit]
         start, end = int(match[1] or 0), int(match[2]) if match[2] else None
         if end is not None and end <= start:
             raise DataError(f"'{spec}' asks for bytes={options['bytes']}, which is empty; let START be below END")
-        return cls(spec, *_glob(path), DOCUMENTS[unit], unit != "file", start, end)
+        return cls(spec, *_glob(path), read, unit != "file", start, end)
 
     @classmethod
     def json(cls, spec: str, path: str, options: dict) -> "Files":
@@ -344,7 +348,7 @@ DOCUMENTS = {
 
 KINDS = {
     "stdlib": (StandardLibrary.make, ()),
-    "text": (Files.text, ("document", "bytes")),
+    "text": (Files.text, ("document", "bytes", "line_ends")),
     "jsonl": (Files.json, ("field",)),
     "images": (Files.images, ()),
     "tfds": (TensorFlowDataset.make, ("split", "field", "data_dir")),

@@ -14,13 +14,14 @@ from input_pipeline.readers import raw
 class Tokenizer(abc.ABC):
     """Text to ids and back.
 
-    vocab_size: number of ids. end_id: ends a document and starts the next. fingerprint: changes with the ids' meaning.
+    vocab_size: number of ids. end_id: ends a document and starts the next, None where nothing does.
+    fingerprint: changes with the ids' meaning.
     byte_lengths: UTF-8 bytes that each id stands for, int32 [V], 0 for special ids; then any text survives the round
     trip. None where ids stand for no fixed bytes, since the tokenizer rewrites text.
     """
 
     vocab_size: int
-    end_id: int
+    end_id: int | None
     fingerprint: str
     byte_lengths: np.ndarray | None
 
@@ -56,7 +57,7 @@ class Decoder(abc.ABC):
 class ByteExact(Tokenizer):
     """A tokenizer each of whose ids stands for fixed bytes."""
 
-    def __init__(self, token_bytes: Sequence[bytes], end_id: int, fingerprint: str):
+    def __init__(self, token_bytes: Sequence[bytes], end_id: int | None, fingerprint: str):
         self.vocab_size, self.end_id, self.fingerprint = len(token_bytes), end_id, fingerprint
         self._bytes = list(token_bytes)
         self.byte_lengths = np.array([len(data) for data in token_bytes], np.int32)

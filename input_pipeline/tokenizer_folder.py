@@ -1,20 +1,36 @@
 """The work folder's tokenizer: trained or copied in once, then read from there by every command."""
 
+import math
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from input_pipeline import huggingface_tokenizer, sentencepiece_tokenizer
+from input_pipeline import counted_tokenizer, huggingface_tokenizer, sentencepiece_tokenizer
 from input_pipeline.errors import DataError
 from input_pipeline.files import locked, read_json, remove_partial, replaced, write_json, written_under
 from input_pipeline.sources import Source
 from input_pipeline.tokenizer import Bytes, Tokenizer
 
-KINDS = ("sentencepiece", "bytes", "huggingface")
-TRAINABLE = ("sentencepiece",)  # kinds that are made from data.train where there is no tokenizer.path
+KINDS = ("sentencepiece", "bytes", "symbols", "words", "huggingface")
+TRAINABLE = (
+    "sentencepiece",
+    "symbols",
+    "words",
+)  # kinds that are made from data.train where there is no tokenizer.path
 MADE = "made.json"  # what the tokenizer was made from; written last
-FILES = {"sentencepiece": "sentencepiece.model", "huggingface": "tokenizer.json"}
+FILES = {
+    "sentencepiece": "sentencepiece.model",
+    "symbols": "symbols.json",
+    "words": "words.json",
+    "huggingface": "tokenizer.json",
+}
+LOAD = {
+    "sentencepiece": sentencepiece_tokenizer.load,
+    "symbols": counted_tokenizer.load_symbols,
+    "words": counted_tokenizer.load_words,
+    "huggingface": huggingface_tokenizer.load,
+}
 TRAINED = ("vocab_size", "algorithm", "pieces")  # settings of a tokenizer trained here
 
 
@@ -27,28 +43,30 @@ def open_folder(folder: Path) -> Tokenizer:
 
 
 def _load(folder: Path, kind: str) -> Tokenizer:
-    if kind == "bytes":
-        return Bytes()
-    return {"sentencepiece": sentencepiece_tokenizer, "huggingface": huggingface_tokenizer}[kind].load(
-        folder / FILES[kind]
-    )
+    return Bytes() if kind == "bytes" else LOAD[kind](folder / FILES[kind])
 
 
 def make_folder(
-    folder: Path, config: Mapping, sources: Sequence[Source], holdout: float, report: Callable[[str], None]
+    folder: Path,
+    config: Mapping,
+    named: Mapping[str, Sequence[Source]],
+    holdout: float,
+    report: Callable[[str], None],
 ) -> Tokenizer:
     """Makes the tokenizer that `config` asks for, if `folder` has none, and opens it.
+
+    `named` are the sources of each split; symbols are counted in all of them, all else in what is trained on.
 
     Several processes may call this at once: one works, the others wait. Errors: DataError if the folder's
     tokenizer was made from other settings.
     """
-    settings = _settings(config, sources, holdout)
+    settings = _settings(config, named, holdout)
     made = folder / MADE
     if not made.is_file():
         with written_under(folder, "--workdir"), locked(folder / "lock", lambda: report("waiting for the tokenizer")):
             if not made.is_file():
                 remove_partial(folder)
-                _make(folder, config, sources, holdout, report)
+                _make(folder, config, named, holdout, report)
                 opened = _load(folder, config["kind"])  # a file that is no tokenizer is not kept
                 if "vocab_size" in settings and opened.vocab_size < settings["vocab_size"]:
                     report(f"the training text yields {opened.vocab_size} pieces, not {settings['vocab_size']}")
@@ -63,28 +81,31 @@ def make_folder(
     return open_folder(folder)
 
 
-def _settings(config: Mapping, sources: Sequence[Source], holdout: float) -> dict:
+def _settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: float) -> dict:
     """What the tokenizer depends on, by config key."""
     kind = config["kind"]
     if kind not in KINDS:
         raise DataError(f"tokenizer.kind is '{kind}'; choose one of: {', '.join(KINDS)}")
     if kind == "bytes":
         return {"kind": kind}
-    if config["path"]:
-        return {"kind": kind, "path": config["path"]}
-    if kind not in TRAINABLE:
+    if not config["path"] and kind not in TRAINABLE:
         raise DataError(
             f"tokenizer.kind = {kind} trains no tokenizer; set tokenizer.path to a tokenizer.json, or train one with "
             "tokenizer.kind = sentencepiece"
         )
-    trained = {name: config[name] for name in (*TRAINED, "train_bytes")}
-    return {"kind": kind, "path": "", **trained, "data.train": [s.spec for s in sources], "data.holdout": holdout}
+    if config["path"]:
+        return {"kind": kind, "path": config["path"]}
+    settings = {"kind": kind, "path": "", "data.holdout": holdout}
+    if kind == "symbols":
+        return settings | {f"data.{name}": [s.spec for s in found] for name, found in named.items()}
+    trained = ("vocab_size",) if kind == "words" else (*TRAINED, "train_bytes")
+    return settings | {name: config[name] for name in trained} | {"data.train": [s.spec for s in named["train"]]}
 
 
 def check(folder: Path, config: Mapping) -> None:
     """Raises DataError for a tokenizer that cannot be made; one that `folder` holds needs no file any more."""
     kind, path = config["kind"], Path(config["path"]).expanduser()
-    _settings(config, (), 0.0)
+    _settings(config, {"train": ()}, 0.0)
     if kind == "bytes" or not config["path"] or path.is_file() or (folder / MADE).is_file():
         return
     other = (
@@ -98,7 +119,7 @@ def check(folder: Path, config: Mapping) -> None:
     )
 
 
-def _make(folder: Path, config: Mapping, sources, holdout: float, report) -> None:
+def _make(folder: Path, config: Mapping, named, holdout: float, report) -> None:
     kind = config["kind"]
     if kind == "bytes":
         return
@@ -106,12 +127,23 @@ def _make(folder: Path, config: Mapping, sources, holdout: float, report) -> Non
         if config["path"]:
             shutil.copyfile(Path(config["path"]).expanduser(), partial)
             return
-        report(f"training a tokenizer of {config['vocab_size']} pieces on {' + '.join(s.spec for s in sources)}")
-        texts = sample(sources, config["train_bytes"], holdout)
-        partial.write_bytes(sentencepiece_tokenizer.train(texts, *(config[name] for name in TRAINED)))
+        counted = named.values() if kind == "symbols" else [named["train"]]
+        sources = list({source.spec: source for found in counted for source in found}.values())
+        specs = " + ".join(source.spec for source in sources)
+        if kind == "sentencepiece":
+            report(f"training a tokenizer of {config['vocab_size']} pieces on {specs}")
+            texts = sample(sources, config["train_bytes"], holdout)
+            partial.write_bytes(sentencepiece_tokenizer.train(texts, *(config[name] for name in TRAINED)))
+            return
+        report(f"counting the {kind} of {specs}")
+        if kind == "symbols":
+            counted_tokenizer.save(partial, counted_tokenizer.count_symbols(sample(sources, math.inf, 0.0)))
+        else:
+            words = counted_tokenizer.count_words(sample(sources, math.inf, holdout), config["vocab_size"])
+            counted_tokenizer.save(partial, words)
 
 
-def sample(sources: Sequence[Source], budget: int, holdout: float) -> Iterator[str]:
+def sample(sources: Sequence[Source], budget: float, holdout: float) -> Iterator[str]:
     """Text of about `budget` bytes, whole documents from all over the sources, none of them held out.
 
     The choice depends on the sources alone. Of large sources a part is read: spans in random order.

@@ -35,7 +35,7 @@ def generate(workdir: str, flags) -> None:
     results = decode(
         model,
         params,
-        [np.concatenate([[tokenizer.end_id], tokenizer.encode(p)]).astype(np.int32) for p in prompts],
+        [_ids(tokenizer, prompt) for prompt in prompts],
         max_tokens=flags.max_tokens,
         temperature=temperature,
         top_k=flags.top_k,
@@ -57,6 +57,16 @@ def generate(workdir: str, flags) -> None:
             print(json.dumps(row))
     else:
         print("\n\n".join(prompt + text for prompt, text in zip(prompts, texts, strict=True)))
+
+
+def _ids(tokenizer, prompt: str) -> np.ndarray:
+    """A prompt as a document begins: after the end token, where there is one."""
+    if tokenizer.end_id is None and not prompt:
+        raise UserError(
+            "this run's tokenizer has no end token that a text could begin after; give --prompt, such as --prompt=a"
+        )
+    start = [] if tokenizer.end_id is None else [tokenizer.end_id]
+    return np.concatenate([start, tokenizer.encode(prompt)]).astype(np.int32)
 
 
 def refuse(flags, names: Sequence[str], reason: str) -> None:

@@ -195,7 +195,7 @@ def test_unknown_choices_of_training():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "words"}, "tokenizer.kind is 'words'; choose one of: sentencepiece, bytes, huggingface"),
+        ({"kind": "letters"}, "tokenizer.kind is 'letters'; choose one of: sentencepiece, bytes, symbols, words, hugg"),
         ({"kind": "huggingface"}, "trains no tokenizer; set tokenizer.path"),
         (
             {"kind": "huggingface", "path": "/no/such.json"},

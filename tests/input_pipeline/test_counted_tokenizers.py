@@ -1,0 +1,123 @@
+"""Vocabularies counted from text, symbols and words; and streams of symbols, which no end token divides."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from input_pipeline import pipeline
+from input_pipeline.errors import DataError
+
+TEXT = "the quick brown fox jumps over the lazy dog and the dog sleeps " * 4
+SYMBOLS = {"kind": "symbols"}
+
+
+@pytest.fixture
+def corpus(prepare, write):
+    """TEXT in stretches of 90, 5 and 5 parts of a hundred, as text8 is cut."""
+    path, size = write("text8", TEXT), len(TEXT)
+    cuts = [0, size * 90 // 100, size * 95 // 100, size]
+    train, validation, test = (f"text:{path}?bytes={a}:{b}" for a, b in itertools.pairwise(cuts))
+    return prepare(train, validation=validation, test=test, tokenizer=SYMBOLS, layout="stream", length=8)
+
+
+def decoded(corpus, ids) -> str:
+    return corpus.tokenizer.decode(ids)
+
+
+def test_symbols_are_those_that_occur_most_frequent_first(corpus):
+    tokenizer = corpus.tokenizer
+    assert tokenizer.vocab_size == len(set(TEXT))
+    assert tokenizer.end_id is None
+    first = [tokenizer.decode([i]) for i in range(3)]
+    assert first == sorted(set(TEXT), key=lambda c: (-TEXT.count(c), c))[:3]
+    assert tokenizer.byte_lengths.tolist() == [1] * tokenizer.vocab_size
+
+
+def test_a_stream_is_the_text_and_nothing_else(corpus):
+    texts = []
+    for split in ("train", "validation", "test"):
+        stream = corpus.stream(split)
+        ids = np.zeros(stream.tokens, np.int32)
+        stream.copy(0, ids)
+        texts.append(decoded(corpus, ids))
+    assert "".join(texts) == TEXT
+
+
+@pytest.mark.parametrize(("layout", "stride"), [("stream", 0), ("concat", 0), ("concat", 3)])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_all_symbols_but_the_first_are_predicted_once(corpus, layout, stride, batch_size):
+    scored = corpus.evaluation("test", length=5, stride=stride, batch_size=batch_size, layout=layout)
+    batches = list(scored.batches())
+    text = corpus.raw_bytes("test").decode()
+    lanes = [np.concatenate([b["targets"][r][b["weights"][r] > 0] for b in batches]) for r in range(batch_size)]
+    if layout == "stream":
+        assert decoded(corpus, np.concatenate(lanes)) == text[1:]
+    assert sorted(decoded(corpus, np.concatenate(lanes))) == sorted(text[1:])
+    assert (scored.tokens, scored.bytes) == (len(text) - 1, len(text) - 1)
+
+
+def test_files_follow_one_another(prepare, write):
+    write("1.txt", "one ")
+    path = write("2.txt", "two ")
+    corpus = prepare(f"text:{path[:-5]}*.txt", tokenizer=SYMBOLS, length=4)
+    ids = np.zeros(8, np.int32)
+    corpus.stream("train").copy(0, ids)
+    assert decoded(corpus, ids) == "one two "
+
+
+@pytest.mark.parametrize("layout", ["packed", "document"])
+def test_layouts_of_documents_need_an_end_token(prepare, write, layout):
+    with pytest.raises(DataError, match=rf"data.layout = {layout} tells documents apart, .* no end token"):
+        prepare(f"text:{write('a.txt', TEXT)}", tokenizer=SYMBOLS, layout=layout)
+
+
+def test_a_byte_that_is_no_symbol(corpus):
+    with pytest.raises(DataError, match=r"the byte 0x21 is none of the \d+ symbols"):
+        corpus.tokenizer.encode("dog!")
+
+
+def test_bytes_of_a_text_are_symbols_and_line_ends_may_be_dropped(prepare, write):
+    path = write("enwik", "äß\nä\n")
+    corpus = prepare(f"text:{path}?line_ends=dropped", tokenizer=SYMBOLS, length=4)
+    assert corpus.tokenizer.vocab_size == 3  # 0xc3, 0xa4, 0x9f
+    assert corpus.raw_bytes("train") == "äßä".encode()
+    assert corpus.summary()[0]["tokens"] == 6
+    with pytest.raises(DataError, match="line_ends=dropped; of whole files, they are kept or dropped"):
+        prepare(f"text:{path}?line_ends=dropped&document=line")
+
+
+@pytest.mark.parametrize("cut", range(8))
+def test_a_character_belongs_to_the_stretch_that_it_begins_in(prepare, write, tmp_path, cut):
+    text = "aä€b" * 30
+    path = write("a.txt", text)
+    first = 70 + cut  # characters of 1, 2, 3 and 1 bytes, in turn
+    corpus = prepare(f"text:{path}?bytes=:{first}", validation=f"text:{path}?bytes={first}:", length=1)
+    parts = [corpus.raw_bytes(split).decode() for split in ("train", "validation")]
+    assert "".join(parts) == text and 0 <= len(parts[0].encode()) - first < 3 and all(parts)
+
+
+WORDS = "a rose is\na rose\n\n"
+
+
+def test_words_and_line_ends_most_frequent_first(prepare, write, tmp_path):
+    corpus = prepare(f"text:{write('a.txt', WORDS)}", tokenizer={"kind": "words", "vocab_size": 10}, length=2)
+    tokenizer = corpus.tokenizer
+    assert [tokenizer.decode([i]) for i in range(1, 5)] == ["a", "rose", "is", "<unk>"]
+    assert (tokenizer.vocab_size, tokenizer.end_id) == (5, 0)
+    assert tokenizer.encode(WORDS).tolist() == [1, 2, 3, 0, 1, 2, 0, 0]
+    assert tokenizer.encode("a tulip\n").tolist() == [1, 4, 0]
+    assert pipeline.open_tokenizer(str(tmp_path / "run")).fingerprint == tokenizer.fingerprint
+    assert corpus.summary()[0]["tokens"] == corpus.summary()[0]["words"] + 1  # the end token before the file
+
+
+def test_a_vocabulary_of_words_has_an_end_and_holds_what_is_unknown(prepare, write):
+    settings = {"kind": "words", "vocab_size": 3}
+    tokenizer = prepare(f"text:{write('a.txt', WORDS)}", tokenizer=settings, length=2).tokenizer
+    assert tokenizer.vocab_size == 3 and tokenizer.decode([1, 2]) == "a <unk>"
+
+
+def test_unknown_words_of_the_text_are_counted_among_the_others(prepare, write):
+    text = "<unk> wins <unk> <eos>\n"
+    tokenizer = prepare(f"text:{write('a.txt', text)}", tokenizer={"kind": "words"}, length=2).tokenizer
+    assert tokenizer.encode(text).tolist() == [1, 2, 1, 0, 0]
