@@ -4,9 +4,10 @@ What is counted is a floor, what no compiler can do without: a run that is refus
 still need more.
 """
 
+import functools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ def check_training(engine, config) -> None:
             "batches", 0, _batches(config, train.batch_size, length), "lower config.train.batch_size or data.prefetch"
         ),
     )
-    _compare("training", needs, engine)
+    _compare("training", needs, engine.layout.mesh.devices.flat)
 
 
 def check_evaluation(engine, config) -> None:
@@ -59,7 +60,7 @@ def check_evaluation(engine, config) -> None:
     size, length = config.evaluate.batch_size, config.evaluate.length or config.data.length
     params = engine.shapes(config.seed, engine.layout.batch_shards()).params
     memory = jax.eval_shape(lambda: init_memory(engine.recipe.evaluated, size))
-    shared = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(memory)) // engine.layout.batch_shards()
+    shared = _whole_bytes(memory) // engine.layout.batch_shards()
     lower = "lower config.evaluate.batch_size"
     needs = (
         Need(f"parameters (of which {_largest(params)} is the largest)", _bytes(params), 0, "split them over devices"),
@@ -67,11 +68,23 @@ def check_evaluation(engine, config) -> None:
         Need("a layer's input", _layer_input(engine, config, size, length), 0, lower),
         Need("batches", 0, _batches(config, size, length), lower),
     )
-    _compare("evaluation", needs, engine)
+    _compare("evaluation", needs, engine.layout.mesh.devices.flat)
 
 
-def _compare(task: str, needs: Sequence[Need], engine) -> None:
-    here = [device for device in engine.layout.mesh.devices.flat if device.process_index == jax.process_index()]
+def check_decoding(model, prompts: int, beams: int, room: int) -> None:
+    """Raises UserError where one device has not the memory to continue so many prompts to `room` tokens each."""
+    rows = prompts * beams
+    cache = jax.eval_shape(functools.partial(model.init_cache, rows, room))
+    lower = "lower the number of prompts or of beams"
+    needs = (
+        Need("keys and values of earlier tokens", _whole_bytes(cache), 0, lower),
+        Need("logits", rows * model.vocab_size * 4, 0, lower),
+    )
+    _compare("generation", needs, jax.devices()[:1])
+
+
+def _compare(task: str, needs: Sequence[Need], devices: Iterable) -> None:
+    here = [device for device in devices if device.process_index == jax.process_index()]
     if here[0].platform == "cpu":  # its devices share the host's memory
         needs = [need._replace(device=0, host=need.host + len(here) * need.device) for need in needs]
     on_device = (here[0].memory_stats() or {}).get("bytes_limit", math.inf)
@@ -101,6 +114,10 @@ def _bytes(shapes) -> int:
     """Bytes of a tree of shapes on one device."""
     sizes = ((leaf.sharding.shard_shape(leaf.shape), leaf.dtype.itemsize) for leaf in jax.tree.leaves(shapes))
     return sum(math.prod(shape) * itemsize for shape, itemsize in sizes)
+
+
+def _whole_bytes(shapes) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
 def _largest(params) -> str:

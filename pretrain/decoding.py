@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from pretrain import capacity
 from pretrain.errors import UserError
 
 
@@ -51,6 +52,8 @@ def generate(
     model = model.clone(attention_path="auto")
     _check(model, prompts, max_tokens, temperature, beams)
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
+    if cached:
+        capacity.check_decoding(model, len(prompts), beams, room)
     begin = _begin_cached if cached else _begin_recomputing
     logits, memory = begin(model, params, tokens, lengths, room)
     end_id = -1 if end_id is None else end_id

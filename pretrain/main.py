@@ -134,15 +134,15 @@ def commands() -> dict[str, Command]:
     )
     generate.integer("top_k", non_negative(0), "sample among the k likeliest; 0: all")
     generate.number("top_p", probability(1.0), "sample among the likeliest that hold this probability")
-    generate.integer("beams", count(1), "beam search with so many beams, instead of sampling")
+    generate.integer("beams", count(1, below=2**20), "beam search with so many beams, instead of sampling")
     generate.number("length_penalty", real(0.6), "of beam search: score / ((5 + length) / 6) ** penalty")
     generate.integer("seed", non_negative(0, below=2**32), "of sampling").switch(
         "cached", True, "keep keys and values of earlier tokens"
     )
     generate.text("complete", "", "PNG file to write: images cut off, as the model fills them in, and whole")
     generate.text("images", "validation", "what is completed: a split of the run, or a source such as images:GLOB")
-    generate.integer("rows", count(8), "images completed, a row of the picture each")
-    generate.integer("samples", count(3), "completions of each image").number(
+    generate.integer("rows", count(8, below=2**10), "images completed, a row of the picture each")
+    generate.integer("samples", count(3, below=2**10), "completions of each image").number(
         "keep", rate(0.5), "share of an image that is kept"
     )
     generate.choice(*FORMAT)

@@ -72,8 +72,7 @@ class Layout:
         self.mesh = mesh
         self.rules = {}
         for rule in rules:
-            logical, axes = rule
-            axes = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+            logical, axes = _pair(rule)
             if logical in self.rules:
                 raise UserError(
                     f"config.mesh.rules names the logical axis '{logical}' twice; keep one of the two rules"
@@ -84,6 +83,8 @@ class Layout:
                         f"config.mesh.rules maps '{logical}' to the mesh axis '{axis}'{nearest(axis, AXES)}"
                     )
             self.rules[logical] = axes
+        if "batch" not in self.rules:
+            raise UserError("config.mesh.rules does not map 'batch', the rows of a batch; add ('batch', 'data')")
 
     def spec(self, name: str, logical: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:
         """The partition of one array called `name` whose dimensions are named `logical`."""
@@ -199,6 +200,21 @@ class Layout:
             return jax.make_array_from_callback(shape, sharding, part)
 
         return {name: one(array) for name, array in batch.items()}
+
+
+def _pair(rule) -> tuple[str, tuple[str, ...]]:
+    """(logical axis, mesh axes) of one of `config.mesh.rules`."""
+    match rule:
+        case (str(logical), None):
+            return logical, ()
+        case (str(logical), str(axis)):
+            return logical, (axis,)
+        case (str(logical), [*axes]) if all(isinstance(axis, str) for axis in axes):
+            return logical, tuple(axes)
+    raise UserError(
+        f"config.mesh.rules holds {rule!r}; a rule pairs a logical axis with a mesh axis, a tuple of them, or None, "
+        "such as ('batch', ('data', 'fsdp'))"
+    )
 
 
 def _inherit(spec: PartitionSpec, shape: tuple, reduced: tuple) -> PartitionSpec:

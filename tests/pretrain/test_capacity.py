@@ -98,6 +98,15 @@ def test_a_device_with_memory_of_its_own(monkeypatch):
     capacity.check_training(engine, config)
 
 
+def test_decoding_has_a_floor_too(machine):
+    """Keys and values in float32: 2 x 2 layers x 4 rows x 64 tokens x 64 numbers, and 4 x 512 logits."""
+    model = built()[0].recipe.model
+    machine(4 * (2 * 2 * 4 * 64 * 64 + 4 * 512) + 100)
+    capacity.check_decoding(model, 2, 2, 64)
+    with pytest.raises(UserError, match=r"of it for keys and values .*; lower the number of prompts or of beams"):
+        capacity.check_decoding(model, 2, 3, 64)
+
+
 def test_a_containers_end_counts(tmp_path, monkeypatch):
     end = tmp_path / "memory.max"
     monkeypatch.setattr(capacity, "CONTAINER", (str(end), f"{tmp_path}/none"))
