@@ -215,7 +215,7 @@ class PmapEngine:
         shards = sorted(memory.addressable_shards, key=lambda shard: shard.index[0].start or 0)
         local = np.concatenate([np.asarray(shard.data)[0] for shard in shards], axis=1)
         layers, _, *rest = local.shape
-        size = memory.shape[0] * memory.shape[2]
+        size = local.shape[1] // len(self.local) * self.layout.batch_shards()
         position = {row: i for i, row in enumerate(self.rows(size))}
 
         def part(index):
