@@ -5,8 +5,6 @@ import functools
 import gc
 import hashlib
 import multiprocessing
-import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,6 +18,7 @@ import numpy as np
 from input_pipeline import tokenizer_folder
 from input_pipeline.errors import DataError
 from input_pipeline.files import locked, read_json, remove_partial, replaced, write_json, written_under
+from input_pipeline.processes import cores, die_with_parent, workers_start
 from input_pipeline.readers import Span, raw
 from input_pipeline.sources import File, Source
 from input_pipeline.store import FORMAT, MANIFEST, NOTHING, SPLITS, Counts, Store, part_file, token_dtype
@@ -137,9 +136,10 @@ def _run(jobs: list[Job], records: dict[int, dict], size: int, report) -> None:
             done = ((job.number, encode_part(job)) for job in jobs)
         else:
             context = multiprocessing.get_context("spawn")
-            pool = stack.enter_context(ProcessPoolExecutor(workers, context, initializer=_die_with_parent))
-            stack.callback(pool.shutdown, cancel_futures=True)
-            futures = {pool.submit(encode_part, job): job.number for job in jobs}
+            with workers_start():
+                pool = stack.enter_context(ProcessPoolExecutor(workers, context, initializer=die_with_parent))
+                stack.callback(pool.shutdown, cancel_futures=True)
+                futures = {pool.submit(encode_part, job): job.number for job in jobs}
             done = ((futures[future], future.result()) for future in as_completed(futures))
         for number, record in done:
             records[number] = record
@@ -148,21 +148,6 @@ def _run(jobs: list[Job], records: dict[int, dict], size: int, report) -> None:
             if elapsed - said > 5:
                 said = elapsed
                 report(f"tokenising {spec}: {len(records)} parts done, {tokens / elapsed:,.0f} tokens/s")
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _die_with_parent() -> None:
-    """A killed parent cannot stop its workers: each watches for its end."""
-
-    def watch():
-        multiprocessing.parent_process().join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @functools.lru_cache(1)

@@ -6,6 +6,8 @@ from typing import Protocol
 import numpy as np
 from absl import flags
 
+from input_pipeline.processes import workers_start
+
 
 class Batches(Protocol):
     """Batches by number, each made without those before it."""
@@ -33,4 +35,8 @@ def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -
         dataset = dataset.mp_prefetch(
             grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, ahead))
         )
+        with workers_start():
+            reading = iter(dataset)
+            reading.start_prefetch()
+        return reading
     return iter(dataset)

@@ -52,7 +52,7 @@ def launch(command: Sequence[str], processes: int, devices: int | None, logs: Pa
     logs.mkdir(parents=True, exist_ok=True)
     print(f"launch: {processes} processes, logs in {logs}", flush=True)
     with _Signals() as signals:
-        coordinator = f"127.0.0.1:{_free_port()}"
+        coordinator = f"127.0.0.1:{free_port()}"
         paths = [logs / f"process-{index}.log" for index in range(processes)]
         children = [
             _start(command, _environment(index, processes, coordinator, devices), path)
@@ -151,7 +151,7 @@ def _show(log) -> None:
         sys.stdout.flush()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

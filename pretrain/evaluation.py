@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 
 import jax
 
@@ -27,7 +28,16 @@ def scoring_pass(
     )
 
 
-def score(run: Assembly, params, split: str, *, batch_size: int = 0, timed: bool = False, **options):
+def score(
+    run: Assembly,
+    params,
+    split: str,
+    *,
+    batch_size: int = 0,
+    timed: bool = False,
+    cut: Callable[[], bool] = lambda: False,
+    **options,
+):
     """The scores of `params` on `split`: loss (nats a token), perplexity, bits, tokens, nll, bytes, words.
 
     Every token of the split is scored once. With `stride` below `length`, windows overlap and a token is
@@ -37,6 +47,7 @@ def score(run: Assembly, params, split: str, *, batch_size: int = 0, timed: bool
     `bits_per_byte` of text, None where the tokenizer rewrites text, so that part of a split has no known number of
     bytes; and `bits_per_dim` of images, a dimension being one colour of one pixel, which is a byte too.
     `timed` adds `tokens_per_second`, of the tokens that the model reads, padding left out.
+    `cut` is asked after every batch whether to stop there; there are no scores then, but None.
     Errors: UserError where not one token is scored.
     """
     config, engine = run.config, run.engine
@@ -53,6 +64,8 @@ def score(run: Assembly, params, split: str, *, batch_size: int = 0, timed: bool
         sums.append(result)
         if len(sums) > 1:
             jax.block_until_ready(sums[-2])  # one batch is queued at most: more would pile up on the device
+        if cut():
+            return None
     nll, tokens, read = (math.fsum(float(s[name]) for s in sums) for name in ("nll", "tokens", "read"))
     if not tokens:
         raise UserError(f"split '{split}' has no token that the model could be scored on; give it more text")

@@ -12,13 +12,13 @@ import json
 import os
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pretrain.errors import UserError, reason
+from pretrain.leaving import MISTAKE, leaving
 
 NAME = "lock"
 BEAT = 5.0  # seconds between two signs of life
@@ -55,16 +55,19 @@ def held(workdir: str, command: str, report: Callable[[str], None]) -> Iterator[
     ended = threading.Event()
     beating = threading.Thread(target=_beat, args=(folder / NAME, mine, ended), daemon=True)
     beating.start()
-    try:
-        yield
-    finally:
+
+    def give_back() -> None:
         ended.set()
-        beating.join()
+        if beating is not threading.current_thread():
+            beating.join()
         with contextlib.suppress(OSError):  # a folder that is gone, or full of trouble, has told its story already
             if _read(folder / NAME) == mine:
                 (folder / NAME).unlink()
             if made:
                 folder.rmdir()  # only where nothing came of it: a refused command leaves no empty folder behind
+
+    with leaving.after(give_back):
+        yield
 
 
 def _take(path: Path, mine: str, report: Callable[[str], None]) -> None:
@@ -121,10 +124,8 @@ def _beat(path: Path, mine: str, ended: threading.Event) -> None:
             elif found == mine:
                 os.utime(path)
             else:
-                print(
-                    f"pretrain: {_in_use(path, found)}; this process has stopped at once", file=sys.stderr, flush=True
-                )
-                os._exit(2)  # as a kill would: saving now would spoil the other's run
+                # As a kill would: saving now would spoil the other's run.
+                leaving.leave(MISTAKE, f"{_in_use(path, found)}; this process has stopped at once")
         except OSError:  # a server that does not answer: perhaps the next time
             continue
 

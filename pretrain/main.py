@@ -1,12 +1,12 @@
 """The command line: `pretrain COMMAND --flags`, also `python -m pretrain`.
 
-Exit codes: 0 done; 2 a user's mistake (one sentence on stderr); 75 interrupted by SIGTERM with everything
-saved, start the same command again to go on; 1 anything else.
+Exit codes: 0 done; 2 a user's mistake (one sentence on stderr); 75 interrupted by SIGTERM or Ctrl-C with everything
+saved, start the same command again to go on; 130 a second Ctrl-C did not wait for that; 141 the reader of standard
+output left before the end; 1 anything else.
 """
 
 import errno
-import os
-import sys
+import traceback
 from collections.abc import Sequence
 
 from absl import flags
@@ -15,10 +15,9 @@ from configs.common import base
 from configs.ranges import Declared, Range, count, non_negative, probability, rate, real
 from pretrain.config import flat
 from pretrain.errors import USER_ERRORS, UserError, nearest
+from pretrain.leaving import FAILED, MISTAKE, UNREAD, leaving
 
-MISTAKE = 2
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
-PREEMPTED = 75
 
 
 class Command:
@@ -214,24 +213,18 @@ def main(argv: Sequence[str]) -> int:
         from pretrain import commands as run  # imported late: --help and mistakes need no JAX
 
         return getattr(run, command.name)(command.flags, spec, overrides) or 0
-    except USER_ERRORS as error:
-        print(f"pretrain: {error}", file=sys.stderr)
-        return MISTAKE
-    except BrokenPipeError:  # the reader of our output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        if error.errno not in UNWRITABLE:
-            raise
+    except Exception as error:
+        return leaving.failed(*verdict(error))
+
+
+def verdict(error: Exception) -> tuple[int, str]:
+    """The exit code of an exception, and what is printed of it."""
+    if isinstance(error, USER_ERRORS):
+        return MISTAKE, f"pretrain: {error}\n"
+    if isinstance(error, BrokenPipeError):  # standard error survives its reader (pretrain.streams)
+        return UNREAD, ""
+    if isinstance(error, OSError) and error.errno in UNWRITABLE:
         where = f" {error.filename}" if error.filename else ""
-        message = (
-            f"cannot write{where}: {error.strerror}; make room or choose another --workdir and start the command again"
-        )
-        print(f"pretrain: {message}", file=sys.stderr)
-        return MISTAKE
-
-
-def run() -> None:
-    """Entry point of the `pretrain` script."""
-    sys.stdout.reconfigure(errors="backslashreplace")  # text that the terminal's encoding cannot show, as stderr has it
-    sys.exit(main(sys.argv[1:]))
+        remedy = "make room or choose another --workdir and start the command again"
+        return MISTAKE, f"pretrain: cannot write{where}: {error.strerror}; {remedy}\n"
+    return FAILED, "".join(traceback.format_exception(error))

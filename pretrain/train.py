@@ -1,7 +1,6 @@
 """The training loop."""
 
 import contextlib
-import signal
 import sys
 from collections import deque
 
@@ -14,12 +13,11 @@ from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoint import Checkpoints
 from pretrain.errors import UserError
 from pretrain.evaluation import bits_name, score, scoring_pass
+from pretrain.leaving import PREEMPTED, leaving
 from pretrain.metrics import MetricWriter
 from pretrain.profile import Profile
 from pretrain.progress import Ledger, Progress
 from pretrain.rates import Rates
-
-PREEMPTED = 75  # exit code: interrupted, everything saved, start the same command again
 
 
 def train(config, workdir: str) -> int:
@@ -42,7 +40,6 @@ class Loop:
     def __init__(self, run: Assembly, checkpoints: Checkpoints, ledger: Ledger, workdir: str, say):
         self.config, self.engine, self.assembly = run.config, run.engine, run
         self.checkpoints, self.ledger = checkpoints, ledger
-        self.interrupt = Interrupt()
         self.validates = "validation" in run.corpus.splits
         if self.validates:
             scoring_pass(run, "validation", batches=self.config.evaluate.batches)  # what it refuses it refuses now
@@ -96,15 +93,11 @@ class Loop:
                     self.evaluate()
                 if self.due(config.checkpoint.every):
                     self.save()
-                if self.interrupt.reached(self.step):
+                if leaving.reached():
                     bad = self.record(*pending) if pending else None
                     if bad is not None and config.train.on_bad_step == "rewind":
                         feed = self.rewind(feed, bad)
-                    self.save(wait=True)
-                    self.progress.note(
-                        f"interrupted: saved checkpoint {self.step}; start the same command again to go on"
-                    )
-                    return PREEMPTED
+                    return self.interrupted()
             return self.finish()
         finally:
             feed.close()
@@ -121,6 +114,7 @@ class Loop:
             self.state, metrics = self.engine.step(self.state, batch)
             if not self.compiled:
                 jax.block_until_ready(metrics)
+                leaving.hold()
         self.compiled = True
         self.step, self.position = self.step + 1, self.position + 1
         self.profile.after(self.step, metrics)
@@ -184,12 +178,16 @@ class Loop:
         self.progress.note(f"rewound to update {self.step}; the data goes on at position {self.position}")
         return Feed(self.assembly, self.position)
 
-    def evaluate(self) -> None:
+    def evaluate(self) -> bool:
+        """Scores the validation split, if there is one; False if that was cut short, because the run is to stop."""
         if not self.validates:
-            return
+            return True
         self.settle()
+        batches = self.config.evaluate.batches
         with self.ledger.spend("evaluate"):
-            result = score(self.assembly, self.state.params, "validation", batches=self.config.evaluate.batches)
+            result = score(self.assembly, self.state.params, "validation", batches=batches, cut=leaving.reached)
+        if result is None:
+            return False
         self.validated = {"step": self.step, "loss": result["loss"]}
         bits = bits_name(self.config)
         row = {name: result[name] for name in ("loss", "perplexity", bits, "tokens")}
@@ -199,20 +197,25 @@ class Loop:
         if bits in row:
             scores += f", {row[bits]:.4f} {bits.replace('_', ' ')}"
         self.progress.note(f"step {self.step}: {scores}")
+        return True
 
     def save(self, wait: bool = False) -> None:
         self.settle()
         with self.ledger.spend("save"):
-            if self.step not in self.checkpoints.steps():
-                metrics = {"loss": self.validated["loss"]} if self.validated.get("step") == self.step else None
-                self.checkpoints.save(self.step, self.engine.saved(self.state), self.position, metrics)
+            metrics = {"loss": self.validated["loss"]} if self.validated.get("step") == self.step else None
+            self.checkpoints.save(self.step, self.engine.saved(self.state), self.position, metrics)
             self.writer.flush()
             if wait:
                 self.checkpoints.wait()
 
+    def interrupted(self) -> int:
+        self.save(wait=True)
+        self.progress.note(f"interrupted: saved checkpoint {self.step}; start the same command again to go on")
+        return PREEMPTED
+
     def finish(self) -> int:
-        if self.validated.get("step") != self.step:
-            self.evaluate()
+        if self.validated.get("step") != self.step and not self.evaluate():
+            return self.interrupted()
         self.save(wait=True)
         seconds = self.ledger.seconds()
         total = sum(seconds.values())
@@ -248,31 +251,6 @@ class Feed:
 
     def close(self) -> None:
         self.host.close()
-
-
-class Interrupt:
-    """Notices SIGTERM (and Ctrl-C, once) so that the loop can save and leave between two updates.
-
-    With several processes they must all stop after the same update; JAX's preemption service, which
-    listens for SIGTERM itself, agrees on it.
-    """
-
-    def __init__(self):
-        self.asked = False
-        if jax.process_count() == 1:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, self._note)
-
-    def _note(self, number, frame):
-        self.asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C does not wait
-
-    def reached(self, step: int) -> bool:
-        if jax.process_count() == 1:
-            return self.asked
-        from jax.experimental import multihost_utils
-
-        return multihost_utils.reached_preemption_sync_point(step)
 
 
 def open_null():

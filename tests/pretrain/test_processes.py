@@ -47,7 +47,7 @@ def test_two_processes_equal_one_and_take_turns_with_it(whole, tmp_path, text):
             np.testing.assert_allclose(end[name], leaf, atol=1e-4, err_msg=name)  # sums in another order
 
 
-def test_sigterm_stops_all_after_the_same_update(tmp_path, text):
+def test_ctrl_c_stops_all_after_the_same_update(tmp_path, text):
     workdir = tmp_path / "run"
     process = subprocess.Popen(
         launch(workdir, text, train__steps=4000, checkpoint__every=4000, evaluate__every=0),
@@ -60,7 +60,7 @@ def test_sigterm_stops_all_after_the_same_update(tmp_path, text):
     for line in process.stdout:
         if "step 5/" in line:
             break
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 75, out
     saved = [p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit()]

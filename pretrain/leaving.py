@@ -1,0 +1,142 @@
+"""How a process leaves: asked to by SIGTERM or Ctrl-C, or because another process of its run failed.
+
+Imports the standard library alone, so that signals are listened to before the rest of the program is loaded.
+
+A signal is heard by a thread, in whatever code the process is, compilers and tokenizer training too. While there is
+nothing to save the process leaves at once, with `PREEMPTED`: all that it writes is whole or not there. Once there is
+(`hold`), a signal only asks, and whoever calls `reached` between two pieces of work saves and leaves.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+FAILED = 1  # exit code: a bug, with its traceback, or a process that was killed
+MISTAKE = 2  # exit code: a user's mistake, one sentence says which
+PREEMPTED = 75  # exit code: interrupted, nothing lost, start the same command again
+UNWANTED = 130  # exit code: a second Ctrl-C did not wait for the save, as a shell counts SIGINT
+UNREAD = 141  # exit code: the reader of standard output left before the end, as a shell counts SIGPIPE
+
+ECHO = 0.5  # seconds within which a repeated Ctrl-C is the same one: a terminal and `timeout` both pass it on
+
+
+class Leaving:
+    """The one way out of this process. `others` are the other processes of the run, once it has joined them."""
+
+    def __init__(self):
+        self.asked = False  # a signal came; it is answered at the next turn
+        self.others = None
+        self._duties: list[Callable[[], None]] = []
+        self._first = 0.0  # when it came
+        self._held = False
+        self._deciding = threading.Lock()
+        self._door = threading.Lock()  # who goes through first decides the exit code, and nobody else gets through
+
+    def listen(self) -> None:
+        """Takes SIGTERM and Ctrl-C over. To be called in the main thread; again after a library has taken them."""
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self.retake()
+        threading.Thread(target=self._hear, args=(read,), name="signals", daemon=True).start()
+
+    def retake(self) -> None:
+        """Takes the signals back from a library that has put a handler of its own in place."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _left_to_the_thread)
+
+    def _hear(self, read: int) -> None:
+        while numbers := os.read(read, 1):
+            self._signalled(numbers[0])
+
+    def _signalled(self, number: int) -> None:
+        with self._deciding:
+            if self.asked:
+                if number == signal.SIGINT and time.monotonic() - self._first > ECHO:
+                    self.leave(UNWANTED, "left at once: updates since the last checkpoint are not saved")
+                return
+            self.asked, self._first = True, time.monotonic()
+            if not self._held:
+                self.leave(PREEMPTED, "interrupted: nothing is lost; start the same command again")
+        if self.others:
+            self.others.ask()
+
+    def hold(self) -> None:
+        """From now on there is something to save: signals wait for the next turn."""
+        with self._deciding:
+            self._held = True
+
+    def reached(self) -> bool:
+        """Whether to stop here. All processes of a run call this at the same turns and get the same answer."""
+        return self.others.reached() if self.others else self.asked
+
+    def leave(self, code: int, sentence: str = "") -> None:
+        """Ends this process from any thread, whatever its other threads are doing, and with it the whole run."""
+        with self._door:
+            if sentence:
+                line = f"pretrain: {sentence}\n"
+                if os.isatty(2):
+                    line = f"\r\x1b[?25h{line}"  # a progress bar hides the cursor
+                _write(line)
+            if self.others:
+                self.others.leave(code, sentence)
+            for duty in self._duties:
+                with contextlib.suppress(Exception):  # no reason to stay
+                    duty()
+            os._exit(code)
+
+    @contextlib.contextmanager
+    def after(self, duty: Callable[[], None]) -> Iterator[None]:
+        """Does `duty` when the block is left, also if that is by ending the process."""
+        self._duties.append(duty)
+        try:
+            yield
+        finally:
+            self._duties.remove(duty)
+            duty()
+
+    def failed(self, code: int, message: str) -> int:
+        """Says why this process cannot go on, unless another one's end is the reason, and returns its exit code."""
+        if self.others:
+            self.others.ask_for_the_cause()
+        print(message, end="", file=sys.stderr, flush=True)
+        if self.others:
+            self._heard()
+            lines = message.strip().splitlines()
+            with self._door:
+                self.others.leave(code, lines[-1].removeprefix("pretrain: ") if lines else "")
+                os._exit(code)
+        return code
+
+    def end(self, code: int) -> None:
+        """Ends the program, whose work is done: signals no longer matter."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        sys.exit(code if self._heard() else code or UNREAD)
+
+    @staticmethod
+    def _heard() -> bool:
+        """Whether standard output has taken all that was printed; what it has not is dropped."""
+        try:
+            if sys.stdout:
+                sys.stdout.flush()
+            return True
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return False
+
+
+def _left_to_the_thread(number, frame) -> None:
+    """Python calls this in the main thread, which may be busy; `Leaving` has heard the signal elsewhere."""
+
+
+def _write(line: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        os.write(2, line.encode())
+
+
+leaving = Leaving()
