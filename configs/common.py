@@ -13,6 +13,7 @@ from configs.ranges import (
     positive,
     positives,
     rate,
+    real,
     section,
     shape,
     share,
@@ -46,6 +47,7 @@ def decoder() -> dict:
         activation="gelu_tanh",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu; "gated_" before a name gates it
         norm="layer",  # layer or rms
         norm_epsilon=positive(1e-5),  # added to the variance
+        final_norm_epsilon=non_negative(0.0),  # the same in the norm after the last layer; 0 means norm_epsilon
         placement="pre",  # pre, post, or replace (the normalised value becomes the residual: hands-on model)
         positions="learned",  # learned, sinusoid, rotary, factorised or none
         position_axes=counts(()),  # factorised positions: sizes of the axes, the last turning fastest; a table for each
@@ -64,6 +66,9 @@ def decoder() -> dict:
         init_gain=non_negative(0.0),  # above 0, matrices start at variance init_gain / inputs (Sparse Transformer)
         head_init_std=non_negative(0.02),  # standard deviation of an untied output projection at the start
         position_init_std=non_negative(0.01),  # the same of the learned position table
+        norm_init_mean=real(1.0),  # mean of the norms' gains at the start
+        norm_init_std=non_negative(0.0),  # standard deviation of the norms' gains at the start
+        fused_glorot_init=False,  # query, key and value start as one Glorot-uniform matrix (PyTorch's attention module)
         scale_residual_init=True,  # divide output projections' init by sqrt(2 * layers), as GPT-2 does
         dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # storage of parameters
@@ -100,6 +105,7 @@ def transformer_xl() -> dict:
         dropout_attention=rate(0.0),  # rate on attention probabilities
         init_std=non_negative(0.02),  # standard deviation of matrices, word vectors, u and v at the start
         projection_init_std=non_negative(0.01),  # the same of the projections of narrow word vectors
+        norm_init_std=non_negative(0.02),  # the same of the norms' gains, whose mean is 1
         dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # storage of parameters
         scan=True,  # compile one layer and scan it; the checkpoint is the same either way

@@ -6,8 +6,9 @@ Variant: causal (the default).
 
 A decoder of 50,396,360 parameters: 16 layers, 410 wide, 10 heads of 41, ReLU, 256 positions, dropout 0.1. Its block is
 unusual: the normalised value becomes the residual stream (`placement="replace"`), and no norm follows the last layer.
-The tutorial's code also draws the norms' gains from N(0, 0.02), because one loop initialises every module alike; here
-they start at 1. `--config.model.positions=sinusoid` is the tutorial's other choice of positions.
+The tutorial's one loop over modules draws the norms' gains from N(0, 0.02) too, and passes over the attention module's
+query, key and value, which start as one Glorot-uniform matrix: so do ours. `--config.model.positions=sinusoid` is the
+tutorial's other choice of positions. WikiText's `<unk>` is read as any other text is, where the tutorial puts [UNK].
 
 Data: WikiText-103 (wiki.train.tokens and its two companions) unpacked in data/wikitext-103, each line a document, and
 BERT's cased vocabulary: put bert-base-cased's tokenizer.json at tokenizers/bert-base-cased.json.
@@ -46,6 +47,9 @@ def get_config(variant=""):
         dropout_attention=0.1,
         dropout_residual=0.1,
         position_init_std=0.02,
+        norm_init_mean=0.0,
+        norm_init_std=0.02,
+        fused_glorot_init=True,
         scale_residual_init=False,
     )
     config.tokenizer.update(kind="huggingface", path="tokenizers/bert-base-cased.json", vocab_size=28_996)

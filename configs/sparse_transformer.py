@@ -132,6 +132,7 @@ def get_config(variant=""):
         init_std=0.01,
         init_gain=0.125,
         head_init_std=0.0,
+        final_norm_epsilon=1e-6,
         position_init_std=0.01 / len(network["position_axes"]) ** 0.5,
         remat="full",
     )

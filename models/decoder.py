@@ -45,6 +45,7 @@ class Decoder(nn.Module):
     activation: str
     norm: str
     norm_epsilon: float
+    final_norm_epsilon: float
     placement: str
     positions: str
     position_axes: tuple[int, ...]
@@ -63,6 +64,9 @@ class Decoder(nn.Module):
     init_gain: float
     head_init_std: float
     position_init_std: float
+    norm_init_mean: float
+    norm_init_std: float
+    fused_glorot_init: bool
     scale_residual_init: bool
     dtype: str
     param_dtype: str
@@ -84,7 +88,7 @@ class Decoder(nn.Module):
         self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
         self.stacked = self.param("layers", self._init_stack)
         if self.placement == "pre":
-            self.final_norm = self._norm()
+            self.final_norm = self._norm(self.final_norm_epsilon or self.norm_epsilon)()
         if not self.tied_head:
             shape = (self.vocab_size, self.width)
             self.head = self.param("head", normal(self.head_init_std, *names), shape, self.param_dtype)
@@ -182,8 +186,9 @@ class Decoder(nn.Module):
             rng, x, mask=Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32), train=False
         )
 
-    def _norm(self, **name):
-        return Norm(self.norm, self.norm_epsilon, self.dtype, self.param_dtype, **name)
+    def _norm(self, epsilon: float):
+        gains = self.norm_init_mean, self.norm_init_std
+        return functools.partial(Norm, self.norm, epsilon, *gains, self.dtype, self.param_dtype)
 
     def _std(self, inputs: int) -> float:
         """Standard deviation at the start of a matrix with so many inputs."""
@@ -214,6 +219,7 @@ class Decoder(nn.Module):
             dropout=self.dropout_attention,
             attention_path=path,
             out_std=self._residual_std(self.heads * self._head_size),
+            fused_glorot=self.fused_glorot_init,
             **shared,
         )
         feed_forward = FeedForward(
@@ -224,5 +230,6 @@ class Decoder(nn.Module):
             out_std=self._residual_std(self.ff),
             **shared,
         )
-        norm = functools.partial(Norm, self.norm, self.norm_epsilon, self.dtype, self.param_dtype)
-        return Block(attention, feed_forward, norm, self.placement, self.dropout_residual, parent=None)
+        return Block(
+            attention, feed_forward, self._norm(self.norm_epsilon), self.placement, self.dropout_residual, parent=None
+        )

@@ -46,6 +46,16 @@ def normal(std: float, *names: str | None):
     return nn.with_logical_partitioning(nn.initializers.normal(std), names)
 
 
+def uniform(std: float, *names: str | None):
+    """An initialiser, uniform around 0 with that standard deviation; the parameter's axes carry `names`."""
+    bound = std * math.sqrt(3)
+
+    def draw(key, shape, dtype):
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return nn.with_logical_partitioning(draw, names)
+
+
 def constant(value: float, *names: str | None):
     """An initialiser that fills in `value`; the parameter's axes carry `names`."""
     return nn.with_logical_partitioning(nn.initializers.constant(value), names)
@@ -55,7 +65,7 @@ class Linear(nn.Module):
     """x [..., *inputs] -> [..., *outputs]: one matrix product over named axes, and a bias.
 
     `inputs` and `outputs` map axis name to size, in order; the kernel is [*inputs, *outputs]. A residual branch's last
-    matrix starts at a smaller `std` where the recipe says so.
+    matrix starts at a smaller `std` where the recipe says so. `initialiser` is `normal` or `uniform`.
     """
 
     inputs: Mapping[str, int]
@@ -64,11 +74,12 @@ class Linear(nn.Module):
     std: float
     dtype: str
     param_dtype: str
+    initialiser: Callable = normal
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         names, shape = (*self.inputs, *self.outputs), (*self.inputs.values(), *self.outputs.values())
-        kernel = self.param("kernel", normal(self.std, *names), shape, self.param_dtype)
+        kernel = self.param("kernel", self.initialiser(self.std, *names), shape, self.param_dtype)
         y = checkpoint_name(product(x.astype(self.dtype), kernel, len(self.inputs)), PRODUCT)
         if not self.bias:
             return y
@@ -77,20 +88,31 @@ class Linear(nn.Module):
 
 
 class Norm(nn.Module):
-    """Layer norm (Ba et al. 2016) or RMS norm (Zhang and Sennrich 2019) over the last axis, computed in float32."""
+    """Layer norm (Ba et al. 2016) or RMS norm (Zhang and Sennrich 2019) over the last axis, computed in float32.
+
+    Gains start at N(init_mean, init_std).
+    """
 
     kind: str
     epsilon: float
+    init_mean: float
+    init_std: float
     dtype: str
     param_dtype: str
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        scale = self.param("scale", constant(1.0, "embed"), x.shape[-1:], self.param_dtype)
+        scale = self.param("scale", self._gains(), x.shape[-1:], self.param_dtype)
         bias = None
         if self.kind == "layer":
             bias = self.param("bias", constant(0.0, "embed"), x.shape[-1:], self.param_dtype)
         return light(self._normalise)(x, scale, bias)
+
+    def _gains(self):
+        if self.init_std == 0.0:
+            return constant(self.init_mean, "embed")
+        draw = nn.initializers.normal(self.init_std)
+        return nn.with_logical_partitioning(lambda *args: self.init_mean + draw(*args), ("embed",))
 
     def _normalise(self, x, scale, bias):
         y = x.astype(jnp.float32)

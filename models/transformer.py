@@ -1,5 +1,6 @@
 """The Transformer block: self-attention, then feed-forward, each with its norm and its residual."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -8,7 +9,7 @@ from flax import linen as nn
 from models.attention import attend
 from models.cache import Cache
 from models.embeddings import rotate
-from models.layers import Linear, dropout
+from models.layers import Linear, dropout, uniform
 from models.masks import Mask
 from models.patterns import Pattern
 
@@ -19,7 +20,8 @@ class SelfAttention(nn.Module):
     """Queries, keys and values of x, attention between them, and the output projection.
 
     `kv_heads` below `heads` shares each key/value head among heads / kv_heads queries (Ainslie et al. 2023). Queries
-    and keys are of `query_size`, values of `head_size`.
+    and keys are of `query_size`, values of `head_size`. `fused_glorot` starts the three projections as one uniform
+    matrix of variance 2 / (inputs + outputs) (Glorot and Bengio 2010), as PyTorch's MultiheadAttention does.
     """
 
     width: int
@@ -33,6 +35,7 @@ class SelfAttention(nn.Module):
     dropout: float
     std: float
     out_std: float
+    fused_glorot: bool
     attention_path: str
     dtype: str
     param_dtype: str
@@ -44,9 +47,13 @@ class SelfAttention(nn.Module):
         """x [B, T, D], positions [B, T] -> [B, T, D] and the cache with this layer's keys and values."""
         kind = {"bias": self.bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
 
+        start = {"std": self.std}
+        if self.fused_glorot:
+            outputs = self.heads * self.query_size + self.kv_heads * (self.query_size + self.head_size)
+            start = {"std": math.sqrt(2 / (self.width + outputs)), "initialiser": uniform}
+
         def project(name, axis, heads, size):
-            outputs = {axis: heads, "head_size": size}
-            y = Linear({"embed": self.width}, outputs, std=self.std, name=name, **kind)(x)
+            y = Linear({"embed": self.width}, {axis: heads, "head_size": size}, name=name, **start, **kind)(x)
             return nn.with_logical_constraint(y, ("batch", "length", axis, "head_size"))
 
         query = project("query", "heads", self.heads, self.query_size)

@@ -139,6 +139,7 @@ class TransformerXL(nn.Module):
     dropout_attention: float
     init_std: float
     projection_init_std: float
+    norm_init_std: float
     dtype: str
     param_dtype: str
     scan: bool
@@ -293,7 +294,8 @@ class TransformerXL(nn.Module):
             parent=None,
             **shared,
         )
-        norm = functools.partial(Norm, "layer", self.norm_epsilon, self.dtype, self.param_dtype)
+        gains = 1.0, self.norm_init_std
+        norm = functools.partial(Norm, "layer", self.norm_epsilon, *gains, self.dtype, self.param_dtype)
         return Block(attention, feed_forward, norm, "post", self.dropout, parent=None)
 
 

@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 
 import models
+from configs import hands_on, sparse_transformer, transformer_xl
 from configs.common import decoder
 from models.embeddings import rotate, sinusoid
 from models.layers import ACTIVATIONS, Norm, dropout
@@ -51,7 +52,7 @@ def test_rotation_depends_on_distance_alone():
 def test_norm_of_bfloat16_is_computed_in_float32(kind):
     """Mean 64, deviation 0.5: in bfloat16 (8 bits) the variance would be lost altogether."""
     x = (64 + 0.5 * jax.random.normal(jax.random.key(0), (4, 256))).astype(jnp.bfloat16)
-    module = Norm(kind, 1e-5, "bfloat16", "float32")
+    module = Norm(kind, 1e-5, 1.0, 0.0, "bfloat16", "float32")
     y = module.apply(nn.unbox(module.init(jax.random.key(0), x)), x)
     assert y.dtype == jnp.bfloat16
     exact = np.asarray(x, np.float64)
@@ -112,3 +113,50 @@ def test_spread_at_the_start(scaled):
             np.testing.assert_array_equal(leaf, 1.0 if path[-1].key == "scale" else 0.0)
     first, second = layers["attention"]["query"]["kernel"][:2]
     assert np.abs(first - second).max() > 0.01, "layers must be drawn apart"
+
+
+def start(recipe, **changes):
+    """Initial parameters of a recipe's model, two layers deep, without axis names."""
+    config = recipe.get_config()
+    config.model.update(layers=2, **changes)
+    model = models.build(config.architecture, config.model.to_dict())
+    init = jax.jit(model.init)
+    return jax.tree.map(np.asarray, nn.unbox(init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"])
+
+
+def test_the_hands_on_model_starts_as_the_tutorials():
+    """One loop draws all linear layers, tables and norms' gains from N(0, .02) and passes over the fused projection."""
+    params = start(hands_on)
+    layers, bound = params["layers"], math.sqrt(6 / (410 + 3 * 410))
+    for name in ("query", "key", "value"):
+        kernel = layers["attention"][name]["kernel"]
+        assert bound * 0.999 < np.abs(kernel).max() <= bound
+        assert kernel.std() == pytest.approx(bound / math.sqrt(3), rel=0.01)
+        assert not layers["attention"][name]["bias"].any()
+    drawn = [layers["attention"]["output"]["kernel"], params["tokens"], params["positions"]]
+    drawn += [layers["feed_forward"][name]["kernel"] for name in ("in", "out")]
+    drawn += [layers[name]["scale"] for name in ("attention_norm", "feed_forward_norm")]
+    for array in drawn:
+        assert array.std() == pytest.approx(0.02, rel=4 / math.sqrt(2 * array.size))  # four standard errors
+        assert abs(array.mean()) < 4 * 0.02 / math.sqrt(array.size)
+
+
+def test_transformer_xls_gains_start_around_one():
+    layers = start(transformer_xl, width=1024)["layers"]
+    for name in ("attention_norm", "feed_forward_norm"):
+        gains = layers[name]["scale"]
+        assert gains.mean() == pytest.approx(1, abs=4 * 0.02 / math.sqrt(gains.size))
+        assert gains.std() == pytest.approx(0.02, rel=4 / math.sqrt(2 * gains.size))
+
+
+def test_the_last_norm_may_have_an_epsilon_of_its_own(small):
+    tokens = jnp.arange(6)[None]
+    hidden = {}
+    for epsilon in (0.0, 1e-5, 1e12):  # which leaves of the last norm its bias alone
+        model, params = small(final_norm_epsilon=epsilon, norm_epsilon=1e-5)
+        hidden[epsilon] = model.apply(params, tokens).hidden
+    np.testing.assert_array_equal(hidden[0.0], hidden[1e-5])
+    bias = jnp.broadcast_to(params["params"]["final_norm"]["bias"], hidden[1e12].shape)
+    np.testing.assert_allclose(hidden[1e12], bias, atol=1e-4)
+    assert np.abs(hidden[0.0] - bias).max() > 0.1
+    assert sparse_transformer.get_config().model.final_norm_epsilon == 1e-6

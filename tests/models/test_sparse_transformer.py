@@ -106,8 +106,6 @@ def test_matrices_start_at_their_variance_and_the_head_at_zero():
         ({"position_axes": (32, 32, 3)}, r"\(32, 32, 3\) hold 3072 positions, but model.context is 24"),
         ({"position_axes": ()}, "give sizes, such as"),
         ({"positions": "learned"}, "with 'factorised' and with it alone"),
-        ({"query_size": -1}, "model.query_size is -1"),
-        ({"init_gain": -1.0}, "model.init_gain is -1.0; it must be at least 0"),
     ],
 )
 def test_fields_that_cannot_be(small, change, message):
