@@ -205,7 +205,8 @@ class Checkpoints:
                 return None
             raise UserError(
                 f"no checkpoint in {self.folder} can be used ({'; '.join(f'{s}: {d}' for s, d in damaged.items())}); "
-                "nothing was changed: bring their files back, or begin at update 0 by moving this folder elsewhere"
+                "nothing was changed: bring their files back, or begin at update 0 with --fresh=NAME, which keeps them "
+                "in earlier/NAME"
             )
         folder = self.folder / str(step)
         state = restore.read_state(folder, vars(shapes))

@@ -29,7 +29,7 @@ def train(flags, spec, overrides):
     requirements.check(config.data.to_dict(), config.tokenizer.to_dict(), workdir)
     from pretrain.train import train  # imported late: what is missing is named before its seconds
 
-    return train(config, workdir)
+    return train(config, workdir, flags.fresh)
 
 
 def prepare(flags, spec, overrides):

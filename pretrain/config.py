@@ -288,6 +288,9 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
     """What `new` would change in a run that began as `old`, beyond the keys that a run may change."""
     a, b = flat(old), flat(new)
     keys = [k for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
+    lengths = {keys_of.get("schedule.decay_steps") or keys_of.get("train.steps") for keys_of in (a, b)}
+    if len(lengths) == 1:  # the same schedule, whichever key says so
+        keys = [k for k in keys if k != "schedule.decay_steps"]
     fixed = [k for k in keys if not any(k == f or k.startswith(f + ".") for f in FREE)]
     return [f"{k} ({a.get(k, 'absent')} there, {b.get(k, 'absent')} here)" for k in fixed]
 

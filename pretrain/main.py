@@ -109,6 +109,7 @@ def commands() -> dict[str, Command]:
     """Every command with its flags."""
     train = Command("train", "Trains; goes on from the newest checkpoint if the work folder has one.", config=True)
     train.text("workdir", "", WORKDIR + "; empty means runs/<name of the config>")
+    train.text("fresh", "", "begin at update 0, and keep what the work folder has in earlier/NAME; once for each NAME")
 
     evaluate = Command("evaluate", "Restores a checkpoint and scores it on a split.", section="evaluate")
     evaluate.text("workdir", None, WORKDIR).text("step", "latest", "checkpoint: a step, latest or best")

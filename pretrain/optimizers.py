@@ -44,6 +44,22 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
     return rate
 
 
+def moved(before, now, step: int) -> str | None:
+    """What to tell a run that goes on after `step` updates, if a new `train.steps` moves its schedule; else None.
+
+    `before` and `now` are the whole configs: of the run as it was, and as it goes on.
+    """
+    old, new = (float(schedule(config.schedule, config.train.steps)(step)) for config in (before, now))
+    if old == new:
+        return None
+    length = before.schedule.decay_steps or before.train.steps
+    return (
+        f"config.train.steps is {now.train.steps} and was {before.train.steps}, which moves the schedule: update "
+        f"{step + 1} has the learning rate {new:.2e} instead of {old:.2e}; to keep the schedule as it was, give "
+        f"--config.schedule.decay_steps={length}"
+    )
+
+
 SCHEDULES = {
     "constant": lambda peak, length, end, warmup: optax.constant_schedule(peak),
     "linear": lambda peak, length, end, warmup: optax.linear_schedule(peak, peak * end, length),

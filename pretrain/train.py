@@ -3,35 +3,57 @@
 import contextlib
 import sys
 from collections import deque
+from pathlib import Path
 
 import jax
 
 from pretrain import config as configs
 from pretrain import lock
-from pretrain.agreement import alike
+from pretrain.agreement import alike, decided
 from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoint import Checkpoints
 from pretrain.errors import UserError
 from pretrain.evaluation import bits_name, score, scoring_pass
+from pretrain.fresh import fresh_start_due, start_fresh
 from pretrain.leaving import PREEMPTED, leaving
 from pretrain.metrics import MetricWriter
+from pretrain.optimizers import moved
 from pretrain.profile import Profile
 from pretrain.progress import Ledger, Progress
 from pretrain.rates import Rates
 
 
-def train(config, workdir: str) -> int:
-    """Trains `config` in `workdir`, from the newest checkpoint if there is one. Returns the exit code."""
+def train(config, workdir: str, fresh: str = "") -> int:
+    """Trains `config` in `workdir`, from the newest checkpoint if there is one. Returns the exit code.
+
+    `fresh` names the folder in which an earlier run is kept, so that this one begins at update 0.
+    """
     say = lambda message: jax.process_index() == 0 and print(message, file=sys.stderr, flush=True)  # noqa: E731
-    configs.check_same_run(workdir, config)
+    cannot = lambda why: f"the work folder cannot be used ({why}); choose another --workdir"  # noqa: E731
     ledger = Ledger()
     with contextlib.ExitStack() as held:
-        alike(lambda: jax.process_index() == 0 and held.enter_context(lock.held(workdir, "train", say)), str)
+
+        def enter() -> bool:
+            if jax.process_index() == 0:
+                held.enter_context(lock.held(workdir, "train", say))
+            due = fresh_start_due(workdir, fresh)
+            if not due:
+                configs.check_same_run(workdir, config)
+            return due
+
+        due = alike(enter, cannot)
         run = assemble(config, workdir, say, training=True)
+        if due:
+            decided(lambda: start_fresh(workdir, fresh, config), cannot)
         checkpoints = held.enter_context(contextlib.closing(Checkpoints(workdir, config.checkpoint)))
+        loop = Loop(run, checkpoints, ledger, workdir, say)
         if jax.process_index() == 0:
+            if loop.step and (Path(workdir) / configs.RESOLVED).is_file():
+                change = moved(configs.saved(workdir), config, loop.step)
+                if change:
+                    say(change)
             configs.save(config, workdir)
-        return Loop(run, checkpoints, ledger, workdir, say).run()
+        return loop.run()
 
 
 class Loop:

@@ -61,11 +61,11 @@ def train(workdir, text, devices=1, before=(), **overrides):
     )
 
 
-def train_here(workdir, text, **overrides):
+def train_here(workdir, text, *flags, **overrides):
     """The same run in this process, on its eight devices: exit code 0, 2 with a sentence on stderr, or an exception."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        return main(command(workdir, text, **overrides)[3:])
+        return main([*command(workdir, text, **overrides)[3:], *flags])
     finally:  # the loop takes over both signals
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 
 import pytest
 from runs import assert_same_leaves, leaves, train, train_here
@@ -50,17 +51,17 @@ def empty_record(folder):
 
 
 def files(workdir):
-    """Every file of a run's checkpoints, of those set aside, and of its metrics, and what it holds."""
-    folders = [workdir / name for name in ("checkpoints", "broken", "metrics")]
-    return {p: p.read_bytes() for folder in folders for p in folder.rglob("*") if p.is_file()}
+    """Every file of a run but its data, and what it holds."""
+    found = (p.relative_to(workdir) for p in workdir.rglob("*") if p.is_file())
+    return {str(p): (workdir / p).read_bytes() for p in found if p.parts[0] not in ("data", "tokenizer")}
 
 
 @pytest.fixture
 def run(text, capsys):
     """Goes on with a run for one update; returns the exit code and what was said."""
 
-    def run(workdir, **overrides):
-        code = train_here(workdir, text, **{"train__steps": 17} | overrides)
+    def run(workdir, *flags, **overrides):
+        code = train_here(workdir, text, *flags, **{"train__steps": 17} | overrides)
         return code, capsys.readouterr().err
 
     return run
@@ -136,6 +137,60 @@ def test_a_folder_of_another_model_is_named_and_left_alone(copy, run, capsys):
         assert main([*command, f"--workdir={workdir}"]) == 2
         assert "belongs to another model" in capsys.readouterr().err
     assert files(workdir) == before
+
+
+def test_a_fresh_start_keeps_the_earlier_run_and_is_made_once(copy, run):
+    workdir = copy(8)
+    truncate(workdir / "checkpoints" / "4")
+    truncate(workdir / "checkpoints" / "8")
+    before = files(workdir)
+    code, said = run(workdir, "--fresh=second", train__steps=4, schedule__peak=0.001)
+    assert code == 2
+    assert "config.schedule.warmup = 5 is longer" in said
+    assert files(workdir) == before  # a mistake is noticed first
+    code, said = run(workdir, "--fresh=second", train__steps=6, schedule__peak=0.001)
+    assert code == 0, said
+    assert "restored" not in said
+    assert files(workdir / "earlier" / "second") == before
+    code, said = run(workdir, "--fresh=second", train__steps=7, schedule__peak=0.001)
+    assert code == 0, said
+    assert "restored checkpoint 6" in said
+    assert files(workdir / "earlier" / "second") == before
+    for name in ("a/b", "..", "a.partial/"):
+        code, said = run(workdir, f"--fresh={name}", schedule__peak=0.001)
+        assert code == 2
+        assert f"--fresh={name} must be the name of a folder" in said
+
+
+def test_a_fresh_start_that_was_killed_is_finished(copy, run):
+    workdir = copy(8)
+    before = files(workdir)
+    (workdir / "earlier" / "old.partial").mkdir(parents=True)
+    (workdir / "metrics").rename(workdir / "earlier" / "old.partial" / "metrics")
+    code, said = run(workdir, "--fresh=old", train__steps=6)
+    assert code == 0, said
+    assert files(workdir / "earlier" / "old") == before
+
+
+def test_more_updates_that_move_the_schedule_are_announced_with_the_remedy(copy, run, whole):
+    """Cosine over 24 updates is at its end after them; over 48 it would be half way."""
+    workdir = copy(24)
+    assert (workdir / "metrics" / "train.csv").read_text().splitlines()[-1].startswith("24,")
+    code, said = run(workdir, train__steps=25, schedule__decay_steps=24)
+    assert code == 0, said
+    assert "moves the schedule" not in said
+    code, said = run(workdir, train__steps=26, schedule__decay_steps=0)
+    assert code == 2
+    assert "schedule.decay_steps (24 there, 0 here)" in said
+
+    other = workdir.with_name("other")
+    shutil.copytree(whole, other)
+    code, said = run(other, train__steps=25)
+    assert code == 0, said
+    rates = re.search(
+        r"update 25 has the learning rate (\S+) instead of (\S+); .*--config.schedule.decay_steps=24", said
+    )
+    assert float(rates[1]) > float(rates[2])
 
 
 def test_every_checkpoint_has_its_record(whole):

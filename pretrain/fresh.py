@@ -1,0 +1,34 @@
+"""A fresh start in a work folder that holds a run: the run is put aside, whole, and can be taken up again."""
+
+import os
+import shutil
+from pathlib import Path
+
+from pretrain import config as configs
+from pretrain.errors import UserError
+
+MOVED = ("checkpoints", "broken", "metrics")
+
+
+def fresh_start_due(workdir: str, name: str) -> bool:
+    """Whether `--fresh=name` asks for a start not made yet; the same command, given again, goes on with the new run."""
+    if name and (Path(name).name != name or name in (".", "..")):
+        raise UserError(f"--fresh={name} must be the name of a folder, such as --fresh=first-attempt")
+    return bool(name) and not (Path(workdir) / "earlier" / name).exists()
+
+
+def start_fresh(workdir: str, name: str, config) -> None:
+    """Moves the run of `workdir` into its folder earlier/`name`, and makes the work folder one of `config`.
+
+    Killed at any moment, it is finished by the next call. The folder's lock must be held.
+    """
+    folder = Path(workdir)
+    moving = folder / "earlier" / f"{name}.partial"
+    moving.mkdir(parents=True, exist_ok=True)
+    if (folder / configs.RESOLVED).exists() and not (moving / configs.RESOLVED).exists():
+        shutil.copy(folder / configs.RESOLVED, moving)  # copied: a work folder is never without a config
+    for part in MOVED:
+        if (folder / part).exists():
+            os.replace(folder / part, moving / part)
+    configs.save(config, workdir)
+    os.replace(moving, folder / "earlier" / name)
