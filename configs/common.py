@@ -175,14 +175,14 @@ def base() -> dict:
         ),
         mesh=dict(
             data=devices(-1),  # devices along each axis; one of them may be -1: whatever is left
-            fsdp=devices(1),  # parameters and optimiser state are split over this axis, the batch too
+            fsdp=devices(1),  # the batch, each parameter's largest free axis that divides, and its optimiser state
             sequence=devices(1),  # a row's tokens are split over this axis
             tensor=devices(1),  # heads, feed-forward and vocabulary are split over this axis
             rules=(  # logical axis -> mesh axis (or several); what is not named is replicated
                 ("batch", ("data", "fsdp")),
                 ("length", "sequence"),
                 ("vocab", "tensor"),
-                ("embed", "fsdp"),
+                ("embed", None),
                 ("heads", "tensor"),
                 ("kv_heads", "tensor"),
                 ("ff", "tensor"),

@@ -9,6 +9,7 @@ import jax
 from flax import linen as nn
 
 from pretrain import flops
+from pretrain.at_rest import padded
 from pretrain.mesh import AXES, Layout, path_name, smallest_mesh
 from pretrain.progress import amount
 from pretrain.recipe import check_attention, make_recipe
@@ -23,8 +24,9 @@ def describe(config) -> dict:
     """Parameters, FLOPs and bytes of a config; nothing is allocated, so that any size takes seconds.
 
     Bytes are those of the training state of one full replica, before any mesh axis divides it; `mesh` has the devices
-    that the mesh needs (with an axis of -1: or a multiple) and the parameters' bytes on each. Activations come on top.
-    FLOPs follow the definition of `pretrain.flops`. Raises ModelError or UserError for a config that cannot be.
+    that the mesh needs (with an axis of -1: or a multiple), the parameters' bytes on each, and the bytes, by module, of
+    what `fsdp` leaves whole. Activations come on top. FLOPs follow the definition of `pretrain.flops`. Raises
+    ModelError or UserError for a config that cannot be.
     """
     recipe = make_recipe(config)
     check_attention(recipe, config)
@@ -73,6 +75,9 @@ def run(config, format: str) -> None:
     many = f"{mesh['devices']} devices" if mesh["devices"] > 1 else "1 device"
     multiple = " or a multiple" if mesh["multiples"] else ""
     print(f"mesh: {many}{multiple}; {amount(mesh['bytes_per_device'])}B of parameters on each")
+    if mesh["whole"]:
+        rows = [(name, f"{amount(size)}B") for name, size in sorted(mesh["whole"].items(), key=lambda item: -item[1])]
+        show(f"left whole: nothing that config.mesh.fsdp = {config.mesh.fsdp} divides", ("module", "bytes"), rows)
 
 
 def _show_parameters(facts: dict) -> None:
@@ -100,15 +105,19 @@ def _mesh(config, boxed, params) -> dict:
     layout = Layout(smallest_mesh(config.mesh if parallel else dict.fromkeys(AXES, 1)), config.mesh.rules)
     layout.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
     layout.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
-    shards = jax.tree.map(
-        lambda leaf, sharding: math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
-        params,
-        layout.parameters(boxed),
+    leaves = jax.tree_util.tree_leaves_with_path(
+        jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), params, layout.parameters(boxed))
     )
+    split = layout.mesh.shape["fsdp"] > 1
+    whole = [(path_name(path), leaf) for path, leaf in leaves if split and "fsdp" not in leaf.sharding.spec]
     return {
         "devices": layout.mesh.size,
         "multiples": not parallel or -1 in (config.mesh[axis] for axis in AXES),
-        "bytes_per_device": sum(jax.tree.leaves(shards)),
+        "bytes_per_device": sum(
+            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+            for leaf in (padded(leaf) for _, leaf in leaves)
+        ),
+        "whole": {name: entry["bytes"] for name, entry in _modules(whole).items()},
     }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
+from pretrain import at_rest
 from pretrain.errors import UserError, nearest
 from pretrain.mesh import AXES, Layout, make_mesh
 from pretrain.step import Recipe, TrainState, evaluate_step, init_memory, init_params, init_state, train_step
@@ -25,13 +26,23 @@ class JitEngine:
         self.layout = Layout(make_mesh(config.mesh, devices, report), config.mesh.rules)
         self.mesh = self.layout.mesh
         self._rules = [(name, axes or None) for name, axes in self.layout.rules.items()]
-        self._step = jax.jit(partial(train_step, recipe), donate_argnums=0)
+        self._weights = self._all_but_memory()
+        self._step = jax.jit(self._train, donate_argnums=0)
         lanes = self._memory_shardings(recipe.evaluated, self.layout.batch_shards())  # as for any number of lanes
-        self._evaluate = jax.jit(partial(evaluate_step, recipe), out_shardings=(self.layout.sharding(), lanes))
+        self._evaluate = jax.jit(self._score, out_shardings=(self.layout.sharding(), lanes))
 
-    def shapes(self, seed: int, batch_size: int) -> TrainState:
-        """Shape, type and sharding of every leaf of the train state; nothing is allocated."""
-        shapes = jax.eval_shape(partial(init_state, self.recipe, batch_size=batch_size, seed=seed))
+    def _train(self, state, batch):
+        leaves = self._leaves(len(batch["tokens"]))
+        state, metrics = train_step(self.recipe, at_rest.strip(state, leaves), batch)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
+        return jax.lax.with_sharding_constraint(at_rest.fill(state, leaves), shardings), metrics
+
+    def _score(self, params, batch, memory):
+        return evaluate_step(self.recipe, at_rest.strip(params, self._weights.params), batch, memory)
+
+    def _all_but_memory(self) -> TrainState:
+        """Shape, type and sharding of every leaf of the train state, as `pretrain.at_rest` takes them."""
+        shapes = jax.eval_shape(partial(init_state, self.recipe, batch_size=1, seed=0)).replace(memory={})
         boxed = jax.eval_shape(partial(init_params, self.recipe.model, length=1), jax.random.key(0))
         parameters = self.layout.parameters(boxed)
         everywhere = self.layout.sharding()
@@ -40,16 +51,24 @@ class JitEngine:
             params=parameters,
             opt_state=self.layout.optimizer(shapes.opt_state, parameters, shapes.params),
             rng=everywhere,
-            memory=_memory_shardings(self.layout, shapes.memory),
+            memory={},
             bad_in_row=everywhere,
             bad_total=everywhere,
         )
         return _with_shardings(shapes, shardings)
 
+    def _leaves(self, batch_size: int) -> TrainState:
+        memory = jax.eval_shape(partial(init_memory, self.recipe.model, batch_size))
+        return self._weights.replace(memory=_with_shardings(memory, _memory_shardings(self.layout, memory)))
+
+    def shapes(self, seed: int, batch_size: int) -> TrainState:
+        """Shape, type and sharding of every leaf of the train state in a checkpoint; nothing is allocated."""
+        return jax.tree.map(at_rest.stored, self._leaves(batch_size))
+
     def init(self, seed: int, batch_size: int) -> TrainState:
         """A fresh state, each device making its own part."""
         with self.scope():
-            return _initial(self.recipe, self.shapes(seed, batch_size), seed, batch_size)
+            return _initial(self.recipe, self._leaves(batch_size), seed, batch_size)
 
     def rows(self, size: int) -> np.ndarray:
         return self.layout.rows(size)
@@ -66,7 +85,7 @@ class JitEngine:
 
     def lower_step(self, features: Mapping) -> jax.stages.Lowered:
         """The very program of `step` before it is compiled, for batches of these features; nothing is allocated."""
-        state = self.shapes(0, _rows_of(features))
+        state = jax.tree.map(at_rest.padded, self._leaves(_rows_of(features)))
         with self.scope():
             return self._step.lower(state, self._batch_shapes(features))
 
@@ -78,7 +97,8 @@ class JitEngine:
         """The same of `evaluate`."""
         size = _rows_of(features)
         shapes = jax.eval_shape(partial(init_memory, self.recipe.evaluated, size))
-        params, memory = self.shapes(0, size).params, _with_shardings(shapes, _memory_shardings(self.layout, shapes))
+        memory = _with_shardings(shapes, _memory_shardings(self.layout, shapes))
+        params = jax.tree.map(at_rest.padded, self._weights.params)
         with self.scope():
             return self._evaluate.lower(params, self._batch_shapes(features), memory)
 
@@ -111,15 +131,21 @@ class JitEngine:
 
     def restored_params(self, checkpoints, step: int, seed: int):
         """The parameters of a checkpoint, ready for `evaluate`."""
-        return checkpoints.restore_params(step, self.shapes(seed, self.layout.batch_shards()).params)
+        leaves = self._weights.params
+        return at_rest.rest(checkpoints.restore_params(step, jax.tree.map(at_rest.stored, leaves)), leaves)
 
     def saved(self, state: TrainState) -> TrainState:
         """The state as a checkpoint holds it."""
-        return state
+        return self._converted(at_rest.store, state)
 
     def restored(self, state: TrainState) -> TrainState:
         """The state as steps take it, from one that was restored into `shapes`."""
-        return state
+        return self._converted(at_rest.rest, state)
+
+    def _converted(self, convert, state):
+        leaves = self._weights
+        params, opt_state = convert(state.params, leaves.params), convert(state.opt_state, leaves.opt_state)
+        return state.replace(params=params, opt_state=opt_state)
 
 
 class PmapEngine:
@@ -228,11 +254,14 @@ class PmapEngine:
         )
 
 
-def _initial(recipe: Recipe, shapes: TrainState, seed: int, batch_size: int) -> TrainState:
-    """The initial state, laid out as `shapes` says. Making it runs once, so on CPUs it is not worth optimising."""
+def _initial(recipe: Recipe, leaves: TrainState, seed: int, batch_size: int) -> TrainState:
+    """The initial state, at rest as `leaves` say. Making it runs once, so on CPUs it is not worth optimising."""
     level = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    make = partial(init_state, recipe, batch_size=batch_size)
-    shardings = jax.tree.map(lambda s: s.sharding, shapes)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
+
+    def make(seed):
+        return at_rest.fill(init_state(recipe, seed, batch_size), leaves)
+
     return jax.jit(make, static_argnums=0, compiler_options=level, out_shardings=shardings)(seed)
 
 

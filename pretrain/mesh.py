@@ -2,7 +2,8 @@
 
 Models name the axes of their arrays ("embed", "heads", ...); `config.mesh.rules` maps those names to
 the axes of the mesh (`data`, `fsdp`, `sequence`, `tensor`). Everything here fails early and by name: a
-logical axis that no rule knows, a mesh axis used twice by one array, a size that does not divide.
+logical axis that no rule knows, a mesh axis used twice by one array, a size that does not divide. Over `fsdp` each
+parameter is split along whichever axis serves, and left whole where none does.
 """
 
 import math
@@ -17,6 +18,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from pretrain.errors import UserError, nearest
 
 AXES = ("data", "fsdp", "sequence", "tensor")
+PADDED = "vocab"  # the logical axis that need not divide: `pretrain.at_rest` rounds it up
+STACKED = "layers"  # the logical axis that `fsdp` leaves alone: a scan reads one layer after the other
 
 
 def make_mesh(
@@ -108,7 +111,7 @@ class Layout:
                     )
                 used[mesh_axis] = axis
             count = math.prod(self.mesh.shape[a] for a in mesh_axes)
-            if size % count:
+            if size % count and axis != PADDED:
                 raise UserError(
                     f"parameter '{name}' has size {size} along '{axis}', which the {count} devices of mesh axis "
                     f"{' x '.join(mesh_axes)} do not divide; change config.mesh or map '{axis}' elsewhere in "
@@ -116,6 +119,16 @@ class Layout:
                 )
             parts.append(mesh_axes[0] if len(mesh_axes) == 1 else mesh_axes or None)
         return PartitionSpec(*parts)
+
+    def parameter(self, name: str, logical: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:
+        """The partition of a parameter: by the rules, then over `fsdp` along the largest axis that they leave.
+
+        Where no axis divides, the rows of a vocabulary are taken, since those can be padded.
+        """
+        spec = self.spec(name, logical, shape)
+        spec = spread(self.mesh, spec, shape, ("fsdp",), [i for i, word in enumerate(logical) if word != STACKED])
+        rows = [i for i, word in enumerate(logical) if word == PADDED]
+        return PartitionSpec(*spread(self.mesh, spec, [0] * len(shape), ("fsdp",), rows))  # 0 divides by anything
 
     def sharding(self, spec: PartitionSpec | None = None) -> NamedSharding:
         """The sharding of a partition; without one, a copy on every device."""
@@ -128,7 +141,7 @@ class Layout:
             name = path_name(path)
             if not isinstance(leaf, nn.LogicallyPartitioned):
                 return self.sharding()
-            return self.sharding(self.spec(name, leaf.names, leaf.value.shape))
+            return self.sharding(self.parameter(name, leaf.names, leaf.value.shape))
 
         return jax.tree_util.tree_map_with_path(one, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
 
@@ -215,6 +228,21 @@ def _pair(rule) -> tuple[str, tuple[str, ...]]:
         f"config.mesh.rules holds {rule!r}; a rule pairs a logical axis with a mesh axis, a tuple of them, or None, "
         "such as ('batch', ('data', 'fsdp'))"
     )
+
+
+def spread(mesh, spec: Sequence, shape: Sequence[int], mesh_axes: Sequence[str], among: Sequence[int]) -> list:
+    """`spec` split further over the `mesh_axes` that it does not use, along the largest free axis that they divide.
+
+    `among` are the indices of the axes to choose from; where none serves, the array is not split further.
+    """
+    spec = list(spec)
+    used = {axis for part in spec if part for axis in ([part] if isinstance(part, str) else part)}
+    new = tuple(axis for axis in mesh_axes if mesh.shape[axis] > 1 and axis not in used)
+    count = math.prod(mesh.shape[axis] for axis in new)
+    free = [axis for axis in among if spec[axis] is None and shape[axis] % count == 0]
+    if new and free:
+        spec[max(free, key=lambda axis: shape[axis])] = new[0] if len(new) == 1 else new
+    return spec
 
 
 def _inherit(spec: PartitionSpec, shape: tuple, reduced: tuple) -> PartitionSpec:

@@ -69,7 +69,7 @@ def test_initialisation_is_the_same_on_a_mesh(small):
     expected = jax.jit(init)()
     with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
         split = jax.jit(init, out_shardings=shardings)()
-    assert split["params"]["tokens"].addressable_shards[0].data.shape == (16, 8)
+    assert split["params"]["tokens"].addressable_shards[0].data.shape == (16, 16)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), jax.device_get(split), jax.device_get(expected)
     )

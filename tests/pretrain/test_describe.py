@@ -72,6 +72,33 @@ def tiny(**train):
     return config
 
 
+@pytest.mark.parametrize(("fsdp", "feed_forward"), [(4, "biases"), (8, "all")])
+def test_what_fsdp_leaves_whole_is_named(fsdp, feed_forward):
+    """A width of 410 divides by 2 alone, a feed-forward of 2,100 by 4 too; the words are padded to any multiple."""
+    config = load("configs/transformer_xl.py:wt103")
+    config.mesh.update(data=1, fsdp=fsdp)
+    config.train.batch_size = config.evaluate.batch_size = 64
+    whole = described.describe(config)["mesh"]["whole"]
+    layers, width, ff = 4 * 16, 410, 2100  # bytes of a float32 in each of 16 layers
+    assert whole["layers/attention"] == layers * 5 * width * width
+    assert whole["layers/attention_norm"] == layers * 2 * width
+    matrices = 0 if feed_forward == "biases" else 2 * width * ff + ff
+    assert whole["layers/feed_forward"] == layers * (width + matrices)
+    assert whole["vocabulary"] < 10_000  # of 440 million
+
+
+def test_nothing_is_left_whole_where_all_divides(capsys):
+    config = load("configs/gpt3.py:small")
+    config.mesh.update(data=1, fsdp=8)
+    assert described.describe(config)["mesh"]["whole"] == {}
+    config = load("configs/transformer_xl.py:wt103")
+    assert described.describe(config)["mesh"]["whole"] == {}  # no fsdp
+    config.mesh.update(data=1, fsdp=4)
+    described.run(config, "table")
+    shown = capsys.readouterr().out
+    assert "left whole" in shown and "layers/attention" in shown.partition("left whole")[2]
+
+
 def test_equals_what_is_allocated():
     config = tiny()
     model = models.build(config.architecture, config.model.to_dict())

@@ -4,10 +4,12 @@ import itertools
 import math
 from dataclasses import dataclass
 
+import jax
 import pytest
 
 from configs.common import base
-from pretrain.mesh import make_mesh
+from pretrain.errors import UserError
+from pretrain.mesh import AXES, Layout, make_mesh
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,39 @@ def test_any_product_that_fits(shape, sizes, slow):
     if slow:
         axes = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
         assert f"({axes}) splits the physical axes of a {'x'.join(map(str, shape))} pod" in said[0]
+
+
+def layout(sizes, rules=None):
+    mesh = jax.sharding.AbstractMesh(tuple(sizes.get(axis, 1) for axis in AXES), AXES)
+    return Layout(mesh, base().mesh.rules if rules is None else rules)
+
+
+FSDP = [
+    # names, shape, mesh, partition: the largest axis that divides and that no rule has taken, and never the layers.
+    (("vocab", "embed"), (512, 64), {"fsdp": 8}, ("fsdp", None)),
+    (("vocab", "embed"), (257, 64), {"fsdp": 8}, (None, "fsdp")),
+    (("vocab", "embed"), (512, 64), {"fsdp": 4, "tensor": 2}, ("tensor", "fsdp")),
+    (("layers", "embed", "ff"), (16, 410, 2100), {"fsdp": 4}, (None, None, "fsdp")),
+    (("layers", "embed", "ff"), (16, 410, 2100), {"fsdp": 8}, (None, None, None)),
+    (("layers", "embed", "ff"), (16, 410, 2100), {"fsdp": 5, "tensor": 2}, (None, "fsdp", "tensor")),
+    (("layers", "embed"), (16, 410), {"fsdp": 2}, (None, "fsdp")),
+    (("vocab", None), (20_000, 51), {"fsdp": 8}, ("fsdp", None)),
+    (("vocab", "embed"), (67, 30), {"fsdp": 4}, ("fsdp", None)),  # padded, as no axis divides
+    (("vocab", "embed"), (67, 30), {"fsdp": 4, "tensor": 2}, ("tensor", None)),
+]
+
+
+@pytest.mark.parametrize(("names", "shape", "sizes", "expected"), FSDP)
+def test_fsdp_takes_the_largest_axis_that_divides(names, shape, sizes, expected):
+    assert tuple(layout(sizes).parameter("name", names, shape)) == expected
+
+
+def test_a_rule_for_fsdp_is_followed():
+    rules = [(name, "fsdp" if name == "layers" else axes) for name, axes in base().mesh.rules]
+    split = layout({"fsdp": 4}, rules).parameter("name", ("layers", "embed", "ff"), (16, 64, 256))
+    assert tuple(split) == ("fsdp", None, None)
+
+
+def test_a_rule_that_cannot_be_followed_is_an_error():
+    with pytest.raises(UserError, match=r"'query' has size 10 along 'heads', which the 4 devices of mesh axis tensor"):
+        layout({"tensor": 4}).parameter("query", ("layers", "embed", "heads"), (16, 410, 10))

@@ -113,7 +113,9 @@ def test_adamw_on_a_mixed_mesh_equals_one_device():
 def test_initial_parameters_do_not_depend_on_the_devices():
     config = small_config(**MESHES["mixed"])
     state = make_engine(make_recipe(config), config).init(0, BATCH)
-    jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.asarray, state.params), initial(False).params)
+    for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(initial(False).params), strict=True):
+        # The same draws; but where shards differ XLA may fuse their scaling otherwise, which costs the last bit.
+        np.testing.assert_allclose(np.asarray(a), b, rtol=2.5e-7)
 
 
 def test_optimizer_state_is_sharded_like_its_parameters():
