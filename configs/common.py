@@ -159,7 +159,7 @@ def base() -> dict:
             name="adamw",  # adamw, adafactor, lamb, sgd, lion or muon
             b1=rate(0.9),  # decay of the first moment (momentum for sgd and muon)
             b2=rate(0.999),  # decay of the second moment
-            epsilon=non_negative(1e-8),  # added to the root of the second moment
+            epsilon=positive(1e-8),  # added to the root of the second moment
             weight_decay=non_negative(0.0),  # decoupled decay, multiplied by the learning rate
             decay="matrices",  # what decays: matrices (all but biases and norm gains) or all
             bias_correction=True,  # False as BERT, ALBERT, ELECTRA and XLNet have it

@@ -63,7 +63,12 @@ def check_evaluation(engine, config) -> None:
     shared = _whole_bytes(memory) // engine.layout.batch_shards()
     lower = "lower config.evaluate.batch_size"
     needs = (
-        Need(f"parameters (of which {_largest(params)} is the largest)", _bytes(params), 0, "split them over devices"),
+        Need(
+            f"parameters (of which {_largest(params)} is the largest)",
+            _bytes(params),
+            0,
+            "split them over more devices with config.mesh.fsdp",
+        ),
         Need("recurrent memory", shared, 0, lower),
         Need("a layer's input", _layer_input(engine, config, size, length), 0, lower),
         Need("batches", 0, _batches(config, size, length), lower),

@@ -38,7 +38,7 @@ def test_numbers(outcome, architecture, key):
     said = {
         value: outcome("describe", f"--config={RECIPES[architecture]}", f"--config.{key}={value}") for value in VALUES
     }
-    assert all(said[value] for value in ("nan", "inf", "-1e30", "1e999", "many", "")), said
+    assert all(said[value] for value in ("nan", "inf", "1e999", "many", "")), said
     name = key.split(".")[-1]
     assert all(name in sentence for sentence in said.values() if sentence), said
 
