@@ -198,7 +198,7 @@ def base() -> dict:
         ),
         evaluate=dict(
             every=non_negative(1000),  # updates between evaluations during training; 0 means only at the end
-            batch_size=count(32),  # rows of an evaluation batch
+            batch_size=count(32),  # rows of a batch; of layout stream its lanes, where the command `evaluate` has one
             batches=non_negative(0),  # evaluate on the first so many batches; 0 means the whole split
             length=non_negative(0),  # tokens of an evaluation row; 0 means data.length
             stride=non_negative(0),  # tokens a window moves on; 0 means its length (disjoint windows)

@@ -57,7 +57,8 @@ def check_training(engine, config) -> None:
 
 def check_evaluation(engine, config) -> None:
     """Raises UserError where the devices or this host have not the memory to evaluate."""
-    size, length = config.evaluate.batch_size, config.evaluate.length or config.data.length
+    size = engine.layout.filled(config.evaluate.batch_size)
+    length = config.evaluate.length or config.data.length
     params = engine.shapes(config.seed, engine.layout.batch_shards()).params
     memory = jax.eval_shape(lambda: init_memory(engine.recipe.evaluated, size))
     shared = _whole_bytes(memory) // engine.layout.batch_shards()

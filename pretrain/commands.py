@@ -57,7 +57,10 @@ def evaluate(flags, spec, overrides):
 
     start()
     workdir = _given_workdir(flags)
-    evaluate(configs.with_overrides(configs.saved(workdir), overrides), workdir, flags)
+    config = configs.saved(workdir)
+    if config.data.layout == "stream":  # in one lane every token has all the memory that there is before it
+        overrides = [("evaluate.batch_size", "1"), *overrides]
+    evaluate(configs.with_overrides(config, overrides), workdir, flags)
 
 
 def generate(flags, spec, overrides):

@@ -104,7 +104,8 @@ def _mesh(config, boxed, params) -> dict:
     parallel = config.train.backend == "jit"  # pmap has the data axis alone, of any number of devices
     layout = Layout(smallest_mesh(config.mesh if parallel else dict.fromkeys(AXES, 1)), config.mesh.rules)
     layout.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
-    layout.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
+    if config.data.layout != "stream":  # whose lanes are filled up
+        layout.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
     leaves = jax.tree_util.tree_leaves_with_path(
         jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), params, layout.parameters(boxed))
     )

@@ -23,9 +23,8 @@ def scoring_pass(
     config = run.config
     length, size = length or config.evaluate.length or config.data.length, batch_size or config.evaluate.batch_size
     stride = stride or config.evaluate.stride or length
-    return run.corpus.evaluation(
-        split, length=length, stride=stride, batch_size=size, rows=run.engine.rows(size), limit=batches
-    )
+    rows = run.engine.rows(run.engine.layout.filled(size))  # lanes that no text is left for are padding
+    return run.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
 
 
 def score(
@@ -53,6 +52,7 @@ def score(
     config, engine = run.config, run.engine
     size = batch_size or config.evaluate.batch_size
     data = scoring_pass(run, split, batch_size=size, **options)
+    size = engine.layout.filled(size)
     memory = engine.init_memory(size)
     sums, started = [], None
     for batch in data.batches():

@@ -183,6 +183,10 @@ class Layout:
                 f"({' x '.join(self.rules['batch'])}); make it a multiple of {self.batch_shards()}"
             )
 
+    def filled(self, size: int) -> int:
+        """`size`, or the next number of rows that the devices which share a batch divide."""
+        return -(-size // self.batch_shards()) * self.batch_shards()
+
     def check_length(self, length: int, key: str) -> None:
         axes = self.rules.get("length", ())
         parts = math.prod(self.mesh.shape[axis] for axis in axes)

@@ -75,6 +75,17 @@ def test_lanes_go_on_from_batch_to_batch(corpus):
     assert np.concatenate(lanes).tolist() == STREAM[1:]
 
 
+def test_lanes_are_filled_up_with_empty_ones(corpus):
+    """Three lanes on devices that share eight rows."""
+    options = {"length": 10, "stride": 0, "batch_size": 3, "layout": "stream"}
+    exact = list(corpus.evaluation("validation", **options).batches())
+    filled = list(corpus.evaluation("validation", rows=np.arange(8), **options).batches())
+    for batch, full in zip(exact, filled, strict=True):
+        for name in batch:
+            assert np.array_equal(batch[name], full[name][:3])
+        assert not full["weights"][3:].any() and not full["segments"][3:].any()
+
+
 def test_a_part_of_a_split(corpus):
     scored = corpus.evaluation("validation", length=16, stride=4, batch_size=2, limit=3)
     batches = list(scored.batches())

@@ -128,8 +128,8 @@ def scores(capsys, monkeypatch):
 
 def test_evaluation_with_a_longer_memory_than_trained(recurrent, scores, tmp_path):
     """Four segments with a memory of three and more are one row four times as long; with a shorter one they are not."""
-    parts = scores(recurrent, f"--length={SEGMENT}", "--batches=4")
-    whole = scores(recurrent, f"--length={4 * SEGMENT}", "--batches=1")
+    parts = scores(recurrent, f"--length={SEGMENT}", "--batches=4", "--batch_size=8")
+    whole = scores(recurrent, f"--length={4 * SEGMENT}", "--batches=1", "--batch_size=8")
     assert parts["tokens"] == whole["tokens"] == 8 * 4 * SEGMENT
     assert parts["loss"] == pytest.approx(whole["loss"], abs=1e-5)
     short = tmp_path / "short"
@@ -137,8 +137,17 @@ def test_evaluation_with_a_longer_memory_than_trained(recurrent, scores, tmp_pat
     config = json.loads((short / "config.json").read_text())
     config["evaluate"]["model"]["memory"] = 1
     (short / "config.json").write_text(json.dumps(config))
-    forgetful = scores(short, f"--length={SEGMENT}", "--batches=4")
+    forgetful = scores(short, f"--length={SEGMENT}", "--batches=4", "--batch_size=8")
     assert abs(forgetful["loss"] - whole["loss"]) > 1e-4
+
+
+def test_a_final_score_has_one_lane_whatever_the_devices(recurrent, scores):
+    parts = scores(recurrent, f"--length={SEGMENT}", "--batches=4")
+    whole = scores(recurrent, f"--length={4 * SEGMENT}", "--batches=1")
+    assert parts["tokens"] == whole["tokens"] == 4 * SEGMENT
+    assert parts["loss"] == pytest.approx(whole["loss"], abs=1e-5)
+    three = scores(recurrent, f"--length={SEGMENT}", "--batches=1", "--config.evaluate.batch_size=3")
+    assert three["tokens"] == 3 * SEGMENT
 
 
 def test_sparse_evaluation_with_a_stride(sparse, scores):
