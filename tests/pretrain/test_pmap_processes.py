@@ -1,14 +1,24 @@
-"""`pmap` over two real processes: every kind of state, memory included, is what `jit` in one process makes of it."""
+"""`pmap` over two real processes: every kind of state, memory included, is what one process makes of it."""
 
 import subprocess
 import sys
 
 import numpy as np
-from runs import ROOT, environment, leaves
+import pytest
+from runs import ROOT, SMALL, environment, leaves
 
 from pretrain.main import main
 
 STEPS, CUT = 6, 3
+ALL = {
+    "schedule.warmup": 2,
+    "schedule.decay_steps": STEPS,
+    "checkpoint.every": CUT,
+    "evaluate.every": CUT,
+    "evaluate.batch_size": 8,
+    "log.every": 1,
+    "log.tensorboard": "false",
+}
 RECURRENT = {
     "model.layers": 2,
     "model.width": 16,
@@ -21,32 +31,33 @@ RECURRENT = {
     "evaluate.length": 16,
     "optimizer.name": "sgd",  # Adam magnifies rounding in near-zero gradients
     "schedule.peak": 0.1,
-    "schedule.warmup": 2,
-    "schedule.decay_steps": STEPS,
-    "checkpoint.every": CUT,
-    "evaluate.every": CUT,
     "evaluate.batches": 3,
-    "evaluate.batch_size": 8,
-    "log.every": 1,
-    "log.tensorboard": "false",
+}
+DENSE = SMALL | {
+    "model.dropout_residual": 0.1,  # each device draws its own: the eight of two processes as the eight of one
+    "train.accumulate": 2,
+    "train.batch_size": 16,
+    "optimizer.name": "muon",
 }
 
 
-def arguments(workdir, text, **changes):
-    keys = RECURRENT | {"data.train": f"text:{text}/*.py"} | {k.replace("__", "."): v for k, v in changes.items()}
+def arguments(kind, workdir, text, **changes):
+    recipe = "transformer_xl" if kind is RECURRENT else "quickstart"
+    keys = kind | ALL | {"data.train": f"text:{text}/*.py"} | {k.replace("__", "."): v for k, v in changes.items()}
     flags = [f"--config.{key}={value}" for key, value in keys.items()]
-    return ["train", "--config=configs/transformer_xl.py:tiny", f"--workdir={workdir}", *flags]
+    return ["train", f"--config=configs/{recipe}.py:tiny", f"--workdir={workdir}", *flags]
 
 
-def in_two_processes(workdir, text, **changes):
-    flags = ["--processes=2", "--devices=2", f"--logs={workdir}-logs", "--"]
-    line = [sys.executable, "-m", "launch.local", *flags, *arguments(workdir, text, train__backend="pmap", **changes)]
+def in_two_processes(kind, workdir, text, devices, **changes):
+    flags = ["--processes=2", f"--devices={devices}", f"--logs={workdir}-logs", "--"]
+    run = arguments(kind, workdir, text, train__backend="pmap", **changes)
+    line = [sys.executable, "-m", "launch.local", *flags, *run]
     done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def here(workdir, text, **changes):
-    assert main(arguments(workdir, text, **changes)) == 0
+def here(kind, workdir, text, **changes):
+    assert main(arguments(kind, workdir, text, **changes)) == 0
 
 
 def validation(workdir):
@@ -54,20 +65,33 @@ def validation(workdir):
     return np.array([[float(value) for value in row.split(",")] for row in rows[1:]])
 
 
+def assert_same_run(workdir, whole):
+    found, expected = leaves(workdir, STEPS), leaves(whole, STEPS)
+    assert found.keys() == expected.keys()
+    for name, leaf in expected.items():
+        np.testing.assert_allclose(found[name], leaf, atol=1e-4, err_msg=name)  # sums in another order
+    np.testing.assert_allclose(validation(workdir), validation(whole), rtol=1e-4)
+
+
 def test_memory_under_pmap_in_two_processes_and_under_jit_in_one_go_on_with_each_other(text, tmp_path, signals):
     """Eight lanes over four devices of two processes, or over eight of one: each goes on where the other stopped."""
     whole, there, back = (tmp_path / name for name in ("whole", "there", "back"))
-    here(whole, text, train__steps=STEPS)
-    in_two_processes(there, text, train__steps=CUT)
-    here(there, text, train__steps=STEPS)
-    here(back, text, train__steps=CUT)
-    in_two_processes(back, text, train__steps=STEPS)
+    here(RECURRENT, whole, text, train__steps=STEPS)
+    in_two_processes(RECURRENT, there, text, 2, train__steps=CUT)
+    here(RECURRENT, there, text, train__steps=STEPS)
+    here(RECURRENT, back, text, train__steps=CUT)
+    in_two_processes(RECURRENT, back, text, 2, train__steps=STEPS)
     expected = leaves(whole, STEPS)
     assert (expected["['memory']['held']"] == 32).all()
     assert (np.abs(expected["['memory']['hidden']"]).max((-1, -2)) > 0).all()  # every layer of every lane remembers
     for workdir in (there, back):
-        found = leaves(workdir, STEPS)
-        assert found.keys() == expected.keys()
-        for name, leaf in expected.items():
-            np.testing.assert_allclose(found[name], leaf, atol=1e-4, err_msg=name)  # sums in another order
-        np.testing.assert_allclose(validation(workdir), validation(whole), rtol=1e-4)
+        assert_same_run(workdir, whole)
+
+
+@pytest.mark.slow
+def test_dropout_accumulation_and_muon_under_pmap_in_two_processes_equal_one(text, tmp_path, signals):
+    whole, there = tmp_path / "whole", tmp_path / "there"
+    here(DENSE, whole, text, train__backend="pmap", train__steps=STEPS)
+    in_two_processes(DENSE, there, text, 4, train__steps=CUT)
+    here(DENSE, there, text, train__backend="pmap", train__steps=STEPS)
+    assert_same_run(there, whole)
