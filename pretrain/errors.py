@@ -28,8 +28,8 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 def reason(error: Exception) -> str:
     """The cause of an error in few words; TensorStore buries the operating system's code in a long message."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     code = re.search(r"os_error_code='(\d+)'", str(error))
     if code:
         return os.strerror(int(code[1]))

@@ -1,10 +1,13 @@
 """What a start does with the checkpoints that it finds: nothing is thrown away, and no run silently starts again."""
 
+import errno
 import json
 import os
 import re
 import shutil
 
+import jax
+import orbax.checkpoint as ocp
 import pytest
 from runs import assert_same_leaves, leaves, train, train_here
 
@@ -98,6 +101,42 @@ def test_trouble_that_proves_no_damage_stops_the_run_and_touches_nothing(copy, r
     assert code == 2
     assert "checkpoint 16 cannot be read (state/_METADATA" in said
     assert files(workdir) == before
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), 2, "cannot be read (Too many open files)"),
+        (OSError(errno.EIO, os.strerror(errno.EIO), "/store/8"), 2, "cannot be read (/store/8: Input/output error)"),
+        (MemoryError(), 2, "cannot be read (MemoryError)"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 2, "(RESOURCE_EXHAUSTED: Out of memory)"),
+        (TypeError("a bug"), 1, "TypeError: a bug"),
+    ],
+)
+def test_whatever_else_goes_wrong_while_restoring_stops_the_run(copy, run, monkeypatch, error, code, words):
+    workdir = copy(8)
+    before = files(workdir)
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "restore", fail)
+    got, said = run(workdir)
+    assert got == code
+    assert words in said
+    assert ("Traceback" in said) == (code == 1)
+    assert files(workdir) == before
+
+
+def test_evaluation_and_generation_refuse_what_is_damaged_or_unreadable(copy, capsys):
+    workdir = copy(8)
+    flip(workdir / "checkpoints" / "4")
+    without_record(workdir / "checkpoints" / "8")
+    for command in (["evaluate"], ["generate", "--prompt=a"]):
+        assert main([*command, f"--workdir={workdir}", "--step=4"]) == 2
+        assert "checkpoint 4 is damaged: state/" in capsys.readouterr().err
+        assert main([*command, f"--workdir={workdir}"]) == 2
+        assert "checkpoint 8 cannot be read (state/_METADATA" in capsys.readouterr().err
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_stops_each_time(copy, run):

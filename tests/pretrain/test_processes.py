@@ -1,6 +1,7 @@
 """Several real processes over loopback train as one does, and each takes over where the other stopped."""
 
 import errno
+import os
 import re
 import shutil
 import signal
@@ -10,6 +11,8 @@ import sys
 import numpy as np
 import pytest
 from runs import ROOT, assert_same_leaves, command, environment, leaves, train
+
+from pretrain import lock
 
 
 def launch(workdir, text, processes=2, **overrides):
@@ -115,3 +118,13 @@ def test_all_processes_fall_back_to_the_same_checkpoint(copy, tmp_path, text):
     assert done.returncode == 0, done.stdout
     assert "restored checkpoint 4; going on with update 5 of 5" in done.stdout
     assert (workdir / "broken" / "8").is_dir()
+
+
+def test_several_processes_are_one_run_to_the_lock(tmp_path, text):
+    """Process 0 alone takes it, and all stop where another run has it."""
+    workdir = tmp_path / "run"
+    with lock.held(str(workdir), "prepare", print):
+        done = finish(launch(workdir, text))
+    assert done.returncode == 2, done.stdout + done.stderr
+    said = [(tmp_path / "run-logs" / f"process-{index}.log").read_text() for index in (0, 1)]
+    assert all(f"is in use by `pretrain prepare` on {os.uname().nodename}, process {os.getpid()}," in s for s in said)

@@ -76,8 +76,10 @@ def test_a_full_disk_loses_nothing_that_was_saved(whole, copy, text):
     no_room = ["bash", "-c", 'trap "" XFSZ; ulimit -f 8; exec "$@"', "no_room"]
     done = train(workdir, text, before=no_room, log__csv="false", log__jsonl="false")
     assert done.returncode == 2, done.stderr
-    assert "could not be saved" in done.stderr
+    *_, said = [line for line in done.stderr.splitlines() if not line.startswith("step ")]
+    assert "could not be saved" in said
     assert "Traceback" not in done.stderr
+    assert "Error" not in done.stderr  # of threads whose writes fail too
     assert {p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit()} >= {"4", "8"}
     done = train(workdir, text)
     assert done.returncode == 0, done.stderr
