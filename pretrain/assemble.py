@@ -26,6 +26,8 @@ class Assembly:
 def assemble(config, workdir: str, report, *, training: bool = False, prepare=pipeline.prepare) -> Assembly:
     """Builds a run's parts, the cheap checks first; `report` is told what takes long, `prepare` makes the data."""
     _check_sizes(config)
+    if config.tokenizer.kind in ("sentencepiece", "words") and not config.tokenizer.path:  # known before it is made
+        _check_vocabulary(config, config.tokenizer.vocab_size)
     engine = make_engine(make_recipe(config), config, report=report)
     check_attention(engine.recipe, config)
     engine.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
@@ -86,10 +88,14 @@ def _check_sizes(config) -> None:
 
 
 def check_vocabulary(config, tokenizer) -> None:
+    """Raises UserError where the tokenizer has more entries than the model."""
+    _check_vocabulary(config, tokenizer.vocab_size)
+
+
+def _check_vocabulary(config, entries: int) -> None:
     start_row = config.architecture == "decoder" and config.model.start_row
-    if tokenizer.vocab_size > config.model.vocab_size + start_row:
+    if entries > config.model.vocab_size + start_row:
         raise UserError(
-            f"config.model.vocab_size = {config.model.vocab_size} is smaller than the tokenizer's "
-            f"{tokenizer.vocab_size} entries; "
-            f"set --config.model.vocab_size={tokenizer.vocab_size} or use a smaller tokenizer"
+            f"config.model.vocab_size = {config.model.vocab_size} is smaller than the tokenizer's {entries} entries; "
+            f"set --config.model.vocab_size={entries} or use a smaller tokenizer"
         )

@@ -61,6 +61,14 @@ def test_two_short_books_are_enough(books, tmp_path, capsys, monkeypatch):
     assert row["tokens"] > 10 and row["bits_per_byte"] > 0
 
 
+def test_a_vocabulary_that_is_too_small_is_found_before_a_tokenizer_is_made(books, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("LONGHAUL_CACHE", "")
+    flags = [f"--workdir={tmp_path / 'mine'}", f"--config.data.train=text:{books}/*.txt.gz"]
+    assert main(["train", "--config=configs/quickstart.py", *flags, "--config.model.vocab_size=300"]) == 2
+    assert "smaller than the tokenizer's 4096 entries" in capsys.readouterr().err
+    assert not (tmp_path / "mine" / "tokenizer").exists()
+
+
 def test_a_recipe_names_the_file_that_it_needs_at_once(books, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("LONGHAUL_CACHE", "")
     own = f"--config.data.train=text:{books}/*.txt.gz"
