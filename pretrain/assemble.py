@@ -29,7 +29,7 @@ def assemble(config, workdir: str, report, *, training: bool = False, prepare=pi
     if config.tokenizer.kind in ("sentencepiece", "words") and not config.tokenizer.path:  # known before it is made
         _check_vocabulary(config, config.tokenizer.vocab_size)
     engine = make_engine(make_recipe(config), config, report=report)
-    check_attention(engine.recipe, config)
+    check_attention(engine.recipe, config, training)
     engine.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
     if config.data.layout != "stream":  # whose lanes are filled up
         engine.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")

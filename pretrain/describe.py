@@ -29,7 +29,7 @@ def describe(config) -> dict:
     ModelError or UserError for a config that cannot be.
     """
     recipe = make_recipe(config)
-    check_attention(recipe, config)
+    check_attention(recipe, config, training=True)
     model, optimizer = recipe.model, recipe.optimizer
     boxed = jax.eval_shape(lambda rng: init_params(model, rng, 1), jax.random.key(0))
     params = nn.unbox(boxed)

@@ -34,12 +34,13 @@ def make_recipe(config) -> Recipe:
     )
 
 
-def check_attention(recipe: Recipe, config) -> None:
-    """Raises ModelError where an attention path that is named refuses the rows of training or of evaluation."""
+def check_attention(recipe: Recipe, config, training: bool) -> None:
+    """Raises ModelError where an attention path that is named refuses the rows of evaluation, or of `training`."""
     train, length = config.train.batch_size // config.train.accumulate, config.data.length
     evaluate = config.evaluate.batch_size, config.evaluate.length or length
     key = jax.random.key(0)
-    for model, shape, rng in ((recipe.model, (train, length), key), (recipe.evaluated, evaluate, None)):
+    uses = [(recipe.model, (train, length), key), (recipe.evaluated, evaluate, None)]
+    for model, shape, rng in uses if training else uses[1:]:
         if model.attention_path == "auto":  # which always finds one that serves
             continue
         names = {"tokens": jnp.int32, "positions": jnp.int32, "segments": jnp.int32}

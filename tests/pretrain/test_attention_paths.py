@@ -26,11 +26,12 @@ ABSENT = {
 }
 
 
-def recipe_of(path, architecture="decoder", **model):
+def recipe_of(path, architecture="decoder", evaluated=(), **model):
     config = common.base()
     config.architecture, config.model = architecture, getattr(common, architecture)()
     config.model.update(**SMALL, attention_path=path, **model)
     config.data.length = LENGTH
+    config.evaluate.model.update(dict(evaluated))
     return make_recipe(config), config
 
 
@@ -54,7 +55,7 @@ def batch():
 def test_a_step_for_an_absent_platform_is_traced_here(absent, path, named):
     recipe, config = recipe_of(path if named else "auto")
     with absent(path):
-        check_attention(recipe, config)
+        check_attention(recipe, config, training=True)
         state = jax.eval_shape(partial(init_state, recipe, 0, ROWS))
         program = str(jax.make_jaxpr(partial(train_step, recipe))(state, batch()))
     assert {"cudnn": "dot_product_attention_fwd", "splash": "splash_mha"}[path] in program
@@ -89,11 +90,18 @@ def test_text_is_generated_whatever_path_is_named(cached):
 )
 def test_a_path_that_cannot_serve_training_is_refused_before_it(path, fields, reason):
     with pytest.raises(ModelError, match=f"attention path '{path}' cannot serve .* because {reason}"):
-        check_attention(*recipe_of(path, **fields))
+        check_attention(*recipe_of(path, **fields), training=True)
 
 
 def test_a_path_that_cannot_serve_evaluation_is_refused_before_training(absent):
     recipe, config = recipe_of("splash")
     config.evaluate.length = 100
     with absent("splash"), pytest.raises(ModelError, match="multiples of 128, which 100 queries and 100 keys are not"):
-        check_attention(recipe, config)
+        check_attention(recipe, config, training=True)
+
+
+def test_a_run_of_a_path_that_is_not_here_can_be_evaluated_by_another():
+    recipe, config = recipe_of("splash", evaluated={"attention_path": "auto"})
+    check_attention(recipe, config, training=False)
+    with pytest.raises(ModelError, match="because it runs on TPUs"):
+        check_attention(recipe, config, training=True)
