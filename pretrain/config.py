@@ -155,15 +155,15 @@ def override(config: ConfigDict, key: str, text: str) -> None:
         raise _unknown(walked, last, known)
     if isinstance(known[last], ConfigDict):
         raise UserError(f"{walked}.{last} is a section; set one of its keys: {', '.join(known[last])}")
-    node[last] = _parse(f"{walked}.{last}", text, known[last])
+    node[last] = parse_value(f"{walked}.{last}", text, known[last])
 
 
 def _unknown(walked: str, name: str, node: ConfigDict) -> UserError:
     return UserError(f"there is no config key {walked}.{name}{nearest(name, list(node))}")
 
 
-def _parse(key: str, text: str, default):
-    """`text` as a value of `default`'s type."""
+def parse_value(key: str, text: str, default):
+    """`text`, the value given for `key`, as one of `default`'s type. Raises UserError if it is none."""
     if isinstance(default, str):
         return text
     value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)

@@ -13,11 +13,26 @@ from absl import flags
 
 from configs.common import base
 from configs.ranges import Declared, Range, count, non_negative, probability, rate, real
-from pretrain.config import flat
+from pretrain.config import flat, parse_value
 from pretrain.errors import USER_ERRORS, UserError, nearest
 from pretrain.leaving import FAILED, MISTAKE, UNREAD, leaving
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class Number(flags.ArgumentParser):
+    """Reads a number as the keys of a config are read, and as strictly."""
+
+    def __init__(self, name: str, kind: type, kept: Range):
+        self.name, self.kind, self.range = name, kind, kept
+
+    def parse(self, argument):
+        if not isinstance(argument, str):  # the default
+            return argument
+        value = parse_value(f"--{self.name}", argument, self.kind())
+        if rule := self.range.broken_by(value):
+            raise UserError(f"--{self.name}={value}; it must be {rule}")
+        return value
 
 
 class Command:
@@ -28,20 +43,17 @@ class Command:
         self.takes_config = config  # --config, and overrides of any key
         self.section = section  # else: the one section of the work folder's config whose keys may be overridden
         self.flags = flags.FlagValues()
-        self.ranges: dict[str, Range] = {}
 
     def text(self, name: str, default, help: str) -> "Command":
         flags.DEFINE_string(name, default, help, flag_values=self.flags)
         return self
 
     def integer(self, name: str, declared: Declared, help: str) -> "Command":
-        flags.DEFINE_integer(name, declared.default, help, flag_values=self.flags)
-        self.ranges[name] = declared.range
+        flags.DEFINE(Number(name, int, declared.range), name, declared.default, help, flag_values=self.flags)
         return self
 
     def number(self, name: str, declared: Declared, help: str) -> "Command":
-        flags.DEFINE_float(name, declared.default, help, flag_values=self.flags)
-        self.ranges[name] = declared.range
+        flags.DEFINE(Number(name, float, declared.range), name, declared.default, help, flag_values=self.flags)
         return self
 
     def switch(self, name: str, default: bool, help: str) -> "Command":
@@ -63,14 +75,11 @@ class Command:
         except flags.UnrecognizedFlagError as error:
             raise UserError(f"`pretrain {self.name}` has no flag --{error.flagname}{self._nearest(error)}") from error
         except flags.Error as error:
+            if isinstance(error.__context__, UserError):
+                raise error.__context__ from None
             raise UserError(f"{str(error).rstrip('.')}; see `pretrain {self.name} --help`") from error
         if extra:
             raise UserError(f"'{extra[0]}' is not a flag; see `pretrain {self.name} --help`")
-        for name, kept in self.ranges.items():
-            value = self.flags[name].value
-            rule = "" if value is None else kept.broken_by(value)
-            if rule:
-                raise UserError(f"--{name}={value}; it must be {rule}")
 
     def _nearest(self, error: flags.UnrecognizedFlagError) -> str:
         """The end of a sentence about an unknown flag: a config key of that name, or the nearest flag."""

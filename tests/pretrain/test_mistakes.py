@@ -45,7 +45,7 @@ def small(**changes):
         (["evaluate", "--workdir=x", "--steps=9"], "did you mean 'step'?"),
         (["evaluate", "--workdir=x", "--length=-5"], "--length=-5; it must be at least 0"),
         (["evaluate", "--workdir=x", "--batches=-1"], "--batches=-1; it must be at least 0"),
-        (["generate", "--workdir=x", "--keep=nan"], "--keep=nan; it must be a finite number, at least 0 and below 1"),
+        (["generate", "--workdir=x", "--keep=nan"], "--keep is 'nan', which is not a float; write for example 1e-3"),
         (["generate", "--workdir=x", "--top_p=0"], "--top_p=0.0; it must be above 0 and at most 1"),
         (["train", "stray"], "'stray' is not a flag"),
         (["evaluate", "--workdir=x", "--format=xml"], "see `pretrain evaluate --help`"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from configs import common
-from pretrain.main import main
+from pretrain.main import Number, commands, main
 
 RECIPES = {"decoder": "configs/quickstart.py:tiny", "transformer_xl": "configs/transformer_xl.py:tiny"}
 VALUES = ("-1", "0", "nan", "inf", "1e30", "-1e30", "1e999", "many", "")
@@ -41,6 +41,27 @@ def test_numbers(outcome, architecture, key):
     assert all(said[value] for value in ("nan", "inf", "1e999", "many", "")), said
     name = key.split(".")[-1]
     assert all(name in sentence for sentence in said.values() if sentence), said
+
+
+NUMBERS = [
+    (name, flag)
+    for name, command in commands().items()
+    for flag in command.flags
+    if isinstance(command.flags[flag].parser, Number)
+]
+
+
+@pytest.mark.parametrize(("command", "flag"), NUMBERS)
+def test_numbers_of_flags(outcome, command, flag):
+    """What is in range gets as far as the work folder, which is not there."""
+    assert len(NUMBERS) > 10
+    kept = commands()[command].flags[flag].parser
+    for value in VALUES:
+        said = outcome(command, "--workdir=/nowhere", f"--{flag}={value}")
+        if value in ("nan", "inf", "1e999", "many", "") or kept.range.broken_by(kept.kind(float(value))):
+            assert f"--{flag}" in said, (value, said)
+        else:
+            assert "is not a work folder" in said, (value, said)
 
 
 DATA = ("prepare", f"--config={RECIPES['decoder']}", "--workdir=RUN", "--config.tokenizer.kind=bytes")
