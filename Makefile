@@ -12,7 +12,7 @@ help:  ## list these commands
 
 quickstart: $(VENV)/.installed  ## train a small model on real text, evaluate it, let it write (minutes on a CPU)
 	$(VENV)/bin/pretrain train --config=configs/quickstart.py --workdir=$(RUN)
-	$(VENV)/bin/pretrain evaluate --workdir=$(RUN) --gzip
+	$(VENV)/bin/pretrain evaluate --workdir=$(RUN) --gzip --xz
 	$(VENV)/bin/pretrain generate --workdir=$(RUN) --prompt='def main('
 	@echo "Config, tokenizer, checkpoints and metrics lie in $(RUN)."
 

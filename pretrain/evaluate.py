@@ -3,6 +3,7 @@
 import functools
 import gzip
 import json
+import lzma
 import math
 import sys
 import tempfile
@@ -16,6 +17,11 @@ from pretrain.errors import UserError
 from pretrain.evaluation import bits_name, score
 from pretrain.tables import show
 
+COMPRESSORS = {
+    "gzip": functools.partial(gzip.compress, compresslevel=9),
+    "xz": functools.partial(lzma.compress, preset=9),
+}
+
 
 def evaluate(config, workdir: str, flags) -> None:
     """Scores a checkpoint of `workdir`; `config` is the work folder's, with what the user changes of its evaluation."""
@@ -26,7 +32,7 @@ def evaluate(config, workdir: str, flags) -> None:
         raise UserError(
             f"--length={length} is longer than the model's {config.model.context} positions; choose at most that"
         )
-    for name in ("word_level", "gzip"):
+    for name in ("word_level", *COMPRESSORS):
         if flags[name].value and flags.batches:
             raise UserError(f"--{name} needs the whole split; leave --batches out")
     if flags.word_level and config.data.image:
@@ -45,17 +51,21 @@ def evaluate(config, workdir: str, flags) -> None:
         run = assemble(config, workdir, lambda message: print(message, file=sys.stderr, flush=True), prepare=prepare)
         params = run.engine.restored_params(checkpoints, step, config.seed)
         result = score(run, params, split, stride=flags.stride, batches=flags.batches, timed=True)
-        if flags.gzip:
+        for name in _compressors(flags):
             text = run.corpus.raw_bytes(split)
-            result[f"gzip_{bits_name(config)}"] = 8 * len(gzip.compress(text, 9)) / len(text)
+            result[f"{name}_{bits_name(config)}"] = 8 * len(COMPRESSORS[name](text)) / len(text)
     if jax.process_index() == 0:
         report(result, step, split, bits_name(config), flags)
 
 
+def _compressors(flags) -> list[str]:
+    """The general compressors that the same bytes are given to."""
+    return [name for name in COMPRESSORS if flags[name].value]
+
+
 def report(result: dict, step: int, split: str, bits: str, flags) -> None:
-    names = ["loss", "perplexity", bits, "tokens", "tokens_per_second"]
-    if flags.gzip:
-        names.insert(3, f"gzip_{bits}")
+    packed = [f"{name}_{bits}" for name in _compressors(flags)]
+    names = ["loss", "perplexity", bits, *packed, "tokens", "tokens_per_second"]
     if flags.word_level:
         # The literature's figure for sub-word models: exp(total nll / number of original words and line ends).
         result["word_perplexity"] = math.exp(min(result["nll"] / result["words"], 700))

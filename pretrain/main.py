@@ -129,7 +129,8 @@ def commands() -> dict[str, Command]:
         "batch_size", non_negative(0), "rows; 0: config, but one of a stream"
     )
     evaluate.integer("batches", non_negative(0), "evaluate on the first so many batches; 0: the whole split")
-    evaluate.switch("gzip", False, "also print what gzip -9 makes of the same bytes, in bits per byte")
+    for name in ("gzip", "xz"):
+        evaluate.switch(name, False, f"also print what {name} -9 makes of the same bytes, in bits per byte")
     evaluate.switch("word_level", False, "also print perplexity per word and line end, as of WikiText").choice(*FORMAT)
 
     generate = Command("generate", "Continues prompts, or completes images, with a trained model.")
