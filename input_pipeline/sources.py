@@ -298,6 +298,11 @@ class TensorFlowDataset(Source):
             choices = ", ".join(self._builder.info.splits)
             raise DataError(f"'{self.spec}' has no split '{self.split}'; choose from: {choices}") from None
 
+    def shared(self, other: Source) -> str:
+        read = lambda source: (source.name, source.split, source.data_dir)  # noqa: E731
+        same = isinstance(other, TensorFlowDataset) and read(self) == read(other)
+        return f"split {self.split} of {self.name}" if same else ""
+
     def __getstate__(self) -> dict:
         return {name: value for name, value in self.__dict__.items() if name not in ("_builder", "_records")}
 

@@ -59,6 +59,11 @@ def test_a_set_by_name_and_a_part_of_a_split(prepare, folder):
     assert corpus.summary()[0]["documents"] == 10
 
 
+def test_a_split_is_not_scored_that_is_trained_on(prepare, folder):
+    with pytest.raises(DataError, match=r"data.validation = .* both read split train of"):
+        prepare(f"tfds:{folder}", validation=f"tfds:{folder}?split=train&field=text")
+
+
 def test_held_out_records(prepare, folder):
     corpus = prepare(f"tfds:{folder}", holdout=0.3)
     train, held = lines(corpus.raw_bytes("train")), lines(corpus.raw_bytes("validation"))
