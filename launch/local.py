@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from launch import PREEMPTED, parse, parser, positive
 
@@ -50,7 +51,7 @@ def launch(command: Sequence[str], processes: int, devices: int | None, logs: Pa
     A process that a signal ended counts as 128 + its number, as in a shell. `devices` None leaves JAX its choice.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    print(f"launch: {processes} processes, logs in {logs}", flush=True)
+    _say(sys.stdout, f"launch: {processes} processes, logs in {logs}\n")
     with _Signals() as signals:
         coordinator = f"127.0.0.1:{free_port()}"
         paths = [logs / f"process-{index}.log" for index in range(processes)]
@@ -136,19 +137,28 @@ def _code(child: subprocess.Popen) -> int:
 def _report(index: int, code: int, log: Path) -> None:
     """Says which process ended the run and, if it failed, how its log ends; the first one's has been shown."""
     if code == PREEMPTED:
-        print(f"launch: process {index} stopped with everything saved (exit code {code})", file=sys.stderr, flush=True)
+        _say(sys.stderr, f"launch: process {index} stopped with everything saved (exit code {code})\n")
         return
-    print(f"launch: process {index} ended with exit code {code}; ending the others; its log is {log}", file=sys.stderr)
+    words = f"launch: process {index} ended with exit code {code}; ending the others; its log is {log}\n"
     if index:
         lines = log.read_text(errors="replace").splitlines()[-TAIL:]
-        print(*(f"  {index} | {line}" for line in lines), sep="\n", file=sys.stderr, flush=True)
+        words += "".join(f"  {index} | {line}\n" for line in lines)
+    _say(sys.stderr, words)
 
 
 def _show(log) -> None:
     new = log.read()
     if new:
-        sys.stdout.write(new.decode(errors="replace"))
-        sys.stdout.flush()
+        _say(sys.stdout, new.decode(errors="replace"))
+
+
+def _say(stream: TextIO, words: str) -> None:
+    """Prints; the processes go on when the reader leaves."""
+    try:
+        stream.write(words)
+        stream.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def free_port() -> int:

@@ -118,6 +118,15 @@ def test_signals_reach_every_process_once(tmp_path, number):
     assert "|" not in err  # a run that saved and stopped is no failure: no log is recited
 
 
+def test_the_processes_go_on_when_the_reader_leaves(tmp_path):
+    code = "import time; print('ready', flush=True); time.sleep(0.5); print('more', flush=True); time.sleep(0.5)"
+    launcher = start(code, tmp_path)
+    for pipe in (launcher.stdout, launcher.stderr):
+        pipe.close()
+    assert launcher.wait(timeout=30) == 0
+    assert logs_contain(tmp_path, "more")
+
+
 def test_second_signal_kills(tmp_path):
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAIT
     launcher = start(deaf, tmp_path)
