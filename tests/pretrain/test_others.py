@@ -166,7 +166,7 @@ def test_a_process_killed_while_it_prepares(tmp_path):
     line = [sys.executable, "-m", "pretrain", "train", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}"]
     processes = pair(*line, stdout=subprocess.DEVNULL)
     for said in processes[0].stderr:
-        if said.startswith("tokenising"):
+        if "tokenis" in said:  # it does so, or waits for the other to
             break
     processes[1].kill()
     code, _, err = ends(processes)[0]
