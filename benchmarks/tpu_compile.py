@@ -4,7 +4,7 @@
 
 Needs the extra `plan` (libtpu), no TPU. One attention has 1 row, 8 heads of 64, bfloat16, is compiled forward and
 backward for one chip, and takes the path that `auto` would take there. A step is a recipe's at its full size, one row
-for each chip of the topology.
+for each chip of the topology. What starts with `pod` is small and for four chips (`benchmarks.pods`).
 
 Memory is bytes of one chip: the program's temporaries, and what it is given (of a step: the train state). Operations
 are XLA's own count, which takes the body of a loop once and a kernel for nothing; so only programs that have neither
@@ -27,7 +27,7 @@ os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # nor one to be kept from others
 import jax
 import jax.numpy as jnp
 
-from benchmarks import report
+from benchmarks import pods, report
 from configs import sparse_transformer, transformer_xl
 from input_pipeline.features import language_model
 from models.attention import attend
@@ -114,6 +114,7 @@ PROGRAMS: dict[str, Callable] = {
     "step strided, 1 layer": strided_layer,
     "step sparse_transformer:enwik8": lambda devices: step(sparse_transformer.get_config("enwik8"), devices),
     "step transformer_xl:enwik8": lambda devices: step(transformer_xl.get_config("enwik8"), devices),
+    **pods.PROGRAMS,
 }
 QUICK = ("dense", "strided_128", "relative, memory 512")
 
@@ -128,7 +129,7 @@ def compiled(name: str, topology: str) -> Compiled:
     program = lowered.compile()
     seconds = time.perf_counter() - start
     memory = program.memory_analysis()
-    chips = len(devices) if name.startswith("step") else 1
+    chips = {"step": len(devices), "pod": pods.CHIPS}.get(name.split()[0], 1)
     return Compiled(
         name=name,
         topology=topology,
@@ -157,7 +158,7 @@ def row(one: Compiled) -> str:
     """The same as a line of the table."""
     ratio = f"{one.flops / one.expected_flops:.2f}" if one.expected_flops else ""
     memory = f"{one.temporary_bytes / 1e6:>11,.1f} {one.argument_bytes / 1e6:>12,.1f}"
-    return f"{one.name:<31} {one.topology:<9} {memory} {one.flops / 1e9:>9,.1f} {ratio:>5} {one.kernels:>8}"
+    return f"{one.name:<44} {one.topology:<9} {memory} {one.flops / 1e9:>9,.1f} {ratio:>5} {one.kernels:>8}"
 
 
 def main() -> None:
@@ -171,7 +172,7 @@ def main() -> None:
     names = args.only.split(";") if args.only else QUICK if args.quick else PROGRAMS
     found = []
     if args.format == "table":
-        print(f"{'program':<31} {'topology':<9} temporaries arguments MB     GFLOP ratio  kernels")
+        print(f"{'program':<44} {'topology':<9} temporaries arguments MB     GFLOP ratio  kernels")
     for topology in args.topologies.split(","):
         for name in names:
             found.append(compiled(name, topology))

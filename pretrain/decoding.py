@@ -163,6 +163,7 @@ def lower(model, params, rows: int, length: int) -> dict[str, jax.stages.Lowered
 
     Prompts have half of `length` tokens, which is the room of the cache. `params` may be shapes.
     """
+    model = model.clone(attention_path="auto")
     tokens, lengths = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, length // 2), (rows,)))
     _, cache = jax.eval_shape(partial(_begin_cached, model, room=length), params, tokens, lengths)
     return {

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import pods
+
 ROOT = Path(__file__).resolve().parents[2]
 TOPOLOGIES = ("v5e:2x2", "v5p:2x2x1")
 SPLASHED = ("dense", "dense, documents", "local_256", "memory 2,048")
@@ -61,3 +63,27 @@ def test_whole_step(topology):
     assert state < figures[recipe, "arguments"]["value"] < 1.01 * state
     # 30 inputs of layers in bfloat16, which are all that is kept, and what one layer needs while it is computed.
     assert 30 * 12_288 * 512 * 2 < figures[recipe, "temporaries"]["value"] < 3e9
+
+
+MIXTURE = pods.LAYOUTS[-1]
+THIN = [pods.name_of(model, MIXTURE, task) for model in pods.DECODED for task in pods.TASKS]
+
+
+def check_pods(names):
+    """They compile at all; splash serves where it is meant to, and no kernel where none is."""
+    figures = compiled("v5e:2x2", *names)
+    for name in names:
+        kernels = {"step": 3, "evaluation": 1}.get(name.split()[-1], 0) if name.startswith("pod splash") else 0
+        # The forward pass of a layer is computed again in the backward pass.
+        kernels += name.startswith("pod splash") and name.endswith("step")
+        assert figures[name, "kernels"]["value"] == kernels, name
+
+
+def test_thin_row_of_pods():
+    """A mixture of layouts for both architectures: training, evaluation, cached decoding."""
+    check_pods(THIN)
+
+
+@pytest.mark.parametrize("model", pods.MODELS)
+def test_pods(model):
+    check_pods([name for name in pods.PROGRAMS if name.startswith(f"pod {model},") and name not in THIN])
