@@ -14,9 +14,10 @@ from absl import flags
 from configs.common import base
 from configs.ranges import Declared, Range, count, non_negative, probability, rate, real
 from pretrain.config import flat, parse_value
-from pretrain.errors import USER_ERRORS, UserError, nearest
+from pretrain.errors import USER_ERRORS, UserError, nearest, reason
 from pretrain.leaving import FAILED, MISTAKE, UNREAD, leaving
 
+DEVICE_IS_FULL = "RESOURCE_EXHAUSTED: Out of memory"  # how XLA's error begins
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -238,4 +239,7 @@ def verdict(error: Exception) -> tuple[int, str]:
         where = f" {error.filename}" if error.filename else ""
         remedy = "make room or choose another --workdir and start the command again"
         return MISTAKE, f"pretrain: cannot write{where}: {error.strerror}; {remedy}\n"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error).startswith(DEVICE_IS_FULL)):
+        remedy = "lower the batch size, raise config.train.accumulate or split the model with config.mesh.fsdp"
+        return MISTAKE, f"pretrain: out of memory ({reason(error)}); {remedy}\n"
     return FAILED, "".join(traceback.format_exception(error))

@@ -4,9 +4,11 @@ import time
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from pretrain import capacity
+from pretrain import capacity, commands
 from pretrain.config import load
 from pretrain.engine import make_engine
 from pretrain.errors import UserError
@@ -105,6 +107,15 @@ def test_decoding_has_a_floor_too(machine):
     capacity.check_decoding(model, 2, 2, 64)
     with pytest.raises(UserError, match=r"of it for keys and values .*; lower the number of prompts or of beams"):
         capacity.check_decoding(model, 2, 3, 64)
+
+
+@pytest.mark.parametrize("allocate", [lambda: jnp.zeros(10**14, jnp.int8), lambda: np.zeros(10**15)])
+def test_what_runs_out_of_memory_all_the_same(allocate, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "describe", lambda *_: allocate().block_until_ready())
+    assert main(["describe"]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("pretrain: out of memory (") and message.endswith("with config.mesh.fsdp\n")
+    assert message.count("\n") == 1
 
 
 def test_a_containers_end_counts(tmp_path, monkeypatch):
