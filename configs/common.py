@@ -124,6 +124,7 @@ def base() -> dict:
         tokenizer=dict(
             kind="sentencepiece",  # sentencepiece, bytes, symbols, words, or huggingface (needs the extra `hf`)
             path="",  # a ready tokenizer file; empty makes one from data.train (all kinds but huggingface)
+            unknown="",  # huggingface: a word of the text to read as the unknown token, such as WikiText's <unk>
             vocab_size=count(4096),  # pieces of a tokenizer trained here; fewer where the text yields no more
             algorithm="bpe",  # of a tokenizer trained here: bpe or unigram (which takes many times as long)
             pieces="words",  # of a tokenizer trained here: words, or phrases (a piece may span words: for code)

@@ -10,8 +10,9 @@ The tutorial's one loop over modules draws the norms' gains from N(0, 0.02) too,
 query, key and value, which start as one Glorot-uniform matrix: so do ours. `--config.model.positions=sinusoid` is the
 tutorial's other choice of positions. WikiText's `<unk>` is read as any other text is, where the tutorial puts [UNK].
 
-Data: WikiText-103 (wiki.train.tokens and its two companions) unpacked in data/wikitext-103, each line a document, and
-BERT's cased vocabulary: put bert-base-cased's tokenizer.json at tokenizers/bert-base-cased.json.
+Data: WikiText-103 (wiki.train.tokens and its two companions) in data/wikitext-103, each line a document, and BERT's
+cased vocabulary, tokenizers/bert-base-cased.json; docs/data.md has the commands. WikiText's <unk> is read as BERT's
+[UNK], as in the tutorial.
 
 Cost: 50 epochs, about 6 billion tokens, took 15 hours on 8 V100. Of the 64 rows of an update each of 8 parts holds 8;
 clipping acts on their sum (the tutorial's code clips at every part).
@@ -52,7 +53,9 @@ def get_config(variant=""):
         fused_glorot_init=True,
         scale_residual_init=False,
     )
-    config.tokenizer.update(kind="huggingface", path="tokenizers/bert-base-cased.json", vocab_size=28_996)
+    config.tokenizer.update(
+        kind="huggingface", path="tokenizers/bert-base-cased.json", unknown="<unk>", vocab_size=28_996
+    )
     config.data.update(
         train="text:data/wikitext-103/wiki.train.tokens?document=line",
         validation="text:data/wikitext-103/wiki.valid.tokens?document=line",

@@ -11,8 +11,11 @@ from input_pipeline.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprin
 END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 
 
-def load(path: Path) -> Tokenizer:
-    """The tokenizer of a tokenizer.json; byte-exact if it is byte-level and does not rewrite text."""
+def load(path: Path, unknown: str = "") -> Tokenizer:
+    """The tokenizer of a tokenizer.json; byte-exact if it is byte-level and does not rewrite text.
+
+    `unknown` is a word of the text that is read as the tokenizer's unknown token, where it has one.
+    """
     try:
         import tokenizers
     except ImportError:
@@ -29,15 +32,24 @@ def load(path: Path) -> Tokenizer:
     if end_id is None:
         raise DataError(f"{path} has no token to separate documents; add one of: {', '.join(END_TOKENS)}")
     spec = json.loads(path.read_text(encoding="utf-8"))
-    if _keeps_text(spec):
+    if unknown:
+        unknown_id = model.token_to_id(spec["model"].get("unk_token") or "")
+        if unknown_id is None:
+            raise DataError(f"{path} has no unknown token for tokenizer.unknown = '{unknown}'; leave that empty")
+    elif _keeps_text(spec):
         return ByteLevel(model, spec, end_id, fingerprint_of(path))
     return Rewriting(
-        encode=lambda text: _ids(model, text),
+        encode=lambda text: _ids_but(model, text, unknown, unknown_id) if unknown else _ids(model, text),
         decode=model.decode,
         vocab_size=_size(model),
         end_id=end_id,
-        fingerprint=fingerprint_of(path),
+        fingerprint=fingerprint_of(path) + unknown,
     )
+
+
+def _ids_but(model, text: str, unknown: str, unknown_id: int) -> np.ndarray:
+    first, *others = (_ids(model, part) for part in text.split(unknown))
+    return np.concatenate([first, *(np.append(np.int32(unknown_id), part) for part in others)])
 
 
 def _ids(model, text: str) -> np.ndarray:

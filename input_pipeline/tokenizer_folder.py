@@ -36,14 +36,17 @@ TRAINED = ("vocab_size", "algorithm", "pieces")  # settings of a tokenizer train
 
 def open_folder(folder: Path) -> Tokenizer:
     """The tokenizer saved in `folder`."""
-    kind = read_json(folder / MADE)["kind"]
+    made = read_json(folder / MADE)
+    kind = made["kind"]
     if kind != "bytes" and not (folder / FILES[kind]).is_file():
         raise DataError(f"{folder / FILES[kind]} is missing; restore it, or delete {folder} and run prepare again")
-    return _load(folder, kind)
+    return _load(folder, made)
 
 
-def _load(folder: Path, kind: str) -> Tokenizer:
-    return Bytes() if kind == "bytes" else LOAD[kind](folder / FILES[kind])
+def _load(folder: Path, settings: Mapping) -> Tokenizer:
+    kind = settings["kind"]
+    unknown = [settings["unknown"]] if "unknown" in settings else []
+    return Bytes() if kind == "bytes" else LOAD[kind](folder / FILES[kind], *unknown)
 
 
 def make_folder(
@@ -67,7 +70,7 @@ def make_folder(
             if not made.is_file():
                 remove_partial(folder)
                 _make(folder, config, named, holdout, report)
-                opened = _load(folder, config["kind"])  # a file that is no tokenizer is not kept
+                opened = _load(folder, settings)  # a file that is no tokenizer is not kept
                 if "vocab_size" in settings and opened.vocab_size < settings["vocab_size"]:
                     report(f"the training text yields {opened.vocab_size} pieces, not {settings['vocab_size']}")
                 write_json(made, settings)
@@ -86,6 +89,10 @@ def _settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: f
     kind = config["kind"]
     if kind not in KINDS:
         raise DataError(f"tokenizer.kind is '{kind}'; choose one of: {', '.join(KINDS)}")
+    if config["unknown"] and kind != "huggingface":
+        raise DataError(
+            f"tokenizer.unknown = '{config['unknown']}' is for tokenizer.kind = huggingface, not {kind}; leave it empty"
+        )
     if kind == "bytes":
         return {"kind": kind}
     if not config["path"] and kind not in TRAINABLE:
@@ -94,7 +101,8 @@ def _settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: f
             "tokenizer.kind = sentencepiece"
         )
     if config["path"]:
-        return {"kind": kind, "path": config["path"]}
+        unknown = {"unknown": config["unknown"]} if config["unknown"] else {}
+        return {"kind": kind, "path": config["path"]} | unknown
     settings = {"kind": kind, "path": "", "data.holdout": holdout}
     if kind == "symbols":
         return settings | {f"data.{name}": [s.spec for s in found] for name, found in named.items()}

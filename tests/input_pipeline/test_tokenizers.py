@@ -159,6 +159,38 @@ def test_a_foreign_tokenizer_json_that_rewrites_text(tmp_path):
     assert "".join(map(decoder.feed, ids)) + decoder.finish() == "def function"
 
 
+def test_a_word_is_read_as_the_unknown_token(prepare, write, tmp_path):
+    """WikiText's <unk>, with BERT's vocabulary; the unknown token's own name within a text is text."""
+    library = pytest.importorskip("tokenizers", reason="needs the extra hf")
+    model = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
+    model.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[SEP]"]
+    text = "the <unk> of [ UNK ]\n"
+    model.train_from_iterator([text], library.trainers.WordPieceTrainer(vocab_size=200, special_tokens=special))
+    model.save(str(tmp_path / "bert.json"))
+    settings = {"kind": "huggingface", "path": str(tmp_path / "bert.json")}
+    source = f"text:{write('a.txt', text * 9)}"
+    tokenizer = prepare(source, tokenizer={**settings, "unknown": "<unk>"}).tokenizer
+    plain = huggingface_tokenizer.load(tmp_path / "bert.json")
+    assert tokenizer.encode(text).tolist() == [
+        *plain.encode("the "),
+        special.index("[UNK]"),
+        *plain.encode("of [ UNK ]"),
+    ]
+    assert pipeline.open_tokenizer(str(tmp_path / "run")).encode("<unk>").tolist() == [special.index("[UNK]")]
+    assert tokenizer.fingerprint != plain.fingerprint and special.index("[UNK]") not in plain.encode(text)
+    with pytest.raises(DataError, match=r"made with unknown = <unk>, but the config says None"):
+        prepare(source, tokenizer=settings)
+    with pytest.raises(DataError, match=r"tokenizer\.unknown = 'x' is for tokenizer\.kind = huggingface, not bytes"):
+        prepare(source, tokenizer={"unknown": "x"})
+
+
+def test_a_tokenizer_without_an_unknown_token(tmp_path):
+    path = byte_level(tmp_path / "gpt2.json", tokens=("<|endoftext|>",))
+    with pytest.raises(DataError, match=r"has no unknown token for tokenizer\.unknown = '<unk>'"):
+        huggingface_tokenizer.load(path, "<unk>")
+
+
 @pytest.mark.parametrize(
     ("vocab_size", "text", "message"),
     [
