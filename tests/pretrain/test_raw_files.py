@@ -1,4 +1,4 @@
-"""Transformer-XL's recipes of characters run as shipped: raw text in, cut by bytes, scored to its last symbol."""
+"""Transformer-XL's recipes run as shipped: raw files in, scored to the last symbol or word."""
 
 import json
 import string
@@ -55,3 +55,26 @@ def test_a_recipe_from_its_raw_file_to_a_score(variant, text, symbols, tmp_path,
     assert main(["generate", "--workdir=run", "--prompt=the ", "--max_tokens=4"]) == 0
     assert main(["generate", "--workdir=run", "--max_tokens=4"]) == 2
     assert "no end token that a text could begin after; give --prompt" in capsys.readouterr().err
+
+
+def test_words_from_their_raw_files_to_a_score(tmp_path, monkeypatch, capsys):
+    """wt103 with a smaller network and fewer words; each line ends with one token, as in WikiText's count."""
+    monkeypatch.setenv("LONGHAUL_CACHE", "")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data" / "wikitext-103"
+    folder.mkdir(parents=True)
+    lines = {"train": 100, "valid": 20, "test": 30}
+    for name, count in lines.items():
+        text = "".join(f" \n word{n % 40} of <unk> {n} words , in a row . \n" for n in range(count))
+        (folder / f"wiki.{name}.tokens").write_text(text)
+    keys = SMALL | {"model.vocab_size": 30, "model.cutoffs": "(10,20,25)", "tokenizer.vocab_size": 30}
+    flags = [f"--config.{key}={value}" for key, value in keys.items()]
+    assert main(["train", "--config=configs/transformer_xl.py:wt103", "--workdir=run", *flags]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "--workdir=run", "--split=test", "--word_level", "--format=json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    words = lines["test"] * 12  # 10 words and the ends of 2 lines
+    assert (row["words"], row["tokens"]) == (words, words + 1)  # and the end token before the file
+    assert row["bits_per_byte"] > 0
+    made = json.loads((tmp_path / "run/tokenizer/words.json").read_text())["vocabulary"]
+    assert made[0] == "<eos>" and len(made) == 30 and "<unk>" in made[:12]
