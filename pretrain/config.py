@@ -203,7 +203,8 @@ def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
     def check(walked: str, given: ConfigDict, known: ConfigDict, partly: bool = False) -> None:
         for name in given:
             if name not in known:
-                raise UserError(f"{source}: {_unknown(walked, name, known)}")
+                built = f", whose config.architecture is '{config.architecture}'" if "model" in walked else ""
+                raise UserError(f"{source}{built}: {_unknown(walked, name, known)}")
         for name, default in known.items():
             key = f"{walked}.{name}"
             if name not in given:

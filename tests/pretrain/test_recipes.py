@@ -42,7 +42,10 @@ def sentence(tmp_path, capsys):
         ("config.train.steps = 'many'", "line 6, fails with TypeError: Could not override field 'steps'"),
         ("config.train.steps = 0", "config.train.steps = 0; it must be at least 1"),
         ("config.architecture = 'transformer'", "config.architecture is 'transformer', did you mean 'transformer_xl'?"),
-        ("config.architecture = 'transformer_xl'", "/mine.py: there is no config key config.model."),
+        (
+            "config.architecture = 'transformer_xl'",
+            "/mine.py, whose config.architecture is 'transformer_xl': there is no config key config.model.",
+        ),
         ("return None", "/mine.py is no recipe: its get_config returns None, not a config; start from"),
         ("return {'a': 3}", "its get_config returns {'a': 3}, not a config"),
         ("1 / 0", "/mine.py, line 6, fails with ZeroDivisionError: division by zero; correct the recipe"),
