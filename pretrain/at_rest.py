@@ -1,6 +1,6 @@
 """The train state between steps: tables are padded there, so that every device holds an equal share.
 
-JAX keeps an array evenly split or not at all, and vocabularies divide over nothing: GPT-2's 50,257 rows are a prime.
+JAX keeps an array evenly split or not at all, and vocabularies divide over nothing: GPT-2's 50,257 rows are 29 x 1,733.
 So such an axis is at rest rounded up to the next multiple of its shards. Within a step it has its own size again, which
 XLA splits with the same boundaries and masks by itself: no row is added to anything that is computed, be it a loss, a
 norm, a mean over rows or a decay. Checkpoints hold the true sizes too, and so fit every mesh.
