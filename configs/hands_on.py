@@ -8,7 +8,7 @@ A decoder of 50,396,360 parameters: 16 layers, 410 wide, 10 heads of 41, ReLU, 2
 unusual: the normalised value becomes the residual stream (`placement="replace"`), and no norm follows the last layer.
 The tutorial's one loop over modules draws the norms' gains from N(0, 0.02) too, and passes over the attention module's
 query, key and value, which start as one Glorot-uniform matrix: so do ours. `--config.model.positions=sinusoid` is the
-tutorial's other choice of positions. WikiText's `<unk>` is read as any other text is, where the tutorial puts [UNK].
+tutorial's other choice of positions.
 
 Data: WikiText-103 (wiki.train.tokens and its two companions) in data/wikitext-103, each line a document, and BERT's
 cased vocabulary, tokenizers/bert-base-cased.json; docs/data.md has the commands. WikiText's <unk> is read as BERT's
