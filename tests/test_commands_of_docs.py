@@ -1,5 +1,6 @@
 """Every command that README and docs print is one that the program takes; where each is run is written here."""
 
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -49,7 +50,9 @@ COMMANDS = sorted({command.split("  #")[0].strip() for page in PAGES for command
 
 
 def words(command: str) -> list[str]:
-    return shlex.split(command.replace("$kind", "dense").partition("&&")[0])
+    """The words of a command, up to what is joined to it."""
+    parts = shlex.split(command.replace("$kind", "dense"))
+    return list(itertools.takewhile(lambda part: part not in ("&&", "|"), parts))
 
 
 def test_commands_are_found():
