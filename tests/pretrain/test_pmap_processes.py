@@ -1,4 +1,4 @@
-"""`pmap` over two real processes: every kind of state, memory included, is what one process makes of it."""
+"""Two real processes, under `pmap` above all: every kind of state, memory included, is what one makes of it."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def arguments(kind, workdir, text, **changes):
 
 def in_two_processes(kind, workdir, text, devices, **changes):
     flags = ["--processes=2", f"--devices={devices}", f"--logs={workdir}-logs", "--"]
-    run = arguments(kind, workdir, text, train__backend="pmap", **changes)
+    run = arguments(kind, workdir, text, **changes)
     line = [sys.executable, "-m", "launch.local", *flags, *run]
     done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -73,14 +73,15 @@ def assert_same_run(workdir, whole):
     np.testing.assert_allclose(validation(workdir), validation(whole), rtol=1e-4)
 
 
-def test_memory_under_pmap_in_two_processes_and_under_jit_in_one_go_on_with_each_other(text, tmp_path, signals):
+@pytest.mark.parametrize("backend", ["pmap", pytest.param("jit", marks=pytest.mark.slow)])
+def test_memory_in_two_processes_and_under_jit_in_one_go_on_with_each_other(backend, text, tmp_path, signals):
     """Eight lanes over four devices of two processes, or over eight of one: each goes on where the other stopped."""
     whole, there, back = (tmp_path / name for name in ("whole", "there", "back"))
     here(RECURRENT, whole, text, train__steps=STEPS)
-    in_two_processes(RECURRENT, there, text, 2, train__steps=CUT)
+    in_two_processes(RECURRENT, there, text, 2, train__backend=backend, train__steps=CUT)
     here(RECURRENT, there, text, train__steps=STEPS)
     here(RECURRENT, back, text, train__steps=CUT)
-    in_two_processes(RECURRENT, back, text, 2, train__steps=STEPS)
+    in_two_processes(RECURRENT, back, text, 2, train__backend=backend, train__steps=STEPS)
     expected = leaves(whole, STEPS)
     assert (expected["['memory']['held']"] == 32).all()
     assert (np.abs(expected["['memory']['hidden']"]).max((-1, -2)) > 0).all()  # every layer of every lane remembers
@@ -92,6 +93,6 @@ def test_memory_under_pmap_in_two_processes_and_under_jit_in_one_go_on_with_each
 def test_dropout_accumulation_and_muon_under_pmap_in_two_processes_equal_one(text, tmp_path, signals):
     whole, there = tmp_path / "whole", tmp_path / "there"
     here(DENSE, whole, text, train__backend="pmap", train__steps=STEPS)
-    in_two_processes(DENSE, there, text, 4, train__steps=CUT)
+    in_two_processes(DENSE, there, text, 4, train__backend="pmap", train__steps=CUT)
     here(DENSE, there, text, train__backend="pmap", train__steps=STEPS)
     assert_same_run(there, whole)
