@@ -19,6 +19,7 @@ from benchmarks import report
 from pretrain import config as configs
 from pretrain.assemble import assemble
 from pretrain.checkpoint import Checkpoints
+from pretrain.heap import keep_freed_memory
 from pretrain.progress import Ledger
 from pretrain.train import Feed, Loop
 
@@ -95,6 +96,7 @@ def stall(run, state, workdir: str, rounds: int) -> list[float]:
 
 def main():
     args = report.arguments(__doc__.split("\n")[0]).parse_args()
+    keep_freed_memory()
     rounds, updates = (5, 3) if args.quick else (9, 10)
     overrides = [("mesh.data", str(jax.device_count())), ("log.tensorboard", "false")]
     config = configs.load("configs/quickstart.py", overrides)

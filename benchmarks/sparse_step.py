@@ -24,6 +24,7 @@ from models.attention import attend
 from models.masks import Mask
 from models.patterns import parse_pattern
 from pretrain.engine import make_engine
+from pretrain.heap import keep_freed_memory
 from pretrain.recipe import make_recipe
 
 HEADS, SIZE = 2, 64
@@ -146,6 +147,7 @@ def main():
     parser = report.arguments(__doc__.split("\n")[0])
     parser.add_argument("--plot", default="", help="write the ladder's log-log plot to this SVG file")
     args = parser.parse_args()
+    keep_freed_memory()
     length, rounds, top = (1024, 5, 12) if args.quick else (12_288, 5, 15)
     settings = {"length": length, "heads": HEADS, "size": SIZE, "patterns": PATTERNS}
     report.show(compare(length, rounds), args, settings)

@@ -17,6 +17,7 @@ import numpy as np
 import models
 from benchmarks import report
 from configs import transformer_xl
+from pretrain.heap import keep_freed_memory
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 
@@ -49,6 +50,7 @@ def both_ways(length: int, changes: dict):
 
 def main():
     args = report.arguments(__doc__.split("\n")[0]).parse_args()
+    keep_freed_memory()
     changes = {"dtype": "float32"} if jax.default_backend() == "cpu" else {}
     table = {100: 0.0, 200: 0.0} if args.quick else PAPER
     if args.quick:

@@ -24,6 +24,7 @@ import models
 from benchmarks import report
 from configs import common, transformer_xl
 from models.attention import attend
+from pretrain.heap import keep_freed_memory
 
 
 def gradient(model, params, tokens, direction, **inputs):
@@ -75,6 +76,7 @@ def candidates(length: int, lanes: int, layers: int, dtype: str):
 
 def main():
     args = report.arguments(__doc__.split("\n")[0]).parse_args()
+    keep_freed_memory()
     length, lanes, layers = (128, 4, 1) if args.quick else (512, 8, 4)
     dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
     times = report.interleaved(candidates(length, lanes, layers, dtype), rounds=7)
