@@ -144,7 +144,7 @@ def test_signals_to_one_of_two_at_random_moments(tmp_path, text):
     timed = ends(pair(*command(tmp_path / "timed", text, **options)), timeout=300)
     assert [code for code, _, _ in timed] == [0, 0], timed[0][2]
     life, codes = time.monotonic() - began, []
-    for _ in range(8):
+    for _ in range(6):
         processes = pair(*command(workdir, text, **options))
         time.sleep(1 + rng.random() * life)
         asked = [processes[rng.randrange(2)]] if rng.random() < 0.5 else processes
