@@ -116,7 +116,11 @@ class Leaving:
         """Ends the program, whose work is done: signals no longer matter."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        sys.exit(code if self._heard() else code or UNREAD)
+        code = code if self._heard() else code or UNREAD
+        if code == 0 or code == PREEMPTED:
+            sys.exit(code)
+        sys.stderr.flush()
+        os._exit(code)  # the reason has been said: what libraries print of it as they are taken down is noise
 
     @staticmethod
     def _heard() -> bool:
