@@ -7,6 +7,7 @@ nothing to save the process leaves at once, with `PREEMPTED`: all that it writes
 (`hold`), a signal only asks, and whoever calls `reached` between two pieces of work saves and leaves.
 """
 
+import atexit
 import contextlib
 import os
 import signal
@@ -42,6 +43,7 @@ class Leaving:
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self.retake()
+        atexit.register(self._stop_watching)  # before JAX is loaded, and so called after its farewell to the others
         threading.Thread(target=self._hear, args=(read,), name="signals", daemon=True).start()
 
     def retake(self) -> None:
@@ -64,6 +66,10 @@ class Leaving:
                 self.leave(PREEMPTED, "interrupted: nothing is lost; start the same command again")
         if self.others:
             self.others.ask()
+
+    def _stop_watching(self) -> None:
+        if self.others:
+            self.others.stop()
 
     def hold(self) -> None:
         """From now on there is something to save: signals wait for the next turn."""

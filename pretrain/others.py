@@ -28,7 +28,9 @@ class Others:
         self._proposed: int | None = None
         self._turns: dict[int, int] = {}
         self._lock = threading.Lock()
-        threading.Thread(target=self._watch, name="others", daemon=True).start()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="others", daemon=True)
+        self._thread.start()
 
     def ask(self) -> None:
         """Asks all processes to stop at the same turn."""
@@ -78,10 +80,15 @@ class Others:
             silent = [0]
         self._gone(silent[0])
 
+    def stop(self) -> None:
+        """Watches no longer: a thread that is in the store when the interpreter goes would abort the process."""
+        self._over.set()
+        self._thread.join(PATIENCE)
+
     def _watch(self) -> None:
         beat, seen, changed = 0, {}, dict.fromkeys(map(str, range(self._count)), time.monotonic())
         try:
-            while True:
+            while not self._over.is_set():
                 beat += 1
                 self._put(f"alive/{self._index}", str(beat))
                 notices = self._read("notice/")
@@ -98,7 +105,7 @@ class Others:
                         elif now - changed[index] > SILENT:
                             self._gone(int(index))
                     seen = alive
-                time.sleep(POLL)
+                self._over.wait(POLL)
         except Exception:
             return  # the run is over and the store closed; if process 0 was killed, JAX ends this one by itself
 

@@ -30,6 +30,8 @@ CACHE = Path(tempfile.gettempdir()) / f"longhaul-tests-{os.getuid()}" / WORKER
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 os.environ["LONGHAUL_CACHE"] = str(CACHE / "programs")
+# A worker runs hundreds of programs in turn, and has no use for the memory of the largest.
+os.environ["LONGHAUL_KEEP_MEMORY"] = "0"
 
 
 # How long an example takes says more about the machine than about the code; pytest-timeout catches what hangs.
