@@ -20,12 +20,17 @@ class Rates:
         self._peak = peak_flops(jax.devices()[0].device_kind, config.log.peak_flops)
         self._ledger = ledger
         self._since: dict[str, float] | None = None  # seconds by category at the last reading
+        self._done: dict[str, float] = {}  # the same when the last update was done
         self._tokens = 0.0
 
-    def count(self, tokens: float) -> None:
-        """An update is done that has read so many tokens, over all processes."""
+    def count(self, tokens: float, seconds: dict[str, float] | None = None) -> None:
+        """An update is done that has read so many tokens, over all processes.
+
+        `seconds` is what the ledger held when it was done, where that is known; else it is done just now.
+        """
+        self._done = seconds or self._ledger.seconds()
         if self._since is None:
-            self._since = self._ledger.seconds()
+            self._since = self._done
         else:
             self._tokens += tokens
 
@@ -36,7 +41,7 @@ class Rates:
         """
         if not self._tokens:
             return {}
-        now = self._ledger.seconds()
+        now = self._done
         step, data = (now[category] - self._since[category] for category in ("step", "data"))
         rates = {"tokens_per_second": self._tokens / (step + data), "data_wait": data / (step + data)}
         if self._peak:

@@ -6,6 +6,13 @@ from rich.console import Console
 from rich.table import Table
 
 
+class Shown(Console):
+    """A console that leaves it to the program what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704, called where the error is being handled
+
+
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
     """Prints a table on stdout; numbers are right-aligned with separators of thousands."""
     table = Table(title=title, title_justify="left")
@@ -14,7 +21,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
         table.add_column(name, justify="right" if right else "left")
     for row in rows:
         table.add_row(*map(_cell, row))
-    Console().print(table)
+    Shown().print(table)
 
 
 def _cell(value) -> str:

@@ -100,7 +100,7 @@ class Loop:
     def run(self) -> int:
         config = self.config
         feed = Feed(self.assembly, self.position)
-        pending = None  # the last update's step, position and metrics, read once the next one is on its way
+        pending = None  # what `update` says of the last one, read once the next one is on its way
         try:
             while self.step < config.train.steps or pending:
                 previous, pending = pending, None
@@ -128,7 +128,10 @@ class Loop:
             self.progress.close()
 
     def update(self, feed: "Feed"):
-        """Sends the next update on its way: (step, position in the data behind it, its metrics)."""
+        """Sends the next update on its way: (step, position in the data behind it, its metrics, seconds).
+
+        The seconds are the ledger's where the update is done already, as on CPUs; else None.
+        """
         with self.ledger.spend("data"):
             batch = next(feed)
         self.profile.before(self.step + 1)
@@ -140,7 +143,7 @@ class Loop:
         self.compiled = True
         self.step, self.position = self.step + 1, self.position + 1
         self.profile.after(self.step, metrics)
-        return self.step, self.position, metrics
+        return self.step, self.position, metrics, self.ledger.seconds() if metrics["nll"].is_ready() else None
 
     def settle(self) -> None:
         """Waits for the update on its way, so that its seconds are charged to it and not to what comes next."""
@@ -151,10 +154,10 @@ class Loop:
         """Whether something done every so many updates is due; the last update is left to `finish`."""
         return every > 0 and self.step % every == 0 and self.step < self.config.train.steps
 
-    def record(self, step: int, position: int, metrics) -> int | None:
+    def record(self, step: int, position: int, metrics, seconds) -> int | None:
         """Reads an update's metrics, logs them, and returns its position in the data if it was bad."""
         values = {name: float(value) for name, value in metrics.items()}
-        self.rates.count(values["read"])
+        self.rates.count(values["read"], seconds)
         bad = int(values["bad_in_row"])
         if bad:
             self.progress.note(

@@ -138,8 +138,9 @@ def test_closed_standard_error_does_not_change_the_exit_code():
     assert done.returncode == 2
 
 
-def test_output_that_nobody_reads_is_not_success():
-    process = start([sys.executable, "-m", "pretrain", "help"])
+@pytest.mark.parametrize("command", [["help"], ["describe", "--config=configs/quickstart.py:tiny"]], ids="-".join)
+def test_output_that_nobody_reads_is_not_success(command):
+    process = start([sys.executable, "-m", "pretrain", *command])
     process.stdout.close()
     with process.stderr as err:
         assert err.read() == ""

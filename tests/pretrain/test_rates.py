@@ -45,6 +45,21 @@ def test_only_training_counts():
     assert rates.read() == {}
 
 
+def test_an_update_ends_when_it_is_done_and_not_when_its_metrics_are_read():
+    """On a CPU the next update is done too by the time that the last one's metrics are read."""
+    config = configs.load("configs/quickstart.py:tiny")
+    ledger = Seconds()
+    rates = Rates(config, ledger)
+    ends = []
+    for _ in range(4):
+        ledger.add(step=2.0)
+        ends.append(ledger.seconds())
+    rates.count(512, ends[0])
+    for end in ends[1:]:
+        rates.count(512, end)
+        assert rates.read()["tokens_per_second"] == 256
+
+
 @pytest.fixture
 def run(text, tmp_path, signals):
     def run(**changes):
