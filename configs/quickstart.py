@@ -28,11 +28,11 @@ def get_config(variant: str = "default"):
         dtype="float32",  # CPUs multiply float32 faster than bfloat16
         scan=False,  # four layers compile soon enough, and run faster one after the other
     )
-    config.train.update(steps=600, batch_size=8)
+    config.train.update(steps=800, batch_size=8)
     config.optimizer.update(name="muon", b1=0.95, b2=0.95, weight_decay=0.1)
     config.schedule.update(kind="linear", peak=3e-3, warmup=40, end=0.0)
-    config.checkpoint.update(every=150)
-    config.evaluate.update(every=150, batches=4)
+    config.checkpoint.update(every=200)
+    config.evaluate.update(every=200, batches=4)
     config.log.every = 20
     if variant == "tiny":
         config.name = "quickstart-tiny"

@@ -130,7 +130,7 @@ def _run(jobs: list[Job], records: dict[int, dict], size: int, report) -> None:
         return
     spec, begun, said, tokens = jobs[0].source.spec, time.monotonic(), 0.0, 0
     workers = min(len(jobs), cores())
-    report(f"tokenising {spec}: {len(jobs)} parts of {size / 1e6:,.1f} MB")
+    report(f"tokenising {spec}: {len(jobs)} part{'s' * (len(jobs) > 1)} of {size / 1e6:,.1f} MB")
     with ExitStack() as stack:
         if workers == 1 or size < 4 * PART_BYTES:  # starting processes takes half a second
             done = ((job.number, encode_part(job)) for job in jobs)

@@ -58,6 +58,9 @@ def evaluate(flags, spec, overrides):
     start()
     workdir = _given_workdir(flags)
     config = configs.saved(workdir)
+    for key in ("every", "batches"):
+        if f"evaluate.{key}" in dict(overrides):
+            raise UserError(f"config.evaluate.{key} is for training alone; give --batches=N to score part of a split")
     if config.data.layout == "stream":  # in one lane every token has all the memory that there is before it
         overrides = [("evaluate.batch_size", "1"), *overrides]
     evaluate(configs.with_overrides(config, overrides), workdir, flags)

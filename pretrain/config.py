@@ -126,7 +126,8 @@ def _following(config: ConfigDict, keys: Sequence[str], report: Callable[[str], 
     left_out = {key: empty for key, empty in others.items() if key not in keys and config.data[key.partition(".")[2]]}
     if left_out:
         named = " and ".join(f"{key} = {config.data[key.partition('.')[2]]}" for key in left_out)
-        message = f"data.train is not the recipe's, so its {named} are left out"
+        are = "are" if len(left_out) > 1 else "is"
+        message = f"data.train is not the recipe's, so its {named} {are} left out"
         if "data.validation" in left_out:
             message += f": {config.data.holdout:.0%} of data.train is held out (data.holdout, data.validation)"
         report(message)
@@ -256,9 +257,9 @@ def saved(workdir: str) -> ConfigDict:
     """The resolved config of a work folder."""
     path = Path(workdir) / RESOLVED
     if not path.is_file():
-        raise UserError(
-            f"{workdir} is not a work folder (it has no {RESOLVED}); give the --workdir of a `pretrain train` run"
-        )
+        around = [str(folder) for folder in Path(workdir).parents if (folder / RESOLVED).is_file()]
+        remedy = f"did you mean --workdir={around[0]}?" if around else "give the --workdir of a `pretrain train` run"
+        raise UserError(f"{workdir} is not a work folder (it has no {RESOLVED}); {remedy}")
     try:
         config = ConfigDict(_tuples(json.loads(path.read_text())))
     except (ValueError, AttributeError) as error:  # no JSON, or not of an object

@@ -6,6 +6,7 @@ output left before the end; 1 anything else.
 """
 
 import errno
+import os
 import traceback
 from collections.abc import Sequence
 
@@ -80,7 +81,9 @@ class Command:
                 raise error.__context__ from None
             raise UserError(f"{str(error).rstrip('.')}; see `pretrain {self.name} --help`") from error
         if extra:
-            raise UserError(f"'{extra[0]}' is not a flag; see `pretrain {self.name} --help`")
+            meant = "workdir" in self.flags and os.path.isdir(extra[0])
+            remedy = f"did you mean --workdir={extra[0]}?" if meant else f"see `pretrain {self.name} --help`"
+            raise UserError(f"'{extra[0]}' is not a flag; {remedy}")
 
     def _nearest(self, error: flags.UnrecognizedFlagError) -> str:
         """The end of a sentence about an unknown flag: a config key of that name, or the nearest flag."""
@@ -95,7 +98,9 @@ class Command:
         lines = [f"usage: pretrain {self.name} [flags]", "", self.summary, ""]
         if self.takes_config:
             lines += [
-                "  --config=PATH[:VARIANT]   recipe, such as configs/gpt2.py:medium (default: configs/quickstart.py)",
+                "  --config=PATH[:VARIANT]   recipe, such as configs/gpt2.py:medium (default: "
+                + ("the work folder's own, else " if "workdir" in self.flags else "")
+                + "configs/quickstart.py)",
                 "  --config.KEY=VALUE        override of any key, such as --config.train.steps=200 (docs/configs.md)",
             ]
         elif self.section:
@@ -126,7 +131,7 @@ def commands() -> dict[str, Command]:
     evaluate.text("split", "validation", "validation, test or train")
     evaluate.text("data", "", "score this source instead, such as text:/books/*.txt, with the run's tokenizer")
     evaluate.integer("stride", non_negative(0), "tokens a window moves on; 0: config")
-    evaluate.integer("length", non_negative(0), "window length in tokens; 0 means data.length").integer(
+    evaluate.integer("length", non_negative(0), "window length in tokens; 0: config (evaluate.length, else data.length)").integer(
         "batch_size", non_negative(0), "rows; 0: config, but one of a stream"
     )
     evaluate.integer("batches", non_negative(0), "evaluate on the first so many batches; 0: the whole split")

@@ -31,8 +31,8 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
         raise UserError(f"config.schedule.kind is '{kind}'{nearest(kind, SCHEDULES)}")
     if warmup > total and kind in ("linear", "cosine"):
         raise UserError(
-            f"config.schedule.warmup = {warmup} is longer than the {total} updates of the schedule; lower it or "
-            "raise train.steps"
+            f"config.schedule.warmup = {warmup} is longer than the {total} updates of the schedule; lower it, such "
+            "as --config.schedule.warmup=0, or raise config.train.steps"
         )
     begin = 0 if options["beneath_warmup"] and kind in ("linear", "cosine") else warmup
     after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, warmup))

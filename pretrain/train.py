@@ -45,6 +45,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
         run = assemble(config, workdir, say, training=True)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
+            say(f"what was there is kept in {Path(workdir) / 'earlier' / fresh}")
         checkpoints = held.enter_context(contextlib.closing(Checkpoints(workdir, config.checkpoint)))
         loop = Loop(run, checkpoints, ledger, workdir, say)
         if jax.process_index() == 0:
@@ -89,6 +90,8 @@ class Loop:
         shapes = self.engine.shapes(config.seed, config.train.batch_size)
         restored = self.checkpoints.restore_newest(shapes, say)
         if restored is None:
+            if self.validates and not config.data.validation:
+                say(f"{config.data.holdout:.0%} of data.train is held out for validation (config.data.holdout)")
             return self.engine.init(config.seed, config.train.batch_size), 0, 0
         state, data = restored
         going_on = f"going on with update {data['step'] + 1} of {config.train.steps}"

@@ -104,6 +104,12 @@ def test_the_mistake_that_readme_shows_is_answered_so(capsys):
     assert capsys.readouterr().err.strip() == answer
 
 
+def test_the_recipe_that_docs_show_is_one(tmp_path):
+    (recipe,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "runs.md").read_text(), re.S)
+    (tmp_path / "mine.py").write_text(recipe)
+    assert configs.load(f"{tmp_path / 'mine.py'}:medium").model.width == 1024
+
+
 def test_recipes_find_their_files_in_the_table():
     """Each file that a recipe names has a row in docs/data.md, and what the row's section makes."""
     page = (ROOT / "docs" / "data.md").read_text()
