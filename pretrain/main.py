@@ -131,7 +131,7 @@ def commands() -> dict[str, Command]:
     evaluate.text("split", "validation", "validation, test or train")
     evaluate.text("data", "", "score this source instead, such as text:/books/*.txt, with the run's tokenizer")
     evaluate.integer("stride", non_negative(0), "tokens a window moves on; 0: config")
-    evaluate.integer("length", non_negative(0), "window length in tokens; 0: config (evaluate.length, else data.length)").integer(
+    evaluate.integer("length", non_negative(0), "tokens of a window; 0: config (its length, else data.length)").integer(
         "batch_size", non_negative(0), "rows; 0: config, but one of a stream"
     )
     evaluate.integer("batches", non_negative(0), "evaluate on the first so many batches; 0: the whole split")

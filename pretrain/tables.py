@@ -10,7 +10,7 @@ class Shown(Console):
     """A console that leaves it to the program what a closed pipe means."""
 
     def on_broken_pipe(self) -> None:
-        raise  # noqa: PLE0704, called where the error is being handled
+        raise  # the error that is being handled where this is called
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
