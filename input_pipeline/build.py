@@ -6,6 +6,7 @@ import gc
 import hashlib
 import multiprocessing
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -21,7 +22,7 @@ from input_pipeline.files import locked, read_json, remove_partial, replaced, wr
 from input_pipeline.processes import cores, die_with_parent, workers_start
 from input_pipeline.readers import Span, raw
 from input_pipeline.sources import File, Source
-from input_pipeline.store import FORMAT, MANIFEST, NOTHING, SPLITS, Counts, Store, part_file, token_dtype
+from input_pipeline.store import FILES, FORMAT, MANIFEST, NOTHING, READ, SPLITS, Counts, Store, part_file, token_dtype
 from input_pipeline.tokenizer import Tokenizer
 
 PART_BYTES = 1 << 20  # least size of a part
@@ -43,12 +44,19 @@ class Job(NamedTuple):
 
 
 def open_or_build(
-    source: Source, tokenizer: Tokenizer, saved: Path, folder: Path, holdout: float, report: Callable[[str], None]
+    source: Source,
+    tokenizer: Tokenizer,
+    saved: Path,
+    folder: Path,
+    holdout: float,
+    report: Callable[[str], None],
+    read_all: bool = False,
 ) -> Store:
     """The store of `source` in `folder`, built if it is not there; `saved` is the tokenizer's folder.
 
     Several processes may call this at once: one builds, the others wait. Errors: DataError where the store
-    was made from other text or with another tokenizer, and for all that is wrong with the text.
+    was made from other text or with another tokenizer, where its files are damaged, and for all that is wrong with the
+    text. The bytes of a store beyond `store.READ` are compared with their checksums only where `read_all` asks for it.
     """
     with written_under(folder, "data.store"):
         store = Store.open(folder)
@@ -61,6 +69,9 @@ def open_or_build(
             f"now {tokenizer.fingerprint}); point data.store to a new folder, or delete this one"
         )
     _check_unchanged(source, store, report)
+    with written_under(folder, "data.store"):
+        if read_all or store.bytes <= READ:
+            store.check_content()
     return store
 
 
@@ -78,7 +89,7 @@ def _build(source, tokenizer, saved, folder, holdout, report) -> Store:
         "files": [list(file) for file in files],
     }
     begun = folder / "plan.json"
-    if begun.is_file() and read_json(begun) != plan:
+    if begun.is_file() and _noted(begun) != plan:
         report(f"{source.spec} changed since its token store was begun: starting again")
         for leftover in folder.glob("[0-9]*"):
             leftover.unlink()
@@ -86,7 +97,7 @@ def _build(source, tokenizer, saved, folder, holdout, report) -> Store:
     jobs = [
         Job(source, spans, number, saved, tokenizer.fingerprint, folder, holdout) for number, spans in enumerate(parts)
     ]
-    records = {job.number: read_json(_record(job)) for job in jobs if _record(job).is_file()}
+    records = {job.number: record for job in jobs if (record := _noted(_record(job)))}
     try:
         _run([job for job in jobs if job.number not in records], records, sum(f.size for f in files), report)
     except BrokenProcessPool:
@@ -120,6 +131,14 @@ def _parts(source: Source, files: list[File]) -> Iterator[tuple[Span, ...]]:
 def _record(job: Job) -> Path:
     """Written last of a part's files: the part is done if it is there."""
     return job.folder / f"{job.number:05d}.json"
+
+
+def _noted(path: Path) -> dict | None:
+    """What a build that was cut noted in `path`; None where nothing is there, or not what was written."""
+    try:
+        return read_json(path)
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _run(jobs: list[Job], records: dict[int, dict], size: int, report) -> None:
@@ -182,7 +201,11 @@ def encode_part(job: Job) -> dict:
                 if place is not None:
                     writer = writers[place < job.holdout]
                 writer.add(place is not None, text, len(encoded), ids)
-    record = {"digest": digest.hexdigest(), "splits": {writer.split: list(writer.total) for writer in writers}}
+    record = {
+        "digest": digest.hexdigest(),
+        "splits": {writer.split: list(writer.total) for writer in writers},
+        "checksums": {writer.split: writer.checksums for writer in writers},
+    }
     write_json(_record(job), record)
     return record
 
@@ -206,7 +229,7 @@ def _batches(source: Source, spans: Iterable[Span]) -> Iterator[tuple[list[float
 def _writer(job: Job, split: str, tokenizer: Tokenizer) -> Iterator["_Writer"]:
     """Writes one split of one part; its two files appear at the end."""
     with ExitStack() as stack:
-        paths = [part_file(job.folder, job.number, split, what) for what in ("tokens", "documents")]
+        paths = [part_file(job.folder, job.number, split, what) for what in FILES]
         files = [stack.enter_context(open(stack.enter_context(replaced(path)), "wb")) for path in paths]
         writer = _Writer(split, tokenizer, *files)
         yield writer
@@ -228,7 +251,8 @@ class _Writer:
         self.split, self.total = split, NOTHING
         self._end = np.array([] if tokenizer.end_id is None else [tokenizer.end_id], np.int32)
         self._dtype = token_dtype(tokenizer.vocab_size)
-        self._tokens, self._documents = tokens, documents
+        self._files = tokens, documents
+        self.checksums = [0, 0]  # CRC-32 of what the two files hold
         self._ids, self._waiting = [], 0
         self._sizes, self._before = [], ""  # of documents; the chunk added last, to tell whether it broke a word
 
@@ -252,13 +276,18 @@ class _Writer:
     def flush(self, last: bool) -> None:
         """Writes what is gathered; of the documents all but the last, which may go on."""
         if self._ids:
-            self._tokens.write(np.concatenate(self._ids).astype(self._dtype).data)
+            self._write(0, np.concatenate(self._ids).astype(self._dtype))
         done = len(self._sizes) - (not last)
         if done > 0:
             sizes = np.array(self._sizes[:done], "<i8")
-            self._documents.write(sizes.data)
+            self._write(1, sizes)
             self.total += Counts(done, *map(int, sizes.sum(axis=0)))
         self._ids, self._waiting, self._sizes = [], 0, self._sizes[done:]
+
+    def _write(self, which: int, values: np.ndarray) -> None:
+        data = values.data.cast("B")
+        self._files[which].write(data)
+        self.checksums[which] = zlib.crc32(data, self.checksums[which])
 
 
 def _check_unchanged(source: Source, store: Store, report) -> None:

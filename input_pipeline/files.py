@@ -10,7 +10,8 @@ from pathlib import Path
 
 from input_pipeline.errors import DataError
 
-_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
+_FULL_OR_CLOSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+_IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
 @contextlib.contextmanager
@@ -23,7 +24,7 @@ def written_under(folder: Path, key: str) -> Iterator[None]:
         where = Path(error.filename or folder)
         if error.filename and not (where.is_relative_to(folder) or folder.is_relative_to(where)):
             raise DataError(f"cannot read {where}: {error.strerror}; make it readable or leave it out") from None
-        if error.errno not in _CANNOT_WRITE:
+        if error.errno not in _FULL_OR_CLOSED | _IN_THE_WAY:
             raise
         raise DataError(f"cannot write {where}: {error.strerror}; make room or point {key} to another folder") from None
 

@@ -39,12 +39,14 @@ def prepare(
     *,
     report: Callable[[str], None] = print,
     accept: Callable[[Tokenizer], None] = lambda tokenizer: None,
+    read_all: bool = False,
 ) -> "Corpus":
     """Makes what is missing (tokenizer, token stores, packing plan) and opens it.
 
     `data` and `tokenizer` are the sections of that name in configs/common.py; `report` hears what takes long;
     `accept` sees the tokenizer before any text is tokenised, and raises where it will not do.
-    Split, tokenizer and store depend on the text alone, never on a seed.
+    `read_all` compares large stores with their checksums too. Split, tokenizer and store depend on the text alone,
+    never on a seed.
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
     named, holdout = requirements.check(data, tokenizer, workdir), requirements.holdout(data)
@@ -54,7 +56,7 @@ def prepare(
 
     def store(source: Source, share: float) -> Store:
         place = requirements.store_folder(source, share, data, workdir)
-        return build.open_or_build(source, opened, folder, place, share, report)
+        return build.open_or_build(source, opened, folder, place, share, report, read_all)
 
     def parts(found: Sequence[Source], share: float, split: str) -> list[Part]:
         return [Part(source, split, share, Stream(store(source, share).shards(split))) for source in found]

@@ -2,7 +2,7 @@
 
 A store holds one source's tokens under one tokenizer, in two splits: `kept` and `held` (out). Each part of
 the source gives, per split, a file of ids (`end doc end doc ...`) and a file of the documents' sizes.
-`store.json`, written last, says what the store was made from and how much is in each part.
+`store.json`, written last, says what the store was made from, how much is in each part, and each file's CRC-32.
 
     store.json                 what it was made from; parts, in order
     00000.kept.tokens          uint16, or uint32 for vocabularies beyond 65,536; little-endian
@@ -16,7 +16,8 @@ import bisect
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,11 @@ from input_pipeline.files import read_json
 
 FORMAT = 2
 SPLITS = KEPT, HELD = "kept", "held"
+FILES = TOKENS, DOCUMENTS = "tokens", "documents"  # of a part's split
 MANIFEST = "store.json"
+STATED = {"format", "source", "origin", "holdout", "tokenizer", "dtype", "files", "parts"}  # by the manifest
+READ = 1 << 30  # bytes of a store up to which every start reads them all, a third of a second's work
+CHUNK = 1 << 22  # bytes read at a time
 
 
 class Counts(NamedTuple):
@@ -67,26 +72,57 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path) -> "Store | None":
-        """The store in `folder`, or None if there is no finished one."""
+        """The store in `folder`, or None if there is no finished one. Errors: DataError where files are damaged."""
         path = folder / MANIFEST
         if not path.is_file():
             return None
-        manifest = read_json(path)
-        if manifest["format"] != FORMAT:
-            raise DataError(
-                f"the token store {folder} is of format {manifest['format']}, this version reads {FORMAT}; delete it "
-                "to tokenise again"
-            )
-        return cls(folder, manifest)
+        try:
+            manifest = read_json(path)
+            if manifest["format"] != FORMAT:
+                raise DataError(
+                    f"the token store {folder} is of format {manifest['format']}, this version reads {FORMAT}; delete "
+                    "it to tokenise again"
+                )
+            if missing := STATED - manifest.keys():
+                raise KeyError(*sorted(missing))
+            store = cls(folder, manifest)
+            shards = [shard for split in SPLITS for shard in store._all(split)]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise _damaged(folder, f"{MANIFEST} is not what was written ({type(error).__name__}: {error})") from None
+        for shard in shards:
+            shard.check_sizes()
+        return store
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files."""
+        return sum(size for split in SPLITS for shard in self._all(split) for _, size, _ in shard.files())
+
+    def check_content(self) -> None:
+        """Reads every file; DataError where one holds other bytes than were written."""
+        for split in SPLITS:
+            for shard in self._all(split):
+                shard.check_content()
 
     def shards(self, split: str) -> list["Shard"]:
         """The split's files that hold anything, in order."""
+        return [shard for shard in self._all(split) if shard.counts.tokens]
+
+    def _all(self, split: str) -> list["Shard"]:
         dtype, made_by = np.dtype(self.manifest["dtype"]), self.manifest["tokenizer"]
-        shards = [
-            Shard(self.folder, number, split, dtype, Counts(*part["splits"][split]), part["digest"] + made_by)
+        return [
+            Shard(self.folder, number, split, dtype, Counts(*part["splits"][split]), *rest)
             for number, part in enumerate(self.manifest["parts"])
+            for rest in [(part["digest"] + made_by, tuple(map(int, part["checksums"][split])))]
         ]
-        return [shard for shard in shards if shard.counts.tokens]
+
+
+def _damaged(folder: Path, what: str) -> DataError:
+    return DataError(
+        f"the token store {folder} is damaged: {what}; bring its files back, or delete that folder to tokenise again"
+    )
 
 
 class Shard(NamedTuple):
@@ -98,13 +134,41 @@ class Shard(NamedTuple):
     dtype: np.dtype
     counts: Counts
     digest: str  # of the part's text and of the tokenizer
+    checksums: tuple[int, int]  # CRC-32 of its tokens' and its documents' file
+
+    def files(self) -> Iterator[tuple[Path, int, int]]:
+        """Path, bytes and CRC-32 of its two files."""
+        sizes = self.counts.tokens * self.dtype.itemsize, self.counts.documents * 24
+        for what, size, checksum in zip(FILES, sizes, self.checksums, strict=True):
+            yield part_file(self.folder, self.number, self.split, what), size, checksum
+
+    def check_sizes(self) -> None:
+        """Raises DataError where a file is missing, or of another size than was written."""
+        for path, size, _ in self.files():
+            try:
+                actual = path.stat().st_size
+            except FileNotFoundError:
+                raise _damaged(self.folder, f"{path.name} is missing") from None
+            if actual != size:
+                raise _damaged(self.folder, f"{path.name} has {actual} bytes instead of {size}")
+
+    def check_content(self) -> None:
+        """Raises DataError where a file holds other bytes than were written."""
+        for path, _, expected in self.files():
+            actual = 0
+            with open(path, "rb", buffering=0) as file:
+                while chunk := file.read(CHUNK):
+                    actual = zlib.crc32(chunk, actual)
+            if actual != expected:
+                what = f"{path.name} has other bytes than were written (CRC-32 {actual:08x} instead of {expected:08x})"
+                raise _damaged(self.folder, what)
 
     def tokens(self) -> np.ndarray:
-        path = part_file(self.folder, self.number, self.split, "tokens")
+        path = part_file(self.folder, self.number, self.split, TOKENS)
         return np.memmap(path, self.dtype, "r", shape=(self.counts.tokens,))
 
     def documents(self) -> np.ndarray:
-        path = part_file(self.folder, self.number, self.split, "documents")
+        path = part_file(self.folder, self.number, self.split, DOCUMENTS)
         return np.memmap(path, "<i8", "r", shape=(self.counts.documents, 3))
 
 

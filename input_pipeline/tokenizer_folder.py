@@ -36,11 +36,22 @@ TRAINED = ("vocab_size", "algorithm", "pieces")  # settings of a tokenizer train
 
 def open_folder(folder: Path) -> Tokenizer:
     """The tokenizer saved in `folder`."""
-    made = read_json(folder / MADE)
+    made = _made(folder)
     kind = made["kind"]
     if kind != "bytes" and not (folder / FILES[kind]).is_file():
         raise DataError(f"{folder / FILES[kind]} is missing; restore it, or delete {folder} and run prepare again")
     return _load(folder, made)
+
+
+def _made(folder: Path) -> dict:
+    """What the tokenizer of `folder` was made from."""
+    try:
+        made = read_json(folder / MADE)
+        if made["kind"] in KINDS:
+            return made
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise DataError(f"{folder / MADE} is damaged; restore it, or delete {folder} and run prepare again")
 
 
 def _load(folder: Path, settings: Mapping) -> Tokenizer:
@@ -74,7 +85,7 @@ def make_folder(
                 if "vocab_size" in settings and opened.vocab_size < settings["vocab_size"]:
                     report(f"the training text yields {opened.vocab_size} pieces, not {settings['vocab_size']}")
                 write_json(made, settings)
-    was = read_json(made)
+    was = _made(folder)
     for name in {**settings, **was}:
         if settings.get(name) != was.get(name):
             raise DataError(

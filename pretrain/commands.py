@@ -37,7 +37,8 @@ def prepare(flags, spec, overrides):
 
     config, workdir = resolve(flags, spec, overrides)
     with held(workdir, "prepare", _say):
-        corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=_say)
+        sections = config.data.to_dict(), config.tokenizer.to_dict()
+        corpus = pipeline.prepare(*sections, workdir, report=_say, read_all=True)
     rows = corpus.summary()
     if flags.format == "json":
         print(json.dumps(rows))
