@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,8 @@ def save(path: Path, vocabulary: Sequence[int] | Sequence[str]) -> None:
 
 def load_symbols(path: Path) -> "Symbols":
     """The tokenizer of a file that `save` wrote of `count_symbols`."""
-    return Symbols(read_json(path)["vocabulary"], fingerprint_of(path))
+    fits = lambda symbols: bool(symbols) and all(type(s) is int and 0 <= s < 256 for s in symbols)  # noqa: E731
+    return Symbols(_vocabulary(path, fits, "the values of bytes, 0 to 255"), fingerprint_of(path))
 
 
 def load_words(path: Path) -> Tokenizer:
@@ -54,7 +55,8 @@ def load_words(path: Path) -> Tokenizer:
 
     Words and line ends are tokens, and the line end is the end token too; decoding joins words by single spaces.
     """
-    words = read_json(path)["vocabulary"]
+    fits = lambda words: words[:1] == [END] and UNKNOWN in words and all(type(w) is str for w in words)  # noqa: E731
+    words = _vocabulary(path, fits, f"words, of which {END} is the first and {UNKNOWN} another")
     ids = {word: i for i, word in enumerate(words)} | {"\n": 0}
     unknown = ids[UNKNOWN]
 
@@ -68,6 +70,21 @@ def load_words(path: Path) -> Tokenizer:
         end_id=0,
         fingerprint=fingerprint_of(path),
     )
+
+
+def _vocabulary(path: Path, fits: Callable[[list], bool], what: str) -> list:
+    """The vocabulary that `save` wrote. Errors: DataError where it is no list of different entries, or `fits` not."""
+    try:
+        content = read_json(path)
+    except (ValueError, RecursionError):  # no UTF-8, or no JSON
+        content = None
+    found = content.get("vocabulary") if isinstance(content, dict) else None
+    if not isinstance(found, list) or not fits(found) or len(set(found)) < len(found):
+        raise DataError(
+            f'{path} is no vocabulary; give a JSON file of {{"vocabulary": [...]}} with {what}, each once, as a run '
+            "keeps in its folder tokenizer"
+        )
+    return found
 
 
 class Symbols(ByteExact):

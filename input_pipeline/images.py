@@ -62,16 +62,18 @@ def _document(place: float, pixels: np.ndarray, shape: Shape, where: str) -> Doc
 
 def decoded(file: str | BinaryIO, where: str) -> np.ndarray:
     """Pixels of an image file, uint8 [rows, columns, colours]; `where` names it in errors."""
+    library = pillow()
     try:
-        with pillow().open(file) as image:
+        with library.open(file) as image:
             if image.mode == "P":  # numbers of colours in a table
                 image = image.convert()
             mode, pixels = image.mode, np.asarray(image)
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow raises all three for broken files
+    except (OSError, SyntaxError, ValueError, library.DecompressionBombError) as error:  # all of broken files
         raise DataError(f"{where} cannot be read as an image ({error}); repair it or leave it out") from None
     if mode not in MODES:
         raise DataError(
-            f"{where} is an image of mode '{mode}', not 8 bits a colour; convert it to one of: {', '.join(MODES)}"
+            f"{where} is an image of mode '{mode}', neither grey nor RGB in 8 bits a colour; convert it to one of: "
+            f"{', '.join(MODES)}"
         )
     return pixels[..., None] if pixels.ndim == 2 else pixels
 

@@ -33,16 +33,18 @@ def mixing_weights(sizes: Sequence[int], weights: Sequence[float], temperature: 
     """Each source's share of the examples, float64, summing to 1.
 
     By `weights` where given; else by size: r_m = min(e_m, cap)^(1/temperature), renormalised (Raffel et al.
-    2019, section 3.5.2). Errors: DataError for weights that do not fit the sources.
+    2019, section 3.5.2). No share is 0. Errors: DataError for weights that do not fit the sources.
     """
     if len(weights):
         if len(weights) != len(sizes):
             raise DataError(f"data.weights has {len(weights)} numbers for {len(sizes)} sources; give one each, or none")
         if temperature != 1 or cap:
             raise DataError("data.weights excludes data.temperature and data.cap, which mix by size; unset one")
-        shares = np.array(weights, np.float64)
+        amounts, power = np.array(weights, np.float64), 1.0
     else:
-        shares = np.minimum(sizes, cap or np.inf).astype(np.float64) ** (1 / temperature)
+        amounts, power = np.minimum(sizes, cap or np.inf).astype(np.float64), 1 / temperature
+    shares = (amounts / amounts.max()) ** power  # the largest is 1, so that nothing overflows
+    shares = np.maximum(shares, np.finfo(np.float64).tiny)
     return shares / shares.sum()
 
 

@@ -250,6 +250,6 @@ def _empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:
         documents = streams["train"].counts.documents
         return (
             f"data.holdout = {data['holdout']} holds out none of the {documents} documents of data.train; set "
-            "data.validation, cut the text into more documents (text:GLOB?document=blank_line), or set it to 0"
+            "data.validation, give more documents, raise data.holdout, or set it to 0"
         )
     return f"data.{name} = '{data[name]}' has no text left; check the source, and that data.holdout is not too large"

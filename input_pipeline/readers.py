@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from input_pipeline.errors import DataError
@@ -119,8 +119,8 @@ def joined_file(span: Span) -> Iterator[Document]:
     yield Document(place(os.fsencode(span.name)), chunks(block.replace("\n", "") for block in _decoded(span)))
 
 
-def divided_file(span: Span, holdout: float) -> Iterator[Document]:
-    """The span as two documents: its text, and the last share of it, `holdout`, which is held out.
+def divided_file(span: Span, holdout: float, read: Callable[[Span], Iterator[Document]]) -> Iterator[Document]:
+    """The span as two documents of `read`: its text, and the last share of it, `holdout`, which is held out.
 
     The cut is where a line begins, or failing that where a character does.
     """
@@ -130,8 +130,8 @@ def divided_file(span: Span, holdout: float) -> Iterator[Document]:
         while block := stream.read(min(CHUNK, limit - size)):
             size += len(block)
     cut = span.start + _cut(span._replace(end=span.start + size), int(size * (1 - holdout)))
-    yield Document(1.0, chunks(_decoded(span._replace(end=cut))))
-    yield Document(0.0, chunks(_decoded(span._replace(start=cut, end=span.start + size))))
+    for place_, part in ((1.0, span._replace(end=cut)), (0.0, span._replace(start=cut, end=span.start + size))):
+        yield from (document._replace(place=place_) for document in read(part))
 
 
 def _cut(span: Span, wanted: int) -> int:
@@ -249,6 +249,8 @@ def json_documents(span: Span, field: str) -> Iterator[Document]:
             record = json.loads(line)
         except UnicodeDecodeError as error:
             raise undecodable(span.path, offset + error.start, error.reason) from None
+        except RecursionError:
+            raise DataError(f"{where} is nested too deeply to be read; write one object a line") from None
         except ValueError as error:
             raise DataError(f"{where} is not JSON ({error}); write one object a line") from None
         yield text_document(record, field, where)
@@ -273,10 +275,16 @@ class _Line(NamedTuple):
 
 def value_at(record: object, field: str, where: str) -> object:
     """What a record (a dict of values) holds at `field`."""
-    if not isinstance(record, dict) or field not in record:
-        fields = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
-        raise DataError(f"{where} has no field '{field}'; name one of: {fields}, with ?field=NAME")
+    if not isinstance(record, dict):
+        raise DataError(f"{where} is {_JSON[type(record)]}, not an object; write one object a line")
+    if not record:
+        raise DataError(f"{where} is an object without fields; give it '{field}', or leave it out")
+    if field not in record:
+        raise DataError(f"{where} has no field '{field}'; name one of: {', '.join(map(str, record))}, with ?field=NAME")
     return record[field]
+
+
+_JSON = {list: "a list", str: "a string", int: "a number", float: "a number", bool: "a truth value", type(None): "null"}
 
 
 def text_document(record: object, field: str, where: str) -> Document:

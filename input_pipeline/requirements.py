@@ -13,6 +13,7 @@ from input_pipeline.sources import Source
 from input_pipeline.store import MANIFEST
 
 SPLITS = ("train", "validation", "test")
+SETS = ("c4", "wikipedia", "pg19", "lm1b", "cifar10", "downsampled_imagenet")  # of TFDS, that recipes name
 RECIPES = "; docs/data.md, under 'Files that recipes need', has the command that makes it"
 
 
@@ -76,7 +77,7 @@ def _check_there(source: Source, name: str) -> None:
     try:
         source.files()
     except DataError as error:
-        of_recipe = re.match(r"text:data/|tfds:\w", source.spec)
+        of_recipe = re.match(rf"text:data/|tfds:({'|'.join(SETS)})\b", source.spec)
         raise DataError(f"data.{name}: {error}{RECIPES if of_recipe else ''}") from None
 
 

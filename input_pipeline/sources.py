@@ -1,34 +1,25 @@
 """Where text comes from: `stdlib`, `text:GLOB`, `jsonl:GLOB?field=text`, `tfds:NAME?split=train`; and images:
 `images:GLOB`, `tfds:NAME?split=train`.
 
-A source lists its files (to notice a change) and the spans it can be read in (to share the work), and
-reads a span as documents. `parse` turns the config's "A + B" into sources.
+`parse` turns the config's "A + B" into sources.
 """
 
-import dataclasses
+import contextlib
 import functools
 import glob
+import itertools
 import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import parse_qsl
 
 from input_pipeline import images, readers
 from input_pipeline.errors import DataError
+from input_pipeline.file_sources import File, Files, Source, size_and_time
 from input_pipeline.readers import Document, Span
-
-
-class File(NamedTuple):
-    """One file of a source, as a store remembers it."""
-
-    name: str
-    size: int  # bytes
-    changed: int  # modification time, ns
 
 
 def parse(text: str, key: str, image: Sequence[int] = ()) -> list["Source"]:
@@ -53,20 +44,23 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
                 f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
             )
         raise DataError(f"{key} = '{spec}' has an unknown source kind '{kind}'; choose one of: {', '.join(KINDS)}")
+    settled = key.startswith("--")  # a flag's text goes to a run whose data.image is what it is
     if kind == "images" and not image:
-        raise DataError(
-            f"{key} = '{spec}' reads images, but data.image is empty; set it to their rows, columns and colours, such "
-            f"as {images.EXAMPLE}"
+        remedy = (
+            f"and the run was trained on text; write {EXAMPLES['text']}"
+            if settled
+            else f"but data.image is empty; set it to their rows, columns and colours, such as {images.EXAMPLE}"
         )
+        raise DataError(f"{key} = '{spec}' reads images, {remedy}")
     if image and kind not in IMAGES:
         raise DataError(
-            f"{key} = '{spec}' reads text, but data.image = {image} asks for images; write {EXAMPLES['images']}, or "
-            "leave data.image empty"
+            f"{key} = '{spec}' reads text, but data.image = {image} asks for images; write {EXAMPLES['images']}"
+            + ("" if settled else ", or leave data.image empty")
         )
     make, allowed = KINDS[kind]
     match = re.search(r"\?(\w+=.*)$", rest)
     path, query = (rest[: match.start()], match[1]) if match else (rest, "")
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    options = dict(option.partition("=")[::2] for option in query.split("&")) if query else {}  # as they stand
     for name in options:
         if name not in allowed:
             choices = ", ".join(allowed) or "none"
@@ -74,122 +68,6 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
     if bool(path) == (kind == "stdlib"):
         raise DataError(f"{key} = '{spec}' is incomplete; write {EXAMPLES[kind]}")
     return make(spec, path, options, image) if kind in IMAGES else make(spec, path, options)
-
-
-class Source:
-    """Something that documents are read from. Sources are small and travel to worker processes."""
-
-    spec: str
-    origin = ""  # what the files belong to, where they are expected to differ elsewhere (the interpreter's version)
-
-    def files(self) -> list[File]:
-        """Every file, in a fixed order. Raises DataError if there is none."""
-        raise NotImplementedError
-
-    def spans(self, target: int) -> Iterator[Span]:
-        """Everything there is to read, in order, cut into spans of about `target` bytes where that is possible."""
-        raise NotImplementedError
-
-    def documents(self, span: Span) -> Iterator[Document]:
-        """The documents of one span, in order."""
-        raise NotImplementedError
-
-    def dividing(self, holdout: float) -> "Source":
-        """The source as it is read where a share of its documents, `holdout`, is to be held out."""
-        return self
-
-    def shared(self, other: "Source") -> str:
-        """What both this source and `other` read, by name; empty where nothing is known to be read by both."""
-        return self.spec if self.spec == other.spec else ""
-
-
-@dataclass(frozen=True)
-class Files(Source):
-    """Text, JSON lines or images in the files that match a glob."""
-
-    spec: str
-    pattern: str  # absolute
-    root: str  # its folder without wildcards: names are relative to this
-    read: Callable[[Span], Iterator[Document]]
-    splits: bool  # whether a file can be read in several spans
-    start: int = 0  # bytes of each file that are read
-    end: int | None = None
-
-    @classmethod
-    def text(cls, spec: str, path: str, options: dict) -> "Files":
-        unit = options.get("document", "file")
-        if unit not in DOCUMENTS:
-            raise DataError(f"'{spec}' asks for document={unit}; choose one of: {', '.join(DOCUMENTS)}")
-        match = re.fullmatch(r"(\d*):(\d*)", options.get("bytes", ":"))
-        if not match:
-            raise DataError(f"'{spec}' asks for bytes={options['bytes']}; write bytes=START:END")
-        line_ends = options.get("line_ends", "kept")
-        if line_ends not in ("kept", "dropped") or (line_ends == "dropped" and unit != "file"):
-            raise DataError(f"'{spec}' asks for line_ends={line_ends}; of whole files, they are kept or dropped")
-        read = readers.joined_file if line_ends == "dropped" else DOCUMENTS[unit]
-        start, end = int(match[1] or 0), int(match[2]) if match[2] else None
-        if end is not None and end <= start:
-            raise DataError(f"'{spec}' asks for bytes={options['bytes']}, which is empty; let START be below END")
-        return cls(spec, *_glob(path), read, unit != "file", start, end)
-
-    @classmethod
-    def json(cls, spec: str, path: str, options: dict) -> "Files":
-        return cls(
-            spec,
-            *_glob(path),
-            functools.partial(readers.json_documents, field=options.get("field", "text")),
-            True,
-        )
-
-    @classmethod
-    def images(cls, spec: str, path: str, options: dict, image: images.Shape) -> "Files":
-        return cls(spec, *_glob(path), functools.partial(images.file_documents, shape=image), False)
-
-    def _found(self) -> list[str]:
-        return sorted(path for path in glob.glob(self.pattern, recursive=True) if os.path.isfile(path))
-
-    def _paths(self) -> list[str]:
-        paths = self._found()
-        if not paths and os.path.isdir(self.pattern):
-            path = self.spec.partition("?")[0]
-            raise DataError(f"'{self.spec}' is a folder; name its files, such as {path.rstrip('/')}/**/*")
-        if not paths:
-            raise DataError(f"'{self.spec}' matches no file; check the path, for example with ls {self.pattern}")
-        return paths
-
-    def files(self) -> list[File]:
-        return [File(self._name(path), *_size_and_time(path)) for path in self._paths()]
-
-    def _name(self, path: str) -> str:
-        return os.path.relpath(path, self.root)
-
-    def dividing(self, holdout: float) -> "Files":
-        """Whole files are held out where any is; else, of few files, the last share of each."""
-        if self.read is not readers.whole_file or not holdout:
-            return self
-        if any(readers.place(os.fsencode(self._name(path))) < holdout for path in self._found()):
-            return self
-        return dataclasses.replace(self, read=functools.partial(readers.divided_file, holdout=holdout))
-
-    def shared(self, other: Source) -> str:
-        if not isinstance(other, Files):
-            return ""
-        both = set(self._found()) & set(other._found())
-        meet = max(self.start, other.start) < min(end or sys.maxsize for end in (self.end, other.end))
-        return min(both) if both and meet else super().shared(other)
-
-    def spans(self, target: int) -> Iterator[Span]:
-        for path in self._paths():
-            name, size = self._name(path), os.path.getsize(path)
-            if path.endswith(readers.COMPRESSED) or not self.splits:
-                yield Span(path, name, self.start, self.end, size)
-                continue
-            end = size if self.end is None else min(size, self.end)
-            for start in range(self.start, end, target):
-                yield Span(path, name, start, min(start + target, end), min(target, end - start))
-
-    def documents(self, span: Span) -> Iterator[Document]:
-        return self.read(span)
 
 
 @dataclass(frozen=True)
@@ -218,7 +96,7 @@ class StandardLibrary(Source):
         return sorted(paths)
 
     def files(self) -> list[File]:
-        return [File(name, *_size_and_time(path)) for name, path in self._paths()]
+        return [File(name, *size_and_time(path)) for name, path in self._paths()]
 
     def spans(self, target: int) -> Iterator[Span]:
         for name, path in self._paths():
@@ -292,23 +170,49 @@ class TensorFlowDataset(Source):
                 f"such as {images.EXAMPLE}, or name another: ?field=NAME"
             )
         whole = {name: tfds.decode.SkipDecoding() for name in files}
-        try:
+        with self._naming_splits():
             return self._builder.as_data_source(split=self.split, decoders=whole)
+
+    def _ranges(self) -> list[tuple[str, int, int]]:
+        """What the split reads: (a split as the set was prepared, its first record, the one after the last)."""
+        import tensorflow_datasets as tfds
+
+        splits = self._builder.info.splits
+        with self._naming_splits():
+            read = tfds.core.ReadInstruction.from_spec(self.split).to_absolute(splits)
+        sizes = {name: split.num_examples for name, split in splits.items()}  # a part without an end reaches to it
+        return [(p.splitname, p.from_ or 0, sizes[p.splitname] if p.to is None else p.to) for p in read]
+
+    @contextlib.contextmanager
+    def _naming_splits(self) -> Iterator[None]:
+        try:
+            yield
         except ValueError:
             choices = ", ".join(self._builder.info.splits)
             raise DataError(f"'{self.spec}' has no split '{self.split}'; choose from: {choices}") from None
 
     def shared(self, other: Source) -> str:
-        read = lambda source: (source.name, source.split, source.data_dir)  # noqa: E731
-        same = isinstance(other, TensorFlowDataset) and read(self) == read(other)
-        return f"split {self.split} of {self.name}" if same else ""
+        """The first records that both read, of one prepared set however it is named."""
+        if not isinstance(other, TensorFlowDataset):
+            return ""
+        try:
+            folders = [os.path.realpath(source._builder.data_path) for source in (self, other)]
+        except DataError:  # not here any more, but tokenised
+            return super().shared(other)
+        if folders[0] != folders[1]:
+            return ""
+        for (name, *mine), (others_name, *others) in itertools.product(self._ranges(), other._ranges()):
+            start, end = max(mine[0], others[0]), min(mine[1], others[1])
+            if name == others_name and start < end:
+                return f"records {start} to {end - 1} of split {name} in {folders[0]}"
+        return ""
 
     def __getstate__(self) -> dict:
         return {name: value for name, value in self.__dict__.items() if name not in ("_builder", "_records")}
 
     def files(self) -> list[File]:
         folder = Path(self._builder.data_path)
-        return [File(path.name, *_size_and_time(path)) for path in sorted(folder.iterdir()) if path.is_file()]
+        return [File(path.name, *size_and_time(path)) for path in sorted(folder.iterdir()) if path.is_file()]
 
     def spans(self, target: int) -> Iterator[Span]:
         count, total = len(self._records), sum(file.size for file in self.files())
@@ -332,24 +236,6 @@ def _suggested(spec: str, path: str) -> str:
         return f"text:{path.rstrip('/')}/**/*"
     return f"{'jsonl' if '.json' in os.path.basename(path) else 'text'}:{spec}"
 
-
-def _glob(path: str) -> tuple[str, str]:
-    """(absolute pattern, its folder without wildcards)."""
-    pattern = os.path.abspath(os.path.expanduser(path))
-    fixed = re.split(r"[*?\[]", pattern)[0]
-    return pattern, os.path.dirname(fixed)
-
-
-def _size_and_time(path: str | Path) -> tuple[int, int]:
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
-
-
-DOCUMENTS = {
-    "file": readers.whole_file,
-    "line": readers.line_documents,
-    "blank_line": readers.paragraph_documents,
-}
 
 KINDS = {
     "stdlib": (StandardLibrary.make, ()),

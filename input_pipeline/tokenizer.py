@@ -38,8 +38,13 @@ class Tokenizer(abc.ABC):
         """The text of `ids`. Special ids give nothing."""
 
     @abc.abstractmethod
-    def decoder(self) -> "Decoder":
-        """Decodes ids one at a time, for streaming."""
+    def decoder(self, before: Iterable[int] = ()) -> "Decoder":
+        """Decodes ids one at a time, for streaming: the text that they add to that of the ids `before`."""
+
+    def continuation(self, before: Iterable[int], ids: Iterable[int]) -> str:
+        """The text that `ids` add to that of the ids `before`: words that are joined by spaces begin with one."""
+        decoder = self.decoder(before)
+        return "".join(map(decoder.feed, ids)) + decoder.finish()
 
 
 class Decoder(abc.ABC):
@@ -70,7 +75,7 @@ class ByteExact(Tokenizer):
         """The text of `ids`. Special ids give nothing; bytes that are not UTF-8 give U+FFFD."""
         return b"".join(map(self.bytes_of, map(int, ids))).decode("utf-8", errors="replace")
 
-    def decoder(self) -> Decoder:
+    def decoder(self, before: Iterable[int] = ()) -> Decoder:
         return _ByteDecoder(self)
 
 
@@ -109,15 +114,16 @@ class Rewriting(Tokenizer):
         """The text of `ids`, as the tokenizer joins it. Special ids and ids beyond the vocabulary give nothing."""
         return self._decode([i for i in map(int, ids) if 0 <= i < self.vocab_size and i != self.end_id])
 
-    def decoder(self) -> Decoder:
-        return _PrefixDecoder(self)
+    def decoder(self, before: Iterable[int] = ()) -> Decoder:
+        return _PrefixDecoder(self, before)
 
 
 class _PrefixDecoder(Decoder):
     """Decodes everything again with each id, since a token's text depends on those before it."""
 
-    def __init__(self, tokenizer: Rewriting):
-        self._tokenizer, self._ids, self._shown = tokenizer, [], ""
+    def __init__(self, tokenizer: Rewriting, before: Iterable[int]):
+        self._tokenizer, self._ids = tokenizer, list(before)
+        self._shown = tokenizer.decode(self._ids)
 
     def feed(self, token: int) -> str:
         self._ids.append(int(token))

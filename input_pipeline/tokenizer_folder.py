@@ -31,6 +31,7 @@ LOAD = {
     "words": counted_tokenizer.load_words,
     "huggingface": huggingface_tokenizer.load,
 }
+LEAST = 2  # entries of a vocabulary trained here: an end token and an unknown one
 TRAINED = ("vocab_size", "algorithm", "pieces")  # settings of a tokenizer trained here
 
 
@@ -40,7 +41,7 @@ def open_folder(folder: Path) -> Tokenizer:
     kind = made["kind"]
     if kind != "bytes" and not (folder / FILES[kind]).is_file():
         raise DataError(f"{folder / FILES[kind]} is missing; restore it, or delete {folder} and run prepare again")
-    return _load(folder, made)
+    return Bytes() if kind == "bytes" else _load(folder / FILES[kind], made)
 
 
 def _made(folder: Path) -> dict:
@@ -54,10 +55,9 @@ def _made(folder: Path) -> dict:
     raise DataError(f"{folder / MADE} is damaged; restore it, or delete {folder} and run prepare again")
 
 
-def _load(folder: Path, settings: Mapping) -> Tokenizer:
-    kind = settings["kind"]
+def _load(path: Path, settings: Mapping) -> Tokenizer:
     unknown = [settings["unknown"]] if "unknown" in settings else []
-    return Bytes() if kind == "bytes" else LOAD[kind](folder / FILES[kind], *unknown)
+    return LOAD[settings["kind"]](path, *unknown)
 
 
 def make_folder(
@@ -80,10 +80,11 @@ def make_folder(
         with written_under(folder, "--workdir"), locked(folder / "lock", lambda: report("waiting for the tokenizer")):
             if not made.is_file():
                 remove_partial(folder)
-                _make(folder, config, named, holdout, report)
-                opened = _load(folder, settings)  # a file that is no tokenizer is not kept
-                if "vocab_size" in settings and opened.vocab_size < settings["vocab_size"]:
-                    report(f"the training text yields {opened.vocab_size} pieces, not {settings['vocab_size']}")
+                _make(folder, config, settings, named, report)
+                if "vocab_size" in settings:
+                    pieces = _load(folder / FILES[settings["kind"]], settings).vocab_size
+                    if pieces < settings["vocab_size"]:
+                        report(f"the training text yields {pieces} pieces, not {settings['vocab_size']}")
                 write_json(made, settings)
     was = _made(folder)
     for name in {**settings, **was}:
@@ -117,6 +118,11 @@ def _settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: f
     settings = {"kind": kind, "path": "", "data.holdout": holdout}
     if kind == "symbols":
         return settings | {f"data.{name}": [s.spec for s in found] for name, found in named.items()}
+    if config["vocab_size"] < LEAST:
+        raise DataError(
+            f"tokenizer.vocab_size = {config['vocab_size']} leaves no room for both the end token and what is unknown; "
+            f"set it to {LEAST} or more"
+        )
     trained = ("vocab_size",) if kind == "words" else (*TRAINED, "train_bytes")
     return settings | {name: config[name] for name in trained} | {"data.train": [s.spec for s in named["train"]]}
 
@@ -138,14 +144,17 @@ def check(folder: Path, config: Mapping) -> None:
     )
 
 
-def _make(folder: Path, config: Mapping, named, holdout: float, report) -> None:
+def _make(folder: Path, config: Mapping, settings: Mapping, named, report) -> None:
     kind = config["kind"]
     if kind == "bytes":
         return
     with replaced(folder / FILES[kind]) as partial:
         if config["path"]:
-            shutil.copyfile(Path(config["path"]).expanduser(), partial)
+            path = Path(config["path"]).expanduser()
+            _load(path, settings)  # a file that is no tokenizer is not kept, and is named where the user has it
+            shutil.copyfile(path, partial)
             return
+        holdout = settings["data.holdout"]
         counted = named.values() if kind == "symbols" else [named["train"]]
         sources = list({source.spec: source for found in counted for source in found}.values())
         specs = " + ".join(source.spec for source in sources)

@@ -115,15 +115,15 @@ def load(
             "configs.common.base(), change it and return it"
         )
     check_keys(config, path, "start the recipe from configs.common.base()")
-    return with_overrides(config, [*_following(config, [key for key, _ in overrides], report), *overrides])
+    return with_overrides(config, [*_following(config, dict(overrides), report), *overrides])
 
 
-def _following(config: ConfigDict, keys: Sequence[str], report: Callable[[str], None]) -> list[tuple[str, str]]:
-    """Overrides that follow from those of `keys`: a recipe's other data belong to its training text, not to another."""
-    if "data.train" not in keys:
+def _following(config: ConfigDict, given: dict[str, str], report: Callable[[str], None]) -> list[tuple[str, str]]:
+    """Overrides that follow from those `given`: a recipe's other data belong to its training text, not to another."""
+    if given.get("data.train", config.data.train) == config.data.train:
         return []
     others = {"data.validation": "", "data.test": "", "data.weights": "()"}
-    left_out = {key: empty for key, empty in others.items() if key not in keys and config.data[key.partition(".")[2]]}
+    left_out = {key: empty for key, empty in others.items() if key not in given and config.data[key.partition(".")[2]]}
     if left_out:
         named = " and ".join(f"{key} = {config.data[key.partition('.')[2]]}" for key in left_out)
         are = "are" if len(left_out) > 1 else "is"

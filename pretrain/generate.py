@@ -30,12 +30,13 @@ def generate(workdir: str, flags) -> None:
     tokenizer = pipeline.open_tokenizer(workdir)
     check_vocabulary(config, tokenizer)
     model, params, step = restored(config, workdir, flags.step)
-    stream = Stream(tokenizer, prompts[0]) if streams(flags, prompts) else None
+    begun = [_ids(tokenizer, prompt) for prompt in prompts]
+    stream = Stream(tokenizer, prompts[0], begun[0]) if streams(flags, prompts) else None
     temperature = flags.temperature if flags.temperature is not None else 0.8 if flags.beams == 1 else 0.0
     results = decode(
         model,
         params,
-        [_ids(tokenizer, prompt) for prompt in prompts],
+        begun,
         max_tokens=flags.max_tokens,
         temperature=temperature,
         top_k=flags.top_k,
@@ -48,7 +49,7 @@ def generate(workdir: str, flags) -> None:
         cached=flags.cached,
         on_token=stream,
     )
-    texts = [tokenizer.decode(ids) for ids, _ in results]
+    texts = [tokenizer.continuation(before, ids) for before, (ids, _) in zip(begun, results, strict=True)]
     if stream:
         stream.close()
     elif flags.format == "json":
@@ -113,8 +114,8 @@ def streams(flags, prompts) -> bool:
 class Stream:
     """Prints a continuation token by token; a character split over tokens waits until it is whole."""
 
-    def __init__(self, tokenizer, prompt: str):
-        self._decoder = tokenizer.decoder()
+    def __init__(self, tokenizer, prompt: str, ids: Sequence[int]):
+        self._decoder = tokenizer.decoder(ids)
         print(prompt, end="", flush=True)
 
     def __call__(self, row: int, token: int) -> None:

@@ -121,3 +121,44 @@ def test_unknown_words_of_the_text_are_counted_among_the_others(prepare, write):
     text = "<unk> wins <unk> <eos>\n"
     tokenizer = prepare(f"text:{write('a.txt', text)}", tokenizer={"kind": "words"}, length=2).tokenizer
     assert tokenizer.encode(text).tolist() == [1, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["words", "symbols"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\x00",
+        b"",
+        b"[]",
+        b"[" * 100_000,
+        b'{"vocabulary": 5}',
+        b'{"vocabulary": []}',
+        b'{"vocabulary": ["<eos>", "a"]}',
+        b'{"vocabulary": ["a", "<unk>"]}',
+        b'{"vocabulary": ["<eos>", "<unk>", []]}',
+        b'{"vocabulary": ["<eos>", "<unk>", "<unk>"]}',
+        b'{"vocabulary": [300]}',
+        b'{"vocabulary": [5, 5]}',
+        b'{"vocabulary": [true]}',
+    ],
+)
+def test_a_file_that_is_no_vocabulary_is_named_where_the_user_has_it(prepare, write, tmp_path, kind, content):
+    path = write("bad.json", content)
+    with pytest.raises(DataError, match=rf"^{path} is no vocabulary; give a JSON file of"):
+        prepare(f"text:{write('a.txt', WORDS)}", tokenizer={"kind": kind, "path": path}, length=2)
+    assert not (tmp_path / f"run/tokenizer/{kind}.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["words", "sentencepiece"])
+def test_a_vocabulary_of_one_entry_has_no_room(prepare, write, kind):
+    with pytest.raises(DataError, match=r"tokenizer\.vocab_size = 1 leaves no room for .*; set it to 2 or more"):
+        prepare(f"text:{write('a.txt', WORDS)}", tokenizer={"kind": kind, "vocab_size": 1}, length=2)
+
+
+def test_words_that_continue_a_text_begin_with_a_space(prepare, write):
+    tokenizer = prepare(f"text:{write('a.txt', WORDS)}", tokenizer={"kind": "words"}, length=2).tokenizer
+    before, ids = tokenizer.encode("a rose"), tokenizer.encode("is a rose")
+    assert tokenizer.continuation(before, ids) == " is a rose"
+    assert tokenizer.continuation([tokenizer.end_id], ids) == "is a rose"
+    decoder = tokenizer.decoder(before)
+    assert [decoder.feed(token) for token in ids] == [" is", " a", " rose"] and decoder.finish() == ""

@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -179,7 +180,21 @@ def test_files_that_are_no_images(prepare, write, folder, tmp_path):
     with pytest.raises(DataError, match=r"000\.png cannot be read as an image \(.*trunc.*\)"):
         prepare(f"images:{path}", **IMAGE)
     Image.fromarray(np.zeros(SHAPE[:2], np.uint16)).save(path)
-    with pytest.raises(DataError, match=r"of mode 'I;16', not 8 bits a colour; convert it to one of: L, LA, RGB, RGBA"):
+    choices = "neither grey nor RGB in 8 bits a colour; convert it to one of: L, LA, RGB, RGBA"
+    with pytest.raises(DataError, match=f"of mode 'I;16', {choices}"):
+        prepare(f"images:{path}", **IMAGE)
+    Image.new("CMYK", SHAPE[1::-1]).save(tmp_path / "a.tiff")
+    with pytest.raises(DataError, match=f"of mode 'CMYK', {choices}"):
+        prepare(f"images:{tmp_path}/a.tiff", **IMAGE)
+
+
+def test_a_file_that_claims_to_be_enormous(prepare, folder, tmp_path):
+    path = tmp_path / "png/000.png"
+    folder(pixels(1))
+    data = path.read_bytes()
+    header = b"IHDR" + (30_000).to_bytes(4) * 2 + data[24:29]
+    path.write_bytes(data[:12] + header + zlib.crc32(header).to_bytes(4) + data[33:])
+    with pytest.raises(DataError, match=r"000\.png cannot be read as an image \(.*900000000 pixels.*\); repair it"):
         prepare(f"images:{path}", **IMAGE)
 
 

@@ -63,3 +63,12 @@ def test_weights_by_size_temperature_and_cap():
 def test_weights_that_do_not_fit(arguments, message):
     with pytest.raises(DataError, match=message):
         mixing_weights(*arguments)
+
+
+def test_extreme_weights_are_shares_still():
+    assert mixing_weights([1, 1], (1.7e308, 1.7e308), 1.0, 0).tolist() == [0.5, 0.5]
+    shares = mixing_weights([10, 1000, 5], (), 1e-3, 0)
+    assert shares.tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-300)
+    for order in (shares, np.sort(shares)[::-1]):
+        source, _ = Mixture(order).locate(np.arange(100))
+        assert (source == order.argmax()).sum() >= 98  # no source is left out

@@ -115,7 +115,7 @@ def test_json_lines(write):
         ('{"body": "x"}', r"line 2 has no field 'text'; name one of: body"),
         ('{"text": 3}', r"line 2 holds int at 'text', not text"),
         ("{text", r"line 2 is not JSON"),
-        ('["text"]', r"line 2 has no field 'text'; name one of: list"),
+        ('["text"]', r"line 2 is a list, not an object"),
         ('{"text": "\\ud800"}', r"line 2 holds text at 'text' that is not UTF-8"),
         (b'{"text": "\xff"}', r"is not UTF-8 at byte 24"),
     ],

@@ -1,5 +1,7 @@
 """What is wrong with a config's data is said before anything is tokenised."""
 
+import os
+
 import pytest
 
 from configs import common
@@ -32,6 +34,16 @@ def test_files_of_recipes_have_a_command(refused):
     refused(r"matches no file; .*; docs/data\.md, under 'Files that recipes need'", train="text:data/nowhere/train")
 
 
+def test_only_sets_that_recipes_name_are_said_to_have_a_command(refused):
+    nowhere = "?data_dir=/nowhere"
+    refused(
+        r"is not prepared in .* --file_format=array_record, where TensorFlow is installed$",
+        train=f"tfds:imdb_reviews{nowhere}",
+    )
+    refused(r"TFDS knows no set 'no_such_set'; name one, or give its folder$", train="tfds:no_such_set")
+    refused(r"is not prepared in .*; docs/data\.md, under 'Files that recipes need'", train=f"tfds:lm1b{nowhere}")
+
+
 def test_mixing_is_checked_first(refused, write):
     refused("data.weights has 2 numbers for 1 sources", weights=(1.0, 2.0))
     refused("data.layout = stream does not mix", layout="stream", temperature=2.0)
@@ -59,6 +71,9 @@ def test_text_is_not_scored_that_was_trained_on(refused, write, split):
     for spec in (f"text:{path}", f"text:{path}?document=line", f"text:{path[:-4]}*", f"text:{path}?bytes=5:50"):
         refused(rf"data\.{split} = .* and data\.train = .* both read {path}", **{split: spec})
     refused("both read stdlib", train="stdlib", **{split: "stdlib"})
+    link = os.path.join(os.path.dirname(path), "link.txt")
+    os.symlink(path, link)
+    refused(rf"both read {path}", **{split: f"text:{link}"})
 
 
 def test_stretches_of_a_file_that_do_not_meet_may_be_splits(prepare, write):
@@ -87,3 +102,12 @@ def test_checking_reads_no_document(write, monkeypatch):
     monkeypatch.setattr("input_pipeline.readers.opened", None)
     named = requirements.check(data, common.base().tokenizer.to_dict(), "/nowhere")
     assert [source.spec for source in named["train"]] == [data["train"]]
+
+
+def test_records_are_not_to_be_cut_again(prepare, write):
+    path = write("a.jsonl", '{"text": "A line."}\n')
+    with pytest.raises(
+        DataError, match=r"holds out none of the 1 documents of data\.train; set .*, give more"
+    ) as caught:
+        prepare(f"jsonl:{path}", holdout=0.001)
+    assert "document=" not in str(caught.value)

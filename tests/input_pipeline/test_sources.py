@@ -63,7 +63,16 @@ def test_a_folder_is_not_a_glob(tmp_path):
 
 
 def test_json_lines_that_are_wrong_are_numbered(write):
-    good, bad = '{"text": "x"}\n\n', {"no json": "is not JSON", '{"body": 1}': "has no field 'text'"}
+    good = '{"text": "x"}\n\n'
+    bad = {
+        "no json": "is not JSON",
+        '{"body": 1}': "has no field 'text'; name one of: body",
+        "{}": "is an object without fields; give it 'text'",
+        "[1]": "is a list, not an object",
+        "NaN": "is a number, not an object",
+        "null": "is null, not an object",
+        "[" * 100_000: "is nested too deeply to be read",
+    }
     for line, message in bad.items():
         source = only(f"jsonl:{write('a.jsonl', 3 * good + line)}")
         with pytest.raises(DataError, match=rf"a\.jsonl, line 7 {message}"):
@@ -91,7 +100,64 @@ def test_a_stretch_of_a_file_is_divided_within(write):
     assert (kept[1], held[1]) == ("012345678901234", "56789")
 
 
-def test_files_are_held_out_whole_where_any_is(write):
+def test_a_file_whose_name_is_held_out_is_divided_too(write):
+    name = next(f"{n}.txt" for n in range(1000) if readers.place(f"{n}.txt".encode()) < 0.05)
+    path = write(name, "A line.\n" * 100)
+    (kept, held) = documents(only(f"text:{path}").dividing(0.05))
+    assert (len(kept[1]), len(held[1])) == (96 * 8, 4 * 8)  # from the next line on
+
+
+@pytest.mark.parametrize("huge", [True, False])
+def test_files_that_hold_nearly_all_or_next_to_nothing_are_not_held_out_whole(write, huge):
+    """Of one huge file and nineteen small ones, the huge one's name or a small one's falls below the holdout."""
+    places = {f"{n}.txt": readers.place(f"{n}.txt".encode()) for n in range(1000)}
+    below = next(name for name, place in places.items() if place < 0.05)
+    others = [name for name, place in places.items() if place >= 0.05][:19]
+    large = below if huge else others[0]
+    sizes = {name: 10_000 if name == large else 100 for name in (below, *others)}
+    paths = [write(name, "x" * (size - 1) + "\n") for name, size in sizes.items()]
+    found = documents(only(f"text:{os.path.dirname(paths[0])}/*.txt").dividing(0.05))
+    held = sum(len(text) for place, text in found if place < 0.05)
+    assert held == pytest.approx(0.05 * sum(sizes.values()), rel=0.1)
+    assert sum(len(text) for _, text in found) == sum(sizes.values())
+
+
+def test_a_joined_file_is_divided_too(write):
+    path = write("a.txt", "0123456789" * 9 + "\n012345678")
+    (kept, held) = documents(only(f"text:{path}?line_ends=dropped").dividing(0.1))
+    assert (kept[1], held[1]) == ("0123456789" * 9, "012345678")
+
+
+def test_a_name_with_brackets_is_a_file(write):
+    path = write("shelf [a]/book [1].txt", "one")
+    write("shelf [a]/book 1.txt", "another")
+    assert [file.name for file in only(f"text:{path}").files()] == ["book [1].txt"]
+    folder = os.path.dirname(path)
+    assert [file.name for file in only(f"text:{folder}/*.txt").files()] == ["book 1.txt", "book [1].txt"]
+    assert [file.name for file in only(f"text:{folder}/book [0-9].txt").files()] == ["book 1.txt"]
+    with pytest.raises(DataError, match=r"is a folder; name its files"):
+        only(f"text:{folder}").files()
+
+
+def test_a_stretch_beyond_the_end_is_named(write):
+    path = write("a.txt", "x" * 100)
+    with pytest.raises(DataError, match=r"begins at byte 100, but a\.txt ends at byte 100; lower START"):
+        only(f"text:{path}?bytes=100:200").files()
+
+
+def test_options_stand_as_they_are_written():
+    source = only("tfds:set?split=train+validation[5%:20%]&data_dir=/a%20b")
+    assert (source.split, source.data_dir) == ("train+validation[5%:20%]", "/a%20b")
+
+
+@pytest.mark.parametrize(("spec", "image"), [("images:x", ()), ("text:x", (4, 4, 3))])
+def test_a_flag_is_not_told_to_change_the_run(spec, image):
+    with pytest.raises(DataError, match="--data = ") as caught:
+        sources.parse(spec, "--data", image)
+    assert "set it" not in str(caught.value) and "leave data.image" not in str(caught.value)
+
+
+def test_files_are_held_out_whole_where_they_are_a_fair_share(write):
     path, *_ = [write(f"{n}.txt", f"file {n}\nend") for n in range(100)]
     source = only(f"text:{os.path.dirname(path)}/*.txt")
     assert source.dividing(0.1) is source and source.dividing(0.0) is source

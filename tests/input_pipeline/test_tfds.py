@@ -59,9 +59,27 @@ def test_a_set_by_name_and_a_part_of_a_split(prepare, folder):
     assert corpus.summary()[0]["documents"] == 10
 
 
-def test_a_split_is_not_scored_that_is_trained_on(prepare, folder):
-    with pytest.raises(DataError, match=r"data.validation = .* both read split train of"):
-        prepare(f"tfds:{folder}", validation=f"tfds:{folder}?split=train&field=text")
+@pytest.mark.parametrize(
+    ("train", "scored", "records"),
+    [
+        ("{folder}", "{folder}?split=train&field=text", "0 to 49"),
+        ("{folder}", "{folder}?split=train[:20%]", "0 to 9"),
+        ("{folder}?split=train[:80%]", "{folder}?split=train[70%:]", "35 to 39"),
+        ("{folder}?split=train[:10]", "{folder}?split=validation+train[9:12]", "9 to 9"),
+        ("tiny?data_dir={data_dir}", "{folder}?split=train[:1]", "0 to 0"),
+    ],
+)
+def test_a_split_is_not_scored_that_is_trained_on(prepare, folder, train, scored, records):
+    train, scored = (f"tfds:{spec.format(folder=folder, data_dir=folder.parent.parent)}" for spec in (train, scored))
+    with pytest.raises(
+        DataError, match=rf"data.validation = .* both read records {records} of split train in {folder}"
+    ):
+        prepare(train, validation=scored)
+
+
+def test_parts_of_a_split_that_do_not_meet_may_be_splits(prepare, folder):
+    corpus = prepare(f"tfds:{folder}?split=train[:80%]", validation=f"tfds:{folder}?split=validation+train[80%:]")
+    assert [row["documents"] for row in corpus.summary()] == [40, 15]
 
 
 def test_held_out_records(prepare, folder):

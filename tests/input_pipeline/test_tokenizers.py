@@ -139,6 +139,7 @@ def test_a_foreign_model_that_rewrites_text(tmp_path):
     assert tokenizer.decode([*ids, tokenizer.end_id]) == "def function"
     decoder = tokenizer.decoder()
     assert "".join(map(decoder.feed, ids)) + decoder.finish() == "def function"
+    assert tokenizer.continuation(ids, tokenizer.encode("name")) == " name"
 
 
 def test_a_foreign_tokenizer_json_that_rewrites_text(tmp_path):
@@ -155,6 +156,8 @@ def test_a_foreign_tokenizer_json_that_rewrites_text(tmp_path):
     ids = tokenizer.encode("Def Function")
     assert tokenizer.end_id == special.index("[SEP]") and tokenizer.byte_lengths is None
     assert tokenizer.decode(ids) == "def function"
+    assert tokenizer.continuation(tokenizer.encode("def"), tokenizer.encode("function")) == " function"
+    assert tokenizer.continuation(ids[:2], ids[2:]) == tokenizer.decode(ids).removeprefix(tokenizer.decode(ids[:2]))
     decoder = tokenizer.decoder()
     assert "".join(map(decoder.feed, ids)) + decoder.finish() == "def function"
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 
 import pytest
+from runs import train_here
 
 from input_pipeline import pipeline
 from pretrain import config as configs
@@ -160,3 +161,19 @@ def test_help_of_every_command(capsys):
         assert name in overview
         assert main([name, "--help"]) == 0
         assert "--" in capsys.readouterr().out
+
+
+def test_words_go_on_after_a_space(pretrain, text, tmp_path, signals, monkeypatch, capsys):
+    sizes = {"tokenizer__vocab_size": 257, "train__steps": 1, "schedule__warmup": 1, "checkpoint__every": 1}
+    assert train_here(tmp_path / "run", text, tokenizer__kind="words", **sizes) == 0
+    capsys.readouterr()
+    options = ["generate", f"--workdir={tmp_path / 'run'}", "--prompt=the", "--max_tokens=8", "--seed=3"]
+    (row,) = pretrain(*options)
+    assert row["text"][0] == " " and len(row["text"].split()) > 3
+    assert main(options) == 0
+    assert capsys.readouterr().out == f"the{row['text']}\n"
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(options) == 0
+    assert terminal.getvalue() == f"the{row['text']}\n"

@@ -34,6 +34,12 @@ def test_what_is_given_stays():
     assert said == []
 
 
+def test_the_recipes_own_text_given_again_changes_nothing():
+    said, plain = [], configs.load("configs/transformer_xl.py:wt103")
+    again = configs.load("configs/transformer_xl.py:wt103", [("data.train", plain.data.train)], said.append)
+    assert again == plain and said == []
+
+
 @pytest.fixture
 def books(tmp_path):
     """Two short books, compressed."""
