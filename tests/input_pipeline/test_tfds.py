@@ -82,6 +82,15 @@ def test_parts_of_a_split_that_do_not_meet_may_be_splits(prepare, folder):
     assert [row["documents"] for row in corpus.summary()] == [40, 15]
 
 
+def test_what_is_tokenised_needs_no_set_any_more(prepare, folder, tmp_path):
+    copy = tmp_path / "tiny/1.0.0"
+    shutil.copytree(folder, copy)
+    splits = {"train": f"tfds:{copy}", "validation": f"tfds:{copy}?split=validation"}
+    before = prepare(**splits).summary()
+    shutil.rmtree(copy)
+    assert prepare(**splits).summary() == before
+
+
 def test_held_out_records(prepare, folder):
     corpus = prepare(f"tfds:{folder}", holdout=0.3)
     train, held = lines(corpus.raw_bytes("train")), lines(corpus.raw_bytes("validation"))
