@@ -1,14 +1,16 @@
 """Metrics on disk: one CSV and one JSONL file per split, and TensorBoard's events.
 
 Rows are keyed by split and step. A run restored at step s first drops every row after s, so that the files of a
-resumed run hold the rows of an uninterrupted one, each once.
+resumed run hold the rows of an uninterrupted one, each once. A file that is damaged stops no run: it is set aside.
 """
 
+import csv
 import io
+import itertools
 import json
 import math
 import os
-from csv import DictReader, DictWriter
+from collections.abc import Callable
 from pathlib import Path
 
 from pretrain.errors import UserError
@@ -23,17 +25,29 @@ class MetricWriter:
     Files: `<split>.csv`, `<split>.jsonl`, `tensorboard/`. Floats keep nine significant digits, which is every
     float32 exactly. A value that is not finite is `nan`, `inf` or `-inf` in CSV and null in JSONL, because JSON
     has no word for it. With all three formats off nothing is written and no folder made (what processes other
-    than the first one ask for).
+    than the first one ask for). `report` hears of files that are set aside, under another name in the same folder.
+    Errors: UserError where `folder` is a file.
     """
 
-    def __init__(self, folder: str | Path, tensorboard: bool, csv: bool, jsonl: bool, start_step: int):
+    def __init__(
+        self,
+        folder: str | Path,
+        tensorboard: bool,
+        csv: bool,
+        jsonl: bool,
+        start_step: int,
+        report: Callable[[str], None] = print,
+    ):
         self._folder = Path(folder)
-        self._start = start_step
+        self._start, self._report = start_step, report
         self._kinds = [kind for kind, wanted in ((CsvFile, csv), (JsonlFile, jsonl)) if wanted]
         self._files: dict[str, list[RowFile]] = {}
         self._events = None
         if tensorboard or self._kinds:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except FileExistsError:
+                raise UserError(f"{folder} is a file, and is to be the folder of metrics; move it away") from None
         for kind in self._kinds:  # splits that the run has not reached again yet lose their later rows too
             for path in self._folder.glob(f"*{kind.suffix}"):
                 self._open(path.stem)
@@ -46,7 +60,10 @@ class MetricWriter:
 
     def _open(self, split: str) -> "list[RowFile]":
         if split not in self._files:
-            self._files[split] = [kind(self._folder / f"{split}{kind.suffix}", self._start) for kind in self._kinds]
+            paths = [self._folder / f"{split}{kind.suffix}" for kind in self._kinds]
+            self._files[split] = [
+                kind(path, self._start, self._report) for kind, path in zip(self._kinds, paths, strict=True)
+            ]
         return self._files[split]
 
     def write(self, split: str, step: int, values: dict[str, Number]) -> None:
@@ -81,22 +98,31 @@ class RowFile:
 
     suffix: str
 
-    def __init__(self, path: Path, start: int):
+    def __init__(self, path: Path, start: int, report: Callable[[str], None]):
         self._path = path
         self._kept = self._last = -1
         self._file: int | None = None  # descriptor, from the first row on
         if path.exists():
-            self._restore(start)
+            self._restore(start, report)
 
-    def _restore(self, start: int) -> None:
-        text = self._path.read_text(encoding="utf-8", errors="replace")
-        whole = text[: text.rfind("\n") + 1]  # a killed process can leave a torn last line
+    def _restore(self, start: int, report: Callable[[str], None]) -> None:
         try:
+            text = self._path.read_text(encoding="utf-8", errors="replace")
+            whole = text[: text.rfind("\n") + 1]  # a killed process can leave a torn last line
             rows = [row for row in self.parse(whole) if 0 < int(row["step"]) <= start]
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"'{self._path}' is not a file of metrics; move it away and start again") from None
+            text = self.text(rows)
+        except (ValueError, KeyError, TypeError, OverflowError, csv.Error, IsADirectoryError):
+            aside = self._aside()
+            os.replace(self._path, aside)
+            report(f"{self._path} is not a file of metrics; it is set aside as {aside.name}, and a new one begun")
+            return
         self._kept = self._last = max((int(row["step"]) for row in rows), default=-1)
-        self._replace(self.text(rows))
+        self._replace(text)
+
+    def _aside(self) -> Path:
+        """A name beside the file that nothing has yet."""
+        names = (self._path.with_name(f"{self._path.name}.damaged{number or ''}") for number in itertools.count())
+        return next(path for path in names if not path.exists())
 
     def _replace(self, text: str) -> None:
         """The whole file becomes `text`, or stays as it is if the process dies on the way."""
@@ -117,7 +143,13 @@ class RowFile:
         line = self.line(row).encode()
         if self._file is None:
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.write(self._file, line)  # at once and whole: kill -9 loses no row
+        before = os.fstat(self._file).st_size
+        try:
+            while line:  # at once: kill -9 loses no row
+                line = line[os.write(self._file, line) :]
+        except OSError:
+            os.ftruncate(self._file, before)  # a disk that is full takes a part: no row is left torn
+            raise
 
     def flush(self) -> None:
         if self._file is not None:
@@ -160,14 +192,16 @@ class CsvFile(RowFile):
 
     suffix = ".csv"
 
-    def __init__(self, path, start):
+    def __init__(self, path, start, report):
         self._columns: list[str] = []
-        super().__init__(path, start)
+        super().__init__(path, start, report)
 
     def parse(self, text):
-        return list(DictReader(io.StringIO(text), strict=True))
+        return list(csv.DictReader(io.StringIO(text), strict=True))
 
     def text(self, rows):
+        if any(None in row or None in row.values() for row in rows):
+            raise ValueError("a row with more or fewer values than there are columns")
         # A column that came after the last kept row has yet to come again.
         self._columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
         return ",".join(self._columns) + "\n" + self.lines(rows) if rows else ""
@@ -179,7 +213,7 @@ class CsvFile(RowFile):
 
     def lines(self, rows):
         out = io.StringIO()
-        DictWriter(out, self._columns, extrasaction="ignore", lineterminator="\n").writerows(rows)
+        csv.DictWriter(out, self._columns, extrasaction="ignore", lineterminator="\n").writerows(rows)
         return out.getvalue()
 
     def _widen(self, row):

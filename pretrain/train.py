@@ -69,7 +69,7 @@ class Loop:
         else:
             say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
         self.state, self.step, self.position = self.restore(say)
-        self.writer = self.open_writer(workdir)
+        self.writer = self.open_writer(workdir, say)
         quiet = jax.process_index() != 0
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, open_null() if quiet else None)
         self.rates = Rates(self.config, ledger)
@@ -78,11 +78,11 @@ class Loop:
         self.validated = {}
         self.rewinds, self.farthest = 0, 0  # rewinds since the run last got beyond its farthest update
 
-    def open_writer(self, workdir) -> MetricWriter:
+    def open_writer(self, workdir, report) -> MetricWriter:
         """Metric files that hold the rows up to the current step; the first process alone writes them."""
         formats = ("tensorboard", "csv", "jsonl")
         wanted = [self.config.log[name] and jax.process_index() == 0 for name in formats]
-        return MetricWriter(f"{workdir}/metrics", *wanted, self.step)
+        return MetricWriter(f"{workdir}/metrics", *wanted, self.step, report)
 
     def restore(self, say):
         """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
@@ -202,7 +202,7 @@ class Loop:
         if position != self.position:  # what the lanes remember is not what comes before their next rows
             self.state = self.engine.forget(self.state, self.config.train.batch_size)
         self.writer.close()
-        self.writer = self.open_writer(self.checkpoints.folder.parent)
+        self.writer = self.open_writer(self.checkpoints.folder.parent, self.progress.note)
         self.progress.note(f"rewound to update {self.step}; the data goes on at position {self.position}")
         return Feed(self.assembly, self.position)
 

@@ -1,7 +1,9 @@
 """Metric files: exact under resume, whole after a crash, readable by every parser."""
 
 import csv
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -150,8 +152,69 @@ def test_steps_must_rise(tmp_path):
     writer.close()
 
 
-@pytest.mark.parametrize(("name", "text"), [("train.jsonl", "hello\n"), ("train.csv", "a,b\n1,2\n")])
-def test_a_file_that_is_not_metrics_is_named(tmp_path, name, text):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=f"{name}' is not a file of metrics; move it away"):
-        MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=True, start_step=1)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("train.jsonl", "hello\n"),
+        ("train.jsonl", "[1]\n"),
+        ("train.jsonl", '{"step": Infinity}\n'),
+        ("train.csv", "a,b\n1,2\n"),
+        ("train.csv", "step,lo\n1,0.5,100\n"),
+        ("train.csv", "step,loss,tokens\n1,0.5\n"),
+        ("train.csv", 'step,loss,tokens\n1,"1"x,100\n'),
+    ],
+)
+def test_a_file_that_is_not_metrics_is_set_aside(tmp_path, name, text):
+    train(tmp_path, 0, 4).close()
+    for _ in range(2):
+        (tmp_path / name).write_text(text)
+        said = []
+        writer = MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=True, start_step=4, report=said.append)
+        writer.write("train", 5, {"loss": 0.2, "tokens": 500})
+        writer.close()
+        assert len(said) == 1
+        assert f"{name} is not a file of metrics; it is set aside as {name}.damaged" in said[0]
+        rows = rows_csv(tmp_path / name) if name.endswith("csv") else rows_jsonl(tmp_path / name)
+        assert [int(row["step"]) for row in rows] == [5]
+    for aside in (f"{name}.damaged", f"{name}.damaged1"):
+        assert (tmp_path / aside).read_text() == text
+
+
+def test_a_folder_in_place_of_a_file_and_the_other_way_round(tmp_path):
+    (tmp_path / "metrics" / "train.csv").mkdir(parents=True)
+    train(tmp_path / "metrics", 0, 2).close()
+    assert (tmp_path / "metrics" / "train.csv.damaged").is_dir()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="file is a file, and is to be the folder of metrics; move it away"):
+        train(tmp_path / "file", 0, 2)
+
+
+def test_a_full_disk_leaves_no_torn_row(tmp_path, monkeypatch):
+    """It takes a part of a row before it says that it is full."""
+    train(tmp_path / "whole", 0, 6).close()
+    writer = train(tmp_path / "cut", 0, 3)
+    write, room = os.write, [5]
+
+    def full(descriptor, line):
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = write(descriptor, line[: room[0]])
+        room[0] -= taken
+        return taken
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        writer.write("train", 4, {"loss": 0.25, "tokens": 400})
+    monkeypatch.undo()
+    assert rows_csv(tmp_path / "cut" / "train.csv")[-1]["step"] == "3"
+    writer.close()
+    train(tmp_path / "cut", 3, 6).close()
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_a_row_that_is_taken_in_pieces_is_whole(tmp_path, monkeypatch):
+    train(tmp_path / "whole", 0, 3).close()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:4]))
+    train(tmp_path / "pieces", 0, 3).close()
+    assert contents(tmp_path / "pieces") == contents(tmp_path / "whole")
