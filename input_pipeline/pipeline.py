@@ -146,6 +146,14 @@ class Corpus:
         """The splits that there are, of train, validation and test."""
         return tuple(self._streams)
 
+    @property
+    def origin(self) -> dict[str, str]:
+        """What a position in the training data is a position in: `tokenizer` and `text`, each by its fingerprint.
+
+        Both are those of the content: text that is tokenised again has the same.
+        """
+        return {"tokenizer": self.tokenizer.fingerprint, "text": self.stream("train").identity}
+
     def summary(self) -> list[dict]:
         """How much each split holds: split, documents, tokens, bytes, words, bytes_per_token."""
         counts = ((name, stream.counts) for name, stream in self._streams.items())

@@ -6,6 +6,7 @@ stops instead, is `restore_newest`'s; what is deleted is `_delete_old`'s alone, 
 """
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -20,6 +21,7 @@ from pretrain import record, restore
 from pretrain.agreement import decided
 from pretrain.errors import UserError, reason
 
+LOSS = "metrics/metrics"  # the file in a checkpoint's folder that holds its validation loss
 UNFINISHED = (".orbax-checkpoint-tmp", ".deleted")  # in the names of folders that are no checkpoints (any more)
 
 
@@ -51,7 +53,17 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in list(self.folder.iterdir()):
             if any(mark in path.name for mark in UNFINISHED):
-                shutil.rmtree(path)
+                self._discard(path)
+
+    def _discard(self, path: Path) -> None:
+        """Deletes a folder. It is renamed first: never half a checkpoint; what cannot go is left to a later start.
+
+        On a network file system a file that another process has open stays, and its folder with it.
+        """
+        name = path.name.partition(".")[0]
+        doomed = (self.folder / f"{name}.{number}{UNFINISHED[1]}" for number in itertools.count())
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path.rename(next(free for free in doomed if not free.exists())))
 
     def steps(self) -> list[int]:
         """Steps that have a finished checkpoint, oldest first."""
@@ -60,16 +72,18 @@ class Checkpoints:
         except FileNotFoundError:
             return []
 
-    def save(self, step: int, state, position: int, metrics: dict | None = None) -> None:
-        """Starts saving; returns once the state is copied off the devices. `metrics` has the validation `loss`.
+    def save(
+        self, step: int, state, position: int, metrics: dict | None = None, origin: dict[str, str] | None = None
+    ) -> None:
+        """Starts saving; returns once the state is copied off the devices.
 
-        A step that is saved, or being saved, is not saved again.
+        `metrics` has the validation `loss`; `origin` names the tokenizer and the text that `position` is one in. A step that is saved, or being saved, is not saved again.
         """
         if step in self._done:
             return
         items = {
             "state": ocp.args.StandardSave(state),
-            "data": ocp.args.JsonSave({"step": step, "position": position}),
+            "data": ocp.args.JsonSave({"step": step, "position": position} | (origin or {})),
         }
         if metrics:
             items["metrics"] = ocp.args.JsonSave(metrics)
@@ -119,22 +133,16 @@ class Checkpoints:
 
     def _cleaned(self) -> None:
         """Waits until old checkpoints are deleted."""
-        try:
-            if self._cleaning:
-                self._cleaning.result()
-        except OSError as error:
-            raise UserError(
-                f"old checkpoints cannot be deleted ({reason(error)}); allow it in {self.folder}"
-            ) from error
+        if self._cleaning:
+            self._cleaning.result()
 
     def _delete_old(self) -> None:
-        """Leaves the newest, by step, and the best, by validation loss. Deleting begins with a rename: never half."""
-        steps = self.steps()
-        kept = {*steps[-self.options["keep"] :]} | ({self.best()} if self.options["keep_best"] else set())
-        for step in set(steps) - kept:
-            doomed = self.folder / f"{step}{UNFINISHED[1]}"
-            os.replace(self.folder / str(step), doomed)
-            shutil.rmtree(doomed)
+        """Leaves the newest, by step, and the best, by validation loss. No run ends for want of it."""
+        with contextlib.suppress(OSError):
+            steps = self.steps()
+            kept = {*steps[-self.options["keep"] :]} | ({self.best()} if self.options["keep_best"] else set())
+            for step in set(steps) - kept:
+                self._discard(self.folder / str(step))
 
     def losses(self) -> dict[int, float]:
         """The validation loss of each checkpoint that has a finite one, its file being as it was written."""
@@ -142,14 +150,34 @@ class Checkpoints:
         for step in self.steps():
             folder = self.folder / str(step)
             try:
-                loss = json.loads((folder / "metrics" / "metrics").read_text())["loss"]
+                loss = json.loads((folder / LOSS).read_text())["loss"]
                 written = record.read(folder)
-                intact = not written or not record.faults(folder, written, ["metrics/metrics"])
+                intact = not written or not record.faults(folder, written, [LOSS])
             except (OSError, ValueError, KeyError, TypeError):  # not known to be best, and none the worse for going on
                 continue
             if intact and isinstance(loss, float) and math.isfinite(loss):
                 found[step] = loss
         return found
+
+    def loss(self, step: int) -> float | None:
+        """The validation loss of one checkpoint, as process 0 finds it; None where it has none."""
+        where = lambda why: f"the checkpoints in {self.folder} cannot be read ({why}); make them readable"  # noqa: E731
+        return decided(lambda: self.losses().get(step), where)
+
+    def score(self, step: int, loss: float) -> None:
+        """Gives a checkpoint that was saved without it its validation loss; all processes call it alike."""
+
+        def write() -> None:
+            folder = self.folder / str(step)
+            partial = folder / "metrics.partial"
+            partial.write_text(json.dumps({"loss": loss}))
+            (folder / "metrics").mkdir(exist_ok=True)
+            os.replace(partial, folder / LOSS)
+            record.renew(folder, LOSS)
+            self._cleaned()
+            self._cleaning = self._cleaner.submit(self._delete_old)
+
+        decided(write, lambda why: f"checkpoint {step} in {self.folder} cannot be written ({why}); allow it")
 
     def best(self) -> int | None:
         """The step with the lowest validation loss among those that have one."""
@@ -177,6 +205,11 @@ class Checkpoints:
             )
         return int(which)
 
+    def check_tokenizer(self, step: int, tokenizer) -> None:
+        """Raises UserError unless the checkpoint of `step` was trained with `tokenizer`."""
+        folder = self.folder / str(step)
+        restore.check_origin(folder, restore.read_data(folder), {"tokenizer": tokenizer.fingerprint})
+
     def restore_params(self, step: int, shapes):
         """The parameters alone, for evaluation and generation: optimiser state is neither read nor allocated."""
         folder = self.folder / str(step)
@@ -185,12 +218,13 @@ class Checkpoints:
             raise UserError(f"checkpoint {step} is damaged: {damage}; choose another with --step")
         return restore.read_state(folder, {"params": shapes})["params"]
 
-    def restore_newest(self, shapes, report):
+    def restore_newest(self, shapes, report, origin: dict[str, str] | None = None):
         """(state, data) of the newest checkpoint that is not proven damaged, or None where there is no checkpoint.
 
         Newer ones, which are damaged, are reported and set aside, once it is certain that this one can be gone on from.
         Nothing is set aside where there is any other trouble, or where no checkpoint is left: UserError. `shapes` gives
-        shape, type and sharding of every leaf.
+        shape, type and sharding of every leaf; `origin` the tokenizer and the text to go on with, which must be those
+        of the checkpoint.
         """
         where = lambda why: f"the checkpoints in {self.folder} cannot be read ({why}); make them readable"  # noqa: E731
         steps = decided(self.steps, where)
@@ -209,8 +243,9 @@ class Checkpoints:
                 "in earlier/NAME"
             )
         folder = self.folder / str(step)
-        state = restore.read_state(folder, vars(shapes))
         data = restore.read_data(folder)
+        restore.check_origin(folder, data, origin or {})
+        state = restore.read_state(folder, vars(shapes))
         for broken, damage in damaged.items():
             report(f"checkpoint {broken} cannot be used ({damage}); it is set aside in broken/ and an older one used")
         decided(lambda: self._adopt(step, damaged), where)

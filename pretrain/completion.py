@@ -23,13 +23,13 @@ def complete(workdir: str, flags) -> None:
     config = configs.saved(workdir)
     target = Path(flags.complete)
     _check(config, workdir, target, flags)
+    tokenizer = pipeline.open_tokenizer(workdir)
     originals = _originals(config, workdir, flags.images, flags.rows)
     rows, columns, colours = config.data.image
     kept = round(flags.keep * rows)
     begun, size = kept * columns * colours, rows * columns * colours  # bytes of a prompt and of an image
-    model, params, step = restored(config, workdir, flags.step)
-    end_id = pipeline.open_tokenizer(workdir).end_id
-    prompts = [np.append(end_id, image.ravel()[:begun]).astype(np.int32) for image in originals]
+    model, params, step = restored(config, workdir, flags.step, tokenizer)
+    prompts = [np.append(tokenizer.end_id, image.ravel()[:begun]).astype(np.int32) for image in originals]
     results = decode(
         model,
         params,

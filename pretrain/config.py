@@ -299,7 +299,15 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
 
 def check_same_run(workdir: str, config: ConfigDict) -> None:
     """Raises if the work folder belongs to a run of another config."""
-    if not (Path(workdir) / RESOLVED).is_file():
+    file, checkpoints = Path(workdir) / RESOLVED, Path(workdir) / "checkpoints"
+    if file.exists() and not file.is_file():
+        raise UserError(f"{file} is no file; move it away, restore the run's own, or choose another --workdir")
+    if not file.exists():
+        if any(path.name.isdigit() for path in checkpoints.glob("*")):
+            raise UserError(
+                f"{workdir} holds checkpoints, but not the {RESOLVED} that they were made with; restore it, or begin at "
+                "update 0 with --fresh=NAME, which keeps them in earlier/NAME"
+            )
         return
     changed = differences(saved(workdir), config)
     if changed:

@@ -27,6 +27,7 @@ def evaluate(config, workdir: str, flags) -> None:
     """Scores a checkpoint of `workdir`; `config` is the work folder's, with what the user changes of its evaluation."""
     checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
     step = checkpoints.find(flags.step)
+    checkpoints.check_tokenizer(step, pipeline.open_tokenizer(workdir))
     length = flags.length or config.evaluate.length or config.data.length
     if length > config.model.context:
         raise UserError(

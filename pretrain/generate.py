@@ -29,7 +29,7 @@ def generate(workdir: str, flags) -> None:
     prompts = read_prompts(flags)
     tokenizer = pipeline.open_tokenizer(workdir)
     check_vocabulary(config, tokenizer)
-    model, params, step = restored(config, workdir, flags.step)
+    model, params, step = restored(config, workdir, flags.step, tokenizer)
     begun = [_ids(tokenizer, prompt) for prompt in prompts]
     stream = Stream(tokenizer, prompts[0], begun[0]) if streams(flags, prompts) else None
     temperature = flags.temperature if flags.temperature is not None else 0.8 if flags.beams == 1 else 0.0
@@ -77,10 +77,11 @@ def refuse(flags, names: Sequence[str], reason: str) -> None:
             raise UserError(f"--{name} {reason}; leave it out")
 
 
-def restored(config, workdir: str, step: str):
-    """(model, parameters, step) of the checkpoint that `step` names, on one device."""
+def restored(config, workdir: str, step: str, tokenizer):
+    """(model, parameters, step) of the checkpoint that `step` names, trained with `tokenizer`, on one device."""
     checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
     found = checkpoints.find(step)
+    checkpoints.check_tokenizer(found, tokenizer)
     with config.unlocked():
         config.train.backend = "jit"
         config.mesh.update(data=1, fsdp=1, sequence=1, tensor=1)

@@ -26,7 +26,16 @@ def write(folder: Path) -> None:
     files = [path for item in ITEMS for path in sorted((folder / item).rglob("*")) if path.is_file()]
     with ThreadPoolExecutor(THREADS) as pool:
         sums = list(pool.map(checksum, files))
-    rows = {str(p.relative_to(folder)): [p.stat().st_size, s] for p, s in zip(files, sums, strict=True)}
+    _replace(folder, {str(p.relative_to(folder)): [p.stat().st_size, s] for p, s in zip(files, sums, strict=True)})
+
+
+def renew(folder: Path, name: str) -> None:
+    """Records one file again, which was written after the others; all else stays as it was recorded."""
+    path = folder / name
+    _replace(folder, (read(folder) or {}) | {name: [path.stat().st_size, checksum(path)]})
+
+
+def _replace(folder: Path, rows: Record) -> None:
     partial = folder / f"{RECORD}.partial"
     partial.write_text(json.dumps(rows))
     os.replace(partial, folder / RECORD)

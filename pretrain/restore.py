@@ -45,9 +45,26 @@ def read_state(folder: Path, wanted: dict) -> dict:
 
 
 def read_data(folder: Path) -> dict:
-    """The position in the data that a checkpoint holds: `step` and `position`."""
+    """The position in the data that a checkpoint holds: `step`, `position`, and of which `tokenizer` and `text`."""
     text = lambda: json.loads((folder / "data" / "metadata").read_text())  # noqa: E731
     return alike(text, lambda why: unreadable(folder, why))
+
+
+def check_origin(folder: Path, data: dict, origin: dict) -> None:
+    """Raises UserError unless a checkpoint's `data` item names the tokenizer and the text of `origin` (design: Data)."""
+    changed = [name for name in ("tokenizer", "text") if name in origin and data.get(name) != origin[name]]
+    if not changed:
+        return
+    name = changed[0]
+    found = f"checkpoint {folder.name} in {folder.parent} was trained with another {name}"
+    remedy = {
+        "tokenizer": "its ids mean nothing in this one: bring the work folder's tokenizer/ back",
+        "text": "its position in the data means nothing in this one: bring the text back",
+    }[name]
+    raise UserError(
+        f"{found} (fingerprint {data.get(name, 'unknown')} there, {origin[name]} here), and {remedy}, or begin at "
+        "update 0 with train --fresh=NAME, which keeps the run in earlier/NAME; nothing was changed"
+    )
 
 
 def unreadable(folder: Path, why: str) -> str:

@@ -88,7 +88,7 @@ class Loop:
         """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
         config = self.config
         shapes = self.engine.shapes(config.seed, config.train.batch_size)
-        restored = self.checkpoints.restore_newest(shapes, say)
+        restored = self.checkpoints.restore_newest(shapes, say, self.assembly.corpus.origin)
         if restored is None:
             if self.validates and not config.data.validation:
                 say(f"{config.data.holdout:.0%} of data.train is held out for validation (config.data.holdout)")
@@ -105,6 +105,8 @@ class Loop:
         feed = Feed(self.assembly, self.position)
         pending = None  # what `update` says of the last one, read once the next one is on its way
         try:
+            if not self.make_up():
+                return self.interrupted()
             while self.step < config.train.steps or pending:
                 previous, pending = pending, None
                 if self.step < config.train.steps:
@@ -147,6 +149,21 @@ class Loop:
         self.step, self.position = self.step + 1, self.position + 1
         self.profile.after(self.step, metrics)
         return self.step, self.position, metrics, self.ledger.seconds() if metrics["nll"].is_ready() else None
+
+    def make_up(self) -> bool:
+        """Validates the restored checkpoint if that was due and was cut short; False if it is again."""
+        last, every = self.step >= self.config.train.steps, self.config.evaluate.every
+        if not self.step or not (last or (every > 0 and self.step % every == 0)):
+            return True
+        known = self.checkpoints.loss(self.step)
+        if known is not None:
+            self.validated = {"step": self.step, "loss": known}
+            return True
+        if not self.evaluate():
+            return False
+        if self.validated:
+            self.checkpoints.score(self.step, self.validated["loss"])
+        return True
 
     def settle(self) -> None:
         """Waits for the update on its way, so that its seconds are charged to it and not to what comes next."""
@@ -231,7 +248,7 @@ class Loop:
         self.settle()
         with self.ledger.spend("save"):
             metrics = {"loss": self.validated["loss"]} if self.validated.get("step") == self.step else None
-            self.checkpoints.save(self.step, self.engine.saved(self.state), self.position, metrics)
+            self.checkpoints.save(self.step, self.engine.saved(self.state), self.position, metrics, self.assembly.corpus.origin)
             self.writer.flush()
             if wait:
                 self.checkpoints.wait()
