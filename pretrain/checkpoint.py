@@ -77,7 +77,8 @@ class Checkpoints:
     ) -> None:
         """Starts saving; returns once the state is copied off the devices.
 
-        `metrics` has the validation `loss`; `origin` names the tokenizer and the text that `position` is one in. A step that is saved, or being saved, is not saved again.
+        `metrics` has the validation `loss`; `origin` names the tokenizer and the text that `position` is one in. A
+        step that is saved, or being saved, is not saved again.
         """
         if step in self._done:
             return

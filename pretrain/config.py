@@ -305,8 +305,8 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
     if not file.exists():
         if any(path.name.isdigit() for path in checkpoints.glob("*")):
             raise UserError(
-                f"{workdir} holds checkpoints, but not the {RESOLVED} that they were made with; restore it, or begin at "
-                "update 0 with --fresh=NAME, which keeps them in earlier/NAME"
+                f"{workdir} holds checkpoints, but not the {RESOLVED} that they were made with; restore it, or begin "
+                "at update 0 with --fresh=NAME, which keeps them in earlier/NAME"
             )
         return
     changed = differences(saved(workdir), config)

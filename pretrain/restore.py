@@ -51,7 +51,7 @@ def read_data(folder: Path) -> dict:
 
 
 def check_origin(folder: Path, data: dict, origin: dict) -> None:
-    """Raises UserError unless a checkpoint's `data` item names the tokenizer and the text of `origin` (design: Data)."""
+    """Raises UserError unless a checkpoint's `data` item names the tokenizer and the text of `origin`."""
     changed = [name for name in ("tokenizer", "text") if name in origin and data.get(name) != origin[name]]
     if not changed:
         return

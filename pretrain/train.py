@@ -248,7 +248,9 @@ class Loop:
         self.settle()
         with self.ledger.spend("save"):
             metrics = {"loss": self.validated["loss"]} if self.validated.get("step") == self.step else None
-            self.checkpoints.save(self.step, self.engine.saved(self.state), self.position, metrics, self.assembly.corpus.origin)
+            self.checkpoints.save(
+                self.step, self.engine.saved(self.state), self.position, metrics, self.assembly.corpus.origin
+            )
             self.writer.flush()
             if wait:
                 self.checkpoints.wait()

@@ -195,7 +195,7 @@ def test_a_fresh_start_keeps_the_earlier_run_and_is_made_once(copy, run):
     assert code == 0, said
     assert "restored checkpoint 6" in said
     assert files(workdir / "earlier" / "second") == before
-    for name in ("a/b", "..", "a.partial/"):
+    for name in ("a/b", "..", "a.partial/", "a.partial"):
         code, said = run(workdir, f"--fresh={name}", schedule__peak=0.001)
         assert code == 2
         assert f"--fresh={name} must be the name of a folder" in said
@@ -206,9 +206,27 @@ def test_a_fresh_start_that_was_killed_is_finished(copy, run):
     before = files(workdir)
     (workdir / "earlier" / "old.partial").mkdir(parents=True)
     (workdir / "metrics").rename(workdir / "earlier" / "old.partial" / "metrics")
+    for flags in ([], ["--fresh=other"]):  # once began at update 0, and the move could never be finished
+        code, said = run(workdir, *flags, train__steps=6)
+        assert code == 2
+        assert "give the command with --fresh=old again" in said
     code, said = run(workdir, "--fresh=old", train__steps=6)
     assert code == 0, said
     assert files(workdir / "earlier" / "old") == before
+
+
+def test_a_fresh_start_is_finished_whatever_was_begun_between_its_halves(copy, run):
+    workdir = copy(8)
+    (workdir / "earlier" / "old.partial").mkdir(parents=True)
+    (workdir / "checkpoints").rename(workdir / "earlier" / "old.partial" / "checkpoints")
+    (workdir / "checkpoints" / "2").mkdir(parents=True)
+    code, said = run(workdir, "--fresh=old", train__steps=6)
+    assert code == 0, said
+    assert "restored" not in said
+    kept = workdir / "earlier" / "old"
+    assert sorted(path.name for path in kept.iterdir()) == ["checkpoints", "checkpoints.1", "config.json", "metrics"]
+    assert (kept / "checkpoints" / "8" / "files.json").is_file()
+    assert (kept / "checkpoints.1" / "2").is_dir()
 
 
 def test_more_updates_that_move_the_schedule_are_announced_with_the_remedy(copy, run, whole):

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import time
 
 import jax.numpy as jnp
@@ -94,6 +95,35 @@ def test_a_checkpoint_that_was_being_deleted_or_written_is_cleared_away(opened):
     (checkpoints.folder / "2.orbax-checkpoint-tmp").mkdir()
     save(checkpoints, 3)
     assert [p.name for p in opened().folder.iterdir()] == ["3"]
+
+
+def test_what_cannot_be_deleted_is_left_to_a_later_start(opened, monkeypatch):
+    """A network file system keeps a file that another process has open, and the folder around it."""
+    remove, busy = shutil.rmtree, OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: (_ for _ in ()).throw(busy))
+    checkpoints = opened(keep=1)
+    for step in (1, 2, 3):
+        save(checkpoints, step)
+    checkpoints.wait()
+    assert checkpoints.steps() == [3]
+    (checkpoints.folder / "4.orbax-checkpoint-tmp").mkdir()
+    checkpoints = opened(keep=1)
+    save(checkpoints, 4)
+    assert checkpoints.steps() == [4]
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    assert [p.name for p in opened(keep=1).folder.iterdir()] == ["4"]
+
+
+def test_a_loss_given_later_counts_and_makes_room(opened):
+    checkpoints = opened(keep=1)
+    save(checkpoints, 1, 2.0)
+    save(checkpoints, 2)
+    assert (checkpoints.steps(), checkpoints.best()) == ([1, 2], 1)
+    checkpoints.score(2, 1.0)
+    checkpoints.wait()
+    assert (checkpoints.steps(), checkpoints.loss(2)) == ([2], 1.0)
+    (checkpoints.folder / "2" / "metrics" / "metrics").write_text('{"loss": 0.5}')
+    assert checkpoints.loss(2) is None
 
 
 def test_a_step_that_is_saved_or_being_saved_is_not_saved_again(opened):

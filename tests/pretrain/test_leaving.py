@@ -1,5 +1,6 @@
 """However a run is asked to leave, it does so with everything saved, says so in its exit code, and can go on."""
 
+import json
 import os
 import random
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train
 
+from pretrain.checkpoint import Checkpoints
 from pretrain.leaving import PREEMPTED, UNREAD, UNWANTED, leaving
 from pretrain.main import main
 from pretrain.streams import Unheard
@@ -54,6 +56,30 @@ def test_an_evaluation_that_outlasts_the_notice_is_cut_short(asked_at, tmp_path,
     assert "interrupted: saved checkpoint" in capsys.readouterr().err.splitlines()[-1]
     rows = metrics.read_text().splitlines()[1:] if metrics.exists() else []
     assert [row.split(",")[0] for row in rows] == scored
+
+
+@pytest.mark.parametrize(("step", "before"), [(8, 7), (STEPS, 27)])
+def test_an_evaluation_that_was_cut_short_is_made_up(signals, tmp_path, text, monkeypatch, step, before):
+    """Its row and the checkpoint's claim to be best were once lost. `before`: turns until it begins."""
+    undisturbed, workdir = tmp_path / "undisturbed", tmp_path / "run"
+    assert main(command(undisturbed, text)[3:]) == 0
+    with monkeypatch.context() as patch:
+        turns = iter(range(before))
+        patch.setattr(leaving, "reached", lambda: next(turns, None) is None)
+        assert main(command(workdir, text)[3:]) == PREEMPTED
+    assert steps(workdir)[-1] == step
+    assert step not in Checkpoints(str(workdir), {}, read_only=True).losses()
+    with monkeypatch.context() as patch:  # and cut short again, it is made up later
+        patch.setattr(leaving, "reached", lambda: True)
+        assert main(command(workdir, text)[3:]) == PREEMPTED
+    assert main(command(workdir, text)[3:]) == 0
+    for name in ("train.csv", "validation.csv", "validation.jsonl"):
+        assert (workdir / "metrics" / name).read_text() == (undisturbed / "metrics" / name).read_text()
+    losses = Checkpoints(str(workdir), {}, read_only=True).losses()
+    assert losses == Checkpoints(str(undisturbed), {}, read_only=True).losses()
+    assert sorted(losses) == [8, 16, STEPS]
+    record = json.loads((workdir / "checkpoints" / str(step) / "files.json").read_text())
+    assert "metrics/metrics" in record
 
 
 def listens(process):
