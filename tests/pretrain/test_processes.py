@@ -1,6 +1,7 @@
 """Several real processes over loopback train as one does, and each takes over where the other stopped."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import pytest
 from runs import ROOT, assert_same_leaves, command, environment, leaves, train
 
 from pretrain import lock
+from pretrain.checkpoint import Checkpoints
 
 
 def launch(workdir, text, processes=2, **overrides):
@@ -128,3 +130,17 @@ def test_several_processes_are_one_run_to_the_lock(tmp_path, text):
     assert done.returncode == 2, done.stdout + done.stderr
     said = [(tmp_path / "run-logs" / f"process-{index}.log").read_text() for index in (0, 1)]
     assert all(f"is in use by `pretrain prepare` on {os.uname().nodename}, process {os.getpid()}," in s for s in said)
+
+
+def test_a_validation_cut_short_is_made_up_by_all_processes(copy, tmp_path, text):
+    workdir = copy(8)
+    shutil.rmtree(workdir / "checkpoints" / "8" / "metrics")
+    (workdir / "metrics" / "validation.csv").unlink()
+    record = workdir / "checkpoints" / "8" / "files.json"
+    rows = json.loads(record.read_text())
+    record.write_text(json.dumps({name: row for name, row in rows.items() if not name.startswith("metrics/")}))
+    done = finish(launch(workdir, text, train__steps=9))
+    assert done.returncode == 0, done.stdout
+    scored = (workdir / "metrics" / "validation.csv").read_text().splitlines()[1:]
+    assert [row.split(",")[0] for row in scored] == ["8", "9"]
+    assert sorted(Checkpoints(str(workdir), {}, read_only=True).losses()) == [8, 9]
