@@ -39,7 +39,7 @@ class Overlapping:
 
 @dataclass(frozen=True)
 class Rowwise:
-    """Batches of consecutive rows; the last one is filled up with padding."""
+    """Batches of consecutive rows; the last one is filled up with padding, as are `rows` beyond a batch's size."""
 
     source: Overlapping | Packed | Windows
     batch_size: int
@@ -53,7 +53,7 @@ class Rowwise:
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         batch = features.empty(len(self.rows), self.length, self.layout)
         wanted = n * self.batch_size + self.rows
-        slots = np.flatnonzero(wanted < len(self.source))
+        slots = np.flatnonzero((self.rows < self.batch_size) & (wanted < len(self.source)))
         if len(slots):
             self.source.fill(batch, slots, wanted[slots])
         return batch

@@ -48,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
 def launch(command: Sequence[str], processes: int, devices: int | None, logs: Path, grace: float) -> int:
     """Runs `command` as `processes` processes and returns the exit code of the first that failed, or 0.
 
-    A process that a signal ended counts as 128 + its number, as in a shell. `devices` None leaves JAX its choice.
+    A process that a signal ended counts as 128 + its number, as in a shell; as interrupted, where that signal was
+    passed on to it, since it had then not begun anything that could be lost. `devices` None leaves JAX its choice.
     """
     logs.mkdir(parents=True, exist_ok=True)
     _say(sys.stdout, f"launch: {processes} processes, logs in {logs}\n")
@@ -64,23 +65,24 @@ def launch(command: Sequence[str], processes: int, devices: int | None, logs: Pa
 
 def _supervise(children: list[subprocess.Popen], paths: list[Path], grace: float, signals: "_Signals") -> int:
     """Waits until all have ended, ending the rest once one has failed; returns the exit code."""
-    failed, deadline = None, float("inf")
+    failed, deadline, passed_on = None, float("inf"), set()
     with paths[0].open("rb") as shown:
         while True:
             running = [child for child in children if child.poll() is None]
             _show(shown)
             for count, number in signals.take():
+                passed_on.add(number)
                 for child in running:
                     child.send_signal(number) if count == 1 else _kill(child)
             if failed is None:
                 failed = next((index for index, child in enumerate(children) if child.returncode), None)
                 if failed is not None:
-                    _report(failed, _code(children[failed]), paths[failed])
+                    _report(failed, _code(children[failed], passed_on), paths[failed])
                     deadline = time.monotonic() + grace
                     for child in running if not signals.count else ():  # they have been asked to stop already
                         child.terminate()
             if not running:
-                return 0 if failed is None else _code(children[failed])
+                return 0 if failed is None else _code(children[failed], passed_on)
             if time.monotonic() > deadline:
                 for child in running:
                     _kill(child)
@@ -130,7 +132,9 @@ def _kill(child: subprocess.Popen) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _code(child: subprocess.Popen) -> int:
+def _code(child: subprocess.Popen, passed_on: set[int]) -> int:
+    if -child.returncode in passed_on:
+        return PREEMPTED
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 

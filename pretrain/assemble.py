@@ -30,12 +30,11 @@ def assemble(config, workdir: str, report, *, training: bool = False, prepare=pi
         _check_vocabulary(config, config.tokenizer.vocab_size)
     engine = make_engine(make_recipe(config), config, report=report)
     check_attention(engine.recipe, config, training)
-    engine.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
-    if config.data.layout != "stream":  # whose lanes are filled up
-        engine.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
-    engine.layout.check_length(config.data.length, "config.data.length")
     engine.layout.check_length(config.evaluate.length or config.data.length, "config.evaluate.length")
     if training:
+        rows = config.train.batch_size // config.train.accumulate
+        engine.check_batch(rows, "config.train.batch_size / train.accumulate")
+        engine.layout.check_length(config.data.length, "config.data.length")
         capacity.check_training(engine, config)
     capacity.check_evaluation(engine, config)
     corpus = prepare(

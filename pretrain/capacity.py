@@ -86,7 +86,7 @@ def check_decoding(model, prompts: int, beams: int, room: int) -> None:
         Need("keys and values of earlier tokens", _whole_bytes(cache), 0, lower),
         Need("logits", rows * model.vocab_size * 4, 0, lower),
     )
-    _compare("generation", needs, jax.devices()[:1])
+    _compare("generation", needs, jax.local_devices()[:1])
 
 
 def _compare(task: str, needs: Sequence[Need], devices: Iterable) -> None:

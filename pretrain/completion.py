@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from input_pipeline import images, pipeline, sources
@@ -45,6 +46,8 @@ def complete(workdir: str, flags) -> None:
         seed=flags.seed,
         cached=flags.cached,
     )
+    if jax.process_index() != 0:  # all have decoded the same
+        return
     added = np.array([ids for ids, _ in results], np.uint8).reshape(len(originals), flags.samples, -1)
     images.write_png(target, picture(originals, added, kept))
     if flags.format == "json":

@@ -15,6 +15,7 @@ from pretrain.assemble import assemble
 from pretrain.checkpoint import Checkpoints
 from pretrain.errors import UserError
 from pretrain.evaluation import bits_name, score
+from pretrain.mesh import fits
 from pretrain.tables import show
 
 COMPRESSORS = {
@@ -45,11 +46,15 @@ def evaluate(config, workdir: str, flags) -> None:
     if flags.data and flags["split"].present:
         raise UserError("--data and --split both say what is scored; leave one out")
     config.evaluate.update(length=length, batch_size=flags.batch_size or config.evaluate.batch_size)
+    say = lambda message: jax.process_index() == 0 and print(message, file=sys.stderr, flush=True)  # noqa: E731
+    if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
+        config.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)  # which any number of devices makes
+        say(f"the run's mesh does not fit the {jax.device_count()} devices here; evaluating with config.mesh.fsdp = -1")
     with tempfile.TemporaryDirectory(prefix="longhaul-") as folder:  # of text that is not the run's
         prepare, split = pipeline.prepare, flags.split
         if flags.data:
             prepare, split = functools.partial(pipeline.prepare_given, flags.data, folder), flags.data
-        run = assemble(config, workdir, lambda message: print(message, file=sys.stderr, flush=True), prepare=prepare)
+        run = assemble(config, workdir, say, prepare=prepare)
         params = run.engine.restored_params(checkpoints, step, config.seed)
         result = score(run, params, split, stride=flags.stride, batches=flags.batches, timed=True)
         for name in _compressors(flags):

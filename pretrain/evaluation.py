@@ -23,7 +23,7 @@ def scoring_pass(
     config = run.config
     length, size = length or config.evaluate.length or config.data.length, batch_size or config.evaluate.batch_size
     stride = stride or config.evaluate.stride or length
-    rows = run.engine.rows(run.engine.layout.filled(size))  # lanes that no text is left for are padding
+    rows = run.engine.rows(run.engine.layout.filled(size))  # rows beyond `size` are padding
     return run.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
 
 

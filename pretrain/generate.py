@@ -49,6 +49,8 @@ def generate(workdir: str, flags) -> None:
         cached=flags.cached,
         on_token=stream,
     )
+    if jax.process_index() != 0:  # all have decoded the same
+        return
     texts = [tokenizer.continuation(before, ids) for before, (ids, _) in zip(begun, results, strict=True)]
     if stream:
         stream.close()
@@ -78,14 +80,14 @@ def refuse(flags, names: Sequence[str], reason: str) -> None:
 
 
 def restored(config, workdir: str, step: str, tokenizer):
-    """(model, parameters, step) of the checkpoint that `step` names, trained with `tokenizer`, on one device."""
+    """(model, parameters, step) of the checkpoint that `step` names, trained with `tokenizer`, on one local device."""
     checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
     found = checkpoints.find(step)
     checkpoints.check_tokenizer(found, tokenizer)
     with config.unlocked():
         config.train.backend = "jit"
         config.mesh.update(data=1, fsdp=1, sequence=1, tensor=1)
-    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    engine = make_engine(make_recipe(config), config, jax.local_devices()[:1])
     return engine.recipe.model, engine.restored_params(checkpoints, found, config.seed), found
 
 
@@ -109,7 +111,13 @@ def read_prompts(flags) -> list[str]:
 
 def streams(flags, prompts) -> bool:
     """Whether tokens are shown as they come: one sampled continuation, on a terminal."""
-    return sys.stdout.isatty() and flags.format == "table" and len(prompts) == 1 and flags.beams == 1
+    return (
+        jax.process_index() == 0
+        and sys.stdout.isatty()
+        and flags.format == "table"
+        and len(prompts) == 1
+        and flags.beams == 1
+    )
 
 
 class Stream:

@@ -152,7 +152,7 @@ def _holder(found: str) -> dict:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8", errors="replace")  # bytes that are no text name no holder
     except FileNotFoundError:
         return None
 

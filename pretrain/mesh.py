@@ -54,6 +54,13 @@ def make_mesh(
     return Mesh(split, AXES, axis_types=types)
 
 
+def fits(sizes: Mapping, count: int) -> bool:
+    """Whether so many devices make the mesh of `config.mesh`."""
+    shape, free = _sizes(sizes)
+    product = math.prod(shape.values())
+    return count % product == 0 if free else count == product
+
+
 def smallest_mesh(sizes: Mapping) -> AbstractMesh:
     """The mesh of `config.mesh` over as few devices as it fits, none of which is there: an axis of -1 has one."""
     shape, _ = _sizes(sizes)

@@ -46,8 +46,14 @@ def read_state(folder: Path, wanted: dict) -> dict:
 
 def read_data(folder: Path) -> dict:
     """The position in the data that a checkpoint holds: `step`, `position`, and of which `tokenizer` and `text`."""
-    text = lambda: json.loads((folder / "data" / "metadata").read_text())  # noqa: E731
-    return alike(text, lambda why: unreadable(folder, why))
+
+    def position() -> dict:
+        found = json.loads((folder / "data" / "metadata").read_text())
+        if not (isinstance(found, dict) and all(type(found.get(name)) is int for name in ("step", "position"))):
+            raise ValueError("data/metadata does not hold the whole numbers `step` and `position`")
+        return found
+
+    return alike(position, lambda why: unreadable(folder, why))
 
 
 def check_origin(folder: Path, data: dict, origin: dict) -> None:

@@ -118,6 +118,14 @@ def test_signals_reach_every_process_once(tmp_path, number):
     assert "|" not in err  # a run that saved and stopped is no failure: no log is recited
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_process_that_was_not_listening_yet_counts_as_interrupted(tmp_path, number):
+    launcher = start(WAIT, tmp_path)
+    wait_for(lambda: logs_contain(tmp_path, "ready"))
+    launcher.send_signal(number)
+    assert finish(launcher)[0] == 75
+
+
 def test_the_processes_go_on_when_the_reader_leaves(tmp_path):
     code = "import time; print('ready', flush=True); time.sleep(0.5); print('more', flush=True); time.sleep(0.5)"
     launcher = start(code, tmp_path)

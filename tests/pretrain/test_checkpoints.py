@@ -90,6 +90,27 @@ def test_going_on_from_the_older_one_ends_with_the_same_bits(whole, copy, text):
     assert_same_leaves(leaves(workdir), leaves(whole))
 
 
+def no_position(folder):
+    (folder / "files.json").unlink()
+    (folder / "data" / "metadata").write_text("{}")
+
+
+def position_of_another_kind(folder):
+    (folder / "files.json").unlink()
+    (folder / "data" / "metadata").write_text("[]")
+
+
+@pytest.mark.parametrize("trouble", [no_position, position_of_another_kind])
+def test_a_position_that_is_none_stops_the_run(copy, run, trouble):
+    workdir = copy(8)
+    trouble(workdir / "checkpoints" / "8")
+    before = files(workdir)
+    code, said = run(workdir)
+    assert code == 2
+    assert "checkpoint 8 cannot be read (data/metadata does not hold the whole numbers" in said
+    assert files(workdir) == before
+
+
 @pytest.mark.parametrize("trouble", [without_record, empty_record])
 def test_trouble_that_proves_no_damage_stops_the_run_and_touches_nothing(copy, run, trouble):
     """A lost structure in every checkpoint once started the run again at update 0, and threw its metrics away."""

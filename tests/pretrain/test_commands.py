@@ -79,6 +79,25 @@ def test_any_number_of_devices_restores_the_same(pretrain, run_pretrain, whole):
     assert one["loss"] == pytest.approx(eight["loss"], rel=1e-6)
 
 
+def test_a_mesh_that_does_not_fit_the_devices_here_is_no_matter_to_evaluation(run_pretrain, whole, tmp_path):
+    """Trained over two devices, scored on three, which divide no number of rows that training has."""
+    shutil.copytree(whole, tmp_path / "two")
+    path = tmp_path / "two" / "config.json"
+    config = json.loads(path.read_text())
+    config["mesh"] |= {"data": 1, "fsdp": 2}
+    path.write_text(json.dumps(config))
+    scores = {}
+    for workdir, devices in ((whole, 1), (tmp_path / "two", 1), (tmp_path / "two", 3)):
+        done = run_pretrain("evaluate", f"--workdir={workdir}", "--format=json", devices=devices)
+        assert done.rc == 0, done.stderr
+        assert ("the run's mesh does not fit the" in done.stderr) == (workdir != whole)
+        scores[workdir, devices] = json.loads(done.stdout)
+    (expected, *others) = scores.values()
+    for other in others:
+        assert other["tokens"] == expected["tokens"]
+        assert other["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+
+
 def test_sliding_windows_score_every_token_once(pretrain, whole):
     (disjoint,) = pretrain("evaluate", f"--workdir={whole}")
     (sliding,) = pretrain("evaluate", f"--workdir={whole}", "--stride=16")

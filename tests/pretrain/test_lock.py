@@ -137,3 +137,9 @@ def test_a_clean_end_leaves_no_lock_and_a_refusal_no_folder(tmp_path):
 def claim_new(folder):
     with lock.held(str(folder), "train", print):
         return [p.name for p in folder.iterdir()]
+
+
+def test_a_lock_of_bytes_that_are_no_text_is_watched_and_taken_over(workdir, monkeypatch):
+    monkeypatch.setattr(lock, "PATIENCE", 0.5)
+    (workdir / "lock").write_bytes(b"\xff\xfe\x00\x80")
+    assert claim(workdir)["process"] == os.getpid()

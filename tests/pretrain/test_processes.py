@@ -77,6 +77,15 @@ def test_ctrl_c_stops_all_after_the_same_update(tmp_path, text):
     assert_same_leaves(leaves(workdir, int(saved[0])), leaves(resumed, int(saved[0])))
 
 
+def test_generation_is_printed_once(whole, tmp_path):
+    flags = ["--processes", "2", "--devices", "1", "--logs", str(tmp_path), "--"]
+    program = ["generate", f"--workdir={whole}", "--prompt=import", "--max_tokens=4", "--format=json"]
+    done = finish([sys.executable, "-m", "launch.local", *flags, *program])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"prompt": "import"' in (tmp_path / "process-0.log").read_text()
+    assert "import" not in (tmp_path / "process-1.log").read_text()
+
+
 BLIND = """
 import builtins, errno, os
 
