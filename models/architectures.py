@@ -81,10 +81,11 @@ def _check_heads(fields: Mapping):
             f"model.kv_heads is {kv_heads}, which does not divide model.heads={heads}; use a divisor of {heads}, "
             "or 0 for one key/value head per query head"
         )
-    head_size = head_size or width // heads
-    if fields["positions"] == "rotary" and head_size % 2:
+    turned = "query_size" if fields["query_size"] else "head_size"
+    size = fields["query_size"] or head_size or width // heads
+    if fields["positions"] == "rotary" and size % 2:
         raise ModelError(
-            f"model.positions='rotary' turns pairs of features, but head_size is {head_size}; make it even"
+            f"model.positions='rotary' turns pairs of features, but model.{turned} is {size}; make it even"
         )
     if fields["positions"] == "sinusoid" and width % 2:
         raise ModelError(f"model.positions='sinusoid' pairs sine and cosine, but width is {width}; make it even")

@@ -207,6 +207,8 @@ def parse_pattern(text: str) -> Pattern:
     if len(numbers) != count or not all(n.isdigit() and int(n) > 0 for n in numbers) or (by_head and not headed):
         raise ModelError(f"attention pattern '{text}' must be written {written} with positive whole numbers")
     sizes = [int(n) for n in numbers]
+    if max(sizes, default=0) >= 2**31:  # positions are 32-bit
+        raise ModelError(f"attention pattern '{text}' must have numbers below {2**31:,}")
     if not headed:
         return build(*sizes)
     stride, width = sizes

@@ -25,7 +25,7 @@ class Assembly:
 
 def assemble(config, workdir: str, report, *, training: bool = False, prepare=pipeline.prepare) -> Assembly:
     """Builds a run's parts, the cheap checks first; `report` is told what takes long, `prepare` makes the data."""
-    _check_sizes(config)
+    check_sizes(config)
     if config.tokenizer.kind in ("sentencepiece", "words") and not config.tokenizer.path:  # known before it is made
         _check_vocabulary(config, config.tokenizer.vocab_size)
     engine = make_engine(make_recipe(config), config, report=report)
@@ -47,7 +47,8 @@ def assemble(config, workdir: str, report, *, training: bool = False, prepare=pi
     return Assembly(config, engine, corpus)
 
 
-def _check_sizes(config) -> None:
+def check_sizes(config) -> None:
+    """Raises UserError where lengths, batch sizes and choices of a config contradict each other."""
     train, data = config.train, config.data
     if train.batch_size % train.accumulate:
         raise UserError(

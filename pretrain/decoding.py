@@ -5,6 +5,7 @@ are padded on the right, and each row goes on from its own last token. Lengths a
 prompts of similar length share one compiled program; no token compiles anything.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -38,9 +39,9 @@ def generate(
 
     params: the tree under "params". prompts: at least one id each. The ids end with `end_id` where it came within
     `max_tokens`; None never ends. Only ids below `vocabulary` are chosen, since a model may have rows that stand for no
-    token. `temperature` 0 takes the likeliest token; above 0 it samples, a function of `seed`
-    and of the prompt's index, from the `top_k` likeliest (0: all) and then from the smallest set that holds `top_p`
-    of what is left (Holtzman et al. 2020). `beams` above 1 searches for the best
+    token. `temperature` 0, or too small for float32, takes the likeliest token; above that it samples, a function of
+    `seed` and of the prompt's index, from the `top_k` likeliest (0: all) and then from the smallest set that holds
+    `top_p` of what is left (Holtzman et al. 2020). `beams` above 1 searches for the best
     log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14). The log-probability is always the
     model's own, at temperature 1. `on_token(prompt's index, id)` hears of each token as it is chosen, of a beam
     search's at its end. Uncached decoding recomputes everything for each token; it is the reference.
@@ -50,7 +51,7 @@ def generate(
     Raises UserError for options that cannot be, and for a prompt that leaves no room in the context.
     """
     model = model.clone(attention_path="auto")
-    _check(model, prompts, max_tokens, temperature, beams)
+    _check(model, prompts, max_tokens, temperature, beams, length_penalty)
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
     if cached:
         capacity.check_decoding(model, len(prompts), beams, room)
@@ -67,8 +68,10 @@ def generate(
     key = jax.random.key(seed)
     done, total = np.zeros(len(prompts), bool), np.zeros(len(prompts))
     rows: list[list[int]] = [[] for _ in prompts]
+    smallest = float(np.finfo(np.float32).tiny)
+    largest = 1 / smallest  # beyond, its reciprocal is 0
+    sampling = (min(temperature, largest), top_p, top_k, temperature < smallest, top_p < 1)
     for step in range(max_tokens):
-        sampling = (temperature, top_p, top_k, temperature == 0, top_p < 1)
         token, log_probability = _pick(logits, vocabulary, key, step, *sampling)
         if step + 1 < max_tokens:  # queued before the host waits for the token
             logits, memory = _advance(model, params, memory, token)
@@ -96,6 +99,7 @@ def truncate(logits: jax.Array, top_k: int, top_p: jax.Array | float, nucleus: b
         ordered = -jnp.sort(-logits, axis=-1)
         probability = jax.nn.softmax(ordered, axis=-1)
         before = jnp.cumsum(probability, axis=-1) - probability  # probability of all likelier tokens
+        before = before.at[..., 0].set(-1.0)  # the likeliest stays, also where float32 rounds `top_p` to 0
         least = jnp.min(jnp.where(before < top_p, ordered, jnp.inf), axis=-1, keepdims=True)
         logits = jnp.where(logits < least, -jnp.inf, logits)
     return logits
@@ -111,6 +115,7 @@ def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucl
     else:
         rows = jnp.arange(logits.shape[0])
         keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(key, row), step))(rows)
+        logits -= logits.max(-1, keepdims=True)  # so that no quotient overflows
         token = jax.vmap(jax.random.categorical)(keys, truncate(logits / temperature, top_k, top_p, nucleus))
     return token, jnp.take_along_axis(log_probability, token[:, None], axis=-1)[:, 0]
 
@@ -290,12 +295,17 @@ def _power_of_two(least: int) -> int:
     return 1 << (int(least) - 1).bit_length()
 
 
-def _check(model, prompts, max_tokens, temperature, beams):
+def _check(model, prompts, max_tokens, temperature, beams, length_penalty):
     if not len(prompts):
         raise UserError("there is no prompt; give at least one")
     if beams > 1 and temperature > 0:
         raise UserError(
             f"beams={beams} searches and temperature={temperature} samples; set beams to 1 or temperature to 0"
+        )
+    if beams > 1 and abs(length_penalty) * math.log10((5 + max_tokens) / 6) > 30:  # float32 ends at 1e38
+        raise UserError(
+            f"length_penalty={length_penalty:g} is beyond what float32 holds at max_tokens={max_tokens}; give a number "
+            "nearer to 0, such as 0.6"
         )
     for index, prompt in enumerate(prompts):
         if not len(prompt):

@@ -9,6 +9,7 @@ import jax
 from flax import linen as nn
 
 from pretrain import flops
+from pretrain.assemble import check_sizes
 from pretrain.at_rest import padded
 from pretrain.mesh import AXES, Layout, path_name, smallest_mesh
 from pretrain.progress import amount
@@ -28,6 +29,7 @@ def describe(config) -> dict:
     what `fsdp` leaves whole. Activations come on top. FLOPs follow the definition of `pretrain.flops`. Raises
     ModelError or UserError for a config that cannot be.
     """
+    check_sizes(config)
     recipe = make_recipe(config)
     check_attention(recipe, config, training=True)
     model, optimizer = recipe.model, recipe.optimizer
@@ -106,6 +108,8 @@ def _mesh(config, boxed, params) -> dict:
     layout.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
     if config.data.layout != "stream":  # whose lanes are filled up
         layout.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
+    layout.check_length(config.data.length, "config.data.length")
+    layout.check_length(config.evaluate.length or config.data.length, "config.evaluate.length")
     leaves = jax.tree_util.tree_leaves_with_path(
         jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), params, layout.parameters(boxed))
     )

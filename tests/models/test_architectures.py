@@ -12,6 +12,7 @@ from configs.common import decoder
         ({"heads": 5}, "model.heads is 5, which does not divide model.width=768; use a divisor of 768 or set"),
         ({"kv_heads": 5}, "model.kv_heads is 5, which does not divide model.heads=12"),
         ({"positions": "rotary", "head_size": 63}, "head_size is 63; make it even"),
+        ({"positions": "rotary", "query_size": 15}, "model.query_size is 15; make it even"),
         ({"positions": "sinusoid", "width": 771, "heads": 3}, "width is 771; make it even"),
         (
             {"activation": "swish"},
@@ -38,6 +39,11 @@ from configs.common import decoder
 def test_impossible_fields(change, message):
     with pytest.raises(models.ModelError, match=message):
         models.build("decoder", {**decoder().to_dict(), **change})
+
+
+def test_rotary_positions_turn_queries_whatever_the_size_of_values():
+    fields = {**decoder().to_dict(), "positions": "rotary", "head_size": 15, "query_size": 16}
+    assert models.build("decoder", fields).query_size == 16
 
 
 def test_unknown_architecture():

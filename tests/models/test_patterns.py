@@ -66,6 +66,7 @@ def test_split_gives_each_run_of_heads_its_pattern():
         ("fixed_8_9", "9 summary columns in blocks of 8; use at most 8"),
         ("fixed_8_3_by_head", "needs 3 to divide 8"),
         ("local_4+", "unknown"),
+        ("local_3000000000", "below 2,147,483,648"),
     ],
 )
 def test_words_that_name_no_pattern(word, message):

@@ -217,3 +217,26 @@ def test_impossible_options(tiny, change, message):
 def test_impossible_prompts(tiny, prompts, message):
     with pytest.raises(UserError, match=message):
         generate(*tiny, prompts, **GREEDY)
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": 1e-40}, {"temperature": 1.2e-38}, {"temperature": 1.0, "top_p": 1e-46}]
+)
+def test_the_smallest_numbers_leave_the_likeliest_token(tiny, options):
+    """float32 rounds some of them to 0, and a logit divided by others is infinite."""
+    greedy, sampled = (generate(*tiny, PROMPTS, **{**GREEDY, **given}) for given in ({}, options))
+    for (expected, _), (ids, _) in zip(greedy, sampled, strict=True):
+        np.testing.assert_array_equal(ids, expected)
+
+
+def test_a_temperature_beyond_float32_chooses_among_tokens_alone(tiny):
+    results = generate(*tiny, PROMPTS, **{**GREEDY, "temperature": 1e39, "vocabulary": 3})
+    assert all(set(ids) <= {0, 1, 2} for ids, _ in results)
+
+
+@pytest.mark.parametrize("penalty", [1e30, -1e30])
+def test_a_length_penalty_beyond_float32_is_refused(tiny, penalty):
+    with pytest.raises(
+        UserError, match=r"length_penalty=.* is beyond what float32 holds at max_tokens=6; give a number"
+    ):
+        generate(*tiny, PROMPTS, **{**GREEDY, "beams": 2, "length_penalty": penalty})

@@ -35,7 +35,7 @@ def test_every_recipe_and_variant(name, variant):
     [
         ({}, 1, True, 1),
         ({"fsdp": 8}, 8, True, 8),
-        ({"data": 2, "fsdp": 4, "sequence": 3}, 24, False, 4),
+        ({"data": 2, "fsdp": 4, "sequence": 2}, 16, False, 4),
         ({"data": 1, "fsdp": -1}, 1, True, 1),
     ],
 )
@@ -60,6 +60,24 @@ def test_the_devices_that_a_mesh_needs(sizes, devices, multiples, share):
 def test_meshes_that_cannot_be(sizes, words):
     config = tiny()
     config.mesh.update(sizes)
+    with pytest.raises(UserError, match=words):
+        described.describe(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("train.accumulate", 3, "does not divide into config.train.accumulate = 3"),
+        ("data.length", 65, "config.data.length = 65 is longer than"),
+        ("evaluate.stride", 65, "config.evaluate.stride = 65 is longer than"),
+        ("train.on_bad_step", "x", "config.train.on_bad_step is 'x'; choose one of"),
+        ("mesh.sequence", 3, "config.data.length = 16 does not divide over the 3 devices that share a row"),
+    ],
+)
+def test_what_training_refuses(key, value, words):
+    config = tiny()
+    config.mesh.data = 1
+    config.update_from_flattened_dict({key: value})
     with pytest.raises(UserError, match=words):
         described.describe(config)
 
@@ -144,6 +162,7 @@ def test_recurrent_memory_is_part_of_the_state():
     config = tiny(batch_size=6)
     assert described.describe(config)["bytes"]["recurrent_memory"] == 0
     config.architecture = "transformer_xl"
+    config.data.layout = "stream"
     config.model = transformer_xl()
     config.model.update(vocab_size=50, layers=2, width=16, heads=2, ff=32, memory=12)
     hidden = 2 * 6 * 12 * 16 * 2  # layers, rows, positions, width, bytes of a bfloat16
