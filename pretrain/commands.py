@@ -36,7 +36,7 @@ def prepare(flags, spec, overrides):
     from input_pipeline import pipeline
 
     config, workdir = resolve(flags, spec, overrides)
-    with held(workdir, "prepare", _say):
+    with held(workdir, "prepare", _say, in_turn=True):
         sections = config.data.to_dict(), config.tokenizer.to_dict()
         corpus = pipeline.prepare(*sections, workdir, report=_say, read_all=True)
     rows = corpus.summary()

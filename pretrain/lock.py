@@ -22,17 +22,18 @@ from pretrain.leaving import MISTAKE, leaving
 
 NAME = "lock"
 BEAT = 5.0  # seconds between two signs of life
+TURN = 0.2  # seconds between two looks of one that waits for its turn
 PATIENCE = (
     60.0  # seconds without one after which a holder elsewhere counts as dead: network caches are that old at most
 )
 
 
 @contextlib.contextmanager
-def held(workdir: str, command: str, report: Callable[[str], None]) -> Iterator[None]:
+def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: bool = False) -> Iterator[None]:
     """Holds the work folder while the block runs; makes the folder if need be.
 
-    `command` is what the others are told that goes on here; `report` hears of waiting. UserError: another process holds
-    the folder, or it cannot be written.
+    `command` is what the others are told that goes on here; `report` hears of waiting. `in_turn` waits for another
+    process that does the same. UserError: another process holds the folder, or it cannot be written.
     """
     folder = Path(workdir)
     mine = json.dumps(
@@ -49,7 +50,7 @@ def held(workdir: str, command: str, report: Callable[[str], None]) -> Iterator[
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _take(folder / NAME, mine, report)
+        _take(folder / NAME, mine, report, in_turn)
     except OSError as error:
         raise UserError(f"the work folder cannot be written ({reason(error)}); choose another --workdir") from error
     ended = threading.Event()
@@ -70,7 +71,8 @@ def held(workdir: str, command: str, report: Callable[[str], None]) -> Iterator[
         yield
 
 
-def _take(path: Path, mine: str, report: Callable[[str], None]) -> None:
+def _take(path: Path, mine: str, report: Callable[[str], None], in_turn: bool) -> None:
+    told = False
     while True:
         try:
             _create(path, mine)
@@ -80,7 +82,13 @@ def _take(path: Path, mine: str, report: Callable[[str], None]) -> None:
         if found is None:  # given back just now
             continue
         if _lives(path, found, report):
-            raise UserError(_in_use(path, found))
+            if not in_turn or _holder(found)["command"] != _holder(mine)["command"]:
+                raise UserError(_in_use(path, found))
+            if not told:
+                report(f"waiting for {_name(_holder(found))}")
+                told = True
+            time.sleep(TURN)
+            continue
         with _one_at_a_time(path.parent):
             if _read(path) == found:  # else another has taken it over meanwhile
                 path.unlink()

@@ -20,7 +20,7 @@ class Rates:
         self._peak = peak_flops(jax.devices()[0].device_kind, config.log.peak_flops)
         self._ledger = ledger
         self._since: dict[str, float] | None = None  # seconds by category at the last reading
-        self._done: dict[str, float] = {}  # the same when the last update was done
+        self._done = ledger.seconds()  # the same when the last update was done
         self._tokens = 0.0
 
     def count(self, tokens: float, seconds: dict[str, float] | None = None) -> None:
@@ -28,7 +28,8 @@ class Rates:
 
         `seconds` is what the ledger held when it was done, where that is known; else it is done just now.
         """
-        self._done = seconds or self._ledger.seconds()
+        # The last one's metrics may have been waited for while this one was made: seconds never go back.
+        self._done = max(self._done, seconds or self._ledger.seconds(), key=_of_training)
         if self._since is None:
             self._since = self._done
         else:
@@ -37,14 +38,21 @@ class Rates:
     def read(self) -> dict[str, float]:
         """`tokens_per_second`, `data_wait` and, where the device's peak is known, `mfu`, since the last reading.
 
-        Empty where no update has been counted since.
+        Empty where no update has been counted since, or none that took time.
         """
-        if not self._tokens:
-            return {}
         now = self._done
-        step, data = (now[category] - self._since[category] for category in ("step", "data"))
-        rates = {"tokens_per_second": self._tokens / (step + data), "data_wait": data / (step + data)}
+        if not self._tokens or _of_training(now) <= _of_training(self._since):
+            return {}
+        elapsed = _of_training(now) - _of_training(self._since)
+        rates = {
+            "tokens_per_second": self._tokens / elapsed,
+            "data_wait": (now["data"] - self._since["data"]) / elapsed,
+        }
         if self._peak:
             rates["mfu"] = rates["tokens_per_second"] * self._flops / (self._peak * jax.device_count())
         self._since, self._tokens = now, 0.0
         return rates
+
+
+def _of_training(seconds: dict[str, float]) -> float:
+    return seconds["step"] + seconds["data"]

@@ -20,7 +20,7 @@ import sys, time
 from pretrain import lock
 lock.BEAT = 0.1
 try:
-    with lock.held(sys.argv[1], "train", print):
+    with lock.held(sys.argv[1], sys.argv[3], print):
         print("held", flush=True)
         time.sleep(float(sys.argv[2]))
 except Exception as error:
@@ -28,9 +28,9 @@ except Exception as error:
 """
 
 
-def hold(workdir, seconds=60):
+def hold(workdir, seconds=60, command="train"):
     """A real process that holds `workdir`."""
-    line = [sys.executable, "-c", HOLD, str(workdir), str(seconds)]
+    line = [sys.executable, "-c", HOLD, str(workdir), str(seconds), command]
     return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -143,3 +143,14 @@ def test_a_lock_of_bytes_that_are_no_text_is_watched_and_taken_over(workdir, mon
     monkeypatch.setattr(lock, "PATIENCE", 0.5)
     (workdir / "lock").write_bytes(b"\xff\xfe\x00\x80")
     assert claim(workdir)["process"] == os.getpid()
+
+
+def test_processes_that_prepare_wait_for_one_another(workdir):
+    """As those of a launcher do: one works, and the others find all made."""
+    first, said = hold(workdir, seconds=1, command="prepare"), []
+    assert first.stdout.readline() == "held\n"
+    with lock.held(str(workdir), "prepare", said.append, in_turn=True):
+        assert first.wait(timeout=10) == 0
+        assert json.loads((workdir / "lock").read_text())["process"] == os.getpid()
+    assert len(said) == 1 and said[0].startswith("waiting for `pretrain prepare`")
+    first.communicate()

@@ -60,6 +60,23 @@ def test_an_update_ends_when_it_is_done_and_not_when_its_metrics_are_read():
         assert rates.read()["tokens_per_second"] == 256
 
 
+def test_seconds_never_go_back():
+    """An update may be done before the metrics of the one before it have been waited for."""
+    ledger = Seconds()
+    rates = Rates(configs.load("configs/quickstart.py:tiny"), ledger)
+    rates.count(512)
+    ledger.add(step=1.0)
+    early = ledger.seconds()
+    ledger.add(step=1.0)
+    rates.count(512)
+    assert rates.read()["tokens_per_second"] == 256
+    rates.count(512, early)
+    assert rates.read() == {}
+    ledger.add(step=4.0)
+    rates.count(512)
+    assert rates.read()["tokens_per_second"] == 256
+
+
 @pytest.fixture
 def run(text, tmp_path, signals):
     def run(**changes):
