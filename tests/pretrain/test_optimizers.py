@@ -224,7 +224,11 @@ def test_schedules(options, points):
         ("optimizer", {"name": "adam"}, "did you mean 'adamw'"),
         ("optimizer", {"decay": "some"}, "choose one of: all, matrices"),
         ("schedule", {"kind": "cosinus"}, "did you mean 'cosine'"),
-        ("schedule", {"kind": "linear", "warmup": 500}, "lower it or raise train.steps"),
+        (
+            "schedule",
+            {"kind": "linear", "warmup": 500},
+            "lower it, such as --config.schedule.warmup=0, or raise config.train.steps",
+        ),
     ],
 )
 def test_mistakes(section, change, words):
