@@ -100,10 +100,10 @@ class Soak:
         self.life = time.monotonic() - began
         self.leaves = leaves(folder / "undisturbed")
 
-    def start(self, workdir: Path) -> Start:
+    def start(self, workdir: Path, *more: str) -> Start:
         command = [sys.executable, "-m", "pretrain", "train", "--config=configs/quickstart.py:tiny"]
         options = [f"--workdir={workdir}", f"--config.data.store={self.folder / 'store'}"]
-        return Start(command + options, self.environment, workdir.with_suffix(".log"))
+        return Start([*command, *options, *more], self.environment, workdir.with_suffix(".log"))
 
     def left_alone(self, workdir: Path) -> None:
         start = self.start(workdir)
@@ -139,15 +139,16 @@ class Soak:
             truncate(workdir, rng)
         elif "Traceback" in said:
             return f"a traceback:\n{said}"
+        fresh = ()
         for _ in range(STARTS):
-            start = self.start(workdir)
+            start = self.start(workdir, *fresh)
             code, said = start.end(), start.said()
             if code == 0:
                 ended = leaves(workdir)
                 wrong = [name for name in self.leaves if not same(ended.get(name), self.leaves[name])]
                 return f"other bits in {', '.join(wrong)}" if wrong or ended.keys() != self.leaves.keys() else ""
-            if code == MISTAKE and how == "truncated file" and "by moving this folder elsewhere" in said:
-                (workdir / "checkpoints").rename(workdir / "moved")  # as the sentence says
+            if code == MISTAKE and how == "truncated file" and "--fresh=NAME" in said:
+                fresh = ("--fresh=damaged",)  # as the sentence says
                 continue
             break
         return f"started again, exit code {code}:\n{said}"
