@@ -2,11 +2,10 @@
 
 import json
 import os
-import sys
 
 from pretrain import config as configs
 from pretrain.errors import UserError
-from pretrain.host import start
+from pretrain.host import say, start
 from pretrain.lock import held
 from pretrain.tables import show
 
@@ -17,7 +16,7 @@ def resolve(flags, spec: str, overrides):
     """(config, workdir) of a command that takes both; a work folder alone means the config that it holds."""
     if flags.workdir and not spec and os.path.isfile(os.path.join(flags.workdir, configs.RESOLVED)):
         return configs.with_overrides(configs.saved(flags.workdir), overrides), flags.workdir
-    config = configs.load(spec or DEFAULT_CONFIG, overrides, _say)
+    config = configs.load(spec or DEFAULT_CONFIG, overrides, say)
     return config, flags.workdir or os.path.join("runs", config.name)
 
 
@@ -36,9 +35,9 @@ def prepare(flags, spec, overrides):
     from input_pipeline import pipeline
 
     config, workdir = resolve(flags, spec, overrides)
-    with held(workdir, "prepare", _say, in_turn=True):
+    with held(workdir, "prepare", say, in_turn=True):
         sections = config.data.to_dict(), config.tokenizer.to_dict()
-        corpus = pipeline.prepare(*sections, workdir, report=_say, read_all=True)
+        corpus = pipeline.prepare(*sections, workdir, report=say, read_all=True)
     rows = corpus.summary()
     if flags.format == "json":
         print(json.dumps(rows))
@@ -81,7 +80,3 @@ def _given_workdir(flags) -> str:
             "--workdir is missing; give the folder of a `pretrain train` run, such as --workdir=runs/quickstart"
         )
     return flags.workdir
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

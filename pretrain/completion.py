@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 from pathlib import Path
 
 import jax
@@ -13,6 +12,7 @@ from pretrain import config as configs
 from pretrain.decoding import generate as decode
 from pretrain.errors import UserError
 from pretrain.generate import refuse, restored
+from pretrain.host import say
 
 GAP = 2  # pixels between images
 SHOWN = 96  # pixels: smaller images are enlarged to about this, each pixel a square
@@ -87,7 +87,7 @@ def _originals(config, workdir: str, named: str, count: int) -> np.ndarray:
             for document in itertools.islice(_documents(sources.parse(named, "--images", shape)), count)
         ]
     else:
-        corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=_say)
+        corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=say)
         found = corpus.first_documents(named, count)
     return np.array(found, np.uint8).reshape(-1, *shape)
 
@@ -109,7 +109,3 @@ def _check(config, workdir: str, target: Path, flags) -> None:
         raise UserError(f"--keep={flags.keep} leaves none of an image's {rows} rows to fill in; lower it")
     if not target.parent.is_dir():
         raise UserError(f"--complete={target} is to lie in {target.parent}, which is no folder; make it first")
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

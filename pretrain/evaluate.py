@@ -5,7 +5,6 @@ import gzip
 import json
 import lzma
 import math
-import sys
 import tempfile
 
 import jax
@@ -15,6 +14,7 @@ from pretrain.assemble import assemble
 from pretrain.checkpoint import Checkpoints
 from pretrain.errors import UserError
 from pretrain.evaluation import bits_name, score
+from pretrain.host import say
 from pretrain.mesh import fits
 from pretrain.tables import show
 
@@ -46,7 +46,6 @@ def evaluate(config, workdir: str, flags) -> None:
     if flags.data and flags["split"].present:
         raise UserError("--data and --split both say what is scored; leave one out")
     config.evaluate.update(length=length, batch_size=flags.batch_size or config.evaluate.batch_size)
-    say = lambda message: jax.process_index() == 0 and print(message, file=sys.stderr, flush=True)  # noqa: E731
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)  # which any number of devices makes
         say(f"the run's mesh does not fit the {jax.device_count()} devices here; evaluating with config.mesh.fsdp = -1")

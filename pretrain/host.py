@@ -48,6 +48,12 @@ def start() -> None:
         ) from error
 
 
+def say(message: str) -> None:
+    """Tells the user, on standard error; of several processes that have met the first speaks for all."""
+    if distributed.global_state.process_id == 0:  # which, unlike jax.process_index(), takes no device
+        print(message, file=sys.stderr, flush=True)
+
+
 def described() -> tuple[str, int | None, int | None] | None:
     """(coordinator, number of processes, which one this is) as the environment has it; None in a run of one process."""
     names = ("COORDINATOR", "PROCESSES", "PROCESS")

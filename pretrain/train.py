@@ -1,7 +1,6 @@
 """The training loop."""
 
 import contextlib
-import sys
 from collections import deque
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pretrain.checkpoint import Checkpoints
 from pretrain.errors import UserError
 from pretrain.evaluation import bits_name, score, scoring_pass
 from pretrain.fresh import fresh_start_due, start_fresh
+from pretrain.host import say
 from pretrain.leaving import PREEMPTED, leaving
 from pretrain.metrics import MetricWriter
 from pretrain.optimizers import moved
@@ -28,7 +28,6 @@ def train(config, workdir: str, fresh: str = "") -> int:
 
     `fresh` names the folder in which an earlier run is kept, so that this one begins at update 0.
     """
-    say = lambda message: jax.process_index() == 0 and print(message, file=sys.stderr, flush=True)  # noqa: E731
     cannot = lambda why: f"the work folder cannot be used ({why}); choose another --workdir"  # noqa: E731
     ledger = Ledger()
     with contextlib.ExitStack() as held:

@@ -68,9 +68,10 @@ def test_each_has_its_place(command):
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("pretrain") and "batchsize" not in c])
 def test_the_program_takes_it(command):
-    name, spec, overrides = main.parse(words(command)[1:])
-    if name.takes_config:
-        configs.load(spec or "configs/quickstart.py", overrides)
+    parsed, spec, overrides = main.parse(words(command)[1:])
+    assert parsed.name == words(command)[1]
+    if parsed.takes_config:
+        assert configs.load(spec or "configs/quickstart.py", overrides).train.steps > 0
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python -m launch")])
