@@ -46,7 +46,7 @@ def test_attention(topology):
     array = 12_288 * 8 * 64 * 2  # bytes of one [1, T, N, H] in bfloat16: query, key, value and gradient come in
     assert figures["strided_128", "arguments"]["value"] == 4 * array
     scores = 12_288**2 * 8 * 4  # bytes of all scores in float32, which nothing ever holds
-    # libtpu 0.0.42, which JAX 0.10.2 asks for, gives strided_128 634 MB of a v5p chip (7.6 times less) and 468 MB of a v5e.
+    # libtpu 0.0.42, which JAX 0.10.2 asks for, gives strided_128 634 MB on a v5p (7.6 times less), 468 MB on a v5e.
     less = {"strided_128": 7.5, "dense, xla": 10, "fixed_128_32": 18, "dense": 18, "local_256": 18}
     for name, times in less.items():
         assert figures[name, "temporaries"]["value"] * times < scores, name
