@@ -1,6 +1,7 @@
 """What can be known to be wrong with a config's data before a single document is read."""
 
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,20 @@ def check(data: Mapping, tokenizer: Mapping, workdir: str) -> dict[str, list[Sou
     cannot be, files that are not there, and text that is both trained on and scored. What `workdir` holds already
     needs no source any more.
     """
+    named, share = check_settings(data, tokenizer), holdout(data)
+    named["train"] = [source.dividing(share) for source in named["train"]]
+    tokenizer_folder.check(Path(workdir) / "tokenizer", tokenizer)
+    for name, found in named.items():
+        for source in found:
+            folder = store_folder(source, share if name == "train" else 0.0, data, workdir)
+            if not (folder / MANIFEST).is_file():
+                _check_there(source, name)
+    _check_apart(named)
+    return named
+
+
+def check_settings(data: Mapping, tokenizer: Mapping) -> dict[str, list[Source]]:
+    """The part of `check` that asks for no file: settings that cannot be, on any machine."""
     if data["layout"] not in LAYOUTS:
         raise DataError(f"data.layout is '{data['layout']}'; choose one of: {', '.join(LAYOUTS)}")
     if tokenizer["kind"] == "symbols" and data["layout"] not in ("concat", "stream"):
@@ -36,15 +51,11 @@ def check(data: Mapping, tokenizer: Mapping, workdir: str) -> dict[str, list[Sou
     if "train" not in named:
         raise DataError("data.train is empty; name a source, for example stdlib or text:/books/*.txt")
     _check_mixing(data, len(named["train"]))
-    share = holdout(data)
-    named["train"] = [source.dividing(share) for source in named["train"]]
-    tokenizer_folder.check(Path(workdir) / "tokenizer", tokenizer)
-    for name, found in named.items():
-        for source in found:
-            folder = store_folder(source, share if name == "train" else 0.0, data, workdir)
-            if not (folder / MANIFEST).is_file():
-                _check_there(source, name)
-    _check_apart(named)
+    for name in set(named) - {"train"}:
+        for source, scored in itertools.product(named["train"], named[name]):
+            if source.spec == scored.spec:
+                raise _both(name, source, scored, source.spec)
+    tokenizer_folder.check_settings(tokenizer)
     return named
 
 
@@ -84,11 +95,14 @@ def _check_there(source: Source, name: str) -> None:
 def _check_apart(named: Mapping[str, Sequence[Source]]) -> None:
     """Raises DataError where what is trained on is scored too."""
     for name in set(named) - {"train"}:
-        for scored in named[name]:
-            for source in named["train"]:
-                if both := source.shared(scored):
-                    remedy = ", or leave it empty to hold out a share of data.train" if name == "validation" else ""
-                    raise DataError(
-                        f"data.{name} = '{scored.spec}' and data.train = '{source.spec}' both read {both}, so that "
-                        f"text is scored that was trained on; name other text{remedy}"
-                    )
+        for source, scored in itertools.product(named["train"], named[name]):
+            if both := source.shared(scored):
+                raise _both(name, source, scored, both)
+
+
+def _both(name: str, source: Source, scored: Source, both: str) -> DataError:
+    remedy = ", or leave it empty to hold out a share of data.train" if name == "validation" else ""
+    return DataError(
+        f"data.{name} = '{scored.spec}' and data.train = '{source.spec}' both read {both}, so that text is scored that "
+        f"was trained on; name other text{remedy}"
+    )

@@ -127,10 +127,14 @@ def _settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: f
     return settings | {name: config[name] for name in trained} | {"data.train": [s.spec for s in named["train"]]}
 
 
-def check(folder: Path, config: Mapping) -> None:
-    """Raises DataError for a tokenizer that cannot be made; one that `folder` holds needs no file any more."""
-    kind, path = config["kind"], Path(config["path"]).expanduser()
+def check_settings(config: Mapping) -> None:
+    """Raises DataError for settings of which no tokenizer can be made."""
     _settings(config, {"train": ()}, 0.0)
+
+
+def check(folder: Path, config: Mapping) -> None:
+    """Raises DataError where the tokenizer's file is missing; one that `folder` holds needs no file any more."""
+    kind, path = config["kind"], Path(config["path"]).expanduser()
     if kind == "bytes" or not config["path"] or path.is_file() or (folder / MADE).is_file():
         return
     other = (

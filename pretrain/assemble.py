@@ -3,6 +3,7 @@
 import dataclasses
 
 from input_pipeline import pipeline
+from input_pipeline.tokenizer import Bytes
 from pretrain import capacity
 from pretrain.engine import make_engine
 from pretrain.errors import UserError
@@ -26,15 +27,9 @@ class Assembly:
 def assemble(config, workdir: str, report, *, training: bool = False, prepare=pipeline.prepare) -> Assembly:
     """Builds a run's parts, the cheap checks first; `report` is told what takes long, `prepare` makes the data."""
     check_sizes(config)
-    if config.tokenizer.kind in ("sentencepiece", "words") and not config.tokenizer.path:  # known before it is made
-        _check_vocabulary(config, config.tokenizer.vocab_size)
     engine = make_engine(make_recipe(config), config, report=report)
-    check_attention(engine.recipe, config, training)
-    engine.layout.check_length(config.evaluate.length or config.data.length, "config.evaluate.length")
+    check_split(engine, config, training)
     if training:
-        rows = config.train.batch_size // config.train.accumulate
-        engine.check_batch(rows, "config.train.batch_size / train.accumulate")
-        engine.layout.check_length(config.data.length, "config.data.length")
         capacity.check_training(engine, config)
     capacity.check_evaluation(engine, config)
     corpus = prepare(
@@ -85,6 +80,23 @@ def check_sizes(config) -> None:
         )
     if train.on_bad_step not in ("skip", "rewind"):
         raise UserError(f"config.train.on_bad_step is '{train.on_bad_step}'; choose one of: skip, rewind")
+    if config.tokenizer.kind == "bytes":
+        check_vocabulary(config, Bytes())
+    if config.tokenizer.kind in ("sentencepiece", "words") and not config.tokenizer.path:  # known before it is made
+        _check_vocabulary(config, config.tokenizer.vocab_size)
+
+
+def check_split(engine, config, training: bool) -> None:
+    """Raises UserError or ModelError where evaluation, or `training`, cannot be split over the engine's mesh."""
+    layout, length = engine.layout, config.evaluate.length or config.data.length
+    layout.check("length", length, "config.evaluate.length")
+    layout.batch((layout.filled(config.evaluate.batch_size), length))
+    if training:
+        rows = config.train.batch_size // config.train.accumulate
+        layout.check("batch", rows, "config.train.batch_size / train.accumulate")
+        layout.check("length", config.data.length, "config.data.length")
+    with engine.scope():
+        check_attention(engine.recipe, config, training)
 
 
 def check_vocabulary(config, tokenizer) -> None:

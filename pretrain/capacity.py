@@ -19,8 +19,11 @@ from pretrain.mesh import path_name
 from pretrain.progress import amount
 from pretrain.step import init_memory
 
-# Where Linux keeps the end of a container's memory: control groups of version 2 and 1.
-CONTAINER = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# Where Linux keeps a container's memory, its end and what is used of it: control groups of version 2 and 1.
+CONTAINER = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
 QUEUED = 2  # batches on their way besides those that are read ahead
 
 
@@ -36,7 +39,7 @@ class Need(NamedTuple):
 def check_training(engine, config) -> None:
     """Raises UserError where the devices or this host have not the memory to train."""
     train, length = config.train, config.data.length
-    state = engine.shapes(config.seed, train.batch_size)
+    state = engine.resting_shapes(config.seed, train.batch_size)
     weights = 2 * _bytes(state.params) + _bytes(state.opt_state)  # a gradient for each parameter
     # Each layer's input waits for the backward pass, whatever else is computed again.
     inputs = config.model.layers * _layer_input(engine, config, train.batch_size // train.accumulate, length)
@@ -59,7 +62,7 @@ def check_evaluation(engine, config) -> None:
     """Raises UserError where the devices or this host have not the memory to evaluate."""
     size = engine.layout.filled(config.evaluate.batch_size)
     length = config.evaluate.length or config.data.length
-    params = engine.shapes(config.seed, engine.layout.batch_shards()).params
+    params = engine.resting_shapes(config.seed, engine.layout.batch_shards()).params
     memory = jax.eval_shape(lambda: init_memory(engine.recipe.evaluated, size))
     shared = _whole_bytes(memory) // engine.layout.batch_shards()
     lower = "lower config.evaluate.batch_size"
@@ -106,14 +109,21 @@ def _compare(task: str, needs: Sequence[Need], devices: Iterable) -> None:
 
 def free_memory() -> float:
     """Bytes of this host's memory that a program can have; infinity where the system does not say."""
-    limits = [math.inf]
-    for path in CONTAINER:
-        text = Path(path).read_text() if os.path.exists(path) else ""
-        limits += [int(text)] if text.strip().isdigit() else []
+    limits = [_free_in_container(Path(folder), *names) for folder, *names in CONTAINER]
     if os.path.exists("/proc/meminfo"):
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         limits.append(1024 * int(lines["MemAvailable"].split()[0]))
     return min(limits)
+
+
+def _free_in_container(folder: Path, limit: str, used: str) -> float:
+    """Bytes that a control group has left. Cached files count as left: the kernel drops them for who asks."""
+    text = (folder / limit).read_text().strip() if (folder / limit).exists() else ""
+    if not text.isdigit():  # no group, or one without end
+        return math.inf
+    held = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    cached = int(held["active_file"]) + int(held["inactive_file"])
+    return max(0, int(text) - max(0, int((folder / used).read_text()) - cached))
 
 
 def _bytes(shapes) -> int:

@@ -8,12 +8,13 @@ from collections.abc import Iterable
 import jax
 from flax import linen as nn
 
+from input_pipeline import requirements
 from pretrain import flops
-from pretrain.assemble import check_sizes
-from pretrain.at_rest import padded
-from pretrain.mesh import AXES, Layout, path_name, smallest_mesh
+from pretrain.assemble import check_sizes, check_split
+from pretrain.engine import absent_engine
+from pretrain.mesh import AXES, path_name
 from pretrain.progress import amount
-from pretrain.recipe import check_attention, make_recipe
+from pretrain.recipe import make_recipe
 from pretrain.step import init_memory, init_params
 from pretrain.tables import show
 
@@ -27,14 +28,14 @@ def describe(config) -> dict:
     Bytes are those of the training state of one full replica, before any mesh axis divides it; `mesh` has the devices
     that the mesh needs (with an axis of -1: or a multiple), the parameters' bytes on each, and the bytes, by module, of
     what `fsdp` leaves whole. Activations come on top. FLOPs follow the definition of `pretrain.flops`. Raises
-    ModelError or UserError for a config that cannot be.
+    ModelError, UserError or DataError for a config that cannot be trained, whatever files and devices there are.
     """
+    requirements.check_settings(config.data.to_dict(), config.tokenizer.to_dict())
     check_sizes(config)
-    recipe = make_recipe(config)
-    check_attention(recipe, config, training=True)
-    model, optimizer = recipe.model, recipe.optimizer
-    boxed = jax.eval_shape(lambda rng: init_params(model, rng, 1), jax.random.key(0))
-    params = nn.unbox(boxed)
+    engine = absent_engine(make_recipe(config), config)
+    check_split(engine, config, training=True)
+    model, optimizer = engine.recipe.model, engine.recipe.optimizer
+    params = nn.unbox(jax.eval_shape(lambda rng: init_params(model, rng, 1), jax.random.key(0)))
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
 
     tokens_per_step = config.train.batch_size * config.data.length
@@ -54,7 +55,7 @@ def describe(config) -> dict:
         "flops_per_step": {convention: round(value * tokens_per_step) for convention, value in per_token.items()},
         "tokens_per_step": tokens_per_step,
         "bytes": bytes | {"total": sum(bytes.values())},
-        "mesh": _mesh(config, boxed, params),
+        "mesh": _mesh(engine, config),
         "modules": _modules(leaves),
         "forward_flops_per_token": {
             convention: {part: round(value) for part, value in parts.items()}
@@ -101,26 +102,18 @@ def _show_flops(facts: dict) -> None:
     )
 
 
-def _mesh(config, boxed, params) -> dict:
-    """What the mesh asks for. Raises UserError where batch or parameters cannot be split over it."""
-    parallel = config.train.backend == "jit"  # pmap has the data axis alone, of any number of devices
-    layout = Layout(smallest_mesh(config.mesh if parallel else dict.fromkeys(AXES, 1)), config.mesh.rules)
-    layout.check_batch(config.train.batch_size // config.train.accumulate, "config.train.batch_size / train.accumulate")
-    if config.data.layout != "stream":  # whose lanes are filled up
-        layout.check_batch(config.evaluate.batch_size, "config.evaluate.batch_size")
-    layout.check_length(config.data.length, "config.data.length")
-    layout.check_length(config.evaluate.length or config.data.length, "config.evaluate.length")
-    leaves = jax.tree_util.tree_leaves_with_path(
-        jax.tree.map(lambda leaf, sharding: leaf.update(sharding=sharding), params, layout.parameters(boxed))
-    )
-    split = layout.mesh.shape["fsdp"] > 1
-    whole = [(path_name(path), leaf) for path, leaf in leaves if split and "fsdp" not in leaf.sharding.spec]
+def _mesh(engine, config) -> dict:
+    """What the mesh asks for."""
+    mesh = engine.layout.mesh
+    params = engine.resting_shapes(config.seed, engine.layout.batch_shards()).params
+    leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
+    split = mesh.shape["fsdp"] > 1
+    whole = [(name, leaf) for name, leaf in leaves if split and "fsdp" not in leaf.sharding.spec]
     return {
-        "devices": layout.mesh.size,
-        "multiples": not parallel or -1 in (config.mesh[axis] for axis in AXES),
+        "devices": mesh.size,
+        "multiples": config.train.backend == "pmap" or -1 in (config.mesh[axis] for axis in AXES),
         "bytes_per_device": sum(
-            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-            for leaf in (padded(leaf) for _, leaf in leaves)
+            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for _, leaf in leaves
         ),
         "whole": {name: entry["bytes"] for name, entry in _modules(whole).items()},
     }

@@ -4,26 +4,27 @@ Both offer the same few methods, so the loop, evaluation and checkpoints do not 
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
+from functools import cached_property, partial
 
 import jax
 import numpy as np
 from flax import linen as nn
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec, use_abstract_mesh
 
 from pretrain import at_rest
 from pretrain.errors import UserError, nearest
-from pretrain.mesh import AXES, Layout, make_mesh
+from pretrain.mesh import AXES, Layout, make_mesh, smallest_mesh
 from pretrain.step import Recipe, TrainState, evaluate_step, init_memory, init_params, init_state, train_step
 
 
 class JitEngine:
     """`jax.jit` over a mesh (data, fsdp, sequence, tensor); state and batches are global arrays."""
 
-    def __init__(self, recipe: Recipe, config, devices, report: Callable[[str], None]):
+    def __init__(self, recipe: Recipe, config, mesh_of: Callable):
         self.recipe = recipe
-        self.layout = Layout(make_mesh(config.mesh, devices, report), config.mesh.rules)
+        self.layout = Layout(mesh_of(config.mesh), config.mesh.rules)
+        self.layout.check("heads", config.model.heads, "config.model.heads")
         self.mesh = self.layout.mesh
         self._rules = [(name, axes or None) for name, axes in self.layout.rules.items()]
         self._weights = self._all_but_memory()
@@ -65,6 +66,10 @@ class JitEngine:
         """Shape, type and sharding of every leaf of the train state in a checkpoint; nothing is allocated."""
         return jax.tree.map(at_rest.stored, self._leaves(batch_size))
 
+    def resting_shapes(self, seed: int, batch_size: int) -> TrainState:
+        """The same of the state between steps."""
+        return jax.tree.map(at_rest.padded, self._leaves(batch_size))
+
     def init(self, seed: int, batch_size: int) -> TrainState:
         """A fresh state, each device making its own part."""
         with self.scope():
@@ -72,9 +77,6 @@ class JitEngine:
 
     def rows(self, size: int) -> np.ndarray:
         return self.layout.rows(size)
-
-    def check_batch(self, size: int, key: str) -> None:
-        self.layout.check_batch(size, key)
 
     def put(self, batch: Mapping, size: int):
         return self.layout.put(batch, size)
@@ -85,7 +87,7 @@ class JitEngine:
 
     def lower_step(self, features: Mapping) -> jax.stages.Lowered:
         """The very program of `step` before it is compiled, for batches of these features; nothing is allocated."""
-        state = jax.tree.map(at_rest.padded, self._leaves(_rows_of(features)))
+        state = self.resting_shapes(0, _rows_of(features))
         with self.scope():
             return self._step.lower(state, self._batch_shapes(features))
 
@@ -111,7 +113,8 @@ class JitEngine:
     @contextmanager
     def scope(self):
         """In it the mesh and the names of its axes are known to models."""
-        with jax.set_mesh(self.mesh), nn.logical_axis_rules(self._rules):
+        known = use_abstract_mesh if isinstance(self.mesh, AbstractMesh) else jax.set_mesh
+        with known(self.mesh), nn.logical_axis_rules(self._rules):
             yield
 
     def init_memory(self, batch_size: int):
@@ -154,7 +157,7 @@ class PmapEngine:
     State and batches carry a leading axis of this process's devices; in checkpoints they do not.
     """
 
-    def __init__(self, recipe: Recipe, config, devices, report: Callable[[str], None]):
+    def __init__(self, recipe: Recipe, config, mesh_of: Callable):
         for axis in ("fsdp", "sequence", "tensor"):
             if config.mesh[axis] not in (1, -1):
                 raise UserError(
@@ -163,22 +166,39 @@ class PmapEngine:
                 )
         self.recipe = recipe
         sizes = dict.fromkeys(AXES, 1) | {"data": -1}
-        self.layout = Layout(make_mesh(sizes, devices, report), (("batch", "data"), ("length", None), ("layers", None)))
-        self.local = [d for d in self.layout.mesh.devices.flat if d.process_index == jax.process_index()]
-        options = {"axis_name": "data", "devices": self.local if jax.process_count() == 1 else None}
-        self._step = jax.pmap(partial(train_step, recipe, axis_name="data"), donate_argnums=0, **options)
+        self.layout = Layout(mesh_of(sizes), (("batch", "data"), ("length", None), ("layers", None)))
 
+    @cached_property
+    def local(self) -> list:
+        """This process's devices."""
+        return [d for d in self.layout.mesh.devices.flat if d.process_index == jax.process_index()]
+
+    @cached_property
+    def _step(self):
+        return self._pmap(partial(train_step, self.recipe, axis_name="data"), donate_argnums=0)
+
+    @cached_property
+    def _evaluate(self):
         def evaluate(params, batch, memory):
-            sums, memory = evaluate_step(recipe, params, batch, memory)
+            sums, memory = evaluate_step(self.recipe, params, batch, memory)
             return jax.lax.psum(sums, "data"), memory
 
-        self._evaluate = jax.pmap(evaluate, **options)
-        self._place = jax.pmap(lambda tree: tree, **options)
+        return self._pmap(evaluate)
+
+    @cached_property
+    def _place(self):
+        return self._pmap(lambda tree: tree)
+
+    def _pmap(self, function: Callable, **options):
+        devices = self.local if jax.process_count() == 1 else None
+        return jax.pmap(function, axis_name="data", devices=devices, **options)
 
     def shapes(self, seed: int, batch_size: int) -> TrainState:
         shapes = jax.eval_shape(partial(init_state, self.recipe, batch_size=batch_size, seed=seed))
         shardings = jax.tree.map(lambda _: self.layout.sharding(), shapes)
         return _with_shardings(shapes, shardings.replace(memory=_memory_shardings(self.layout, shapes.memory)))
+
+    resting_shapes = shapes  # nothing is split that would need padding
 
     def init(self, seed: int, batch_size: int) -> TrainState:
         return self.restored(_initial(self.recipe, self.shapes(seed, batch_size), seed, batch_size))
@@ -186,8 +206,9 @@ class PmapEngine:
     def rows(self, size: int) -> np.ndarray:
         return self.layout.rows(size)
 
-    def check_batch(self, size: int, key: str) -> None:
-        self.layout.check_batch(size, key)
+    def scope(self):
+        """Models know of no mesh: each device has rows of its own."""
+        return nullcontext()
 
     def put(self, batch: Mapping, size: int):
         return {name: rows.reshape(len(self.local), -1, *rows.shape[1:]) for name, rows in batch.items()}
@@ -292,7 +313,16 @@ ENGINES = {"jit": JitEngine, "pmap": PmapEngine}
 
 def make_engine(recipe: Recipe, config, devices=None, report: Callable[[str], None] = lambda message: None):
     """The engine that `config.train.backend` names; `report` is told what works, but may be slow."""
+    return _engine(recipe, config, partial(make_mesh, devices=devices, report=report))
+
+
+def absent_engine(recipe: Recipe, config):
+    """The engine on as few devices as it fits, none of which is there: it knows shapes, and runs nothing."""
+    return _engine(recipe, config, smallest_mesh)
+
+
+def _engine(recipe: Recipe, config, mesh_of: Callable):
     backend = config.train.backend
     if backend not in ENGINES:
         raise UserError(f"config.train.backend is '{backend}'{nearest(backend, ENGINES)}")
-    return ENGINES[backend](recipe, config, devices, report)
+    return ENGINES[backend](recipe, config, mesh_of)

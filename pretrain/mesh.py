@@ -19,6 +19,7 @@ from pretrain.errors import UserError, nearest
 
 AXES = ("data", "fsdp", "sequence", "tensor")
 PADDED = "vocab"  # the logical axis that need not divide: `pretrain.at_rest` rounds it up
+SHARED = {"batch": "a batch", "length": "a row", "heads": "attention"}  # what devices share, by logical axis
 STACKED = "layers"  # the logical axis that `fsdp` leaves alone: a scan reads one layer after the other
 
 
@@ -183,25 +184,19 @@ class Layout:
         """Into how many parts the rows of a batch are split."""
         return math.prod(self.mesh.shape[axis] for axis in self.rules["batch"])
 
-    def check_batch(self, size: int, key: str) -> None:
-        if size % self.batch_shards():
+    def check(self, logical: str, size: int, key: str) -> None:
+        """Raises UserError where the devices that share the logical axis do not divide `size`, the value of `key`."""
+        axes = self.rules.get(logical, ())
+        count = math.prod(self.mesh.shape[axis] for axis in axes)
+        if size % count:
             raise UserError(
-                f"{key} = {size} does not divide over the {self.batch_shards()} devices that share a batch "
-                f"({' x '.join(self.rules['batch'])}); make it a multiple of {self.batch_shards()}"
+                f"{key} = {size} does not divide over the {count} devices that share {SHARED[logical]} "
+                f"({' x '.join(axes)}); make it a multiple of {count}, or change config.mesh"
             )
 
     def filled(self, size: int) -> int:
         """`size`, or the next number of rows that the devices which share a batch divide."""
         return -(-size // self.batch_shards()) * self.batch_shards()
-
-    def check_length(self, length: int, key: str) -> None:
-        axes = self.rules.get("length", ())
-        parts = math.prod(self.mesh.shape[axis] for axis in axes)
-        if length % parts:
-            raise UserError(
-                f"{key} = {length} does not divide over the {parts} devices that share a row "
-                f"({' x '.join(axes)}); make it a multiple of {parts}"
-            )
 
     def rows(self, size: int) -> np.ndarray:
         """Which of a batch's `size` rows this process's devices hold, in order."""

@@ -35,20 +35,25 @@ def make_recipe(config) -> Recipe:
 
 
 def check_attention(recipe: Recipe, config, training: bool) -> None:
-    """Raises ModelError where an attention path that is named refuses the rows of evaluation, or of `training`."""
+    """Raises ModelError where attention refuses the rows of evaluation, or of `training`, on the mesh in scope.
+
+    The path `auto` always finds one that serves, so that only heads which are to be traded for tokens can be too few.
+    """
+    trades = jax.sharding.get_abstract_mesh().shape.get("sequence", 1) > 1
     train, length = config.train.batch_size // config.train.accumulate, config.data.length
     evaluate = config.evaluate.batch_size, config.evaluate.length or length
     key = jax.random.key(0)
     uses = [(recipe.model, (train, length), key), (recipe.evaluated, evaluate, None)]
     for model, shape, rng in uses if training else uses[1:]:
-        if model.attention_path == "auto":  # which always finds one that serves
+        if model.attention_path == "auto" and not trades:
             continue
         names = {"tokens": jnp.int32, "positions": jnp.int32, "segments": jnp.int32}
         batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in names.items()}
         batch["reset"] = jax.ShapeDtypeStruct(shape[:1], bool)
-        params, memory = jax.eval_shape(lambda m=model, s=shape: (init_params(m, key, 1), init_memory(m, s[0])))
+        initial = lambda m=model, s=shape: (nn.unbox(init_params(m, key, 1)), init_memory(m, s[0]))  # noqa: E731
+        params, memory = jax.eval_shape(initial)
         run = partial(forward, dataclasses.replace(recipe, model=model), rng=rng)
-        jax.eval_shape(run, nn.unbox(params), batch, memory)
+        jax.eval_shape(run, params, batch, memory)
 
 
 def _evaluated(config, model):

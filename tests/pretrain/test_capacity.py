@@ -73,6 +73,17 @@ def test_what_is_split_is_counted_once(machine):
     capacity.check_training(*built(optimizer__name="adamw", mesh__data=1, mesh__fsdp=8))
 
 
+@pytest.mark.parametrize(("check", "tables"), [(capacity.check_training, 16), (capacity.check_evaluation, 4)])
+def test_a_table_that_does_not_divide_is_counted_as_it_is_at_rest(machine, check, tables):
+    """A prime number of rows over eight devices: an eighth of the padded table each. A checkpoint has it whole."""
+    rows, width = 1_000_003, 60  # neither of which eight divides
+    engine, config = built(
+        model__vocab_size=rows, model__width=width, model__heads=8, model__head_size=8, mesh__data=1, mesh__tensor=8
+    )
+    machine(tables * rows * width * 4)  # eight devices of one host: whole on each, it alone would be twice as much
+    check(engine, config)
+
+
 def test_recurrent_memory_counts(machine):
     spec, huge = "configs/transformer_xl.py:tiny", {"evaluate__model__memory": 100_000_000}
     engine, config = built(spec, **huge)
@@ -88,12 +99,12 @@ def test_recurrent_memory_counts(machine):
 def test_a_device_with_memory_of_its_own(monkeypatch):
     """On a GPU or TPU the device's limit counts, and the host holds batches alone."""
     engine, config = built()
-    state, layout = engine.shapes(0, 8), engine.layout
+    state, layout = engine.resting_shapes(0, 8), engine.layout
     stats = {"bytes_limit": 1000}
     device = SimpleNamespace(platform="gpu", process_index=0, memory_stats=lambda: stats)
     mesh = SimpleNamespace(devices=SimpleNamespace(flat=[device]), shape=layout.mesh.shape)
     monkeypatch.setattr(engine, "layout", SimpleNamespace(mesh=mesh, batch_shards=layout.batch_shards))
-    monkeypatch.setattr(engine, "shapes", lambda *_: state)
+    monkeypatch.setattr(engine, "resting_shapes", lambda *_: state)
     with pytest.raises(UserError, match=r"training needs at least .* on each device, .* and 1\.00kB are there"):
         capacity.check_training(engine, config)
     stats["bytes_limit"] = GIGABYTE
@@ -118,11 +129,17 @@ def test_what_runs_out_of_memory_all_the_same(allocate, monkeypatch, capsys):
     assert message.count("\n") == 1
 
 
-def test_a_containers_end_counts(tmp_path, monkeypatch):
-    end = tmp_path / "memory.max"
-    monkeypatch.setattr(capacity, "CONTAINER", (str(end), f"{tmp_path}/none"))
+@pytest.mark.parametrize("names", [("memory.max", "memory.current"), ("limit_in_bytes", "usage_in_bytes")])
+def test_what_is_left_of_a_containers_memory_counts(tmp_path, monkeypatch, names):
+    """Files that the kernel has cached are dropped when memory is asked for, so they are left too."""
+    limit, used = (tmp_path / name for name in names)
+    monkeypatch.setattr(capacity, "CONTAINER", ((str(tmp_path), *names), (f"{tmp_path}/none", *names)))
     free = capacity.free_memory()
-    end.write_text("max\n")
+    limit.write_text("max\n")
     assert capacity.free_memory() == pytest.approx(free, rel=0.5)
-    end.write_text("1048576\n")
-    assert capacity.free_memory() == 1048576
+    limit.write_text("1048576\n")
+    used.write_text("600000\n")
+    (tmp_path / "memory.stat").write_text("anon 400000\ninactive_file 120000\nactive_file 80000\n")
+    assert capacity.free_memory() == 1048576 - 400000
+    used.write_text("2000000\n")
+    assert capacity.free_memory() == 0

@@ -10,7 +10,7 @@ import models
 from configs.common import base, transformer_xl
 from pretrain import describe as described
 from pretrain.config import load, recipe_module, recipes
-from pretrain.errors import UserError
+from pretrain.errors import USER_ERRORS, UserError
 from pretrain.step import init_params
 
 EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
@@ -53,14 +53,22 @@ def test_the_devices_that_a_mesh_needs(sizes, devices, multiples, share):
     ("sizes", "words"),
     [
         ({"fsdp": 7}, "= 32 does not divide over the 7 devices that share a batch"),
-        ({"tensor": 3}, "which the 3 devices of mesh axis tensor do not divide"),
+        (
+            {"tensor": 3},
+            "config.model.heads = 2 does not divide over the 3 devices that share attention .tensor.; make",
+        ),
+        ({"data": 1, "sequence": 4}, "2 attention heads of one pattern on 1 tensor and 4 sequence devices"),
+        (
+            {"rules": tuple(rule for rule in base().mesh.rules if rule[0] != "length")},
+            "which config.mesh.rules does not map; add .'length', None",
+        ),
         ({"fsdp": -1}, "config.mesh gives the size -1 to data and fsdp; give it to one axis at most"),
     ],
 )
 def test_meshes_that_cannot_be(sizes, words):
     config = tiny()
     config.mesh.update(sizes)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(USER_ERRORS, match=words):
         described.describe(config)
 
 
@@ -71,20 +79,45 @@ def test_meshes_that_cannot_be(sizes, words):
         ("data.length", 65, "config.data.length = 65 is longer than"),
         ("evaluate.stride", 65, "config.evaluate.stride = 65 is longer than"),
         ("train.on_bad_step", "x", "config.train.on_bad_step is 'x'; choose one of"),
-        ("mesh.sequence", 3, "config.data.length = 16 does not divide over the 3 devices that share a row"),
+        ("mesh.sequence", 3, "config.evaluate.length = 16 does not divide over the 3 devices that share a row"),
+        ("train.backend", "x", "config.train.backend is 'x'; choose one of: jit, pmap"),
+        ("data.layout", "x", "data.layout is 'x'; choose one of"),
+        ("data.train", "", "data.train is empty"),
+        ("data.train", "stdlb", "unknown source kind 'stdlb'"),
+        ("data.validation", "stdlib", "both read stdlib"),
+        ("data.weights", (1.0, 2.0), "data.weights has 2 numbers for 1 sources"),
+        ("data.image", (8, 8, 3), "which tokenizer.kind = sentencepiece does not take"),
+        ("tokenizer.kind", "x", "tokenizer.kind is 'x'; choose one of"),
+        ("tokenizer.kind", "huggingface", "set tokenizer.path"),
+        ("tokenizer.kind", "bytes", "config.model.vocab_size = 50 is smaller than the tokenizer's 257 entries"),
+        ("tokenizer.vocab_size", 51, "config.model.vocab_size = 50 is smaller than the tokenizer's 51 entries"),
     ],
 )
 def test_what_training_refuses(key, value, words):
     config = tiny()
     config.mesh.data = 1
     config.update_from_flattened_dict({key: value})
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(USER_ERRORS, match=words):
+        described.describe(config)
+
+
+def test_what_training_by_pmap_refuses():
+    config = tiny(backend="pmap")
+    assert described.describe(config)["mesh"] == {
+        "devices": 1,
+        "multiples": True,
+        "bytes_per_device": described.describe(tiny())["bytes"]["parameters"],
+        "whole": {},
+    }
+    config.mesh.fsdp = 2
+    with pytest.raises(UserError, match=r"config\.mesh\.fsdp = 2 and config\.train\.backend = 'pmap' exclude"):
         described.describe(config)
 
 
 def tiny(**train):
     config = base()
     config.model.update(dict(vocab_size=50, context=16, layers=2, width=16, heads=2, ff=32))
+    config.tokenizer.vocab_size = 50
     config.data.length = 16
     config.train.update(train)
     return config
