@@ -5,10 +5,13 @@ import errno
 import fcntl
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from input_pipeline.errors import DataError
+
+CHUNK = 1 << 22  # bytes read at a time
 
 _FULL_OR_CLOSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 _IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
@@ -65,6 +68,15 @@ def write_json(path: Path, value: object) -> None:
 
 def read_json(path: Path) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def checksum(path: Path) -> int:
+    """CRC-32 of a file's bytes, read to the end."""
+    value = 0
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value
 
 
 def remove_partial(folder: Path) -> None:

@@ -45,8 +45,8 @@ def prepare(
 
     `data` and `tokenizer` are the sections of that name in configs/common.py; `report` hears what takes long;
     `accept` sees the tokenizer before any text is tokenised, and raises where it will not do.
-    `read_all` compares large stores with their checksums too. Split, tokenizer and store depend on the text alone,
-    never on a seed.
+    `read_all` compares large stores and plans with their checksums too. Split, tokenizer and store depend on the text
+    alone, never on a seed.
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
     named, holdout = requirements.check(data, tokenizer, workdir), requirements.holdout(data)
@@ -64,7 +64,7 @@ def prepare(
     splits = {name: parts(found, holdout if name == "train" else 0.0, KEPT) for name, found in named.items()}
     if holdout:
         splits["validation"] = parts(named["train"], holdout, HELD)
-    return Corpus(data, opened, splits, requirements.store_root(data, workdir), report)
+    return Corpus(data, opened, splits, requirements.store_root(data, workdir), report, read_all)
 
 
 def prepare_given(
@@ -93,12 +93,16 @@ def prepare_given(
     return Corpus(data, opened, {given: parts}, Path(root), report)
 
 
+def has_tokenizer(workdir: str) -> bool:
+    """Whether a work folder holds a tokenizer that `prepare` or `train` made to the end."""
+    return (Path(workdir) / "tokenizer" / tokenizer_folder.MADE).is_file()
+
+
 def open_tokenizer(workdir: str) -> Tokenizer:
     """The tokenizer of a work folder that `prepare` or `train` made."""
-    folder = Path(workdir) / "tokenizer"
-    if not (folder / tokenizer_folder.MADE).is_file():
+    if not has_tokenizer(workdir):
         raise DataError(f"{workdir} holds no tokenizer; give the work folder of a run, or run prepare there first")
-    return tokenizer_folder.open_folder(folder)
+    return tokenizer_folder.open_folder(Path(workdir) / "tokenizer")
 
 
 class Corpus:
@@ -111,8 +115,9 @@ class Corpus:
         splits: Mapping[str, Sequence[Part]],
         root: Path,
         report: Callable[[str], None],
+        read_all: bool = False,
     ):
-        self.tokenizer = tokenizer
+        self.tokenizer, self._read_all, self._plans = tokenizer, read_all, {}
         self._data, self._splits, self._root, self._report = data, splits, root, report
         self._streams = {
             name: Stream([shard for part in parts for shard in part.stream.shards]) for name, parts in splits.items()
@@ -139,7 +144,10 @@ class Corpus:
         return Windows(part.stream, length, length)
 
     def _packed(self, stream: Stream, length: int) -> Packed:
-        return Packed(stream, packing.plan(stream, length, self._root, self._report))
+        key = stream.identity, length
+        if key not in self._plans:  # evaluation asks each time, and each time files would be read to the end
+            self._plans[key] = packing.plan(stream, length, self._root, self._report, self._read_all)
+        return Packed(stream, self._plans[key])
 
     @property
     def splits(self) -> tuple[str, ...]:

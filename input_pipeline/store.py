@@ -16,7 +16,6 @@ import bisect
 import functools
 import hashlib
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from input_pipeline.errors import DataError
-from input_pipeline.files import read_json
+from input_pipeline.files import checksum, read_json
 
 FORMAT = 2
 SPLITS = KEPT, HELD = "kept", "held"
@@ -33,7 +32,6 @@ FILES = TOKENS, DOCUMENTS = "tokens", "documents"  # of a part's split
 MANIFEST = "store.json"
 STATED = {"format", "source", "origin", "holdout", "tokenizer", "dtype", "files", "parts"}  # by the manifest
 READ = 1 << 30  # bytes of a store up to which every start reads them all, a third of a second's work
-CHUNK = 1 << 22  # bytes read at a time
 
 
 class Counts(NamedTuple):
@@ -139,8 +137,8 @@ class Shard(NamedTuple):
     def files(self) -> Iterator[tuple[Path, int, int]]:
         """Path, bytes and CRC-32 of its two files."""
         sizes = self.counts.tokens * self.dtype.itemsize, self.counts.documents * 24
-        for what, size, checksum in zip(FILES, sizes, self.checksums, strict=True):
-            yield part_file(self.folder, self.number, self.split, what), size, checksum
+        for what, size, expected in zip(FILES, sizes, self.checksums, strict=True):
+            yield part_file(self.folder, self.number, self.split, what), size, expected
 
     def check_sizes(self) -> None:
         """Raises DataError where a file is missing, or of another size than was written."""
@@ -155,13 +153,15 @@ class Shard(NamedTuple):
     def check_content(self) -> None:
         """Raises DataError where a file holds other bytes than were written."""
         for path, _, expected in self.files():
-            actual = 0
-            with open(path, "rb", buffering=0) as file:
-                while chunk := file.read(CHUNK):
-                    actual = zlib.crc32(chunk, actual)
+            actual = checksum(path)
             if actual != expected:
                 what = f"{path.name} has other bytes than were written (CRC-32 {actual:08x} instead of {expected:08x})"
                 raise _damaged(self.folder, what)
+        sizes = self.documents() if self.counts.documents else np.zeros((0, 3), np.int64)  # no map of an empty file
+        counted = Counts(len(sizes), *map(int, sizes.sum(axis=0)))
+        if counted != self.counts:
+            what = f"{MANIFEST} counts {tuple(self.counts)} in part {self.number} where its files have {tuple(counted)}"
+            raise _damaged(self.folder, what)
 
     def tokens(self) -> np.ndarray:
         path = part_file(self.folder, self.number, self.split, TOKENS)

@@ -1,7 +1,7 @@
 """What all processes of a run do alike or not at all: each says how it went, and all hear everyone."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import jax
@@ -11,6 +11,7 @@ from jax.experimental import multihost_utils
 from pretrain.errors import UserError, reason
 
 TROUBLE = (OSError, ValueError, KeyError, RuntimeError, MemoryError, EOFError)  # of files, stores, memory; no bugs
+SHOWN = 6  # differences between processes that a sentence names
 
 Result = TypeVar("Result")
 
@@ -48,6 +49,20 @@ def alike(work: Callable[[], Result], sentence: Callable[[str], str]) -> Result:
         named = "; ".join(f"process {index}: {text}" if len(answers) > 1 else text for index, _, text in failed)
         raise UserError(sentence(named)) from cause
     return result
+
+
+def check_alike(values: Mapping[str, object], remedy: str) -> None:
+    """Raises the same UserError in every process of a run unless all of them have the same `values`, by name."""
+    first, *others = gathered({name: repr(value) for name, value in values.items()})
+    unlike = {}
+    for index, other in enumerate(others, start=1):
+        for name in first | other:
+            here, there = (some.get(name, "absent") for some in (first, other))
+            if here != there:
+                unlike.setdefault(name, f"{name} is {here} in process 0 and {there} in process {index}")
+    if unlike:
+        shown = "; ".join([*unlike.values()][:SHOWN]) + f"; and {len(unlike) - SHOWN} more" * (len(unlike) > SHOWN)
+        raise UserError(f"the processes of this run are not alike: {shown}; {remedy}")
 
 
 def decided(choose: Callable[[], Result], sentence: Callable[[str], str]) -> Result:

@@ -5,6 +5,7 @@ import dataclasses
 from input_pipeline import pipeline
 from input_pipeline.tokenizer import Bytes
 from pretrain import capacity
+from pretrain.agreement import check_alike
 from pretrain.engine import make_engine
 from pretrain.errors import UserError
 from pretrain.recipe import check_attention, make_recipe
@@ -39,6 +40,9 @@ def assemble(config, workdir: str, report, *, training: bool = False, prepare=pi
         report=report,
         accept=lambda tokenizer: check_vocabulary(config, tokenizer),
     )
+    texts = {f"the text of {split}": corpus.stream(split).identity for split in corpus.splits}
+    remedy = "let all of them read the same text with the same tokenizer"
+    check_alike({"the tokenizer": corpus.tokenizer.fingerprint} | texts, remedy)
     return Assembly(config, engine, corpus)
 
 

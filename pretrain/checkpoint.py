@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import orbax.checkpoint as ocp
 
-from pretrain import record, restore
+from pretrain import fresh, record, restore
 from pretrain.agreement import decided
 from pretrain.errors import UserError, reason
 
@@ -64,6 +64,9 @@ class Checkpoints:
         doomed = (self.folder / f"{name}.{number}{UNFINISHED[1]}" for number in itertools.count())
         with contextlib.suppress(OSError):
             shutil.rmtree(path.rename(next(free for free in doomed if not free.exists())))
+
+    def _unreadable(self, why: str) -> str:
+        return f"the checkpoints in {self.folder} cannot be read ({why}); make them readable"
 
     def steps(self) -> list[int]:
         """Steps that have a finished checkpoint, oldest first."""
@@ -162,8 +165,7 @@ class Checkpoints:
 
     def loss(self, step: int) -> float | None:
         """The validation loss of one checkpoint, as process 0 finds it; None where it has none."""
-        where = lambda why: f"the checkpoints in {self.folder} cannot be read ({why}); make them readable"  # noqa: E731
-        return decided(lambda: self.losses().get(step), where)
+        return decided(lambda: self.losses().get(step), self._unreadable)
 
     def score(self, step: int, loss: float) -> None:
         """Gives a checkpoint that was saved without it its validation loss; all processes call it alike."""
@@ -186,9 +188,18 @@ class Checkpoints:
         return min(losses, key=losses.get) if losses else None
 
     def find(self, which: str) -> int:
-        """The step that "latest", "best" or a number means."""
+        """The step that "latest", "best" or a number means, as process 0 finds it."""
+        return decided(lambda: self._find(which), self._unreadable)
+
+    def _find(self, which: str) -> int:
         steps = self.steps()
         if not steps:
+            unfinished = fresh.begun(self.folder.parent)
+            if unfinished:
+                raise UserError(
+                    f"there is no checkpoint in {self.folder}: the run was being put aside when the process was killed"
+                    f"; give `pretrain train` with --fresh={unfinished} again, which finishes that and trains a new one"
+                )
             raise UserError(f"there is no checkpoint in {self.folder}; train first, or choose another --workdir")
         if which == "latest":
             return steps[-1]
@@ -227,8 +238,7 @@ class Checkpoints:
         shape, type and sharding of every leaf; `origin` the tokenizer and the text to go on with, which must be those
         of the checkpoint.
         """
-        where = lambda why: f"the checkpoints in {self.folder} cannot be read ({why}); make them readable"  # noqa: E731
-        steps = decided(self.steps, where)
+        steps = decided(self.steps, self._unreadable)
         damaged = {}
         for step in reversed(steps):
             damage = restore.damage(self.folder / str(step))
@@ -249,7 +259,7 @@ class Checkpoints:
         state = restore.read_state(folder, vars(shapes))
         for broken, damage in damaged.items():
             report(f"checkpoint {broken} cannot be used ({damage}); it is set aside in broken/ and an older one used")
-        decided(lambda: self._adopt(step, damaged), where)
+        decided(lambda: self._adopt(step, damaged), self._unreadable)
         self._done = {n for n in steps if n <= step}
         return shapes.replace(**state), data
 

@@ -4,6 +4,7 @@ import json
 import os
 
 from pretrain import config as configs
+from pretrain.agreement import check_alike
 from pretrain.errors import UserError
 from pretrain.host import say, start
 from pretrain.lock import held
@@ -20,11 +21,22 @@ def resolve(flags, spec: str, overrides):
     return config, flags.workdir or os.path.join("runs", config.name)
 
 
+def check_processes(command: str, flags, config) -> None:
+    """Raises UserError in all processes of a run unless all were given the same command.
+
+    Only the work folder's path may be another on each host, and the keys of `configs.OF_A_HOST`.
+    """
+    given = {f"--{name}": flags[name].value for name in flags if name != "workdir"}
+    keys = {f"config.{key}": value for key, value in configs.flat(config).items() if key not in configs.OF_A_HOST}
+    check_alike({"the command": command} | given | keys, "start all of them with the same command")
+
+
 def train(flags, spec, overrides):
     from input_pipeline import requirements
 
     config, workdir = resolve(flags, spec, overrides)
     start()
+    check_processes("train", flags, config)
     requirements.check(config.data.to_dict(), config.tokenizer.to_dict(), workdir)
     from pretrain.train import train  # imported late: what is missing is named before its seconds
 
@@ -63,7 +75,9 @@ def evaluate(flags, spec, overrides):
             raise UserError(f"config.evaluate.{key} is for training alone; give --batches=N to score part of a split")
     if config.data.layout == "stream":  # in one lane every token has all the memory that there is before it
         overrides = [("evaluate.batch_size", "1"), *overrides]
-    evaluate(configs.with_overrides(config, overrides), workdir, flags)
+    configs.with_overrides(config, overrides)
+    check_processes("evaluate", flags, config)
+    evaluate(config, workdir, flags)
 
 
 def generate(flags, spec, overrides):
@@ -71,7 +85,10 @@ def generate(flags, spec, overrides):
     from pretrain.generate import generate
 
     start()
-    (complete if flags.complete else generate)(_given_workdir(flags), flags)
+    workdir = _given_workdir(flags)
+    config = configs.saved(workdir)
+    check_processes("generate", flags, config)
+    (complete if flags.complete else generate)(config, workdir, flags)
 
 
 def _given_workdir(flags) -> str:

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from input_pipeline import images, pipeline, sources
-from pretrain import config as configs
 from pretrain.decoding import generate as decode
 from pretrain.errors import UserError
 from pretrain.generate import refuse, restored
@@ -19,9 +18,8 @@ SHOWN = 96  # pixels: smaller images are enlarged to about this, each pixel a sq
 ABSENT, PAPER = 128, 255  # grey of what is cut off, and white
 
 
-def complete(workdir: str, flags) -> None:
-    """Completes some images and writes the picture that `flags.complete` names."""
-    config = configs.saved(workdir)
+def complete(config, workdir: str, flags) -> None:
+    """Completes some images with a model of `config`, and writes the picture that `flags.complete` names."""
     target = Path(flags.complete)
     _check(config, workdir, target, flags)
     tokenizer = pipeline.open_tokenizer(workdir)

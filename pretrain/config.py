@@ -42,6 +42,9 @@ FREE = (
     "model.attention_path",
 )
 
+# Keys that each process of a run may have its own of: where its host keeps the tokenised text and how it reads that.
+OF_A_HOST = ("data.store", "data.workers", "data.prefetch")
+
 
 def recipes() -> dict[str, Path]:
     """The recipe files, by name."""
@@ -297,13 +300,18 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
     return [f"{k} ({a.get(k, 'absent')} there, {b.get(k, 'absent')} here)" for k in fixed]
 
 
+def has_checkpoints(workdir: str) -> bool:
+    """Whether the work folder holds any checkpoint, whole or not."""
+    return any(path.name.isdigit() for path in (Path(workdir) / "checkpoints").glob("*"))
+
+
 def check_same_run(workdir: str, config: ConfigDict) -> None:
     """Raises if the work folder belongs to a run of another config."""
-    file, checkpoints = Path(workdir) / RESOLVED, Path(workdir) / "checkpoints"
+    file = Path(workdir) / RESOLVED
     if file.exists() and not file.is_file():
         raise UserError(f"{file} is no file; move it away, restore the run's own, or choose another --workdir")
     if not file.exists():
-        if any(path.name.isdigit() for path in checkpoints.glob("*")):
+        if has_checkpoints(workdir):
             raise UserError(
                 f"{workdir} holds checkpoints, but not the {RESOLVED} that they were made with; restore it, or begin "
                 "at update 0 with --fresh=NAME, which keeps them in earlier/NAME"

@@ -12,17 +12,23 @@ MOVED = ("checkpoints", "broken", "metrics")
 PARTIAL = ".partial"  # ends the name of a folder that a run is still being moved into
 
 
+def begun(workdir: str) -> str | None:
+    """The name of a fresh start that a killed process did not finish; None where there is none."""
+    for moving in sorted((Path(workdir) / "earlier").glob(f"*{PARTIAL}")):
+        return moving.name.removesuffix(PARTIAL)
+    return None
+
+
 def fresh_start_due(workdir: str, name: str) -> bool:
     """Whether `--fresh=name` asks for a start not made yet; the same command, given again, goes on with the new run."""
     if name and (Path(name).name != name or name in (".", "..") or name.endswith(PARTIAL)):
         raise UserError(f"--fresh={name} must be the name of a folder, such as --fresh=first-attempt")
-    for moving in sorted((Path(workdir) / "earlier").glob(f"*{PARTIAL}")):
-        begun = moving.name.removesuffix(PARTIAL)
-        if begun != name:
-            raise UserError(
-                f"{workdir} holds a run that was being put aside when the process was killed; give the command with "
-                f"--fresh={begun} again, which finishes that"
-            )
+    unfinished = begun(workdir)
+    if unfinished not in (None, name):
+        raise UserError(
+            f"{workdir} holds a run that was being put aside when the process was killed; give the command with "
+            f"--fresh={unfinished} again, which finishes that"
+        )
     return bool(name) and not (Path(workdir) / "earlier" / name).exists()
 
 

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from input_pipeline import pipeline
-from pretrain import config as configs
 from pretrain.assemble import check_vocabulary
 from pretrain.checkpoint import Checkpoints
 from pretrain.decoding import generate as decode
@@ -18,8 +17,8 @@ from pretrain.errors import UserError
 from pretrain.recipe import make_recipe
 
 
-def generate(workdir: str, flags) -> None:
-    config = configs.saved(workdir)
+def generate(config, workdir: str, flags) -> None:
+    """Continues the prompts that `flags` give, with a model of `config`, which `workdir` holds."""
     if config.data.image:
         raise UserError(
             f"{workdir} was trained on images, which no prompt begins; give --complete=FILE.png to fill in the lower "

@@ -17,12 +17,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pretrain.agreement import gathered
 from pretrain.errors import UserError, reason
 from pretrain.leaving import MISTAKE, leaving
 
 NAME = "lock"
 BEAT = 5.0  # seconds between two signs of life
 TURN = 0.2  # seconds between two looks of one that waits for its turn
+SHOWS = 5.0  # seconds within which a network shows a new file to the others
 PATIENCE = (
     60.0  # seconds without one after which a holder elsewhere counts as dead: network caches are that old at most
 )
@@ -69,6 +71,25 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
 
     with leaving.after(give_back):
         yield
+
+
+def check_shared(workdir: str) -> None:
+    """Raises UserError in every process of a run unless each finds the lock that process 0 holds: it is one folder."""
+
+    def found() -> str | None:
+        with contextlib.suppress(OSError):  # such as a path through a file
+            return _read(Path(workdir) / NAME)
+
+    held, until = gathered(found())[0], time.monotonic() + SHOWS
+    while found() != held and time.monotonic() < until:
+        time.sleep(TURN)
+    for index, (finds, there) in enumerate(gathered([found() == held, workdir])):
+        if finds:
+            continue
+        raise UserError(
+            f"process {index} does not find in --workdir={there} what process 0 writes in its own; give all processes "
+            "of a run the same folder, on a file system that they share"
+        )
 
 
 def _take(path: Path, mine: str, report: Callable[[str], None], in_turn: bool) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 
+from input_pipeline import pipeline
 from pretrain import config as configs
 from pretrain import lock
 from pretrain.agreement import alike, decided
@@ -31,16 +32,11 @@ def train(config, workdir: str, fresh: str = "") -> int:
     cannot = lambda why: f"the work folder cannot be used ({why}); choose another --workdir"  # noqa: E731
     ledger = Ledger()
     with contextlib.ExitStack() as held:
-
-        def enter() -> bool:
-            if jax.process_index() == 0:
-                held.enter_context(lock.held(workdir, "train", say))
-            due = fresh_start_due(workdir, fresh)
-            if not due:
-                configs.check_same_run(workdir, config)
-            return due
-
-        due = alike(enter, cannot)
+        decided(lambda: held.enter_context(lock.held(workdir, "train", say)), cannot)
+        lock.check_shared(workdir)
+        due = decided(lambda: fresh_start_due(workdir, fresh), cannot)
+        if not due:
+            alike(lambda: check_goes_on(config, workdir), cannot)
         run = assemble(config, workdir, say, training=True)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
@@ -54,6 +50,17 @@ def train(config, workdir: str, fresh: str = "") -> int:
                     say(change)
             configs.save(config, workdir)
         return loop.run()
+
+
+def check_goes_on(config, workdir: str) -> None:
+    """Raises UserError where `workdir` holds a run that `config` cannot go on with. Writes nothing."""
+    configs.check_same_run(workdir, config)
+    if configs.has_checkpoints(workdir) and not pipeline.has_tokenizer(workdir):
+        raise UserError(
+            f"{workdir} holds checkpoints, but not the tokenizer that they were made with; restore its folder "
+            "tokenizer, make it again with `pretrain prepare` if the text is what it was, or begin at update 0 with "
+            "--fresh=NAME, which keeps them in earlier/NAME"
+        )
 
 
 class Loop:

@@ -25,12 +25,15 @@ def write(tmp_path):
 def prepare(tmp_path):
     """`prepare("text:...", length=8)`: a Corpus of bytes from these sources; keywords are keys of config.data."""
 
-    def prepare(train: str, *, tokenizer: dict | None = None, said: list | None = None, **data) -> pipeline.Corpus:
+    def prepare(
+        train: str, *, tokenizer: dict | None = None, said: list | None = None, read_all: bool = False, **data
+    ) -> pipeline.Corpus:
         config = common.base()
         config.data.update({"train": train, "holdout": 0.0, "length": 8, **data})
         config.tokenizer.update({"kind": "bytes", **(tokenizer or {})})
         report = (lambda line: None) if said is None else said.append
-        return pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), str(tmp_path / "run"), report=report)
+        sections = config.data.to_dict(), config.tokenizer.to_dict()
+        return pipeline.prepare(*sections, str(tmp_path / "run"), report=report, read_all=read_all)
 
     return prepare
 

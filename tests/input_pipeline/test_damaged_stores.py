@@ -1,5 +1,6 @@
 """A token store whose files were damaged after it was written is named, never read as if it were whole."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -27,6 +28,13 @@ def zero(path):
     path.write_bytes(bytes(path.stat().st_size))
 
 
+def miscount(path):
+    """Another number of words, by which perplexities are divided."""
+    manifest = json.loads(path.read_text())
+    manifest["parts"][0]["splits"]["kept"][3] ^= 1
+    path.write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize(
     ("name", "damage", "what"),
     [
@@ -40,6 +48,7 @@ def zero(path):
         ("store.json", lambda path: path.write_bytes(b""), r"store.json is not what was written"),
         ("store.json", lambda path: path.write_text("{}"), r"store.json is not what was written"),
         ("store.json", lambda path: path.write_text("[]"), r"store.json is not what was written"),
+        ("store.json", miscount, r"store.json counts \(\d+, \d+, \d+, \d+\) in part 0 where its files have"),
         ("store.json", lambda path: path.write_bytes(b"\xff\xfe"), r"store.json is not what was written"),
     ],
 )

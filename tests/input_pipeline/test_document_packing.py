@@ -1,8 +1,11 @@
 """Packing: whole documents, each token once, rows well filled."""
 
+import os
 import pickle
+from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,3 +56,50 @@ def test_a_plan_is_made_once_and_travels_by_name(prepare, words):
     assert len(data) < 2_000
     for field, copy in zip(plan, pickle.loads(data), strict=True):
         assert np.array_equal(field, copy)
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def other_bytes(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("starts.npy", other_bytes),  # rows of a document's end and the next one's beginning, once trained on
+        ("first.npy", cut),
+        ("lengths.npy", Path.unlink),
+        ("lengths.npy", lambda path: path.write_bytes(b"")),
+        ("made.json", cut),
+        ("made.json", lambda path: path.write_text('{"starts.npy": 1}')),
+        ("made.json", Path.unlink),
+    ],
+)
+def test_a_damaged_plan_is_made_again(prepare, words, tmp_path, name, damage):
+    source, said = words(30), []
+    plan = [np.array(field) for field in prepare(source, layout="packed")._rows[0].plan]
+    (path,) = (tmp_path / "run/data").glob(f"packed-*/{name}")
+    damage(path)
+    for expected in (["packing 30 documents into rows of 8"], []):
+        again = prepare(source, layout="packed", said=said)._rows[0].plan
+        assert said == expected
+        said.clear()
+        for field, copy in zip(plan, again, strict=True):
+            assert np.array_equal(field, copy)
+
+
+def test_a_large_plan_is_read_where_that_is_asked_for(prepare, words, monkeypatch, tmp_path):
+    source, said = words(30), []
+    prepare(source, layout="packed")
+    (path,) = (tmp_path / "run/data").glob("packed-*/starts.npy")
+    other_bytes(path)
+    monkeypatch.setattr(packing, "READ", 10)
+    prepare(source, layout="packed", said=said)
+    assert said == []
+    prepare(source, layout="packed", said=said, read_all=True)
+    assert said == ["packing 30 documents into rows of 8"]

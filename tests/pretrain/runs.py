@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from launch.local import free_port
 from pretrain.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +60,31 @@ def train(workdir, text, devices=1, before=(), **overrides):
         text=True,
         timeout=300,
     )
+
+
+def pair(*arguments, own=((), ()), **options):
+    """Two processes of one run, joined as a scheduler would, each with pipes; `own` are further arguments of each."""
+    meeting = {"LONGHAUL_COORDINATOR": f"127.0.0.1:{free_port()}", "LONGHAUL_PROCESSES": "2"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return [
+        subprocess.Popen(
+            [*arguments, *own[index]],
+            cwd=ROOT,
+            env=environment() | meeting | {"LONGHAUL_PROCESS": str(index)},
+            **(pipes | options),
+        )
+        for index in range(2)
+    ]
+
+
+def ends(processes, timeout=60):
+    """(exit code, standard output, standard error) of each."""
+    try:
+        ended = [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *said) for process, said in zip(processes, ended, strict=True)]
 
 
 def train_here(workdir, text, *flags, **overrides):

@@ -222,11 +222,18 @@ def test_a_fresh_start_keeps_the_earlier_run_and_is_made_once(copy, run):
         assert f"--fresh={name} must be the name of a folder" in said
 
 
-def test_a_fresh_start_that_was_killed_is_finished(copy, run):
+def test_a_fresh_start_that_was_killed_is_finished(copy, run, capsys):
     workdir = copy(8)
     before = files(workdir)
     (workdir / "earlier" / "old.partial").mkdir(parents=True)
     (workdir / "metrics").rename(workdir / "earlier" / "old.partial" / "metrics")
+    (workdir / "checkpoints").rename(workdir / "earlier" / "old.partial" / "checkpoints")
+    capsys.readouterr()
+    for command in (["evaluate"], ["generate", "--prompt=a"]):  # once only: there is no checkpoint
+        assert main([*command, f"--workdir={workdir}"]) == 2
+        said = capsys.readouterr().err
+        assert "there is no checkpoint in" in said and "was being put aside when the process was killed; give" in said
+        assert "`pretrain train` with --fresh=old again, which finishes that" in said
     for flags in ([], ["--fresh=other"]):  # once began at update 0, and the move could never be finished
         code, said = run(workdir, *flags, train__steps=6)
         assert code == 2

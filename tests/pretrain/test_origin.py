@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from runs import train_here
+from runs import command, train_here
 
 from pretrain.main import main
 
@@ -17,7 +17,11 @@ TRAINED = {
 
 
 def checkpoints(workdir):
-    return {str(p): p.read_bytes() for p in (workdir / "checkpoints").rglob("*") if p.is_file()}
+    return files(workdir / "checkpoints")
+
+
+def files(folder):
+    return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 @pytest.fixture
@@ -69,19 +73,27 @@ def test_another_tokenizer_is_refused_by_all_and_none_is_made_to_evaluate(run, o
     restoring = (["evaluate", f"--workdir={workdir}"], ["generate", f"--workdir={workdir}", "--prompt=a"])
     shutil.rmtree(workdir / "tokenizer")
     shutil.rmtree(workdir / "data")
-    for command in restoring:
-        assert main(command) == 2
+    for arguments in restoring:
+        assert main(arguments) == 2
         assert "holds no tokenizer" in capsys.readouterr().err
         assert not (workdir / "tokenizer").exists()
 
+    held = files(workdir)
+    code, said = run(workdir, own, train__steps=7, **TRAINED)
+    assert code == 2
+    assert "holds checkpoints, but not the tokenizer that they were made with; restore its folder" in said
+    assert files(workdir) == held  # once another tokenizer was made and left there before it was refused
+
     for path in own.iterdir():
         path.write_text(path.read_text().upper())
+    assert main(["prepare", *command(workdir, own, **TRAINED)[4:]]) == 0
+    capsys.readouterr()
     code, said = run(workdir, own, train__steps=7, **TRAINED)
     assert code == 2
     assert "checkpoint 6 in" in said
     assert "was trained with another tokenizer" in said
-    for command in restoring:
-        assert main(command) == 2
+    for arguments in restoring:
+        assert main(arguments) == 2
         assert "was trained with another tokenizer" in capsys.readouterr().err
     assert checkpoints(workdir) == before
 

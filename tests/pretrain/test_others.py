@@ -8,9 +8,8 @@ import sys
 import time
 
 import pytest
-from runs import ROOT, assert_same_leaves, command, environment, leaves
+from runs import ROOT, assert_same_leaves, command, ends, environment, leaves, pair
 
-from launch.local import free_port
 from pretrain.leaving import FAILED, MISTAKE, PREEMPTED
 from pretrain.main import main
 
@@ -36,30 +35,8 @@ PROGRAM = """if True:
 WAIT = "print('ready', flush=True); time.sleep(120)"
 
 
-def pair(*arguments, **options):
-    """Both processes, each with pipes."""
-    meeting = {"LONGHAUL_COORDINATOR": f"127.0.0.1:{free_port()}", "LONGHAUL_PROCESSES": "2"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return [
-        subprocess.Popen(
-            arguments, cwd=ROOT, env=environment() | meeting | {"LONGHAUL_PROCESS": str(index)}, **(pipes | options)
-        )
-        for index in range(2)
-    ]
-
-
 def working(work):
     return pair(sys.executable, "-c", PROGRAM.format(work=work))
-
-
-def ends(processes, timeout=60):
-    """(exit code, standard output, standard error) of each."""
-    try:
-        ended = [process.communicate(timeout=timeout) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(process.returncode, *said) for process, said in zip(processes, ended, strict=True)]
 
 
 def ready(processes, word="ready"):
