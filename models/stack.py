@@ -50,14 +50,14 @@ class Stack:
         runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
         period, carry = len(runs), (x, cache)
         if not self.scan:
-            for layer in range(self.layers):
-                carry = runs[layer % period](*carry, _at(params, layer), jnp.asarray(layer))
+            for layer, own in enumerate(_apart(params, self.layers)):
+                carry = runs[layer % period](*carry, own, jnp.asarray(layer))
             return carry
 
         def group(carry, params_and_layer):
             params, layer = params_and_layer
-            for offset, run in enumerate(runs):
-                carry = run(*carry, _at(params, offset), layer + offset)
+            for offset, (run, own) in enumerate(zip(runs, _apart(params, period), strict=True)):
+                carry = run(*carry, own, layer + offset)
             return carry, None
 
         groups = self.layers // period
@@ -72,5 +72,11 @@ class Stack:
         return jax.checkpoint(run, policy=REMAT[self.remat], prevent_cse=not self.scan)
 
 
-def _at(tree, index: int):
-    return jax.tree.map(lambda leaf: leaf[index], tree)
+def _apart(tree, count: int):
+    """The trees of `count` layers, from one of [count, ...].
+
+    Split at once, so that their gradients are joined at once: those of `leaf[index]` would be padded with zeros to
+    [count, ...] each, and added up.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    return [structure.unflatten(layer) for layer in zip(*(jnp.unstack(leaf) for leaf in leaves), strict=True)]
