@@ -28,6 +28,15 @@ in bfloat16, in evaluation too, which moves single tokens' losses, by up to 0.08
 `--config.model.dtype=float32` trains and scores as the release does, `--config.evaluate.model.dtype=float32` only
 scores so.
 
+tests/models/test_transformer_xl_release.py compares this model with the release's PyTorch code (github.com/kimiyoung/
+transformer-xl, commit 44781ed) on equal weights and text, in float32, over four segments with memory: every token's
+loss is within 4e-7 of its size, the memory after each segment and the gradient by each parameter within 2e-6 of their
+lengths. The 22 cases are memories shorter and longer than a row, same_length, clamp, with cutoffs and without, divisor
+1, 2 and 3, embed equal to width and below, words tied or not, each choice of shared_projections. Twenty updates of its
+train.py, past an epoch's end, have the same losses within 2e-6, and so has its evaluation after them. Cluster i's row
+of `clusters` is the i-th from the end there. Options of the release that none of its scripts uses are not offered:
+pre_lnorm, attn_type 1 to 3, ext_len, sample_softmax, varlen.
+
 Rows are contiguous streams, one lane each; a lane's memory goes on from batch to batch and is part of the checkpoint.
 Memory starts empty, as in the PyTorch release, not as zeros to attend to. All evaluations have same_length.
 

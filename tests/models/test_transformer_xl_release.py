@@ -1,0 +1,159 @@
+"""The same numbers as the authors' PyTorch code: losses, memory, every gradient, and its training loop.
+
+The answers in goldens/transformer_xl.json are the release's own; goldens/make_transformer_xl.py says how it was asked.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax.traverse_util import flatten_dict, unflatten_dict
+from goldens import make_transformer_xl as asked
+
+import models
+from configs import common
+from pretrain.optimizers import schedule
+from pretrain.recipe import make_recipe
+from pretrain.step import forward, init_memory, init_state, train_step
+
+ANSWERS = json.loads(asked.ANSWERS.read_text())
+CHECKOUT = "TRANSFORMER_XL_RELEASE"  # the environment variable that names a checkout of the release
+
+
+def answers(name):
+    """{what: numbers} of a case."""
+    return {key.removeprefix(f"{name}: "): np.array(x) for key, x in ANSWERS.items() if key.startswith(f"{name}: ")}
+
+
+def params_of(weights):
+    return unflatten_dict({path: jnp.asarray(x) for path, x in weights.items()}, sep="/")
+
+
+def batches(text, length):
+    """An epoch of text [lanes, rows * length + 1]."""
+    for start in range(0, text.shape[1] - 1, length):
+        tokens, targets = (text[:, begin : begin + length] for begin in (start, start + 1))
+        ones = np.ones_like(tokens)
+        batch = {"tokens": tokens, "targets": targets, "positions": ones, "segments": ones}
+        yield batch | {"weights": ones.astype(np.float32), "reset": np.full(len(text), start == 0)}
+
+
+def close(ours, theirs, tolerance=1e-5):
+    """Digests differ by no more than `tolerance` of the length of what they stand for, which is their first number."""
+    ours, theirs = np.reshape(ours, (-1, 8)), np.reshape(theirs, (-1, 8))
+    np.testing.assert_allclose(ours / theirs[:, :1], theirs / theirs[:, :1], rtol=0, atol=tolerance)
+
+
+def section(fields):
+    """The model section of a config."""
+    model = common.transformer_xl()
+    model.update(fields, dtype="float32", dropout=0.0)
+    return model
+
+
+@pytest.mark.parametrize("name", asked.CASES)
+def test_losses_memory_and_gradients(name):
+    """Four segments of three lanes, with memory, in each of the release's options."""
+    fields, expected = asked.sizes(asked.CASES[name]), answers(name)
+    model = models.build("transformer_xl", section(fields).to_dict())
+    params = {"params": params_of(asked.weights(fields))}
+    shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
+
+    @jax.jit
+    def segment(params, memory, tokens, targets, weights):
+        def objective(params):
+            output = model.apply(params, tokens, memory=memory)
+            losses = -model.apply(params, output.hidden, targets, method="log_probs")
+            return (losses * weights).sum(), (losses, output.memory)
+
+        return jax.grad(objective, has_aux=True)(params)
+
+    text, memory = asked.text(asked.LANES, asked.SEGMENTS * asked.LENGTH), model.init_memory(asked.LANES)
+    counts = np.split(asked.token_weights(), asked.SEGMENTS, axis=1)
+    gradient, losses, remembered = jax.tree.map(jnp.zeros_like, params), [], []
+    for batch, weights in zip(batches(text, asked.LENGTH), counts, strict=True):
+        added, (loss, memory) = segment(params, memory, batch["tokens"], batch["targets"], weights)
+        gradient = jax.tree.map(jnp.add, gradient, added)
+        losses.append(loss)
+        held = int(memory.held[0, 0])
+        remembered += asked.digest(memory.hidden[:, :, fields["memory"] - held :])
+
+    np.testing.assert_allclose(np.ravel(losses), expected.pop("losses"), rtol=1e-5)
+    close(remembered, expected.pop("memory"))
+    for path, x in flatten_dict(gradient["params"], sep="/").items():
+        close(asked.digest(x), expected.pop(f"gradient of {path}"))
+    assert not expected
+
+
+def trained(name):
+    """The config of a training loop, and the release's answers to it."""
+    changes, warmup = asked.UPDATES[name]
+    config = common.base()
+    config.architecture, config.model = "transformer_xl", section(asked.sizes(changes))
+    config.data.layout = "stream"
+    config.train.update(steps=2 * asked.EPOCH, batch_size=asked.LANES)
+    config.evaluate.model.update(memory=config.model.memory + asked.LENGTH - asked.EVALUATED_LENGTH)
+    config.optimizer.update(name="adamw", b1=0.9, b2=0.999, epsilon=1e-8, weight_decay=0.0, clip=0.25)
+    config.schedule.update(kind="cosine", peak=asked.RATE, warmup=warmup, end=0.0, beneath_warmup=True)
+    return config, answers(f"{name}, trained")
+
+
+@pytest.mark.parametrize("name", [name for name, (_, warmup) in asked.UPDATES.items() if not warmup])
+def test_twenty_updates_of_its_training_loop(name):
+    """Adam, clipping, a cosine, an epoch's end; then its evaluation, whose rows are shorter and memory is longer."""
+    config, expected = trained(name)
+    recipe, began = make_recipe(config), asked.weights(config.model)
+    state = jax.jit(lambda params: init_state(recipe, 0, asked.LANES).replace(params=params))(params_of(began))
+    step, losses, rates = jax.jit(lambda state, batch: train_step(recipe, state, batch)), [], []
+    for _ in range(2):
+        for batch in batches(asked.text(asked.LANES, asked.EPOCH * asked.LENGTH), asked.LENGTH):
+            state, metrics = step(state, batch)
+            losses.append(metrics["nll"] / metrics["tokens"])
+            rates.append(metrics["learning_rate"])
+    np.testing.assert_allclose(losses, expected.pop("losses"), rtol=1e-5)
+    np.testing.assert_allclose(rates, expected.pop("rates"), rtol=1e-5)
+    for path, x in flatten_dict(state.params, sep="/").items():
+        moved = asked.digest(asked.settled(path, x - began[path]))
+        # Twenty roundings, each of a whole parameter: the release's own float32 is 3e-5 away from its float64.
+        close(moved, expected.pop(f"moved {path}"), tolerance=1e-4)
+
+    @jax.jit
+    def score(params, memory, batch):
+        evaluated = dataclasses.replace(recipe, model=recipe.evaluated)
+        hidden, memory = forward(evaluated, params, batch, memory)
+        found = recipe.evaluated.apply({"params": params}, hidden, batch["targets"], method="log_probs")
+        return -found.mean(), memory
+
+    memory, losses = init_memory(recipe.evaluated, asked.EVALUATION_LANES), []
+    for batch in batches(asked.validation(), asked.EVALUATED_LENGTH):
+        loss, memory = score(state.params, memory, batch)
+        losses.append(loss)
+    np.testing.assert_allclose(losses, expected.pop("evaluation"), rtol=1e-5)
+    assert not expected
+
+
+def test_its_warm_up_is_an_update_late_and_its_first_update_at_the_full_rate():
+    config, expected = trained("warmed up")
+    theirs, warmup = expected["rates"], config.schedule.warmup
+    ours = schedule(config.schedule, config.train.steps)(np.arange(2 * asked.EPOCH))
+    np.testing.assert_allclose(theirs, [asked.RATE, *ours[: warmup - 1], *ours[warmup:]], rtol=1e-5)
+
+
+def test_the_release_itself_gives_these_answers(tmp_path):
+    pytest.importorskip("torch", reason="the release needs the extra 'oracle'")
+    if CHECKOUT not in os.environ:
+        pytest.skip(f"no environment variable {CHECKOUT} names a checkout of the release")
+    file = tmp_path / "answers.json"
+    subprocess.run([sys.executable, asked.__file__, os.environ[CHECKOUT], file], check=True)
+    again = json.loads(file.read_text())
+    assert again.keys() == ANSWERS.keys()
+    for what, numbers in ANSWERS.items():
+        np.testing.assert_allclose(again[what], numbers, rtol=1e-5, atol=1e-6, err_msg=what)
