@@ -2,10 +2,12 @@
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
 from PIL import Image
+from runs import ROOT, ends, pair
 
 from input_pipeline import images
 from pretrain.main import main
@@ -123,6 +125,20 @@ def test_completions_begin_as_the_original(pretrain, folder, tmp_path):
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     pretrain(*COMPLETE, f"--complete={tmp_path}/c.png", "--nocached")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "c.png").read_bytes()
+
+
+def test_two_processes_write_one_picture(trained, folder, tmp_path):
+    """Both complete the same images, each in a folder of its own, which shows that the first alone writes."""
+    line = [sys.executable, "-m", "pretrain", *COMPLETE, f"--workdir={trained}", "--complete=a.png", "--format=json"]
+    apart = f'cd {tmp_path}/$LONGHAUL_PROCESS && exec env PYTHONPATH={ROOT} LONGHAUL_CACHE= "$@"'
+    for index in ("0", "1"):
+        (tmp_path / index).mkdir()
+    (code, said, err), (other, says, _) = ends(pair("sh", "-c", apart, "sh", *line), timeout=300)
+    assert (code, other) == (0, 0), err
+    assert json.loads(said.splitlines()[-1]) == {"step": 6, "file": "a.png", "images": 3, "samples": 2, "kept": 4}
+    assert "step" not in says
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")] == ["0/a.png"]
+    assert np.array_equal(tiles(tmp_path / "0/a.png", across=4, down=3)[:, 3], validation(folder)[:3])
 
 
 def test_completions_of_nothing(pretrain, tmp_path):

@@ -1,8 +1,11 @@
 """Optimisers against the formulas of their papers, computed in NumPy, and schedules against closed forms."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from configs import common
@@ -168,6 +171,79 @@ def test_adafactors_state_is_split_as_its_parameters_are():
     assert not whole
     (columns,) = (leaf for name, leaf in named.items() if name.endswith("v_col/layers/feed_forward/in/kernel"))
     assert columns.sharding.shard_shape(columns.shape) == (6, 512)
+
+
+def small_factored(**mesh):
+    """Every kind of parameter, and matrices just large enough to factor; its 259 rows divide over nothing."""
+    config = t5_small(**mesh)
+    config.model.update(vocab_size=259, context=16, layers=2, width=128, heads=4, ff=256, tied_head=False)
+    config.model.update(norm="layer", positions="learned", attention_bias=True, ff_bias=True, dtype="float32")
+    config.optimizer.clip = 0.0
+    config.schedule.update(kind="constant", warmup=0, peak=0.1)
+    return config
+
+
+def by_optax(params, gradients):
+    """optax's own Adafactor, of every tensor on its own and as it is on paper."""
+    tx = optax.adafactor(0.1)
+
+    def one(path, param, *gradients):
+        name, layers = optimizers.path_name(path), "layers" in optimizers.path_name(path).split("/")
+        tensors = zip(*(a if layers else a[None] for a in (param, *gradients)), strict=True)
+        return jnp.stack([alone(name, *tensor) for tensor in tensors]).reshape(param.shape)
+
+    def alone(name, param, *gradients):
+        shape = (-1,)
+        if not name.endswith(("bias", "scale")):
+            shape = (-1, param.shape[-1]) if "output" in name else (param.shape[0], -1)
+        param, state = param.reshape(shape), tx.init(param.reshape(shape))
+        for gradient in gradients:
+            change, state = tx.update(gradient.reshape(shape), state, param)
+            param = param + change
+        return param
+
+    return jax.tree_util.tree_map_with_path(one, params, *gradients)
+
+
+@pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"tensor": 4}, {"fsdp": 2, "tensor": 2}])
+def test_adafactor_on_a_mesh_is_optaxs_of_the_flat_kernels(mesh):
+    config = small_factored(**mesh)
+    engine = make_engine(make_recipe(config), config, jax.devices()[: math.prod(mesh.values())])
+    shapes, rng = engine.shapes(0, 8), np.random.default_rng(3)
+    draw = lambda scale: jax.tree.map(  # noqa: E731
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * scale, jnp.float32), shapes.params
+    )
+    params, gradients = draw(0.05), [draw(scale) for scale in (1.0, 3.0, 0.1)]
+    place = lambda tree, like: jax.tree.map(lambda a, leaf: jax.device_put(a, leaf.sharding), tree, like)  # noqa: E731
+    tx, got = engine.recipe.optimizer, place(params, shapes.params)
+    state = place(tx.init(params), shapes.opt_state)
+    update = jax.jit(tx.update)
+    for gradient in gradients:
+        change, state = update(place(gradient, shapes.params), state, got)
+        got = jax.tree.map(jnp.add, got, change)
+    expected = leaves(by_optax(params, gradients))
+    for name, value in leaves(got).items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-6, err_msg=name)
+
+
+def test_whole_updates_with_adafactor_on_a_mesh_equal_one_devices():
+    def trained(**mesh):
+        config = small_factored(**mesh)
+        # The loss does not depend on a key's bias: its gradient is rounding, which Adafactor takes for a gradient.
+        config.model.attention_bias = False
+        engine = make_engine(make_recipe(config), config, jax.devices()[: math.prod(mesh.values())])
+        state = engine.init(0, 8)
+        for seed in range(3):
+            tokens = np.random.default_rng(seed).integers(0, 259, (8, 17)).astype(np.int32)
+            ones = np.ones((8, 16), np.int32)
+            batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": ones.astype(np.float32)}
+            batch |= {"segments": ones, "positions": np.cumsum(ones, axis=1, dtype=np.int32) - 1}
+            state, _ = engine.step(state, engine.put(batch, 8))
+        return leaves(engine.saved(state).params)
+
+    expected = trained()
+    for name, value in trained(fsdp=2, tensor=2).items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-5, err_msg=name)  # sums in another order, three times
 
 
 def test_muon_makes_each_layers_update_orthogonal():
