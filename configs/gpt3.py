@@ -47,6 +47,7 @@ def get_config(variant=""):
     config = common.base()
     config.name = f"gpt3:{variant}"
     config.model.update(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=50_257, context=CONTEXT)
+    config.evaluate.batch_size = max(32, rows // 8)  # a multiple of what shares a batch on a pod for this size
     config.model.attention = (
         "dense",
     )  # ("dense", "local_256") alternates as the paper does, with a band of our choice

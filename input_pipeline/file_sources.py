@@ -112,10 +112,17 @@ class Files(Source):
     def files(self) -> list[File]:
         found = [File(self._name(path), *size_and_time(path)) for path in self._paths()]
         longest = max(found, key=lambda file: file.size)
-        if 0 < longest.size <= self.start and not any(file.name.endswith(readers.COMPRESSED) for file in found):
+        if not longest.size or any(file.name.endswith(readers.COMPRESSED) for file in found):
+            return found
+        if longest.size <= self.start:
             raise DataError(
                 f"'{self.spec}' begins at byte {self.start}, but {longest.name} ends at byte {longest.size}; lower "
                 "START of bytes=START:END"
+            )
+        if self.end and longest.size < self.end:  # a file cut short would make a split of another size
+            raise DataError(
+                f"'{self.spec}' ends at byte {self.end}, but {longest.name} ends at byte {longest.size}; give all of "
+                "it, or leave END of bytes=START:END out"
             )
         return found
 

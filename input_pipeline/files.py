@@ -60,6 +60,17 @@ def replaced(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """Removes `folder` again where nothing but its lock is left in it: what was to fill it has failed."""
+    try:
+        yield
+    finally:
+        if {path.name for path in folder.iterdir()} <= {"lock"}:
+            (folder / "lock").unlink(missing_ok=True)
+            folder.rmdir()
+
+
 def write_json(path: Path, value: object) -> None:
     """Writes `value` to `path`, whole or not at all."""
     with replaced(path) as partial:

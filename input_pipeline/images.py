@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -64,7 +65,10 @@ def decoded(file: str | BinaryIO, where: str) -> np.ndarray:
     """Pixels of an image file, uint8 [rows, columns, colours]; `where` names it in errors."""
     library = pillow()
     try:
-        with library.open(file) as image:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", library.DecompressionBombWarning)  # from twice that on it is an error
+            image = library.open(file)
+        with image:
             if image.mode == "P":  # numbers of colours in a table
                 image = image.convert()
             mode, pixels = image.mode, np.asarray(image)

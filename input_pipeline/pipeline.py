@@ -268,4 +268,11 @@ def _empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:
             f"data.holdout = {data['holdout']} holds out none of the {documents} documents of data.train; set "
             "data.validation, give more documents, raise data.holdout, or set it to 0"
         )
-    return f"data.{name} = '{data[name]}' has no text left; check the source, and that data.holdout is not too large"
+    if name == "train" and requirements.holdout(data) and streams["validation"].tokens:
+        held = streams["validation"].counts.documents
+        only = "the one document" if held == 1 else f"all {held} documents"
+        return (
+            f"data.holdout = {data['holdout']} holds out {only} of data.train, so that none is left to train on; give "
+            "more documents, set data.validation, or set data.holdout to 0"
+        )
+    return f"data.{name} = '{data[name]}' has no text; check the source, and that data.holdout is not too large"

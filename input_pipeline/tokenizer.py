@@ -38,12 +38,15 @@ class Tokenizer(abc.ABC):
         """The text of `ids`. Special ids give nothing."""
 
     @abc.abstractmethod
-    def decoder(self, before: Iterable[int] = ()) -> "Decoder":
-        """Decodes ids one at a time, for streaming: the text that they add to that of the ids `before`."""
+    def decoder(self, before: Iterable[int] = (), text: str = "") -> "Decoder":
+        """Decodes ids one at a time, for streaming: what they add to `text`, whose ids `before` are.
 
-    def continuation(self, before: Iterable[int], ids: Iterable[int]) -> str:
-        """The text that `ids` add to that of the ids `before`: words that are joined by spaces begin with one."""
-        decoder = self.decoder(before)
+        Words that are joined by spaces begin with one, unless `text` ends in one that its ids have lost.
+        """
+
+    def continuation(self, before: Iterable[int], ids: Iterable[int], text: str = "") -> str:
+        """What `ids` add to `text`, as `decoder` has it."""
+        decoder = self.decoder(before, text)
         return "".join(map(decoder.feed, ids)) + decoder.finish()
 
 
@@ -75,7 +78,7 @@ class ByteExact(Tokenizer):
         """The text of `ids`. Special ids give nothing; bytes that are not UTF-8 give U+FFFD."""
         return b"".join(map(self.bytes_of, map(int, ids))).decode("utf-8", errors="replace")
 
-    def decoder(self, before: Iterable[int] = ()) -> Decoder:
+    def decoder(self, before: Iterable[int] = (), text: str = "") -> Decoder:
         return _ByteDecoder(self)
 
 
@@ -114,27 +117,33 @@ class Rewriting(Tokenizer):
         """The text of `ids`, as the tokenizer joins it. Special ids and ids beyond the vocabulary give nothing."""
         return self._decode([i for i in map(int, ids) if 0 <= i < self.vocab_size and i != self.end_id])
 
-    def decoder(self, before: Iterable[int] = ()) -> Decoder:
-        return _PrefixDecoder(self, before)
+    def decoder(self, before: Iterable[int] = (), text: str = "") -> Decoder:
+        return _PrefixDecoder(self, before, text)
 
 
 class _PrefixDecoder(Decoder):
     """Decodes everything again with each id, since a token's text depends on those before it."""
 
-    def __init__(self, tokenizer: Rewriting, before: Iterable[int]):
+    def __init__(self, tokenizer: Rewriting, before: Iterable[int], text: str):
         self._tokenizer, self._ids = tokenizer, list(before)
         self._shown = tokenizer.decode(self._ids)
+        self._spaced = text[-1:].isspace() and not self._shown[-1:].isspace()  # by a space that the ids have lost
 
     def feed(self, token: int) -> str:
         self._ids.append(int(token))
         text = self._tokenizer.decode(self._ids)
         if text.endswith("\ufffd") or not text.startswith(self._shown):  # not settled yet
             return ""
-        new, self._shown = text[len(self._shown) :], text
-        return new
+        return self._new(text)
 
     def finish(self) -> str:
-        return self._tokenizer.decode(self._ids)[len(self._shown) :]
+        return self._new(self._tokenizer.decode(self._ids))
+
+    def _new(self, text: str) -> str:
+        new, self._shown = text[len(self._shown) :], text
+        if new and self._spaced:
+            new, self._spaced = new.removeprefix(" "), False
+        return new
 
 
 class Bytes(ByteExact):

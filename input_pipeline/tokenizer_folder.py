@@ -8,7 +8,7 @@ from pathlib import Path
 
 from input_pipeline import counted_tokenizer, huggingface_tokenizer, sentencepiece_tokenizer
 from input_pipeline.errors import DataError
-from input_pipeline.files import locked, read_json, remove_partial, replaced, write_json, written_under
+from input_pipeline.files import filled, locked, read_json, remove_partial, replaced, write_json, written_under
 from input_pipeline.sources import Source
 from input_pipeline.tokenizer import Bytes, Tokenizer
 
@@ -77,7 +77,8 @@ def make_folder(
     settings = _settings(config, named, holdout)
     made = folder / MADE
     if not made.is_file():
-        with written_under(folder, "--workdir"), locked(folder / "lock", lambda: report("waiting for the tokenizer")):
+        waiting = lambda: report("waiting for the tokenizer")  # noqa: E731
+        with written_under(folder, "--workdir"), locked(folder / "lock", waiting), filled(folder):
             if not made.is_file():
                 remove_partial(folder)
                 _make(folder, config, settings, named, report)

@@ -207,14 +207,13 @@ class Checkpoints:
             best = self.best()
             if best is None:
                 raise UserError(
-                    f"no checkpoint in {self.folder} has a validation loss; use --step=latest, or make "
-                    "config.checkpoint.every a multiple of config.evaluate.every"
+                    f"no checkpoint in {self.folder} has a validation loss, as those have that a run with validation "
+                    "data saves where it evaluates; use --step=latest"
                 )
             return best
         if not which.isdigit() or int(which) not in steps:
-            raise UserError(
-                f"there is no checkpoint of step {which}; there are {', '.join(map(str, steps))}, latest and best"
-            )
+            words = "latest" if self.best() is None else "latest, best"
+            raise UserError(f"there is no checkpoint '{which}'; choose one of: {', '.join(map(str, steps))}, {words}")
         return int(which)
 
     def check_tokenizer(self, step: int, tokenizer) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from configs import common
+from configs.ranges import Range
 from pretrain.errors import USER_ERRORS, UserError, nearest
 
 RECIPES = Path(__file__).resolve().parent.parent / "configs"
@@ -112,10 +113,10 @@ def load(
     module = recipe_module(path)
     with _blaming(path, file):
         config = module.get_config(variant) if variant else module.get_config()
-    if not isinstance(config, ConfigDict):
+    if type(config) is not ConfigDict:
         raise UserError(
-            f"{path} is no recipe: its get_config returns {config!r:.40}, not a config; start from "
-            "configs.common.base(), change it and return it"
+            f"{path} is no recipe: its get_config returns {_shown(config)}, not a config that can be changed; start "
+            "from configs.common.base(), change it and return it"
         )
     check_keys(config, path, "start the recipe from configs.common.base()")
     return with_overrides(config, [*_following(config, dict(overrides), report), *overrides])
@@ -151,23 +152,40 @@ def override(config: ConfigDict, key: str, text: str) -> None:
     node, walked = config, "config"
     *sections, last = key.split(".")
     for name in sections:
-        if name not in node or not isinstance(node[name], ConfigDict):
+        if name not in node:
             raise _unknown(walked, name, node)
         node, walked = node[name], f"{walked}.{name}"
+        if not isinstance(node, ConfigDict):
+            raise UserError(f"{walked} is a value, not a section with keys; write --{walked}=VALUE")
     known = config.model if walked == "config.evaluate.model" else node  # which holds only what evaluation changes
     if last not in known:
         raise _unknown(walked, last, known)
     if isinstance(known[last], ConfigDict):
         raise UserError(f"{walked}.{last} is a section; set one of its keys: {', '.join(known[last])}")
-    node[last] = parse_value(f"{walked}.{last}", text, known[last])
+    value = parse_value(f"{walked}.{last}", text, known[last], _ranges(config).get(key))
+    if key == "architecture" and value in common.ARCHITECTURES and value != config.architecture:
+        raise UserError(
+            f"config.architecture is '{config.architecture}', as the recipe's config.model has it, and cannot be "
+            f"'{value}' with that; give --config a recipe of that architecture, such as {_recipe_of(value)}"
+        )
+    node[last] = value
+
+
+def _recipe_of(architecture: str) -> str:
+    """The first recipe that builds such a model."""
+    paths = (f"configs/{name}.py" for name in recipes())
+    return next(path for path in paths if recipe_module(path).get_config().architecture == architecture)
 
 
 def _unknown(walked: str, name: str, node: ConfigDict) -> UserError:
     return UserError(f"there is no config key {walked}.{name}{nearest(name, list(node))}")
 
 
-def parse_value(key: str, text: str, default):
-    """`text`, the value given for `key`, as one of `default`'s type. Raises UserError if it is none."""
+def parse_value(key: str, text: str, default, kept: Range | None = None):
+    """`text`, the value given for `key`, as one of `default`'s type. Raises UserError if it is none.
+
+    `kept` is the range of the key's numbers, if it has any.
+    """
     if isinstance(default, str):
         return text
     value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
@@ -182,15 +200,33 @@ def parse_value(key: str, text: str, default):
         value = float(value) if abs(value) < 10**300 else math.inf
     value = _tuples(value)
     if type(value) is not type(default):
+        if isinstance(default, tuple):
+            raise UserError(f"{key} is '{text}', which is not a tuple; {_as_tuple(key, value, default, kept)}")
         raise UserError(f"{key} is '{text}', {_not_a(default)}")
     return value
+
+
+def _as_tuple(key: str, value, default: tuple, kept: Range | None) -> str:
+    """What to write where `value` was, which is no tuple."""
+    items = value.split(",") if isinstance(value, str) else [value]
+    meant = tuple(item.strip() if isinstance(item, str) else item for item in items)
+    if kept and kept.broken_by(meant):
+        return f"it must be {kept.rule}"
+    if any(isinstance(item, tuple) for item in default):
+        meant = default[:1]
+    return f'write --{key}="{meant}"'
+
+
+def _shown(value) -> str:
+    """A value of a recipe, cut to what a sentence holds; a section, whose own text has many lines, by its type."""
+    return f"a {type(value).__name__}" if isinstance(value, ConfigDict) else f"{value!r:.60}"
 
 
 def _not_a(default) -> str:
     """The end of a sentence about a value that is not of the type of `default`."""
     example = {bool: "true or false", int: "for example 100", float: "for example 1e-3"}
     example |= {tuple: "for example \"('a', 'b')\"", str: "a text"}
-    name = {ConfigDict: "section"}.get(type(default), type(default).__name__)
+    name = {ConfigDict: "section that can be changed"}.get(type(default), type(default).__name__)
     article = "an" if name[0] in "aeiou" else "a"
     return f"which is not {article} {name}; write {example.get(type(default), 'its keys')}"
 
@@ -215,7 +251,7 @@ def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
                 if not partly:
                     raise UserError(f"{source} lacks {key}; {remedy}")
             elif type(given[name]) is not type(default):
-                raise UserError(f"{source}: {key} is {given[name]!r:.60}, {_not_a(default)}")
+                raise UserError(f"{source}: {key} is {_shown(given[name])}, {_not_a(default)}")
             elif key == "config.evaluate.model":
                 check(key, given[name], config.model, partly=True)
             elif isinstance(default, ConfigDict):
@@ -232,10 +268,15 @@ def _model_section(config: ConfigDict):
     return common.ARCHITECTURES[name]
 
 
+def _ranges(config: ConfigDict) -> dict[str, Range]:
+    """The range of each number of `config`, by dotted key."""
+    model = _model_section(config).ranges
+    return common.base.ranges | {f"{s}.{name}": r for s in ("model", "evaluate.model") for name, r in model.items()}
+
+
 def check_ranges(config: ConfigDict) -> None:
     """Raises UserError unless every number of `config` is in the range declared beside its default."""
-    model = _model_section(config).ranges
-    ranges = common.base.ranges | {f"{s}.{name}": r for s in ("model", "evaluate.model") for name, r in model.items()}
+    ranges = _ranges(config)
     for key, value in flat(config).items():
         rule = ranges[key].broken_by(value) if key in ranges else ""
         if rule:

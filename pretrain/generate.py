@@ -50,7 +50,10 @@ def generate(config, workdir: str, flags) -> None:
     )
     if jax.process_index() != 0:  # all have decoded the same
         return
-    texts = [tokenizer.continuation(before, ids) for before, (ids, _) in zip(begun, results, strict=True)]
+    texts = [
+        tokenizer.continuation(before, ids, prompt)
+        for prompt, before, (ids, _) in zip(prompts, begun, results, strict=True)
+    ]
     if stream:
         stream.close()
     elif flags.format == "json":
@@ -123,7 +126,7 @@ class Stream:
     """Prints a continuation token by token; a character split over tokens waits until it is whole."""
 
     def __init__(self, tokenizer, prompt: str, ids: Sequence[int]):
-        self._decoder = tokenizer.decoder(ids)
+        self._decoder = tokenizer.decoder(ids, prompt)
         print(prompt, end="", flush=True)
 
     def __call__(self, row: int, token: int) -> None:

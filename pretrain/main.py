@@ -210,11 +210,14 @@ def parse(argv: Sequence[str]):
         print(command.usage())
         return None
     spec, overrides, rest = split_config(rest)
-    foreign = spec or any(key.partition(".")[0] != command.section for key, _ in overrides)
+    foreign = ["--config"] if spec else []
+    foreign += [f"--config.{key}" for key, _ in overrides if key.partition(".")[0] != command.section]
     if foreign and not command.takes_config:
-        allowed = f", set keys of config.{command.section} alone," if command.section else ""
+        allowed = f", set keys of config.{command.section} alone" if command.section else ""
+        given = any(argument.lstrip("-").startswith("workdir") for argument in rest)
+        folder = "" if given else f"{',' * bool(allowed)} and give --workdir"
         raise UserError(
-            f"`pretrain {name}` reads the config from its work folder; leave --config out{allowed} and give --workdir"
+            f"`pretrain {name}` reads the config from its work folder; leave {foreign[0]} out{allowed}{folder}"
         )
     command.parse(rest)
     return command, spec, overrides

@@ -160,5 +160,7 @@ def test_words_that_continue_a_text_begin_with_a_space(prepare, write):
     before, ids = tokenizer.encode("a rose"), tokenizer.encode("is a rose")
     assert tokenizer.continuation(before, ids) == " is a rose"
     assert tokenizer.continuation([tokenizer.end_id], ids) == "is a rose"
+    assert tokenizer.continuation(before, ids, "a rose ") == "is a rose"
+    assert tokenizer.continuation(before, ids, "a rose") == " is a rose"
     decoder = tokenizer.decoder(before)
     assert [decoder.feed(token) for token in ids] == [" is", " a", " rose"] and decoder.finish() == ""

@@ -239,3 +239,10 @@ def test_without_pillow(prepare, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(DataError, match=r"images need the Pillow package: pip install longhaul\[images\]"):
         prepare(spec, **IMAGE)
+
+
+def test_an_image_of_very_many_pixels_is_read_without_a_warning(folder, monkeypatch):
+    """Pillow warns of one beyond its limit and stops at twice that; a warning would fail this test."""
+    source = folder(pixels(1))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    assert images.decoded(source.removeprefix("images:").replace("*", "000"), "here").shape == SHAPE

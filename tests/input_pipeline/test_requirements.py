@@ -112,3 +112,22 @@ def test_records_are_not_to_be_cut_again(prepare, write):
     ) as caught:
         prepare(f"jsonl:{path}", holdout=0.001)
     assert "document=" not in str(caught.value)
+
+
+def test_a_tokenizer_that_cannot_be_made_leaves_no_folder(prepare, write, tmp_path):
+    path = write("latin.txt", b"caf\xe9" * 100)
+    with pytest.raises(DataError, match="is not UTF-8 at byte 3"):
+        prepare(f"text:{path}", tokenizer={"kind": "sentencepiece"})
+    assert not (tmp_path / "run/tokenizer").exists()
+
+
+def test_a_file_that_was_cut_short_is_named_first(refused, write):
+    path = write("enwik8", "Text.\n" * 100)
+    sentence = rf"data\.test: 'text:{path}\?bytes=500:1000' ends at byte 1000, but enwik8 ends at byte 600; give all"
+    refused(sentence, train=f"text:{path}?bytes=:500", test=f"text:{path}?bytes=500:1000")
+
+
+def test_a_single_document_that_is_held_out_is_said_to_be(prepare, write):
+    path = write("a.jsonl", '{"text": "A line."}')
+    with pytest.raises(DataError, match=r"= 0\.99 holds out the one document of data\.train, so that none is left to"):
+        prepare(f"jsonl:{path}", holdout=0.99)

@@ -101,6 +101,13 @@ def test_what_training_refuses(key, value, words):
         described.describe(config)
 
 
+def test_the_largest_recipe_on_the_pod_that_it_is_meant_for():
+    config = load("configs/gpt3.py:175b")
+    config.mesh.update(data=1, fsdp=64, tensor=8)
+    assert described.describe(config)["mesh"]["devices"] == 512
+    assert config.evaluate.batch_size % 64 == 0  # no device evaluates padding
+
+
 def test_what_training_by_pmap_refuses():
     config = tiny(backend="pmap")
     assert described.describe(config)["mesh"] == {

@@ -51,8 +51,9 @@ def small(**changes):
         (["evaluate", "--workdir=x", "--format=xml"], "see `pretrain evaluate --help`"),
         (["evaluate"], "--workdir is missing"),
         (["evaluate", "--workdir=x", CONFIG], "leave --config out"),
-        (["evaluate", "--workdir=x", "--config.train.steps=3"], "set keys of config.evaluate alone"),
-        (["generate", "--workdir=x", "--config.evaluate.length=3"], "leave --config out and give --workdir"),
+        (["evaluate", "--workdir=x", "--config.train.steps=3"], "steps out, set keys of config.evaluate alone"),
+        (["generate", "--workdir=x", "--config.evaluate.stride=3"], "work folder; leave --config.evaluate.stride out"),
+        (["generate", CONFIG], "leave --config out and give --workdir"),
         (["describe", "--config=configs/gpt5.py"], "did you mean --config=configs/gpt3.py?"),
         (["describe", "--config=configs/gpt2.py:huge"], "choose one of: large, medium, small, xl"),
         (["describe", "--config=configs/common.py:x"], "common.py"),
@@ -62,7 +63,24 @@ def small(**changes):
         (["describe", CONFIG, "--config.train.steps=many"], "which is not an int; write for example 100"),
         (["describe", CONFIG, "--config.schedule.peak=big"], "which is not a float"),
         (["describe", CONFIG, "--config.model.scan=maybe"], "write true or false"),
-        (["describe", CONFIG, "--config.model.attention=3"], "which is not a tuple"),
+        (
+            ["describe", CONFIG, "--config.train.steps.x=1"],
+            "a value, not a section with keys; write --config.train.st",
+        ),
+        (["describe", CONFIG, "--config.architecture=transformer_xl"], "such as configs/transformer_xl.py"),
+        (["describe", CONFIG, "--config.architecture=transformer_x"], "did you mean 'transformer_xl'?"),
+        (["describe", CONFIG, "--config.model.attention=dense"], """; write --config.model.attention="('dense',)\""""),
+        (["describe", CONFIG, "--config.model.attention=dense, local_8"], """attention="('dense', 'local_8')\""""),
+        (["describe", CONFIG, "--config.data.weights=5"], 'which is not a tuple; write --config.data.weights="(5,)"'),
+        (["describe", CONFIG, "--config.data.weights=x"], "which is not a tuple; it must be numbers above 0"),
+        (
+            ["describe", CONFIG, "--config.log.profile=5"],
+            "must be empty, or the first and the last update, such as (",
+        ),
+        (
+            ["describe", CONFIG, "--config.mesh.rules=5"],
+            """-config.mesh.rules="(('batch', ('data', 'fsdp')),)\"""",
+        ),
         (["describe", CONFIG, "--config.train.steps"], "lacks a value"),
         (["describe", CONFIG, "--config.model.heads=3"], "heads"),
         (["describe", CONFIG, "--config.optimizer.name=adam"], "did you mean 'adamw'"),
@@ -113,7 +131,9 @@ def test_a_work_folder_of_another_config_names_the_keys(run, whole, text):
 
 def test_restoring_what_is_not_there(run, whole, tmp_path):
     assert "is not a work folder" in run("evaluate", f"--workdir={tmp_path}")
-    assert "there is no checkpoint of step 7" in run("evaluate", f"--workdir={whole}", "--step=7")
+    assert "no checkpoint '7'; choose one of: 4, 8, 12, 16, 20, 24, latest, best" in run(
+        "evaluate", f"--workdir={whole}", "--step=7"
+    )
     assert "longer than the model's 64 positions" in run("evaluate", f"--workdir={whole}", "--length=100")
     assert "longer than the window's 64" in run("evaluate", f"--workdir={whole}", "--stride=65")
     assert "needs the whole split" in run("evaluate", f"--workdir={whole}", "--batches=1", "--word_level")

@@ -46,8 +46,19 @@ def sentence(tmp_path, capsys):
             "config.architecture = 'transformer_xl'",
             "/mine.py, whose config.architecture is 'transformer_xl': there is no config key config.model.",
         ),
-        ("return None", "/mine.py is no recipe: its get_config returns None, not a config; start from"),
-        ("return {'a': 3}", "its get_config returns {'a': 3}, not a config"),
+        (
+            "return None",
+            "/mine.py is no recipe: its get_config returns None, not a config that can be changed; start from",
+        ),
+        ("return {'a': 3}", "its get_config returns {'a': 3}, not a config that can be changed; start from"),
+        (
+            "from ml_collections import FrozenConfigDict; return FrozenConfigDict(config)",
+            "its get_config returns a FrozenConfigDict, not a config that can be changed; start",
+        ),
+        (
+            "from ml_collections import FrozenConfigDict; config.train = FrozenConfigDict(config.train)",
+            "config.train is a FrozenConfigDict, which is not a section that can be changed; write",
+        ),
         ("1 / 0", "/mine.py, line 6, fails with ZeroDivisionError: division by zero; correct the recipe"),
         ("raise SystemExit(0)", "line 6, fails with SystemExit: 0"),
     ],
@@ -106,7 +117,10 @@ def test_what_a_run_wrote_down_is_no_recipe(tmp_path):
         (lambda config: config.pop("seed"), "config.json lacks config.seed; restore the file, or use the version"),
         (lambda config: config["train"].update(steps="3"), "config.train.steps is '3', which is not an int"),
         (lambda config: config["optimizer"].update(b2=1.5), "config.optimizer.b2 = 1.5; it must be at least 0 and"),
-        (lambda config: config.update(train=3), "config.train is 3, which is not a section; write its keys"),
+        (
+            lambda config: config.update(train=3),
+            "config.train is 3, which is not a section that can be changed; write its",
+        ),
     ],
 )
 def test_a_work_folder_whose_config_was_changed(tmp_path, change, words):
