@@ -24,7 +24,9 @@ configuration was never released: its feed-forward width here is chosen to give 
 
 The learning rate is the release's, whose cosine falls from update 0 beneath the warm-up, but for one update's delay in
 its warm-up, whose very first update it makes at the full rate. The release computes in float32. These recipes compute
-in bfloat16, in evaluation too, which moves single tokens' losses, by up to 0.085 nats in a model of wide weights:
+in bfloat16, in evaluation too, which moves single tokens' losses: by up to 0.056 nats in seven cases of the test named
+below, small models of wide weights, whose mean loss moves by 0.002 at most. `tiny`, trained, has the same perplexity in
+both to 1e-5 (20.6296, and 20.6298 by `evaluate --config.evaluate.model.dtype=bfloat16 --batch_size=8 --batches=4`).
 `--config.model.dtype=float32` trains and scores as the release does, `--config.evaluate.model.dtype=float32` only
 scores so.
 
