@@ -303,6 +303,8 @@ def update_answers(release, fields, warmup):
         mock.patch.object(torch.optim.Adam, "step", step),
     ):
         model = runpy.run_path("train.py")["model"]
+    if warmup:  # which ours makes an update earlier, so that only the rates can be compared
+        return {"rates": rates}
     parameters = {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
     ended, began = from_release(fields, parameters), weights(fields)
     answers = {"losses": losses[True], "rates": rates, "evaluation": losses[False][-EVALUATION_ROWS:]}
