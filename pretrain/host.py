@@ -10,6 +10,7 @@ import jax
 from absl import logging as absl_logging
 from jax._src import distributed
 
+from pretrain import streams
 from pretrain.errors import UserError
 from pretrain.heap import keep_freed_memory
 from pretrain.leaving import MISTAKE, leaving
@@ -111,6 +112,7 @@ def join(coordinator: str, count: int | None, index: int | None) -> None:
         ) from error
     finally:
         alarm.cancel()
+    streams.keep_output_apart()  # on CPUs Gloo greets there, before the JSON that a program reads
     leaving.retake()  # JAX listens for SIGTERM too, and hears nothing of Ctrl-C
     state = distributed.global_state
     leaving.others = Others(leaving, state.client, state.process_id, state.num_processes)

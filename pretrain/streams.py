@@ -23,6 +23,17 @@ def settle() -> None:
     )
 
 
+def keep_output_apart() -> None:
+    """Leaves standard output to what Python prints: what C libraries write there goes to standard error."""
+    if not sys.stdout:
+        return
+    sys.stdout.flush()
+    own = io.BufferedWriter(io.FileIO(os.dup(1), "wb"))
+    at_once = sys.stdout.line_buffering or sys.stdout.write_through
+    sys.stdout = io.TextIOWrapper(own, sys.stdout.encoding, "backslashreplace", line_buffering=at_once)
+    os.dup2(2, 1)
+
+
 class Unheard(io.FileIO):
     """A file that takes whatever is written, whether or not it gets anywhere: a closed pipe, a full disk."""
 
