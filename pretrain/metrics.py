@@ -4,13 +4,17 @@ Rows are keyed by split and step. A run restored at step s first drops every row
 resumed run hold the rows of an uninterrupted one, each once. A file that is damaged stops no run: it is set aside.
 """
 
+import contextlib
 import csv
 import io
 import itertools
 import json
 import math
 import os
-from collections.abc import Callable
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pretrain.errors import UserError
@@ -42,7 +46,7 @@ class MetricWriter:
         self._start, self._report = start_step, report
         self._kinds = [kind for kind, wanted in ((CsvFile, csv), (JsonlFile, jsonl)) if wanted]
         self._files: dict[str, list[RowFile]] = {}
-        self._events = None
+        self._events: EventFile | None = None
         if tensorboard or self._kinds:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -52,11 +56,7 @@ class MetricWriter:
             for path in self._folder.glob(f"*{kind.suffix}"):
                 self._open(path.stem)
         if tensorboard:
-            from tensorboardX import SummaryWriter  # here because its import takes as long as all of this file's
-
-            # TensorBoard itself hides the events of a crashed run from `purge_step` on.
-            purge = start_step + 1 if start_step else None
-            self._events = SummaryWriter(str(self._folder / "tensorboard"), purge_step=purge)
+            self._events = EventFile(self._folder / "tensorboard", start_step, report)
 
     def _open(self, split: str) -> "list[RowFile]":
         if split not in self._files:
@@ -72,8 +72,7 @@ class MetricWriter:
         for file in self._open(split):
             file.append(row)
         if self._events is not None:
-            for name, value in values.items():
-                self._events.add_scalar(f"{split}/{name}", float(value), int(step))
+            self._events.append(int(step), {f"{split}/{name}": float(value) for name, value in values.items()})
 
     def flush(self) -> None:
         """Puts all rows on the disk; call it before a checkpoint is saved, so that none is older than its metrics."""
@@ -112,23 +111,16 @@ class RowFile:
             rows = [row for row in self.parse(whole) if 0 < int(row["step"]) <= start]
             text = self.text(rows)
         except (ValueError, KeyError, TypeError, OverflowError, csv.Error, IsADirectoryError):
-            aside = self._aside()
-            os.replace(self._path, aside)
-            report(f"{self._path} is not a file of metrics; it is set aside as {aside.name}, and a new one begun")
+            _set_aside(self._path, "file", report)
             return
         self._kept = self._last = max((int(row["step"]) for row in rows), default=-1)
         self._replace(text)
-
-    def _aside(self) -> Path:
-        """A name beside the file that nothing has yet."""
-        names = (self._path.with_name(f"{self._path.name}.damaged{number or ''}") for number in itertools.count())
-        return next(path for path in names if not path.exists())
 
     def _replace(self, text: str) -> None:
         """The whole file becomes `text`, or stays as it is if the process dies on the way."""
         self.close()
         new = self._path.with_name(self._path.name + ".new")
-        with new.open("w", encoding="utf-8", newline="") as file:
+        with _named(new), new.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -143,17 +135,11 @@ class RowFile:
         line = self.line(row).encode()
         if self._file is None:
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        before = os.fstat(self._file).st_size
-        try:
-            while line:  # at once: kill -9 loses no row
-                line = line[os.write(self._file, line) :]
-        except OSError:
-            os.ftruncate(self._file, before)  # a disk that is full takes a part: no row is left torn
-            raise
+        _append(self._file, line, self._path)
 
     def flush(self) -> None:
         if self._file is not None:
-            os.fsync(self._file)
+            _sync(self._file, self._path)
 
     def close(self) -> None:
         if self._file is not None:
@@ -220,6 +206,82 @@ class CsvFile(RowFile):
         rows = self.parse(self._path.read_text(encoding="utf-8")) if self._columns else []
         self._columns += [name for name in row if name not in self._columns]
         self._replace(",".join(self._columns) + "\n" + self.lines(rows))
+
+
+class EventFile:
+    """TensorBoard's events below `folder`: a file for each start, framed as TFRecord, one record for each row.
+
+    tensorboardX has the messages and the checksum. Its own writer hands them to a thread through a queue of ten: once
+    a full disk has ended the thread, the queue is full and whoever logs waits for ever. A record takes microseconds.
+    """
+
+    def __init__(self, folder: Path, start: int, report: Callable[[str], None]):
+        from tensorboardX.proto.event_pb2 import Event, SessionLog  # takes as long as all of this file's imports
+
+        if folder.exists() and not folder.is_dir():
+            _set_aside(folder, "folder", report)
+        folder.mkdir(exist_ok=True)
+        self._path = folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"  # TensorBoard sorts them
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        self._write(Event(file_version="brain.Event:2"))
+        if start:  # TensorBoard itself hides what a run that was cut short had written from this step on
+            self._write(Event(step=start + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def append(self, step: int, values: dict[str, float]) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write(Event(step=step, summary=Summary(value=scalars)))
+
+    def _write(self, event) -> None:
+        from tensorboardX.record_writer import masked_crc32c
+
+        event.wall_time = time.time()
+        record = event.SerializeToString()
+        length = struct.pack("<Q", len(record))
+        checksums = (struct.pack("<I", masked_crc32c(part)) for part in (length, record))
+        _append(self._file, length + next(checksums) + record + next(checksums), self._path)
+
+    def flush(self) -> None:
+        _sync(self._file, self._path)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """An error of the file system within names `path`: one of an open file does not know whose it is."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _append(descriptor: int, data: bytes, path: Path) -> None:
+    """Writes all of `data` behind the file's end, or nothing."""
+    before = os.fstat(descriptor).st_size
+    with _named(path):
+        try:
+            while data:  # at once: kill -9 loses no row
+                data = data[os.write(descriptor, data) :]
+        except OSError:
+            os.ftruncate(descriptor, before)  # a disk that is full takes a part: no row is left torn
+            raise
+
+
+def _sync(descriptor: int, path: Path) -> None:
+    with _named(path):
+        os.fsync(descriptor)
+
+
+def _set_aside(path: Path, kind: str, report: Callable[[str], None]) -> None:
+    """Renames what stands where a `kind` of metrics is to be, to a name beside it that nothing has yet."""
+    names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in itertools.count())
+    aside = next(name for name in names if not os.path.lexists(name))
+    os.replace(path, aside)
+    report(f"{path} is not a {kind} of metrics; it is set aside as {aside.name}, and a new one begun")
 
 
 def _number(value: Number) -> Number:

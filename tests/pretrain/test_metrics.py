@@ -4,11 +4,14 @@ import csv
 import errno
 import json
 import os
+import resource
+import threading
 
 import numpy as np
 import pytest
 
 from pretrain.errors import UserError
+from pretrain.main import verdict
 from pretrain.metrics import MetricWriter
 
 
@@ -187,6 +190,45 @@ def test_a_folder_in_place_of_a_file_and_the_other_way_round(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="file is a file, and is to be the folder of metrics; move it away"):
         train(tmp_path / "file", 0, 2)
+
+
+def test_a_file_in_place_of_the_events_is_set_aside(tmp_path):
+    (tmp_path / "tensorboard").write_text("x")
+    said = []
+    MetricWriter(tmp_path, tensorboard=True, csv=False, jsonl=False, start_step=0, report=said.append).close()
+    assert (tmp_path / "tensorboard.damaged").read_text() == "x"
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    assert len(said) == 1 and "set aside as tensorboard.damaged" in said[0]
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "csv", "jsonl"])
+def test_a_file_that_cannot_grow_stops_the_run_and_is_named(tmp_path, kind):
+    """The queue of a writer that a full disk had ended once kept the run waiting for ever, in writing and closing."""
+    writer = MetricWriter(tmp_path, **{k: k == kind for k in ("tensorboard", "csv", "jsonl")}, start_step=0)
+    failures = []
+
+    def write():
+        try:
+            for step in range(1, 1000):
+                writer.write("train", step, {"loss": 1.0})
+        except OSError as error:
+            failures.append(error)
+        writer.close()
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        writing = threading.Thread(target=write, daemon=True)
+        writing.start()
+        writing.join(20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not writing.is_alive()
+    (failure,) = failures
+    code, sentence = verdict(failure)
+    (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert code == 2 and f"cannot write {file}: File too large" in sentence
+    assert file.stat().st_size <= 4096
 
 
 def test_a_full_disk_leaves_no_torn_row(tmp_path, monkeypatch):
