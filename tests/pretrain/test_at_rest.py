@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from random_batches import random_batch
 
 from configs import common
 from pretrain import at_rest
@@ -42,16 +43,9 @@ def shared(config, optimizer):
 
 
 def batch(number):
-    tokens = np.random.default_rng(number).integers(0, VOCABULARY, (BATCH, LENGTH)).astype(np.int32)
-    tokens[0, 0] = VOCABULARY - 1  # the last row is a row like any other
-    return {
-        "tokens": tokens,
-        "targets": np.roll(tokens, -1, 1),
-        "weights": np.ones((BATCH, LENGTH), np.float32),
-        "segments": np.ones((BATCH, LENGTH), np.int32),
-        "positions": np.tile(np.arange(LENGTH, dtype=np.int32), (BATCH, 1)),
-        "reset": np.zeros(BATCH, bool),
-    }
+    rows = random_batch(number, BATCH, LENGTH, VOCABULARY)
+    rows["tokens"][0, 0] = rows["targets"][0, -1] = VOCABULARY - 1  # the last row is a row like any other
+    return rows
 
 
 def engine_of(config, sizes):

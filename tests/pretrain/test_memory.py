@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_batches import random_batch
 from runs import leaves
 
 from configs import common
@@ -33,15 +34,7 @@ def recurrent(**changes):
 
 
 def stream_batch(n: int):
-    tokens = np.random.default_rng(n).integers(0, BROKEN, (LANES, LENGTH)).astype(np.int32)
-    return {
-        "tokens": tokens,
-        "targets": np.roll(tokens, -1, 1),
-        "weights": np.ones((LANES, LENGTH), np.float32),
-        "segments": np.ones((LANES, LENGTH), np.int32),
-        "positions": np.tile(np.arange(LENGTH, dtype=np.int32), (LANES, 1)),
-        "reset": np.full(LANES, n == 0),
-    }
+    return random_batch(n, LANES, LENGTH, BROKEN) | {"reset": np.full(LANES, n == 0)}
 
 
 def unscorable(batch):
