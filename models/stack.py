@@ -50,13 +50,13 @@ class Stack:
         runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
         period, carry = len(runs), (x, cache)
         if not self.scan:
-            for layer, own in enumerate(_apart(params, self.layers)):
+            for layer, own in enumerate(_apart(params)):
                 carry = runs[layer % period](*carry, own, jnp.asarray(layer))
             return carry
 
         def group(carry, params_and_layer):
             params, layer = params_and_layer
-            for offset, (run, own) in enumerate(zip(runs, _apart(params, period), strict=True)):
+            for offset, (run, own) in enumerate(zip(runs, _apart(params), strict=True)):
                 carry = run(*carry, own, layer + offset)
             return carry, None
 
@@ -72,11 +72,11 @@ class Stack:
         return jax.checkpoint(run, policy=REMAT[self.remat], prevent_cse=not self.scan)
 
 
-def _apart(tree, count: int):
-    """The trees of `count` layers, from one of [count, ...].
+def _apart(tree) -> list:
+    """The tree of each layer, from one of [L, ...].
 
     Split at once, so that their gradients are joined at once: those of `leaf[index]` would be padded with zeros to
-    [count, ...] each, and added up.
+    [L, ...] each, and added up.
     """
     leaves, structure = jax.tree.flatten(tree)
     return [structure.unflatten(layer) for layer in zip(*(jnp.unstack(leaf) for leaf in leaves), strict=True)]
