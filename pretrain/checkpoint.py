@@ -21,7 +21,7 @@ from pretrain import fresh, record, restore
 from pretrain.agreement import decided
 from pretrain.errors import UserError, reason
 
-LOSS = "metrics/metrics"  # the file in a checkpoint's folder that holds its validation loss
+LOSS = "metrics/metrics"  # the file in a checkpoint's folder that holds its validation loss, and how it was measured
 UNFINISHED = (".orbax-checkpoint-tmp", ".deleted")  # in the names of folders that are no checkpoints (any more)
 
 
@@ -80,8 +80,8 @@ class Checkpoints:
     ) -> None:
         """Starts saving; returns once the state is copied off the devices.
 
-        `metrics` has the validation `loss`; `origin` names the tokenizer and the text that `position` is one in. A
-        step that is saved, or being saved, is not saved again.
+        `metrics` has the validation `loss` and `measure`, how it was measured; `origin` names the tokenizer and the
+        text that `position` is one in. A step that is saved, or being saved, is not saved again.
         """
         if step in self._done:
             return
@@ -141,39 +141,49 @@ class Checkpoints:
             self._cleaning.result()
 
     def _delete_old(self) -> None:
-        """Leaves the newest, by step, and the best, by validation loss. No run ends for want of it."""
+        """Leaves the newest, by step, and `best`. No run ends for want of it."""
         with contextlib.suppress(OSError):
             steps = self.steps()
             kept = {*steps[-self.options["keep"] :]} | ({self.best()} if self.options["keep_best"] else set())
             for step in set(steps) - kept:
                 self._discard(self.folder / str(step))
 
-    def losses(self) -> dict[int, float]:
-        """The validation loss of each checkpoint that has a finite one, its file being as it was written."""
+    def losses(self) -> dict[int, tuple[float, str]]:
+        """Validation loss and measure of each checkpoint with a finite loss, their file being as it was written."""
         found = {}
         for step in self.steps():
             folder = self.folder / str(step)
             try:
-                loss = json.loads((folder / LOSS).read_text())["loss"]
+                metrics = json.loads((folder / LOSS).read_text())
+                loss, measure = metrics["loss"], metrics["measure"]
                 written = record.read(folder)
                 intact = not written or not record.faults(folder, written, [LOSS])
             except (OSError, ValueError, KeyError, TypeError):  # not known to be best, and none the worse for going on
                 continue
             if intact and isinstance(loss, float) and math.isfinite(loss):
-                found[step] = loss
+                found[step] = loss, measure
         return found
 
-    def loss(self, step: int) -> float | None:
-        """The validation loss of one checkpoint, as process 0 finds it; None where it has none."""
-        return decided(lambda: self.losses().get(step), self._unreadable)
+    def measures(self) -> dict[int, str]:
+        """How the loss of each checkpoint that has one was measured, as process 0 finds it."""
+        return decided(lambda: {step: measure for step, (_, measure) in self.losses().items()}, self._unreadable)
 
-    def score(self, step: int, loss: float) -> None:
-        """Gives a checkpoint that was saved without it its validation loss; all processes call it alike."""
+    def loss(self, step: int, measure: str) -> float | None:
+        """The validation loss of one checkpoint, as process 0 finds it; None where it has none measured like that."""
+
+        def found() -> float | None:
+            loss, measured = self.losses().get(step, (None, None))
+            return loss if measured == measure else None
+
+        return decided(found, self._unreadable)
+
+    def score(self, step: int, metrics: dict) -> None:
+        """Gives a saved checkpoint the `metrics` that it lacks, as of `save`; all processes call it alike."""
 
         def write() -> None:
             folder = self.folder / str(step)
             partial = folder / "metrics.partial"
-            partial.write_text(json.dumps({"loss": loss}))
+            partial.write_text(json.dumps(metrics))
             (folder / "metrics").mkdir(exist_ok=True)
             os.replace(partial, folder / LOSS)
             record.renew(folder, LOSS)
@@ -183,9 +193,12 @@ class Checkpoints:
         decided(write, lambda why: f"checkpoint {step} in {self.folder} cannot be written ({why}); allow it")
 
     def best(self) -> int | None:
-        """The step with the lowest validation loss among those that have one."""
+        """The step with the lowest validation loss among those measured as the newest one was."""
         losses = self.losses()
-        return min(losses, key=losses.get) if losses else None
+        if not losses:
+            return None
+        _, measure = losses[max(losses)]
+        return min((step for step in losses if losses[step][1] == measure), key=losses.get)
 
     def find(self, which: str) -> int:
         """The step that "latest", "best" or a number means, as process 0 finds it."""

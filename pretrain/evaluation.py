@@ -1,5 +1,7 @@
 """Scoring a model on a split: sums over all batches, divided once."""
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Callable
@@ -25,6 +27,17 @@ def scoring_pass(
     stride = stride or config.evaluate.stride or length
     rows = run.engine.rows(run.engine.layout.filled(size))  # rows beyond `size` are padding
     return run.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
+
+
+def measure(run: Assembly) -> str:
+    """What a validation loss of training depends on beside the parameters, hashed: only like losses are compared.
+
+    That is `config.evaluate`, but for when it is done, and the text.
+    """
+    settings = run.config.evaluate.to_dict() | {"every": None, "text": run.corpus.stream("validation").identity}
+    settings["length"] = run.config.evaluate.length or run.config.data.length
+    settings["stride"] = run.config.evaluate.stride or settings["length"]
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def score(

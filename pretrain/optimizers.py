@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from pretrain.errors import UserError, nearest
@@ -47,16 +48,22 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
 def moved(before, now, step: int) -> str | None:
     """What to tell a run that goes on after `step` updates, if a new `train.steps` moves its schedule; else None.
 
+    It names the update at which the two schedules are furthest apart.
     `before` and `now` are the whole configs: of the run as it was, and as it goes on.
     """
-    old, new = (float(schedule(config.schedule, config.train.steps)(step)) for config in (before, now))
-    if old == new:
+    # Updates still to be made, all or many from end to end: schedules of two lengths differ over long stretches.
+    ahead = np.unique(np.linspace(step, max(step, now.train.steps - 1), 10_000).astype(np.int32))
+    old, new = (
+        np.broadcast_to(schedule(config.schedule, config.train.steps)(ahead), ahead.shape) for config in (before, now)
+    )
+    if np.array_equal(old, new):
         return None
+    most = int(np.argmax(np.abs(new - old)))
     length = before.schedule.decay_steps or before.train.steps
     return (
         f"config.train.steps is {now.train.steps} and was {before.train.steps}, which moves the schedule: update "
-        f"{step + 1} has the learning rate {new:.2e} instead of {old:.2e}; to keep the schedule as it was, give "
-        f"--config.schedule.decay_steps={length}"
+        f"{ahead[most] + 1} has the learning rate {new[most]:.2e} instead of {old[most]:.2e}; to keep the schedule as "
+        f"it was, give --config.schedule.decay_steps={length}"
     )
 
 

@@ -13,7 +13,7 @@ from pretrain.agreement import alike, decided
 from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoint import Checkpoints
 from pretrain.errors import UserError
-from pretrain.evaluation import bits_name, score, scoring_pass
+from pretrain.evaluation import bits_name, measure, score, scoring_pass
 from pretrain.fresh import fresh_start_due, start_fresh
 from pretrain.host import say
 from pretrain.leaving import PREEMPTED, leaving
@@ -75,6 +75,13 @@ class Loop:
         else:
             say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
         self.state, self.step, self.position = self.restore(say)
+        self.measure = measure(run) if self.validates else ""
+        earlier = checkpoints.measures()
+        if self.validates and earlier and self.measure not in earlier.values():
+            say(
+                "the validation loss is measured in another way than before (config.evaluate or the validation text "
+                "changed): earlier losses no longer count towards the best checkpoint"
+            )
         self.writer = self.open_writer(workdir, say)
         quiet = jax.process_index() != 0
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, open_null() if quiet else None)
@@ -161,14 +168,14 @@ class Loop:
         last, every = self.step >= self.config.train.steps, self.config.evaluate.every
         if not self.step or not (last or (every > 0 and self.step % every == 0)):
             return True
-        known = self.checkpoints.loss(self.step)
+        known = self.checkpoints.loss(self.step, self.measure)
         if known is not None:
             self.validated = {"step": self.step, "loss": known}
             return True
         if not self.evaluate():
             return False
         if self.validated:
-            self.checkpoints.score(self.step, self.validated["loss"])
+            self.checkpoints.score(self.step, self.metrics())
         return True
 
     def settle(self) -> None:
@@ -250,10 +257,14 @@ class Loop:
         self.progress.note(f"step {self.step}: {scores}")
         return True
 
+    def metrics(self) -> dict:
+        """What a checkpoint keeps of the last validation."""
+        return {"loss": self.validated["loss"], "measure": self.measure}
+
     def save(self, wait: bool = False) -> None:
         self.settle()
         with self.ledger.spend("save"):
-            metrics = {"loss": self.validated["loss"]} if self.validated.get("step") == self.step else None
+            metrics = self.metrics() if self.validated.get("step") == self.step else None
             self.checkpoints.save(
                 self.step, self.engine.saved(self.state), self.position, metrics, self.assembly.corpus.origin
             )

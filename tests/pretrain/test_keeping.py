@@ -29,8 +29,9 @@ def opened(tmp_path):
     last.pop().close()
 
 
-def save(checkpoints, step, loss=None):
-    checkpoints.save(step, {"w": jnp.full(3, step)}, step, None if loss is None else {"loss": loss})
+def save(checkpoints, step, loss=None, measure="whole"):
+    metrics = None if loss is None else {"loss": loss, "measure": measure}
+    checkpoints.save(step, {"w": jnp.full(3, step)}, step, metrics)
     checkpoints.wait()
 
 
@@ -78,7 +79,10 @@ def test_a_loss_that_is_not_finite_is_never_best(opened, loss):
     assert (checkpoints.steps(), checkpoints.best()) == ([4, 6], 4)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 13, b'{"loss": "low"}', b'{"loss": 0.25}', b"[1]", b'{"l'])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 13, b'{"loss": "low"}', b'{"loss": 0.25}', b'{"loss": 0.25, "measure": "whole"}', b"[1]", b'{"l'],
+)
 def test_damaged_metrics_cost_the_claim_to_be_best_and_nothing_else(opened, content):
     checkpoints = opened(keep=3)
     for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0)):
@@ -119,11 +123,26 @@ def test_a_loss_given_later_counts_and_makes_room(opened):
     save(checkpoints, 1, 2.0)
     save(checkpoints, 2)
     assert (checkpoints.steps(), checkpoints.best()) == ([1, 2], 1)
-    checkpoints.score(2, 1.0)
+    checkpoints.score(2, {"loss": 1.0, "measure": "whole"})
     checkpoints.wait()
-    assert (checkpoints.steps(), checkpoints.loss(2)) == ([2], 1.0)
-    (checkpoints.folder / "2" / "metrics" / "metrics").write_text('{"loss": 0.5}')
-    assert checkpoints.loss(2) is None
+    assert (checkpoints.steps(), checkpoints.loss(2, "whole")) == ([2], 1.0)
+    (checkpoints.folder / "2" / "metrics" / "metrics").write_text('{"loss": 0.5, "measure": "whole"}')
+    assert checkpoints.loss(2, "whole") is None
+
+
+def test_only_losses_that_were_measured_alike_are_compared(opened):
+    """One window of text may be easier than all of it: a lower loss there once kept a worse checkpoint for ever."""
+    checkpoints = opened(keep=1)
+    save(checkpoints, 1, 1.0, "one window")
+    save(checkpoints, 2, 2.0, "one window")
+    assert (checkpoints.steps(), checkpoints.best()) == ([1, 2], 1)
+    save(checkpoints, 3, 5.0)
+    save(checkpoints, 4)
+    assert (checkpoints.steps(), checkpoints.best(), checkpoints.find("best")) == ([3, 4], 3, 3)
+    save(checkpoints, 5, 4.0)
+    save(checkpoints, 6, 6.0)
+    assert (checkpoints.steps(), checkpoints.best()) == ([5, 6], 5)
+    assert (checkpoints.loss(5, "whole"), checkpoints.loss(5, "one window")) == (4.0, None)
 
 
 def test_a_step_that_is_saved_or_being_saved_is_not_saved_again(opened):

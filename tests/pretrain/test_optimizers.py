@@ -1,6 +1,7 @@
 """Optimisers against the formulas of their papers, computed in NumPy, and schedules against closed forms."""
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -292,6 +293,28 @@ def test_schedules(options, points):
     rate = optimizers.schedule(config.schedule, 100)
     for step, value in points.items():
         np.testing.assert_allclose(rate(step), value, rtol=1e-5, err_msg=str(step))
+
+
+@pytest.mark.parametrize("step", [0, 4, 50])
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_another_number_of_updates_is_announced_during_warm_up_too(kind, step):
+    """Both schedules rise alike: what one compares there says nothing of what follows."""
+    before, now = common.base(), common.base()
+    for config, steps in ((before, 1000), (now, 2000)):
+        config.schedule.update(kind=kind, peak=1.0, warmup=10, end=0.0, decay_steps=0)
+        config.train.steps = steps
+    said = optimizers.moved(before, now, step)
+    assert "config.train.steps is 2000 and was 1000" in said and said.endswith("--config.schedule.decay_steps=1000")
+    number, new, old = re.search(r"update (\d+) has the learning rate (\S+) instead of (\S+);", said).groups()
+    for config, rate in ((before, old), (now, new)):
+        exact = optimizers.schedule(config.schedule, config.train.steps)(int(number) - 1)
+        assert float(rate) == pytest.approx(float(exact), abs=0.005)
+    assert float(new) > 1.3 * float(old)
+    now.schedule.decay_steps = 1000
+    assert optimizers.moved(before, now, step) is None
+    for config in (before, now):
+        config.schedule.update(kind="rsqrt", decay_steps=0)
+    assert optimizers.moved(before, now, step) is None
 
 
 @pytest.mark.parametrize(
