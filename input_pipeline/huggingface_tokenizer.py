@@ -35,7 +35,9 @@ def load(path: Path, unknown: str = "") -> Tokenizer:
     if unknown:
         unknown_id = model.token_to_id(spec["model"].get("unk_token") or "")
         if unknown_id is None:
-            raise DataError(f"{path} has no unknown token for tokenizer.unknown = '{unknown}'; leave that empty")
+            raise DataError(
+                f"{path} has no unknown token for tokenizer.unknown = '{unknown}'; set --config.tokenizer.unknown="
+            )
     elif _keeps_text(spec):
         return ByteLevel(model, spec, end_id, fingerprint_of(path))
     return Rewriting(
@@ -75,6 +77,8 @@ def _keeps_text(spec: dict) -> bool:
         and not spec["model"].get("continuing_subword_prefix")
         and not spec["model"].get("end_of_word_suffix")
         and spec["model"]["vocab"].keys() >= _letters().keys()
+        # An added token may take the spaces around it with it; special ones are never found in a text.
+        and not any(t["lstrip"] or t["rstrip"] for t in spec["added_tokens"] if not t["special"])
     )
 
 

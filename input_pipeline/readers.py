@@ -5,6 +5,7 @@ in one chunk; and its place: a hash from 0 to 1 of the file's name where a file 
 that equal lines share a place. Those below `data.holdout` are held out: the same documents everywhere, always.
 """
 
+import codecs
 import contextlib
 import gzip
 import hashlib
@@ -19,6 +20,13 @@ from typing import BinaryIO, NamedTuple
 from input_pipeline.errors import DataError
 
 CHUNK = 1 << 20  # characters; tokenizers take time and memory in proportion
+# How files of other encodings begin, the longest first: a byte order mark of UTF-16 begins one of UTF-32.
+MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 COMPRESSED = (".gz", ".zst")  # these can only be read from the beginning
 
 
@@ -179,9 +187,15 @@ def _character(path: str, offset: int) -> int:
 
 
 def undecodable(path: str, offset: int, reason: str) -> DataError:
-    return DataError(
-        f"{path} is not UTF-8 at byte {offset} ({reason}); convert it, for example with iconv -f latin1 -t utf-8"
+    with opened(path, 0) as stream:
+        begin = stream.read(4)
+    encoding = next((name for mark, name in MARKS if begin.startswith(mark)), None)
+    remedy = (
+        f"it begins as {encoding.upper()} does, so convert it with iconv -f {encoding} -t utf-8"
+        if encoding
+        else "convert it with iconv -f ENCODING -t utf-8, from the encoding that it was written in"
     )
+    return DataError(f"{path} is not UTF-8 at byte {offset} ({reason}); {remedy}")
 
 
 def lines(span: Span) -> Iterator[tuple[int, bytes]]:
@@ -246,7 +260,7 @@ def json_documents(span: Span, field: str) -> Iterator[Document]:
             continue
         where = _Line(span.path, offset)
         try:
-            record = json.loads(line)
+            record = json.loads(line.decode("utf-8").removeprefix("\ufeff"))  # json guesses other encodings of bytes
         except UnicodeDecodeError as error:
             raise undecodable(span.path, offset + error.start, error.reason) from None
         except RecursionError:

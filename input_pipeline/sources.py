@@ -30,6 +30,11 @@ def parse(text: str, key: str, image: Sequence[int] = ()) -> list["Source"]:
     specs = [spec.strip() for spec in text.split(" + ")]
     if not all(specs):
         raise DataError(f"{key} = '{text}' names an empty source; write sources joined by ' + ', for example stdlib")
+    kinds = "|".join(f"{kind}(?=[:?]|$)" for kind in KINDS)
+    for spec in specs:
+        apart = re.split(rf"\s*[+,]\s*(?={kinds})", spec)
+        if len(apart) > 1:
+            raise DataError(f"{key} = '{text}': join sources by ' + ', with spaces: {' + '.join(apart)}")
     if len(set(specs)) < len(specs):
         raise DataError(f"{key} = '{text}' names a source twice; name it once and set data.weights")
     return [_parse_one(spec, key, tuple(image)) for spec in specs]

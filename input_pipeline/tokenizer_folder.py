@@ -104,14 +104,15 @@ def _settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: f
         raise DataError(f"tokenizer.kind is '{kind}'; choose one of: {', '.join(KINDS)}")
     if config["unknown"] and kind != "huggingface":
         raise DataError(
-            f"tokenizer.unknown = '{config['unknown']}' is for tokenizer.kind = huggingface, not {kind}; leave it empty"
+            f"tokenizer.unknown = '{config['unknown']}' is for tokenizer.kind = huggingface, not {kind}; set "
+            "--config.tokenizer.unknown="
         )
     if kind == "bytes":
         return {"kind": kind}
     if not config["path"] and kind not in TRAINABLE:
         raise DataError(
-            f"tokenizer.kind = {kind} trains no tokenizer; set tokenizer.path to a tokenizer.json, or train one with "
-            "tokenizer.kind = sentencepiece"
+            f"tokenizer.kind = {kind} trains no tokenizer; set tokenizer.path to a tokenizer.json, or train one: "
+            + _trained_instead(config)
         )
     if config["path"]:
         unknown = {"unknown": config["unknown"]} if config["unknown"] else {}
@@ -128,6 +129,11 @@ def _settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: f
     return settings | {name: config[name] for name in trained} | {"data.train": [s.spec for s in named["train"]]}
 
 
+def _trained_instead(config: Mapping) -> str:
+    """The flags with which a tokenizer is trained where one of a kind that is not was to be read."""
+    return "--config.tokenizer.kind=sentencepiece" + " --config.tokenizer.unknown=" * bool(config["unknown"])
+
+
 def check_settings(config: Mapping) -> None:
     """Raises DataError for settings of which no tokenizer can be made."""
     _settings(config, {"train": ()}, 0.0)
@@ -141,7 +147,7 @@ def check(folder: Path, config: Mapping) -> None:
     other = (
         "leave it empty to train one"
         if kind in TRAINABLE
-        else "train one: --config.tokenizer.path= --config.tokenizer.kind=sentencepiece"
+        else f"train one: --config.tokenizer.path= {_trained_instead(config)}"
     )
     raise DataError(
         f"tokenizer.path = '{path}' is no file; correct it, or {other} (docs/data.md, under 'Files that recipes need', "

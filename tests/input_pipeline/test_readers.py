@@ -97,10 +97,26 @@ def test_a_file_longer_than_a_block_is_decoded_across_blocks(write, monkeypatch)
 @pytest.mark.parametrize("unit", ["file", "line", "blank_line"])
 def test_undecodable_text_is_named_with_its_offset(write, unit):
     path = write("a.txt", b"one\ntw\xe9o\n")
-    with pytest.raises(DataError, match=rf"{path} is not UTF-8 at byte 6 .*iconv"):
+    with pytest.raises(DataError, match=rf"{path} is not UTF-8 at byte 6 .*; convert it with iconv -f ENCODING "):
         read(f"text:{path}?document={unit}")
     with pytest.raises(DataError, match="is not UTF-8 at byte 4"):
         read(f"text:{write('cut.txt', b'one ' + 'é'.encode()[:1])}")
+
+
+@pytest.mark.parametrize("source", ["text:{}", "text:{}?document=line", "jsonl:{}"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-32-be"])
+def test_the_encoding_that_a_file_begins_with_is_named(write, source, encoding):
+    """Read as Latin-1 it is text of which every second character is nothing."""
+    mark = "\ufeff" if encoding.endswith("be") else ""  # the others write their own
+    path = write("a.txt", (mark + '{"text": "one"}\n').encode(encoding))
+    name = encoding.removesuffix("-be")
+    with pytest.raises(DataError, match=rf"begins as {name.upper()} does, so convert it with iconv -f {name} -t utf-8"):
+        read(source.format(path))
+
+
+def test_json_lines_may_begin_with_the_mark_of_utf_8(write):
+    path = write("a.jsonl", '{"text": "one"}'.encode("utf-8-sig"))
+    assert read(f"jsonl:{path}") == ["one"]
 
 
 def test_json_lines(write):

@@ -33,6 +33,8 @@ def test_sources_are_joined_by_plus(write):
         ("images:x", r"'images:x' reads images, but data\.image is empty; set it to their rows, columns and colours"),
         ("stdlib:x", r"incomplete; write stdlib alone"),
         ("stdlib + ", r"names an empty source"),
+        ("stdlib+text:a", r"'stdlib\+text:a': join sources by ' \+ ', with spaces: stdlib \+ text:a$"),
+        ("text:a.txt,jsonl:b?field=x, stdlib", r"with spaces: text:a\.txt \+ jsonl:b\?field=x \+ stdlib$"),
         ("stdlib + stdlib", r"names a source twice"),
         (__file__, rf"is a path without the kind of its source; write text:{__file__}"),
         (os.path.dirname(__file__), rf"write text:{os.path.dirname(__file__)}/\*\*/\*"),
@@ -41,6 +43,12 @@ def test_sources_are_joined_by_plus(write):
 def test_a_wrong_source_is_named_with_the_choices(spec, message):
     with pytest.raises(DataError, match=message):
         sources.parse(spec, "data.train")
+
+
+def test_a_path_may_hold_what_joins_sources(write):
+    paths = write("c++,text/a,b+c.txt", "one"), write("b.txt", "two")
+    found = sources.parse(" + ".join(f"text:{path}" for path in paths), "data.train")
+    assert [len(source.files()) for source in found] == [1, 1]
 
 
 def test_names_are_relative_to_the_fixed_part_of_the_glob(write):

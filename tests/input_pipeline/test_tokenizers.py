@@ -1,5 +1,6 @@
 """Tokenizers: nothing lost, every byte accounted for, the same training on every machine."""
 
+import importlib
 import sys
 
 import numpy as np
@@ -162,6 +163,22 @@ def test_a_foreign_tokenizer_json_that_rewrites_text(tmp_path):
     assert "".join(map(decoder.feed, ids)) + decoder.finish() == "def function"
 
 
+@pytest.mark.parametrize(("special", "exact"), [(True, True), (False, False)])
+@pytest.mark.parametrize("side", ["lstrip", "rstrip"])
+def test_an_added_token_that_takes_spaces_with_it_rewrites_text(tmp_path, side, special, exact):
+    """Special ones are never found in a text; of the others the spaces beside them were once counted as kept."""
+    path = byte_level(tmp_path / "tokenizer.json")
+    library = importlib.import_module("tokenizers")
+    model = library.Tokenizer.from_file(str(path))
+    added = library.AddedToken("<tool>", special=special, **{side: True})
+    (model.add_special_tokens if special else model.add_tokens)([added])
+    model.save(str(path))
+    tokenizer = huggingface_tokenizer.load(path)
+    text = "def  <tool>  name"
+    assert (tokenizer.byte_lengths is not None) == exact
+    assert (tokenizer.decode(tokenizer.encode(text)) == text) == exact
+
+
 def test_a_word_is_read_as_the_unknown_token(prepare, write, tmp_path):
     """WikiText's <unk>, with BERT's vocabulary; the unknown token's own name within a text is text."""
     library = pytest.importorskip("tokenizers", reason="needs the extra hf")
@@ -184,7 +201,9 @@ def test_a_word_is_read_as_the_unknown_token(prepare, write, tmp_path):
     assert tokenizer.fingerprint != plain.fingerprint and special.index("[UNK]") not in plain.encode(text)
     with pytest.raises(DataError, match=r"made with unknown = <unk>, but the config says None"):
         prepare(source, tokenizer=settings)
-    with pytest.raises(DataError, match=r"tokenizer\.unknown = 'x' is for tokenizer\.kind = huggingface, not bytes"):
+    with pytest.raises(
+        DataError, match=r"tokenizer\.unknown = 'x' is for tokenizer\.kind = huggingface, not bytes; set --config\."
+    ):
         prepare(source, tokenizer={"unknown": "x"})
 
 
@@ -234,7 +253,11 @@ def test_unknown_choices_of_training():
         ({"kind": "huggingface"}, "trains no tokenizer; set tokenizer.path"),
         (
             {"kind": "huggingface", "path": "/no/such.json"},
-            r"'/no/such.json' is no file; correct it, or train one: .*kind=sentencepiece",
+            r"'/no/such.json' is no file; correct it, or train one: .*kind=sentencepiece \(",
+        ),
+        (
+            {"kind": "huggingface", "path": "/no/such.json", "unknown": "<unk>"},
+            r"--config\.tokenizer\.path= --config\.tokenizer\.kind=sentencepiece --config\.tokenizer\.unknown= ",
         ),
         ({"kind": "sentencepiece", "path": "/no/such.model"}, "tokenizer.path = '/no/such.model' is no file"),
     ],
