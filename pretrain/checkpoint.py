@@ -17,11 +17,12 @@ from pathlib import Path
 import jax
 import orbax.checkpoint as ocp
 
-from pretrain import fresh, record, restore
+from pretrain import aside, fresh, record, restore
 from pretrain.agreement import decided
 from pretrain.errors import UserError, reason
 
 LOSS = "metrics/metrics"  # the file in a checkpoint's folder that holds its validation loss, and how it was measured
+BROKEN = "broken"  # the folder of damaged ones: among the others, where a rename reaches whatever disk they are on
 UNFINISHED = (".orbax-checkpoint-tmp", ".deleted")  # in the names of folders that are no checkpoints (any more)
 
 
@@ -269,19 +270,20 @@ class Checkpoints:
         data = restore.read_data(folder)
         restore.check_origin(folder, data, origin or {})
         state = restore.read_state(folder, vars(shapes))
+        decided(
+            lambda: self._adopt(step, damaged),
+            lambda why: f"the checkpoints in {self.folder} cannot be put in order ({why}); make the folder writable",
+        )
         for broken, damage in damaged.items():
-            report(f"checkpoint {broken} cannot be used ({damage}); it is set aside in broken/ and an older one used")
-        decided(lambda: self._adopt(step, damaged), self._unreadable)
+            report(f"checkpoint {broken} cannot be used ({damage}); it is set aside in {BROKEN}/ and an older one used")
         self._done = {n for n in steps if n <= step}
         return shapes.replace(**state), data
 
     def _adopt(self, step: int, damaged) -> None:
         """Sets damaged checkpoints aside; completes the record of a whole one that has none."""
         for broken in damaged:
-            aside = self.folder.parent / "broken"
-            aside.mkdir(exist_ok=True)
-            number = sum(1 for path in aside.iterdir() if path.name.partition(".")[0] == str(broken))
-            os.replace(self.folder / str(broken), aside / (f"{broken}.{number}" if number else f"{broken}"))
+            (self.folder / BROKEN).mkdir(exist_ok=True)
+            aside.move(self.folder / str(broken), aside.free(self.folder / BROKEN / str(broken)))
         if record.read(self.folder / str(step)) is None:
             record.write(self.folder / str(step))
 

@@ -1,14 +1,15 @@
 """A fresh start in a work folder that holds a run: the run is put aside, whole, and can be taken up again."""
 
-import itertools
 import os
 import shutil
 from pathlib import Path
 
+from input_pipeline.files import replaced
+from pretrain import aside
 from pretrain import config as configs
-from pretrain.errors import UserError
+from pretrain.errors import UserError, reason
 
-MOVED = ("checkpoints", "broken", "metrics")
+MOVED = ("checkpoints", "metrics")
 PARTIAL = ".partial"  # ends the name of a folder that a run is still being moved into
 
 
@@ -35,21 +36,32 @@ def fresh_start_due(workdir: str, name: str) -> bool:
 def start_fresh(workdir: str, name: str, config) -> None:
     """Moves the run of `workdir` into its folder earlier/`name`, and makes the work folder one of `config`.
 
-    Killed at any moment, it is finished by the next call. The folder's lock must be held.
+    Killed at any moment, it is finished by the next call. The folder's lock must be held. Errors: UserError where a
+    part cannot be moved, such as a mount point; those that were are moved back.
     """
     folder = Path(workdir)
     moving = folder / "earlier" / f"{name}{PARTIAL}"
-    moving.mkdir(parents=True, exist_ok=True)
-    if (folder / configs.RESOLVED).exists() and not (moving / configs.RESOLVED).exists():
-        shutil.copy(folder / configs.RESOLVED, moving)  # copied: a work folder is never without a config
-    for part in MOVED:
-        if (folder / part).exists():
-            os.replace(folder / part, _free(moving, part))
+    begins, moved = not moving.exists(), []
+    try:
+        moving.mkdir(parents=True, exist_ok=True)
+        kept = moving / configs.RESOLVED
+        if (folder / configs.RESOLVED).exists() and not kept.exists():
+            with replaced(kept) as partial:
+                shutil.copyfile(folder / configs.RESOLVED, partial)  # a work folder is never without a config
+        for part in MOVED:
+            if os.path.lexists(folder / part):
+                to = aside.free(moving / part)  # numbered: a run was begun between two halves of the move
+                aside.move(folder / part, to)
+                moved.append((to, folder / part))
+    except OSError as error:
+        for to, back in moved:
+            aside.move(to, back)
+        if begins and moving.exists():
+            kept.unlink(missing_ok=True)
+            moving.rmdir()
+        raise UserError(
+            f"--fresh={name} cannot put the run of {workdir} aside ({reason(error)}), and leaves it as it was; mend "
+            "that, or choose another --workdir"
+        ) from error
     configs.save(config, workdir)
     os.replace(moving, folder / "earlier" / name)
-
-
-def _free(folder: Path, name: str) -> Path:
-    """`folder`/`name`, with a number where that is there already: of a run begun between two halves of the move."""
-    numbered = (folder / (f"{name}.{number}" if number else name) for number in itertools.count())
-    return next(path for path in numbered if not path.exists())

@@ -7,7 +7,6 @@ resumed run hold the rows of an uninterrupted one, each once. A file that is dam
 import contextlib
 import csv
 import io
-import itertools
 import json
 import math
 import os
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pretrain import aside
 from pretrain.errors import UserError
 
 Number = int | float
@@ -278,10 +278,9 @@ def _sync(descriptor: int, path: Path) -> None:
 
 def _set_aside(path: Path, kind: str, report: Callable[[str], None]) -> None:
     """Renames what stands where a `kind` of metrics is to be, to a name beside it that nothing has yet."""
-    names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in itertools.count())
-    aside = next(name for name in names if not os.path.lexists(name))
-    os.replace(path, aside)
-    report(f"{path} is not a {kind} of metrics; it is set aside as {aside.name}, and a new one begun")
+    to = aside.free(path.with_name(f"{path.name}.damaged"))
+    aside.move(path, to)
+    report(f"{path} is not a {kind} of metrics; it is set aside as {to.name}, and a new one begun")
 
 
 def _number(value: Number) -> Number:

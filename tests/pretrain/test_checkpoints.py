@@ -78,7 +78,29 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_older_one_used(copy, run, dam
     assert code == 0, said
     assert "checkpoint 16 cannot be used (" in said
     assert "restored checkpoint 12" in said
-    assert (workdir / "broken" / "16").is_dir()
+    assert (workdir / "checkpoints" / "broken" / "16").is_dir()
+
+
+def test_a_damaged_checkpoint_finds_a_name_that_is_free_on_the_disk_that_it_is_on(copy, run, tmp_path, monkeypatch):
+    workdir, disk = copy(16), tmp_path / "disk"
+    (workdir / "checkpoints").rename(disk)
+    (workdir / "checkpoints").symlink_to(disk)
+    (disk / "broken" / "16.1").mkdir(parents=True)  # and no 16: a gap
+    (disk / "broken" / "12").mkdir()
+    for step in ("12", "16"):
+        flip(disk / step)
+    replace = os.replace
+
+    def within_a_disk(source, to):
+        if os.path.realpath(source).startswith(str(disk)) != os.path.realpath(to).startswith(str(disk)):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        replace(source, to)
+
+    monkeypatch.setattr(os, "replace", within_a_disk)
+    code, said = run(workdir)
+    assert code == 0, said
+    assert "restored checkpoint 8" in said
+    assert sorted(path.name for path in (disk / "broken").iterdir()) == ["12", "12.1", "16", "16.1"]
 
 
 def test_going_on_from_the_older_one_ends_with_the_same_bits(whole, copy, text):
@@ -241,6 +263,61 @@ def test_a_fresh_start_that_was_killed_is_finished(copy, run, capsys):
     code, said = run(workdir, "--fresh=old", train__steps=6)
     assert code == 0, said
     assert files(workdir / "earlier" / "old") == before
+
+
+def test_a_fresh_start_that_a_full_disk_cuts_short_loses_nothing(copy, run, monkeypatch):
+    """Half a config in earlier/ once passed for the whole, and the work folder's own was overwritten."""
+    workdir = copy(8)
+    before = files(workdir)
+
+    def half(source, to, **_):
+        to.write_bytes(source.read_bytes()[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(to))
+
+    for stop in (half, lambda source, to, **_: (to.write_bytes(b"{"), 1 / 0)):  # the second as a kill would
+        monkeypatch.setattr(shutil, "copyfile", stop)
+        code, said = run(workdir, "--fresh=old", train__steps=6)
+        assert code == (2 if stop is half else 1), said
+        monkeypatch.undo()
+        assert {name: text for name, text in files(workdir).items() if not name.startswith("earlier")} == before
+    code, said = run(workdir, "--fresh=old", train__steps=6)
+    assert code == 0, said
+    assert files(workdir / "earlier" / "old") == before
+
+
+def test_a_fresh_start_that_cannot_move_a_part_moves_none(copy, run, monkeypatch):
+    workdir = copy(8)
+    before, replace = files(workdir), os.replace
+
+    def busy(source, to):
+        if source == workdir / "metrics":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(source))
+        replace(source, to)
+
+    monkeypatch.setattr(os, "replace", busy)
+    code, said = run(workdir, "--fresh=old", train__steps=6)
+    assert code == 2
+    assert f"({workdir / 'metrics'}: Device or resource busy), and leaves it as it was" in said
+    assert files(workdir) == before
+    code, said = run(workdir)  # it goes on as if it had not been asked
+    assert code == 0 and "restored checkpoint 8" in said
+
+
+def test_a_fresh_start_keeps_where_links_lead(copy, run):
+    workdir = copy(8)
+    before = files(workdir)
+    (workdir / "checkpoints").rename(workdir / ".." / "elsewhere")
+    (workdir / "checkpoints").symlink_to("../elsewhere")
+    (workdir / "metrics").rename(workdir / ".." / "rows")
+    (workdir / "metrics").symlink_to((workdir / ".." / "rows").resolve())
+    code, said = run(workdir, "--fresh=old", train__steps=6)
+    assert code == 0, said
+    old = workdir / "earlier" / "old"
+    for part in ("checkpoints", "metrics"):
+        assert (old / part).is_symlink()
+        assert {n: (old / n).read_bytes() for n in before if n.startswith(part)} == {
+            n: text for n, text in before.items() if n.startswith(part)
+        }
 
 
 def test_a_fresh_start_is_finished_whatever_was_begun_between_its_halves(copy, run):

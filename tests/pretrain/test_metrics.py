@@ -179,7 +179,7 @@ def test_a_file_that_is_not_metrics_is_set_aside(tmp_path, name, text):
         assert f"{name} is not a file of metrics; it is set aside as {name}.damaged" in said[0]
         rows = rows_csv(tmp_path / name) if name.endswith("csv") else rows_jsonl(tmp_path / name)
         assert [int(row["step"]) for row in rows] == [5]
-    for aside in (f"{name}.damaged", f"{name}.damaged1"):
+    for aside in (f"{name}.damaged", f"{name}.damaged.1"):
         assert (tmp_path / aside).read_text() == text
 
 

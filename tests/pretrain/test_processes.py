@@ -128,7 +128,7 @@ def test_all_processes_fall_back_to_the_same_checkpoint(copy, tmp_path, text):
     done = finish(launch(workdir, text, train__steps=5))
     assert done.returncode == 0, done.stdout
     assert "restored checkpoint 4; going on with update 5 of 5" in done.stdout
-    assert (workdir / "broken" / "8").is_dir()
+    assert (workdir / "checkpoints" / "broken" / "8").is_dir()
 
 
 def test_several_processes_are_one_run_to_the_lock(tmp_path, text):
