@@ -19,10 +19,10 @@ import numpy as np
 
 from benchmarks import report
 from configs import gpt2
-from pretrain.devices import measure_matmul_ceiling
-from pretrain.engine import make_engine
-from pretrain.flops import flops_per_token
-from pretrain.recipe import make_recipe
+from pretrain.costs.flops import flops_per_token
+from pretrain.parallel.devices import measure_matmul_ceiling
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import make_recipe
 
 AIMS = {"small": 0.5, "medium": 0.5, "large": 0.6, "xl": 0.6, "smoke": None}
 

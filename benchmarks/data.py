@@ -17,8 +17,11 @@ import numpy as np
 
 from benchmarks.report import Result, arguments, ratio, show
 from configs import common
-from input_pipeline import build, pipeline, sources, tokenizer_folder
-from input_pipeline.store import SPLITS
+from input_pipeline import pipeline
+from input_pipeline.sources import sources
+from input_pipeline.store import build
+from input_pipeline.store.store import SPLITS
+from input_pipeline.tokenizers import folder as tokenizer_folder
 
 LENGTH, BATCH = 1024, 32
 TOKENIZERS = {

@@ -18,10 +18,10 @@ import jax
 from benchmarks import report
 from pretrain import config as configs
 from pretrain.assemble import assemble
-from pretrain.checkpoint import Checkpoints
-from pretrain.heap import keep_freed_memory
-from pretrain.progress import Ledger
-from pretrain.train import Feed, Loop
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.processes.heap import keep_freed_memory
+from pretrain.reporting.progress import Ledger
+from pretrain.training.train import Feed, Loop
 
 SILENT = lambda message: None  # noqa: E731
 

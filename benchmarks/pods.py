@@ -9,9 +9,9 @@ from functools import partial
 
 from configs import common
 from input_pipeline.features import language_model
-from pretrain import decoding
-from pretrain.engine import make_engine
-from pretrain.recipe import make_recipe
+from pretrain.decoding import decoding
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import make_recipe
 
 CHIPS, ROWS, LENGTH = 4, 8, 256
 LAYOUTS = ({"data": 4}, {"fsdp": 4}, {"sequence": 4}, {"tensor": 4}, {"fsdp": 2, "tensor": 2})

@@ -84,9 +84,9 @@ def longhaul(text: str):
     """Updates, and the loss on the held-out windows."""
     import jax
 
-    from pretrain.engine import make_engine
-    from pretrain.heap import keep_freed_memory
-    from pretrain.recipe import make_recipe
+    from pretrain.processes.heap import keep_freed_memory
+    from pretrain.step.engine import make_engine
+    from pretrain.step.recipe import make_recipe
 
     keep_freed_memory()
     c = config()

@@ -21,11 +21,11 @@ from benchmarks import report
 from benchmarks.chart import chart, exponent
 from configs import sparse_transformer
 from models.attention import attend
-from models.masks import Mask
-from models.patterns import parse_pattern
-from pretrain.engine import make_engine
-from pretrain.heap import keep_freed_memory
-from pretrain.recipe import make_recipe
+from models.attention.masks import Mask
+from models.attention.patterns import parse_pattern
+from pretrain.processes.heap import keep_freed_memory
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import make_recipe
 
 HEADS, SIZE = 2, 64
 ACCELERATED = jax.default_backend() != "cpu"

@@ -8,8 +8,8 @@ for each chip of the topology. What starts with `pod` is small and for four chip
 
 Memory is bytes of one chip: the program's temporaries, and what it is given (of a step: the train state). Operations
 are XLA's own count, which takes the body of a loop once and a kernel for nothing; so only programs that have neither
-are set against `pretrain.flops`, convention `causal`. Above 1 is what blocks compute beyond the pattern and what the
-backward pass computes again.
+are set against `pretrain.costs.flops`, convention `causal`. Above 1 is what blocks compute beyond the pattern and what
+the backward pass computes again.
 """
 
 import importlib.util
@@ -31,12 +31,12 @@ from benchmarks import pods, report
 from configs import sparse_transformer, transformer_xl
 from input_pipeline.features import language_model
 from models.attention import attend
+from models.attention.masks import Mask
+from models.attention.patterns import parse_pattern
 from models.attention.relative import attend_relative
-from models.masks import Mask
-from models.patterns import parse_pattern
-from pretrain.engine import make_engine
-from pretrain.flops import TRAIN, flops_per_token, keys_per_query
-from pretrain.recipe import make_recipe
+from pretrain.costs.flops import TRAIN, flops_per_token, keys_per_query
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import make_recipe
 
 HEADS, SIZE, LONG = 8, 64, 12_288
 KERNEL = "tpu_custom_call"  # what a Pallas kernel is called in a compiled program
@@ -149,7 +149,7 @@ def results(one: Compiled) -> list[report.Result]:
     return [
         report.Result(f"{name}, temporaries", one.temporary_bytes, "B"),
         report.Result(f"{name}, arguments", one.argument_bytes, "B"),
-        report.Result(f"{name}, operations", one.flops, "FLOP", "pretrain.flops" if ratio else "", ratio),
+        report.Result(f"{name}, operations", one.flops, "FLOP", "pretrain.costs.flops" if ratio else "", ratio),
         report.Result(f"{name}, kernels", one.kernels, ""),
     ]
 

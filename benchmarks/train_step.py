@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks import report, turns
 from configs import gpt2
-from pretrain.flops import flops_per_token
+from pretrain.costs.flops import flops_per_token
 
 BATCH, LENGTH, VOCAB, LAYERS, WIDTH, HEADS = 8, 256, 8192, 6, 384, 6
 TARGET = 1.5
@@ -55,11 +55,11 @@ def longhaul():
     """An update, the forward pass, both passes, and the matrix-product ceiling in FLOP/s."""
     import jax
 
-    from pretrain.devices import measure_matmul_ceiling
-    from pretrain.engine import make_engine
-    from pretrain.heap import keep_freed_memory
-    from pretrain.recipe import make_recipe
-    from pretrain.step import loss_sums
+    from pretrain.parallel.devices import measure_matmul_ceiling
+    from pretrain.processes.heap import keep_freed_memory
+    from pretrain.step.engine import make_engine
+    from pretrain.step.recipe import make_recipe
+    from pretrain.step.step import loss_sums
 
     keep_freed_memory()
     c = config()

@@ -17,7 +17,7 @@ import numpy as np
 import models
 from benchmarks import report
 from configs import transformer_xl
-from pretrain.heap import keep_freed_memory
+from pretrain.processes.heap import keep_freed_memory
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 

@@ -24,7 +24,7 @@ import models
 from benchmarks import report
 from configs import common, transformer_xl
 from models.attention import attend
-from pretrain.heap import keep_freed_memory
+from pretrain.processes.heap import keep_freed_memory
 
 
 def gradient(model, params, tokens, direction, **inputs):
@@ -69,7 +69,7 @@ def candidates(length: int, lanes: int, layers: int, dtype: str):
             inputs["memory"] = memory.replace(hidden=hidden, held=jnp.full_like(memory.held, length))
         runs[name] = gradient(model, params, tokens, direction, **inputs)
         if name == "transformer_xl":
-            with mock.patch("models.transformer_xl.attend_relative", content_alone):
+            with mock.patch("models.recurrent.attend_relative", content_alone):
                 runs["dense"] = gradient(model, params, tokens, direction, **inputs)
     return runs
 

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.attention import PATHS, chosen_path
+from models.attention.masks import Mask
+from models.attention.patterns import parse_pattern
 from models.attention.relative import relative_shift
 from models.errors import ModelError
-from models.masks import Mask
-from models.patterns import parse_pattern
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "attention.md"

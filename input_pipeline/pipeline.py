@@ -9,17 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline import build, loader, packing, requirements, sources, tokenizer_folder
+from input_pipeline import requirements
+from input_pipeline.batches import loader
+from input_pipeline.batches.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
+from input_pipeline.batches.order import mixing_weights
+from input_pipeline.batches.training import Examples, Lanes
 from input_pipeline.errors import DataError
-from input_pipeline.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
 from input_pipeline.features import LAYOUTS
-from input_pipeline.order import mixing_weights
-from input_pipeline.readers import raw
-from input_pipeline.rows import Packed, Windows, whole_documents
-from input_pipeline.sources import Source
-from input_pipeline.store import HELD, KEPT, Store, Stream
-from input_pipeline.tokenizer import Tokenizer
-from input_pipeline.training import Examples, Lanes
+from input_pipeline.layouts import packing
+from input_pipeline.layouts.rows import Packed, Windows, whole_documents
+from input_pipeline.sources import sources
+from input_pipeline.sources.readers import raw
+from input_pipeline.sources.sources import Source
+from input_pipeline.store import build
+from input_pipeline.store.store import HELD, KEPT, Store, Stream
+from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

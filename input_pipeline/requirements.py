@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from input_pipeline import images, sources, tokenizer_folder
+from input_pipeline.batches.order import mixing_weights
 from input_pipeline.errors import DataError
 from input_pipeline.features import LAYOUTS
-from input_pipeline.order import mixing_weights
-from input_pipeline.sources import Source
-from input_pipeline.store import MANIFEST
+from input_pipeline.sources import images, sources
+from input_pipeline.sources.sources import Source
+from input_pipeline.store.store import MANIFEST
+from input_pipeline.tokenizers import folder as tokenizer_folder
 
 SPLITS = ("train", "validation", "test")
 SETS = ("c4", "wikipedia", "pg19", "lm1b", "cifar10", "downsampled_imagenet")  # of TFDS, that recipes name

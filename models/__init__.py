@@ -8,7 +8,7 @@ The axis alphabet, used in every shape comment and einsum of the project:
 `build(architecture, fields)` makes a model; everything else is imported from the module that holds it.
 """
 
-from models.architectures import build
+from models.build import build
 from models.errors import ModelError
 
 __all__ = ["ModelError", "build"]

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from models.cache import Cache
-from models.embeddings import sinusoid
+from models.attention.masks import Mask
+from models.attention.patterns import parse_pattern
 from models.errors import ModelError
-from models.heads import head_logits
-from models.layers import FeedForward, Norm, constant, dropout, normal, residual_std
-from models.masks import Mask
-from models.patterns import parse_pattern
-from models.stack import Stack
-from models.transformer import Block, SelfAttention
+from models.parts.heads import head_logits
+from models.parts.layers import FeedForward, Norm, constant, dropout, normal, residual_std
+from models.parts.positions import sinusoid
+from models.stack.block import Block, SelfAttention
+from models.stack.cache import Cache
+from models.stack.depth import Stack
 
 
 @struct.dataclass

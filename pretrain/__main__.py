@@ -2,8 +2,8 @@
 
 import sys
 
-from pretrain import streams
-from pretrain.leaving import leaving
+from pretrain.processes import streams
+from pretrain.processes.leaving import leaving
 
 
 def run() -> None:

@@ -3,13 +3,13 @@
 import dataclasses
 
 from input_pipeline import pipeline
-from input_pipeline.tokenizer import Bytes
-from pretrain import capacity
-from pretrain.agreement import check_alike
-from pretrain.engine import make_engine
+from input_pipeline.tokenizers.tokenizer import Bytes
+from pretrain.costs import capacity
 from pretrain.errors import UserError
-from pretrain.recipe import check_attention, make_recipe
-from pretrain.step import Recipe
+from pretrain.processes.agreement import check_alike
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import check_attention, make_recipe
+from pretrain.step.step import Recipe
 
 
 @dataclasses.dataclass

@@ -16,7 +16,7 @@ from configs.common import base
 from configs.ranges import Declared, Range, count, non_negative, probability, rate, real
 from pretrain.config import flat, parse_value
 from pretrain.errors import USER_ERRORS, UserError, nearest, reason
-from pretrain.leaving import FAILED, MISTAKE, UNREAD, leaving
+from pretrain.processes.leaving import FAILED, MISTAKE, UNREAD, leaving
 
 DEVICE_IS_FULL = "RESOURCE_EXHAUSTED: Out of memory"  # how XLA's error begins
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -230,7 +230,7 @@ def main(argv: Sequence[str]) -> int:
         if parsed is None:
             return 0
         command, spec, overrides = parsed
-        from pretrain import commands as run  # imported late: --help and mistakes need no JAX
+        from pretrain.commands import commands as run  # imported late: --help and mistakes need no JAX
 
         return getattr(run, command.name)(command.flags, spec, overrides) or 0
     except Exception as error:
@@ -241,7 +241,7 @@ def verdict(error: Exception) -> tuple[int, str]:
     """The exit code of an exception, and what is printed of it."""
     if isinstance(error, USER_ERRORS):
         return MISTAKE, f"pretrain: {error}\n"
-    if isinstance(error, BrokenPipeError):  # standard error survives its reader (pretrain.streams)
+    if isinstance(error, BrokenPipeError):  # standard error survives its reader (pretrain.processes.streams)
         return UNREAD, ""
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         where = f" {error.filename}" if error.filename else ""

@@ -28,7 +28,43 @@ LAZY = {
     "launch": set(),
 }
 # package -> the start of the path of the modules that may import it
-ONLY_IN = {"tensorflow_datasets": "input_pipeline/sources", "PIL": "input_pipeline/images"}
+ONLY_IN = {"tensorflow_datasets": "input_pipeline/sources", "PIL": "input_pipeline/sources/images"}
+
+# The floors of each package, top floor first; what shares a floor does not know each other.
+FLOORS = {
+    "models": (
+        {"build"},
+        {"decoder", "recurrent"},
+        {"stack"},
+        {"attention", "parts"},
+        {"errors"},
+    ),
+    "input_pipeline": (
+        {"pipeline"},
+        {"requirements"},
+        {"batches"},
+        {"layouts"},
+        {"store"},
+        {"tokenizers"},
+        {"sources"},
+        {"features", "files", "processes"},
+        {"errors"},
+    ),
+    "pretrain": (
+        {"__main__"},
+        {"main"},
+        {"commands"},
+        {"training"},
+        {"evaluation", "decoding"},
+        {"assemble"},
+        {"costs"},
+        {"step"},
+        {"parallel", "checkpoints"},
+        {"reporting", "processes"},
+        {"config"},
+        {"errors"},
+    ),
+}
 
 
 def modules(*folders):
@@ -92,7 +128,7 @@ def test_imports_stay_inside_their_boundaries(package):
         ("models/x.py", "import ml_collections"),
         ("input_pipeline/x.py", "import jax.numpy as jnp"),
         ("input_pipeline/x.py", "def f():\n    import jax"),
-        ("input_pipeline/sources.py", "import tensorflow_datasets as tfds"),
+        ("input_pipeline/sources/sources.py", "import tensorflow_datasets as tfds"),
         ("input_pipeline/x.py", "def f():\n    import tensorflow_datasets as tfds"),
         ("pretrain/x.py", "import tensorflow as tf"),
         ("pretrain/x.py", "def f():\n    from tensorflow_datasets import load"),
@@ -109,8 +145,8 @@ def test_an_offence_is_found(path, source):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("models/x.py", "import functools\nfrom models.masks import Mask\nimport jax.numpy as jnp"),
-        ("input_pipeline/sources.py", "def f():\n    import tensorflow_datasets as tfds"),
+        ("models/x.py", "import functools\nfrom models.attention.masks import Mask\nimport jax.numpy as jnp"),
+        ("input_pipeline/sources/sources.py", "def f():\n    import tensorflow_datasets as tfds"),
         ("configs/x.py", "import math\nfrom configs.common import base"),
         ("configs/x.py", "from configs import common"),
         ("pretrain/x.py", "from models.errors import ModelError"),
@@ -118,6 +154,38 @@ def test_an_offence_is_found(path, source):
 )
 def test_what_is_allowed_is_no_offence(path, source):
     assert not list(offences(Path(path), source))
+
+
+def climbs(path, source):
+    """Imports of a module that go up a floor, or aside to another room of its own floor, one sentence each."""
+    package, room = path.parts[0], path.parts[1].removesuffix(".py")
+    floor = {name: number for number, rooms in enumerate(FLOORS[package]) for name in rooms}
+    for name, _ in imports(ast.parse(source), package):
+        top, _, rest = name.partition(".")
+        other = rest.partition(".")[0]
+        if top == package and other in floor and other != room and floor[other] <= floor[room]:
+            yield f"{path} imports {name}, which is no floor below"
+
+
+@pytest.mark.parametrize("package", sorted(FLOORS))
+def test_imports_go_downwards(package):
+    paths = [path.relative_to(ROOT) for path in modules(package) if path != ROOT / package / "__init__.py"]
+    rooms = {path.parts[1].removesuffix(".py") for path in paths}
+    assert rooms == set().union(*FLOORS[package])
+    assert not [one for path in paths for one in climbs(path, (ROOT / path).read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("models/stack/x.py", "from models.decoder import Decoder"),
+        ("models/parts/x.py", "from models.attention import attend"),
+        ("input_pipeline/store/x.py", "def f():\n    from input_pipeline import pipeline"),
+        ("pretrain/step/x.py", "from pretrain.training.train import train"),
+    ],
+)
+def test_a_climb_is_found(path, source):
+    assert list(climbs(Path(path), source))
 
 
 def test_files_are_short():

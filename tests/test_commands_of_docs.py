@@ -16,10 +16,10 @@ PROGRAMS = ("pretrain", "python", "make", "curl", "tfds", "pip", ".")
 
 # What is not run as printed, since it takes minutes, hours, a network or a cluster, and what stands for it.
 RUN_BY = {
-    "pretrain train": "tests/pretrain/test_own_text.py, test_image_runs.py, test_raw_files.py; CI's quickstart",
-    "pretrain prepare": "tests/pretrain/test_commands.py",
-    "pretrain evaluate": "tests/pretrain/test_commands.py",
-    "pretrain generate": "tests/pretrain/test_commands.py, test_image_runs.py",
+    "pretrain train": "tests/pretrain/commands/test_own_text.py, test_raw_files.py; CI's quickstart",
+    "pretrain prepare": "tests/pretrain/commands/test_commands.py",
+    "pretrain evaluate": "tests/pretrain/commands/test_commands.py",
+    "pretrain generate": "tests/pretrain/commands/test_commands.py, test_image_runs.py",
     "pretrain describe": "here",
     "python -m launch.local": "tests/launch/test_local.py",
     "python -m launch.slurm": "tests/launch/test_clusters.py",

@@ -13,10 +13,10 @@ import numpy as np
 
 from models.attention import chunked, kernels, parallel, reference, sparse, xla
 from models.attention.dropout import Dropout
+from models.attention.masks import Mask
 from models.attention.path import Path, Request
+from models.attention.patterns import per_head
 from models.errors import ModelError
-from models.masks import Mask
-from models.patterns import per_head
 
 __all__ = ["PATHS", "attend", "chosen_path"]
 

@@ -8,7 +8,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention
 
 from models.attention.bias import whole
 from models.attention.path import Path, Request, refuse_features
-from models.patterns import Dense, Local
+from models.attention.patterns import Dense, Local
 
 
 def _cudnn(query, key, value, mask, bias, dropout, scale):

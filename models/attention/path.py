@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from models.attention.dropout import Dropout
-from models.masks import Mask
-from models.patterns import Pattern
+from models.attention.masks import Mask
+from models.attention.patterns import Pattern
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from flax import struct
 from models.attention import flash
 from models.attention.dropout import Dropout
 from models.attention.path import Path, Request, refuse_features
+from models.attention.patterns import Block, Column, Dense, Local, Summary, Union
 from models.attention.rows import Rows
-from models.patterns import Block, Column, Dense, Local, Summary, Union
 
 HALVED_FROM = 128  # windows; smaller blocks than 64 make products too small for a CPU's cores
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from models.attention.bias import tile
 from models.attention.path import Path, Request
-from models.patterns import Dense, Local
+from models.attention.patterns import Dense, Local
 
 BANDS = 4
 SHORTEST_BAND = 64  # rows; below this the products are too small to be worth their overhead

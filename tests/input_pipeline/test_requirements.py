@@ -100,7 +100,7 @@ def test_one_small_file_is_enough(prepare, write):
 
 def test_checking_reads_no_document(write, monkeypatch):
     data = common.base().data.to_dict() | {"train": f"text:{write('a.txt', 'text')}", "holdout": 0.0}
-    monkeypatch.setattr("input_pipeline.readers.opened", None)
+    monkeypatch.setattr("input_pipeline.sources.readers.opened", None)
     named = requirements.check(data, common.base().tokenizer.to_dict(), "/nowhere")
     assert [source.spec for source in named["train"]] == [data["train"]]
 

@@ -19,9 +19,9 @@ from goldens import make_transformer_xl as asked
 
 import models
 from configs import common
-from pretrain.optimizers import schedule
-from pretrain.recipe import make_recipe
-from pretrain.step import forward, init_memory, init_state, train_step
+from pretrain.step.optimizers import schedule
+from pretrain.step.recipe import make_recipe
+from pretrain.step.step import forward, init_memory, init_state, train_step
 
 ANSWERS = json.loads(asked.ANSWERS.read_text())
 CHECKOUT = "TRANSFORMER_XL_RELEASE"  # the environment variable that names a checkout of the release

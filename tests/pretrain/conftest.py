@@ -12,7 +12,7 @@ from runs import ROOT, train
 def text(tmp_path_factory):
     """Some megabytes of text are more than a test needs: this package's own source."""
     folder = tmp_path_factory.mktemp("text")
-    for path in (ROOT / "pretrain").glob("*.py"):
+    for path in (ROOT / "pretrain").rglob("*.py"):
         shutil.copy(path, folder)
     return folder
 

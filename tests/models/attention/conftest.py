@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.attention import attend
-from models.masks import Mask
-from models.patterns import parse_pattern
+from models.attention.masks import Mask
+from models.attention.patterns import parse_pattern
 
 T, M = 160, 40  # rows of more than one block of 128 queries, which do not fill the last
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from models.attention import attend, chosen_path
+from models.attention.masks import Mask
+from models.attention.patterns import parse_pattern
 from models.errors import ModelError
-from models.masks import Mask
-from models.patterns import parse_pattern
 from tests.models.attention.conftest import MASKS, M, T, arrays
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from models.attention import attend
+from models.attention.masks import Mask
+from models.attention.patterns import Dense, Local
 from models.attention.relative import attend_relative
-from models.masks import Mask
-from models.patterns import Dense, Local
 from tests.models.attention.conftest import arrays
 
 B, T, M, N, H = 2, 512, 512, 4, 8  # a million scores a head

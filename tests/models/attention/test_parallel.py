@@ -11,9 +11,9 @@ from jax.sharding import PartitionSpec
 from configs.common import base
 from models import attention
 from models.attention import attend
+from models.attention.masks import Mask
+from models.attention.patterns import parse_pattern
 from models.errors import ModelError
-from models.masks import Mask
-from models.patterns import parse_pattern
 
 B, T, M, N = 4, 64, 32, 8
 

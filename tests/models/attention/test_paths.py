@@ -7,9 +7,9 @@ import pytest
 
 from models.attention import attend
 from models.attention.kernels import interpreted_splash
+from models.attention.masks import Mask
+from models.attention.patterns import Local, parse_pattern
 from models.attention.reference import attend as oracle
-from models.masks import Mask
-from models.patterns import Local, parse_pattern
 from tests.models.attention.conftest import MASKS, SPARSE, M, T, arrays, with_gradients
 
 DENSE_PATHS = ("xla", "chunked")

@@ -1,0 +1,1 @@
+"""Which examples make batch n, for training and for evaluation."""

@@ -1,0 +1,1 @@
+"""From a token store to rows: windows, packed documents, documents."""

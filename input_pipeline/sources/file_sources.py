@@ -1,0 +1,191 @@
+"""What a source is, and the commonest: text, JSON lines or images in the files that match a glob."""
+
+import dataclasses
+import functools
+import glob
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from input_pipeline.errors import DataError
+from input_pipeline.sources import images, readers
+from input_pipeline.sources.readers import Document, Span
+
+
+class File(NamedTuple):
+    """One file of a source, as a store remembers it."""
+
+    name: str
+    size: int  # bytes
+    changed: int  # modification time, ns
+
+
+class Source:
+    """Something that documents are read from. Sources are small and travel to worker processes.
+
+    A source lists its files (to notice a change) and the spans it can be read in (to share the work), and reads a span
+    as documents.
+    """
+
+    spec: str
+    origin = ""  # what the files belong to, where they are expected to differ elsewhere (the interpreter's version)
+
+    def files(self) -> list[File]:
+        """Every file, in a fixed order. Raises DataError if there is none."""
+        raise NotImplementedError
+
+    def spans(self, target: int) -> Iterator[Span]:
+        """Everything there is to read, in order, cut into spans of about `target` bytes where that is possible."""
+        raise NotImplementedError
+
+    def documents(self, span: Span) -> Iterator[Document]:
+        """The documents of one span, in order."""
+        raise NotImplementedError
+
+    def dividing(self, holdout: float) -> "Source":
+        """The source as it is read where a share of its documents, `holdout`, is to be held out."""
+        return self
+
+    def shared(self, other: "Source") -> str:
+        """What both this source and `other` read, by name; empty where nothing is known to be read by both."""
+        return self.spec if self.spec == other.spec else ""
+
+
+@dataclass(frozen=True)
+class Files(Source):
+    """Text, JSON lines or images in the files that match a glob."""
+
+    spec: str
+    pattern: str  # absolute; what exists by its very name is taken by it, and the rest is a glob
+    root: str  # its folder without wildcards: names are relative to this
+    read: Callable[[Span], Iterator[Document]]
+    splits: bool  # whether a file can be read in several spans
+    start: int = 0  # bytes of each file that are read
+    end: int | None = None
+
+    @classmethod
+    def text(cls, spec: str, path: str, options: dict) -> "Files":
+        unit = options.get("document", "file")
+        if unit not in DOCUMENTS:
+            raise DataError(f"'{spec}' asks for document={unit}; choose one of: {', '.join(DOCUMENTS)}")
+        match = re.fullmatch(r"(\d*):(\d*)", options.get("bytes", ":"))
+        if not match:
+            raise DataError(f"'{spec}' asks for bytes={options['bytes']}; write bytes=START:END")
+        line_ends = options.get("line_ends", "kept")
+        if line_ends not in ("kept", "dropped") or (line_ends == "dropped" and unit != "file"):
+            raise DataError(f"'{spec}' asks for line_ends={line_ends}; of whole files, they are kept or dropped")
+        read = readers.joined_file if line_ends == "dropped" else DOCUMENTS[unit]
+        start, end = int(match[1] or 0), int(match[2]) if match[2] else None
+        if end is not None and end <= start:
+            raise DataError(f"'{spec}' asks for bytes={options['bytes']}, which is empty; let START be below END")
+        return cls(spec, *_glob(path), read, unit != "file", start, end)
+
+    @classmethod
+    def json(cls, spec: str, path: str, options: dict) -> "Files":
+        return cls(
+            spec,
+            *_glob(path),
+            functools.partial(readers.json_documents, field=options.get("field", "text")),
+            True,
+        )
+
+    @classmethod
+    def images(cls, spec: str, path: str, options: dict, image: images.Shape) -> "Files":
+        return cls(spec, *_glob(path), functools.partial(images.file_documents, shape=image), False)
+
+    def _found(self) -> list[str]:
+        return sorted(path for path in glob.glob(self.pattern, recursive=True) if os.path.isfile(path))
+
+    def _paths(self) -> list[str]:
+        paths = self._found()
+        if not paths and any(map(os.path.isdir, glob.glob(self.pattern, recursive=True))):
+            path = self.spec.partition("?")[0]
+            raise DataError(f"'{self.spec}' is a folder; name its files, such as {path.rstrip('/')}/**/*")
+        if not paths:
+            raise DataError(f"'{self.spec}' matches no file; check the path, for example with ls {self.pattern}")
+        return paths
+
+    def files(self) -> list[File]:
+        found = [File(self._name(path), *size_and_time(path)) for path in self._paths()]
+        longest = max(found, key=lambda file: file.size)
+        if not longest.size or any(file.name.endswith(readers.COMPRESSED) for file in found):
+            return found
+        if longest.size <= self.start:
+            raise DataError(
+                f"'{self.spec}' begins at byte {self.start}, but {longest.name} ends at byte {longest.size}; lower "
+                "START of bytes=START:END"
+            )
+        if self.end and longest.size < self.end:  # a file cut short would make a split of another size
+            raise DataError(
+                f"'{self.spec}' ends at byte {self.end}, but {longest.name} ends at byte {longest.size}; give all of "
+                "it, or leave END of bytes=START:END out"
+            )
+        return found
+
+    def _name(self, path: str) -> str:
+        return os.path.relpath(path, self.root)
+
+    def dividing(self, holdout: float) -> "Files":
+        """Whole files are held out where they make a fair share of the bytes; else, as of few files, the last of each.
+
+        Fair is from half the share to twice, and not all: of one file, or of files of which one is nearly everything,
+        both splits have text.
+        """
+        if self.read not in (readers.whole_file, readers.joined_file) or not holdout:
+            return self
+        total, held = 0, 0
+        for path in self._found():
+            size = max(0, min(os.path.getsize(path), self.end or sys.maxsize) - self.start)
+            total += size
+            held += size if readers.place(os.fsencode(self._name(path))) < holdout else 0
+        if held < total and holdout / 2 <= held / total <= holdout * 2:
+            return self
+        divided = functools.partial(readers.divided_file, holdout=holdout, read=self.read)
+        return dataclasses.replace(self, read=divided)
+
+    def shared(self, other: Source) -> str:
+        if not isinstance(other, Files):
+            return ""
+        both = set(map(os.path.realpath, self._found())) & set(map(os.path.realpath, other._found()))
+        meet = max(self.start, other.start) < min(end or sys.maxsize for end in (self.end, other.end))
+        return min(both) if both and meet else super().shared(other)
+
+    def spans(self, target: int) -> Iterator[Span]:
+        for path in self._paths():
+            name, size = self._name(path), os.path.getsize(path)
+            if path.endswith(readers.COMPRESSED) or not self.splits:
+                yield Span(path, name, self.start, self.end, size)
+                continue
+            end = size if self.end is None else min(size, self.end)
+            for start in range(self.start, end, target):
+                yield Span(path, name, start, min(start + target, end), min(target, end - start))
+
+    def documents(self, span: Span) -> Iterator[Document]:
+        return self.read(span)
+
+
+def _glob(path: str) -> tuple[str, str]:
+    """(absolute pattern, its folder without wildcards). Brackets, too, are a name's where a file or folder has it."""
+    pattern = os.path.abspath(os.path.expanduser(path))
+    there = pattern
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    escaped = glob.escape(there) + pattern[len(there) :]
+    return escaped, os.path.dirname(there) if there == pattern else there
+
+
+def size_and_time(path: str | Path) -> tuple[int, int]:
+    """Bytes of a file, and when it changed, ns."""
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+DOCUMENTS = {
+    "file": readers.whole_file,
+    "line": readers.line_documents,
+    "blank_line": readers.paragraph_documents,
+}

@@ -1,0 +1,261 @@
+"""Where text comes from: `stdlib`, `text:GLOB`, `jsonl:GLOB?field=text`, `tfds:NAME?split=train`; and images:
+`images:GLOB`, `tfds:NAME?split=train`.
+
+`parse` turns the config's "A + B" into sources.
+"""
+
+import contextlib
+import functools
+import glob
+import itertools
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from input_pipeline.errors import DataError
+from input_pipeline.sources import images, readers
+from input_pipeline.sources.file_sources import File, Files, Source, size_and_time
+from input_pipeline.sources.readers import Document, Span
+
+
+def parse(text: str, key: str, image: Sequence[int] = ()) -> list["Source"]:
+    """The sources of the config value `text`, named `key` in errors.
+
+    They hold images where `image` gives their shape, [rows, columns, colours], else text.
+    """
+    specs = [spec.strip() for spec in text.split(" + ")]
+    if not all(specs):
+        raise DataError(f"{key} = '{text}' names an empty source; write sources joined by ' + ', for example stdlib")
+    kinds = "|".join(f"{kind}(?=[:?]|$)" for kind in KINDS)
+    for spec in specs:
+        apart = re.split(rf"\s*[+,]\s*(?={kinds})", spec)
+        if len(apart) > 1:
+            raise DataError(f"{key} = '{text}': join sources by ' + ', with spaces: {' + '.join(apart)}")
+    if len(set(specs)) < len(specs):
+        raise DataError(f"{key} = '{text}' names a source twice; name it once and set data.weights")
+    return [_parse_one(spec, key, tuple(image)) for spec in specs]
+
+
+def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
+    kind, _, rest = spec.partition(":")
+    if kind not in KINDS:
+        path = os.path.expanduser(spec.partition("?")[0])
+        if os.path.exists(path) or glob.glob(path, recursive=True):
+            raise DataError(
+                f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
+            )
+        raise DataError(f"{key} = '{spec}' has an unknown source kind '{kind}'; choose one of: {', '.join(KINDS)}")
+    settled = key.startswith("--")  # a flag's text goes to a run whose data.image is what it is
+    if kind == "images" and not image:
+        remedy = (
+            f"and the run was trained on text; write {EXAMPLES['text']}"
+            if settled
+            else f"but data.image is empty; set it to their rows, columns and colours, such as {images.EXAMPLE}"
+        )
+        raise DataError(f"{key} = '{spec}' reads images, {remedy}")
+    if image and kind not in IMAGES:
+        raise DataError(
+            f"{key} = '{spec}' reads text, but data.image = {image} asks for images; write {EXAMPLES['images']}"
+            + ("" if settled else ", or leave data.image empty")
+        )
+    make, allowed = KINDS[kind]
+    match = re.search(r"\?(\w+=.*)$", rest)
+    path, query = (rest[: match.start()], match[1]) if match else (rest, "")
+    options = dict(option.partition("=")[::2] for option in query.split("&")) if query else {}  # as they stand
+    for name in options:
+        if name not in allowed:
+            choices = ", ".join(allowed) or "none"
+            raise DataError(f"{key} = '{spec}' has an unknown option '{name}'; a {kind} source takes: {choices}")
+    if bool(path) == (kind == "stdlib"):
+        raise DataError(f"{key} = '{spec}' is incomplete; write {EXAMPLES[kind]}")
+    return make(spec, path, options, image) if kind in IMAGES else make(spec, path, options)
+
+
+@dataclass(frozen=True)
+class StandardLibrary(Source):
+    """The running interpreter's standard library: one document a .py file, tests and foreign packages left out."""
+
+    spec: str
+    SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
+
+    @classmethod
+    def make(cls, spec: str, path: str, options: dict) -> "StandardLibrary":
+        return cls(spec)
+
+    @property
+    def origin(self) -> str:
+        return f"{sys.implementation.name} {sys.version.split()[0]}"
+
+    def _paths(self) -> list[tuple[str, Path]]:
+        root, paths = Path(sysconfig.get_path("stdlib")), []
+        for folder, below, names in os.walk(root):
+            below[:] = set(below) - self.SKIPPED  # not walked: site-packages may be large
+            found = (Path(folder, name) for name in names if name.endswith(".py"))
+            paths += [(path.relative_to(root).as_posix(), path) for path in found]
+        if not paths:
+            raise DataError(f"'stdlib' finds no .py file under {root}; install the library's source or set data.train")
+        return sorted(paths)
+
+    def files(self) -> list[File]:
+        return [File(name, *size_and_time(path)) for name, path in self._paths()]
+
+    def spans(self, target: int) -> Iterator[Span]:
+        for name, path in self._paths():
+            yield Span(str(path), name, 0, None, path.stat().st_size)
+
+    def documents(self, span: Span) -> Iterator[Document]:
+        try:
+            text = Path(span.path).read_bytes().decode("utf-8")
+        except UnicodeDecodeError:  # a few files are in other encodings on purpose
+            return
+        yield readers.of_text(readers.place(span.name.encode("utf-8")), text)
+
+
+@dataclass(frozen=True)
+class TensorFlowDataset(Source):
+    """A prepared TFDS set in ArrayRecord files, by name or by folder. TensorFlow is not used."""
+
+    spec: str
+    name: str
+    split: str
+    field: str
+    data_dir: str | None
+    image: tuple[int, ...]  # the shape of its images; () of a set of text
+
+    @classmethod
+    def make(cls, spec: str, path: str, options: dict, image: tuple[int, ...]) -> "TensorFlowDataset":
+        field = options.get("field", "image" if image else "text")
+        return cls(spec, path, options.get("split", "train"), field, options.get("data_dir"), image)
+
+    @functools.cached_property
+    def _builder(self):
+        import tensorflow_datasets as tfds
+        import tensorflow_datasets.image_classification
+        import tensorflow_datasets.text  # TFDS registers the sets of these folders only once they are imported
+
+        try:
+            if self.name.startswith(("/", ".", "~")):
+                builder = tfds.builder_from_directory(Path(self.name).expanduser())
+            else:
+                builder = tfds.builder(self.name, data_dir=self.data_dir, try_gcs=False)
+        except (tfds.core.DatasetNotFoundError, ValueError):  # the latter of a set's config
+            raise DataError(f"'{self.spec}': TFDS knows no set '{self.name}'; name one, or give its folder") from None
+        except tfds.core.dataset_info.DatasetInfoFileError:
+            raise DataError(
+                f"'{self.spec}': the folder {self.name} has no dataset_info.json; give one that has"
+            ) from None
+        if not builder.info.splits:
+            folder = re.match(r"tensorflow_datasets\.(text|image_classification)(?=\.)", type(builder).__module__)
+            imported = f" --imports={folder[0]}" if folder else ""
+            raise DataError(
+                f"'{self.spec}' is not prepared in {builder.data_path}; run tfds build {self.name}{imported} "
+                "--file_format=array_record, where TensorFlow is installed"
+            )
+        if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
+            raise DataError(
+                f"'{self.spec}' is in {builder.info.file_format.value} files, which need TensorFlow; prepare it again "
+                "with --file_format=array_record"
+            )
+        return builder
+
+    @functools.cached_property
+    def _records(self):
+        """The split's records, by index; image files in them are left as they are."""
+        import tensorflow_datasets as tfds
+
+        features = self._builder.info.features
+        files = [name for name in features if isinstance(features[name], tfds.features.Image)]
+        if self.field in files and not self.image:
+            raise DataError(
+                f"'{self.spec}' holds images at '{self.field}'; set data.image to their rows, columns and colours, "
+                f"such as {images.EXAMPLE}, or name another: ?field=NAME"
+            )
+        whole = {name: tfds.decode.SkipDecoding() for name in files}
+        with self._naming_splits():
+            return self._builder.as_data_source(split=self.split, decoders=whole)
+
+    def _ranges(self) -> list[tuple[str, int, int]]:
+        """What the split reads: (a split as the set was prepared, its first record, the one after the last)."""
+        import tensorflow_datasets as tfds
+
+        splits = self._builder.info.splits
+        with self._naming_splits():
+            read = tfds.core.ReadInstruction.from_spec(self.split).to_absolute(splits)
+        sizes = {name: split.num_examples for name, split in splits.items()}  # a part without an end reaches to it
+        return [(p.splitname, p.from_ or 0, sizes[p.splitname] if p.to is None else p.to) for p in read]
+
+    @contextlib.contextmanager
+    def _naming_splits(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError:
+            choices = ", ".join(self._builder.info.splits)
+            raise DataError(f"'{self.spec}' has no split '{self.split}'; choose from: {choices}") from None
+
+    def shared(self, other: Source) -> str:
+        """The first records that both read, of one prepared set however it is named."""
+        if not isinstance(other, TensorFlowDataset):
+            return ""
+        try:
+            folders = [os.path.realpath(source._builder.data_path) for source in (self, other)]
+        except DataError:  # not here any more, but tokenised
+            return super().shared(other)
+        if folders[0] != folders[1]:
+            return ""
+        for (name, *mine), (others_name, *others) in itertools.product(self._ranges(), other._ranges()):
+            start, end = max(mine[0], others[0]), min(mine[1], others[1])
+            if name == others_name and start < end:
+                return f"records {start} to {end - 1} of split {name} in {folders[0]}"
+        return ""
+
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_builder", "_records")}
+
+    def files(self) -> list[File]:
+        folder = Path(self._builder.data_path)
+        return [File(path.name, *size_and_time(path)) for path in sorted(folder.iterdir()) if path.is_file()]
+
+    def spans(self, target: int) -> Iterator[Span]:
+        count, total = len(self._records), sum(file.size for file in self.files())
+        step = max(1, count * target // max(total, 1))
+        for start in range(0, count, step):
+            end = min(start + step, count)
+            yield Span(self.name, self.split, start, end, total * (end - start) // count)
+
+    def documents(self, span: Span) -> Iterator[Document]:
+        for index in range(span.start, span.end):
+            record, where = self._records[index], f"'{self.spec}', record {index}"
+            if self.image:
+                yield images.record_document(record, self.field, where, self.image)
+            else:
+                yield readers.text_document(record, self.field, where)
+
+
+def _suggested(spec: str, path: str) -> str:
+    """The source that a bare path was probably meant to be."""
+    if os.path.isdir(path):
+        return f"text:{path.rstrip('/')}/**/*"
+    return f"{'jsonl' if '.json' in os.path.basename(path) else 'text'}:{spec}"
+
+
+KINDS = {
+    "stdlib": (StandardLibrary.make, ()),
+    "text": (Files.text, ("document", "bytes", "line_ends")),
+    "jsonl": (Files.json, ("field",)),
+    "images": (Files.images, ()),
+    "tfds": (TensorFlowDataset.make, ("split", "field", "data_dir")),
+}
+
+IMAGES = ("images", "tfds")  # kinds that can read images
+
+EXAMPLES = {
+    "stdlib": "stdlib alone",
+    "text": "text:GLOB, for example text:/books/*.txt",
+    "jsonl": "jsonl:GLOB?field=text",
+    "images": "images:GLOB, for example images:/photos/**/*.png",
+    "tfds": "tfds:NAME?split=train, or tfds:FOLDER?split=train",
+}

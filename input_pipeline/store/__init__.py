@@ -1,0 +1,1 @@
+"""The token store: tokenised text on disk."""

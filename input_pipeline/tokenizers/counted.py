@@ -1,0 +1,107 @@
+"""Vocabularies counted from text, most frequent first: its symbols (bytes), or its words."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from input_pipeline.errors import DataError
+from input_pipeline.files import read_json
+from input_pipeline.sources.readers import raw
+from input_pipeline.tokenizers.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprint_of
+
+END, UNKNOWN = "<eos>", "<unk>"
+_WORDS = re.compile(r"\n|\S+")
+
+
+def count_symbols(texts: Iterable[str]) -> list[int]:
+    """The byte values that occur in `texts`, most frequent first; ties in their order."""
+    counts = np.zeros(256, np.int64)
+    for text in texts:
+        counts += np.bincount(np.frombuffer(raw(text), np.uint8), minlength=256)
+    order = np.argsort(-counts, kind="stable")
+    return order[counts[order] > 0].tolist()
+
+
+def count_words(texts: Iterable[str], size: int) -> list[str]:
+    """`<eos>`, then the most frequent whitespace-separated words of `texts`, and `<unk>`: at most `size` of them all.
+
+    The order is that of the release of Transformer-XL (Dai et al. 2019); ties in order of occurrence.
+    """
+    counts = Counter(word for text in texts for word in _WORDS.findall(text) if word != "\n")
+    counts.pop(END, None)
+    words = [word for word, _ in counts.most_common(size - 1)]
+    if UNKNOWN not in words:
+        words = [*words[: size - 2], UNKNOWN]
+    return [END, *words]
+
+
+def save(path: Path, vocabulary: Sequence[int] | Sequence[str]) -> None:
+    """Writes a vocabulary as JSON."""
+    path.write_text(json.dumps({"vocabulary": vocabulary}), encoding="utf-8")
+
+
+def load_symbols(path: Path) -> "Symbols":
+    """The tokenizer of a file that `save` wrote of `count_symbols`."""
+    fits = lambda symbols: bool(symbols) and all(type(s) is int and 0 <= s < 256 for s in symbols)  # noqa: E731
+    return Symbols(_vocabulary(path, fits, "the values of bytes, 0 to 255"), fingerprint_of(path))
+
+
+def load_words(path: Path) -> Tokenizer:
+    """The tokenizer of a file that `save` wrote of `count_words`.
+
+    Words and line ends are tokens, and the line end is the end token too; decoding joins words by single spaces.
+    """
+    fits = lambda words: words[:1] == [END] and UNKNOWN in words and all(type(w) is str for w in words)  # noqa: E731
+    words = _vocabulary(path, fits, f"words, of which {END} is the first and {UNKNOWN} another")
+    ids = {word: i for i, word in enumerate(words)} | {"\n": 0}
+    unknown = ids[UNKNOWN]
+
+    def decode(tokens: list[int]) -> str:
+        return " ".join(words[token] for token in tokens)
+
+    return Rewriting(
+        encode=lambda text: np.array([ids.get(word, unknown) for word in _WORDS.findall(text)], np.int32),
+        decode=decode,
+        vocab_size=len(words),
+        end_id=0,
+        fingerprint=fingerprint_of(path),
+    )
+
+
+def _vocabulary(path: Path, fits: Callable[[list], bool], what: str) -> list:
+    """The vocabulary that `save` wrote. Errors: DataError where it is no list of different entries, or `fits` not."""
+    try:
+        content = read_json(path)
+    except (ValueError, RecursionError):  # no UTF-8, or no JSON
+        content = None
+    found = content.get("vocabulary") if isinstance(content, dict) else None
+    if not isinstance(found, list) or not fits(found) or len(set(found)) < len(found):
+        raise DataError(
+            f'{path} is no vocabulary; give a JSON file of {{"vocabulary": [...]}} with {what}, each once, as a run '
+            "keeps in its folder tokenizer"
+        )
+    return found
+
+
+class Symbols(ByteExact):
+    """The bytes that a text is made of and nothing else: documents follow one another without an end token."""
+
+    def __init__(self, symbols: Sequence[int], fingerprint: str):
+        super().__init__([bytes([symbol]) for symbol in symbols], end_id=None, fingerprint=fingerprint)
+        self._ids = np.full(256, -1, np.int32)
+        self._ids[symbols] = np.arange(len(symbols))
+
+    def encode(self, text: str) -> np.ndarray:
+        """Ids of `text`, int32 [n]. Errors: DataError for a byte that the vocabulary lacks."""
+        data = np.frombuffer(raw(text), np.uint8)
+        ids = self._ids[data]
+        if len(ids) and ids.min() < 0:
+            raise DataError(
+                f"the byte {data[ids.argmin()]:#04x} is none of the {self.vocab_size} symbols that the tokenizer was "
+                "made from; leave the text out that has it, or use tokenizer.kind = bytes"
+            )
+        return ids

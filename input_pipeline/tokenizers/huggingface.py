@@ -1,0 +1,106 @@
+"""Hugging Face tokenizer.json files (package `tokenizers`, extra `hf`)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from input_pipeline.errors import DataError
+from input_pipeline.tokenizers.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprint_of
+
+END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+
+
+def load(path: Path, unknown: str = "") -> Tokenizer:
+    """The tokenizer of a tokenizer.json; byte-exact if it is byte-level and does not rewrite text.
+
+    `unknown` is a word of the text that is read as the tokenizer's unknown token, where it has one.
+    """
+    try:
+        import tokenizers
+    except ImportError:
+        raise DataError("tokenizer.kind = huggingface needs the tokenizers package: pip install longhaul[hf]") from None
+    try:
+        model = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more precise
+        raise DataError(f"{path} is no tokenizer.json ({error}); save one with tokenizer.save(...)") from None
+    model.encode_special_tokens = True  # "<|endoftext|>" within a text is text
+    model.no_truncation()
+    model.no_padding()
+    ends = [model.token_to_id(token) for token in END_TOKENS]
+    end_id = next((i for i in ends if i is not None), None)
+    if end_id is None:
+        raise DataError(f"{path} has no token to separate documents; add one of: {', '.join(END_TOKENS)}")
+    spec = json.loads(path.read_text(encoding="utf-8"))
+    if unknown:
+        unknown_id = model.token_to_id(spec["model"].get("unk_token") or "")
+        if unknown_id is None:
+            raise DataError(
+                f"{path} has no unknown token for tokenizer.unknown = '{unknown}'; set --config.tokenizer.unknown="
+            )
+    elif _keeps_text(spec):
+        return ByteLevel(model, spec, end_id, fingerprint_of(path))
+    return Rewriting(
+        encode=lambda text: _ids_but(model, text, unknown, unknown_id) if unknown else _ids(model, text),
+        decode=model.decode,
+        vocab_size=_size(model),
+        end_id=end_id,
+        fingerprint=fingerprint_of(path) + unknown,
+    )
+
+
+def _ids_but(model, text: str, unknown: str, unknown_id: int) -> np.ndarray:
+    first, *others = (_ids(model, part) for part in text.split(unknown))
+    return np.concatenate([first, *(np.append(np.int32(unknown_id), part) for part in others)])
+
+
+def _ids(model, text: str) -> np.ndarray:
+    return np.array(model.encode(text, add_special_tokens=False).ids, np.int32)
+
+
+def _size(model) -> int:
+    """Ids may have gaps: the vocabulary reaches to the highest."""
+    return max(model.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def _keeps_text(spec: dict) -> bool:
+    before = spec["pre_tokenizer"] or {}
+    steps = before.get("pretokenizers", [before])
+    byte_level = [step for step in steps if step.get("type") == "ByteLevel"]
+    return (
+        spec["normalizer"] is None
+        and spec["model"].get("type", "BPE") == "BPE"
+        and bool(byte_level)
+        and not any(step["add_prefix_space"] for step in byte_level)
+        and all(step["type"] in ("ByteLevel", "Split", "Digits") for step in steps)
+        and not any(step.get("behavior") == "Removed" for step in steps)
+        and not spec["model"].get("continuing_subword_prefix")
+        and not spec["model"].get("end_of_word_suffix")
+        and spec["model"]["vocab"].keys() >= _letters().keys()
+        # An added token may take the spaces around it with it; special ones are never found in a text.
+        and not any(t["lstrip"] or t["rstrip"] for t in spec["added_tokens"] if not t["special"])
+    )
+
+
+class ByteLevel(ByteExact):
+    """A byte-level BPE, as GPT-2's: each token is a string of letters that stand for bytes."""
+
+    def __init__(self, model, spec: dict, end_id: int, fingerprint: str):
+        table = [b""] * _size(model)
+        letters = _letters()
+        for token, i in spec["model"]["vocab"].items():
+            table[i] = bytes(letters[letter] for letter in token) if letters.keys() >= set(token) else token.encode()
+        for added in spec["added_tokens"]:
+            table[added["id"]] = b"" if added["special"] else added["content"].encode("utf-8")
+        super().__init__(table, end_id, fingerprint)
+        self._model = model
+
+    def encode(self, text: str) -> np.ndarray:
+        return _ids(self._model, text)
+
+
+def _letters() -> dict[str, int]:
+    """GPT-2's alphabet: printable bytes of Latin-1 stand for themselves, the others for U+0100 and up, in order."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}

@@ -1,0 +1,139 @@
+"""From a name and a mapping of fields to a model, with every mistake said in one sentence."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+
+from flax import linen as nn
+
+from models.attention import PATHS
+from models.attention.patterns import parse_pattern, per_head
+from models.decoder import Decoder
+from models.errors import ModelError
+from models.parts.adaptive import SHARING, check_clusters
+from models.parts.layers import ACTIVATIONS, GATED, NORMS
+from models.parts.positions import POSITIONS
+from models.recurrent import TransformerXL
+from models.stack.block import PLACEMENTS
+from models.stack.depth import REMAT
+
+
+def build(architecture: str, fields: Mapping) -> nn.Module:
+    """The model that `architecture` names, with `fields` as its fields, checked. Raises ModelError."""
+    _choice("architecture", architecture, _ARCHITECTURES, where="")
+    model, check = _ARCHITECTURES[architecture]
+    known = [field.name for field in dataclasses.fields(model) if field.name not in ("parent", "name")]
+    for name in fields:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0)[0]
+            raise ModelError(
+                f"{architecture} has no field '{name}'; the nearest is '{near}'; choose from: {', '.join(known)}"
+            )
+    missing = [name for name in known if name not in fields]
+    if missing:
+        raise ModelError(f"{architecture} needs a value for: {', '.join(missing)}")
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    check(fields)
+    return model(**fields)
+
+
+def _check_decoder(fields: Mapping):
+    _choice("activation", fields["activation"], [*ACTIVATIONS, *(GATED + name for name in ACTIVATIONS)])
+    _choice("norm", fields["norm"], NORMS)
+    _choice("placement", fields["placement"], PLACEMENTS)
+    _choice("positions", fields["positions"], POSITIONS)
+    _choice("attention_path", fields["attention_path"], ("auto", *PATHS))
+    _choice("remat", fields["remat"], REMAT)
+    for name in ("dtype", "param_dtype"):
+        _choice(name, fields[name], ("float32", "bfloat16", "float16"))
+    _check_heads(fields)
+    _check_axes(fields)
+    _check_patterns(fields)
+
+
+def _check_transformer_xl(fields: Mapping):
+    if fields["width"] % 2:
+        raise ModelError(f"model.width is {fields['width']}; distances pair sine and cosine, so make it even")
+    if not fields["head_size"] and fields["width"] % fields["heads"]:
+        raise ModelError(
+            f"model.heads is {fields['heads']}, which does not divide model.width={fields['width']}; "
+            f"use a divisor of {fields['width']} or set model.head_size"
+        )
+    check_clusters(**{name: fields[name] for name in ("vocab_size", "cutoffs", "width", "embed", "divisor")})
+    _choice("shared_projections", fields["shared_projections"], SHARING)
+    _choice("activation", fields["activation"], ACTIVATIONS)
+    _choice("attention_path", fields["attention_path"], ("auto", *PATHS))
+    _choice("remat", fields["remat"], REMAT)
+    for name in ("dtype", "param_dtype"):
+        _choice(name, fields[name], ("float32", "bfloat16", "float16"))
+
+
+def _check_heads(fields: Mapping):
+    width, heads, kv_heads, head_size = (fields[name] for name in ("width", "heads", "kv_heads", "head_size"))
+    if not head_size and width % heads:
+        raise ModelError(
+            f"model.heads is {heads}, which does not divide model.width={width}; "
+            f"use a divisor of {width} or set model.head_size"
+        )
+    if kv_heads and heads % kv_heads:
+        raise ModelError(
+            f"model.kv_heads is {kv_heads}, which does not divide model.heads={heads}; use a divisor of {heads}, "
+            "or 0 for one key/value head per query head"
+        )
+    turned = "query_size" if fields["query_size"] else "head_size"
+    size = fields["query_size"] or head_size or width // heads
+    if fields["positions"] == "rotary" and size % 2:
+        raise ModelError(
+            f"model.positions='rotary' turns pairs of features, but model.{turned} is {size}; make it even"
+        )
+    if fields["positions"] == "sinusoid" and width % 2:
+        raise ModelError(f"model.positions='sinusoid' pairs sine and cosine, but width is {width}; make it even")
+
+
+def _check_axes(fields: Mapping):
+    axes, context = tuple(fields["position_axes"]), fields["context"]
+    factorised = fields["positions"] == "factorised"
+    if factorised != bool(axes):
+        raise ModelError(
+            f"model.position_axes is {axes} and model.positions is '{fields['positions']}'; give sizes, such as "
+            "(32, 32, 3) for rows, columns and colours, with 'factorised' and with it alone"
+        )
+    if factorised and math.prod(axes) != context:
+        raise ModelError(
+            f"model.position_axes {axes} hold {math.prod(axes)} positions, but model.context is {context}; "
+            "make them the same"
+        )
+
+
+def _check_patterns(fields: Mapping):
+    patterns, layers = fields["attention"], fields["layers"]
+    if isinstance(patterns, str) or not patterns:
+        raise ModelError(f"model.attention is {patterns!r}; give a tuple of at least one pattern, such as ('dense',)")
+    if layers % len(patterns):
+        raise ModelError(
+            f"model.attention names {len(patterns)} patterns to repeat over model.layers={layers}, which "
+            f"{len(patterns)} does not divide; name one for each layer or a number that divides {layers}"
+        )
+    for word in patterns:
+        if not isinstance(word, str):
+            raise ModelError(
+                f"model.attention holds {word!r}; name patterns by words, such as 'dense' or 'strided_128'"
+            )
+        for pattern in per_head(parse_pattern(word), fields["heads"]):
+            if fields["context"] % pattern.stride:
+                raise ModelError(
+                    f"attention pattern '{word}' works on blocks of {pattern.stride}, which do not divide "
+                    f"model.context={fields['context']}; use a multiple of {pattern.stride}, or other blocks"
+                )
+
+
+def _choice(name: str, value, choices, where="model."):
+    if value not in choices:
+        raise ModelError(f"{where}{name} is '{value}', which is unknown; choose from: {', '.join(choices)}")
+
+
+_ARCHITECTURES = {
+    "decoder": (Decoder, _check_decoder),
+    "transformer_xl": (TransformerXL, _check_transformer_xl),
+}

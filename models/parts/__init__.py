@@ -1,0 +1,1 @@
+"""The smallest parts that models are made of."""

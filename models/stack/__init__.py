@@ -1,0 +1,1 @@
+"""The stack: a block of branches, repeated; what it carries."""

@@ -1,0 +1,82 @@
+"""Depth: the same block L times, its parameters stored once as [L, ...] whatever way the layers are run."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from models.parts.products import PRODUCT
+
+_products = jax.checkpoint_policies.save_only_these_names(PRODUCT)
+REMAT: Mapping[str, Callable | None] = {
+    "none": None,  # keep every activation
+    "full": jax.checkpoint_policies.nothing_saveable,  # keep each layer's input alone
+    # Keep matrix products, attention's too, and recompute what is element-wise.
+    "dots": jax.checkpoint_policies.save_from_both_policies(_products, jax.checkpoint_policies.dots_saveable),
+    "dots_no_batch": _products,  # keep products with weights alone, and recompute attention
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """`layers` blocks, whose parameters are one tree with a leading axis L.
+
+    `blocks` is one period of the depth, which divides it: layer l is blocks[l % period]. They have the same parameters
+    and differ in what they do, such as the attention pattern. Scanned, the compiled program holds one period and a
+    loop; unscanned, every layer.
+    """
+
+    blocks: tuple[nn.Module, ...]
+    layers: int
+    scan: bool
+    remat: str
+
+    def init(self, rng: jax.Array, x: jax.Array, **context) -> Mapping:
+        """Parameters of all layers, [L, ...], drawn independently; every leaf's first axis is named "layers"."""
+        draw = jax.vmap(lambda key: self.blocks[0].init(key, x, **context)["params"])
+        return nn.meta.add_axis(draw(jax.random.split(rng, self.layers)), 0, {nn.PARTITION_NAME: "layers"})
+
+    def __call__(self, params: Mapping, x: jax.Array, *, rng: jax.Array | None, cache, **context):
+        """x [B, T, D] -> [B, T, D], and the cache as the last layer left it. `rng` feeds dropout; None without it."""
+
+        def apply(block, x, cache, params, layer):
+            rngs = {} if rng is None else {"dropout": jax.random.fold_in(rng, layer)}
+            cache = None if cache is None else cache.replace(layer=layer)
+            return block.apply({"params": params}, x, cache=cache, rngs=rngs, **context)
+
+        runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
+        period, carry = len(runs), (x, cache)
+        if not self.scan:
+            for layer, own in enumerate(_apart(params)):
+                carry = runs[layer % period](*carry, own, jnp.asarray(layer))
+            return carry
+
+        def group(carry, params_and_layer):
+            params, layer = params_and_layer
+            for offset, (run, own) in enumerate(zip(runs, _apart(params), strict=True)):
+                carry = run(*carry, own, layer + offset)
+            return carry, None
+
+        groups = self.layers // period
+        split = jax.tree.map(lambda p: p.reshape(groups, period, *p.shape[1:]), params)
+        carry, _ = jax.lax.scan(group, carry, (split, period * jnp.arange(groups)))
+        return carry
+
+    def _remat(self, run):
+        if self.remat == "none":
+            return run
+        # A scan's body is computed apart from its backward pass anyway, so the barrier against merging both is waste.
+        return jax.checkpoint(run, policy=REMAT[self.remat], prevent_cse=not self.scan)
+
+
+def _apart(tree) -> list:
+    """The tree of each layer, from one of [L, ...].
+
+    Split at once, so that their gradients are joined at once: those of `leaf[index]` would be padded with zeros to
+    [L, ...] each, and added up.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    return [structure.unflatten(layer) for layer in zip(*(jnp.unstack(leaf) for leaf in leaves), strict=True)]

@@ -1,0 +1,1 @@
+"""Saving, keeping and restoring."""

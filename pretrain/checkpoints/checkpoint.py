@@ -1,0 +1,297 @@
+"""The checkpoints of a work folder: saved by Orbax, asynchronous and atomic; never trusted blindly, never thrown away.
+
+One checkpoint is the train state and the position in the data. Orbax writes it beside its final name and renames it
+when it is whole; just before, `record` notes every file's bytes and checksum. What is set aside later, and when a run
+stops instead, is `restore_newest`'s; what is deleted is `_delete_old`'s alone, by step and loss and never by the clock.
+"""
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import orbax.checkpoint as ocp
+
+from pretrain import aside
+from pretrain.checkpoints import fresh, record, restore
+from pretrain.errors import UserError, reason
+from pretrain.processes.agreement import decided
+
+LOSS = "metrics/metrics"  # the file in a checkpoint's folder that holds its validation loss, and how it was measured
+BROKEN = "broken"  # the folder of damaged ones: among the others, where a rename reaches whatever disk they are on
+UNFINISHED = (".orbax-checkpoint-tmp", ".deleted")  # in the names of folders that are no checkpoints (any more)
+
+
+class Checkpoints:
+    """The checkpoints of one work folder."""
+
+    def __init__(self, workdir: str, options, *, read_only: bool = False):
+        """`options` is `config.checkpoint`. A reader changes nothing in the folder."""
+        self.folder = Path(workdir).absolute() / "checkpoints"
+        self.options = options
+        self._done = set()  # steps that need no saving: restored or saved by this run, alike in every process
+        self._saving = None  # the step whose save was begun last, until it is seen to be whole
+        self._writer = self._cleaning = None
+        if read_only:
+            return
+        decided(self._clear, lambda why: f"the work folder cannot be written ({why}); choose another --workdir")
+        self._cleaner = ThreadPoolExecutor(1)
+        self._writer = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(
+                state=ocp.StandardCheckpointHandler(),
+                data=ocp.JsonCheckpointHandler(),
+                metrics=ocp.JsonCheckpointHandler(filename="metrics"),
+            ),
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._record),
+        )
+
+    def _clear(self) -> None:
+        """Makes the folder, and removes what a killed process was writing or deleting."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in list(self.folder.iterdir()):
+            if any(mark in path.name for mark in UNFINISHED):
+                self._discard(path)
+
+    def _discard(self, path: Path) -> None:
+        """Deletes a folder. It is renamed first: never half a checkpoint; what cannot go is left to a later start.
+
+        On a network file system a file that another process has open stays, and its folder with it.
+        """
+        name = path.name.partition(".")[0]
+        doomed = (self.folder / f"{name}.{number}{UNFINISHED[1]}" for number in itertools.count())
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path.rename(next(free for free in doomed if not free.exists())))
+
+    def _unreadable(self, why: str) -> str:
+        return f"the checkpoints in {self.folder} cannot be read ({why}); make them readable"
+
+    def steps(self) -> list[int]:
+        """Steps that have a finished checkpoint, oldest first."""
+        try:
+            return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def save(
+        self, step: int, state, position: int, metrics: dict | None = None, origin: dict[str, str] | None = None
+    ) -> None:
+        """Starts saving; returns once the state is copied off the devices.
+
+        `metrics` has the validation `loss` and `measure`, how it was measured; `origin` names the tokenizer and the
+        text that `position` is one in. A step that is saved, or being saved, is not saved again.
+        """
+        if step in self._done:
+            return
+        items = {
+            "state": ocp.args.StandardSave(state),
+            "data": ocp.args.JsonSave({"step": step, "position": position} | (origin or {})),
+        }
+        if metrics:
+            items["metrics"] = ocp.args.JsonSave(metrics)
+        self.wait()
+        self._saving = step
+        try:
+            self._writer.save(self.folder / str(step), args=ocp.args.Composite(**items))
+        except (OSError, ValueError, RuntimeError) as error:
+            raise self._cannot_save(error) from error
+        self._done.add(step)
+
+    def _record(self) -> None:
+        """Called in process 0 when all files are written, before the checkpoint gets its name."""
+        (unnamed,) = self.folder.glob(f"{self._saving}{UNFINISHED[0]}*")
+        record.write(unnamed)
+
+    def wait(self) -> None:
+        """Returns when everything asked for is on disk."""
+        try:
+            self._writer.wait_until_finished()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise self._cannot_save(error) from error
+        self._settle()
+        self._cleaned()
+
+    def check(self) -> None:
+        """Raises if a save in the background has failed."""
+        try:
+            self._writer.check_for_errors()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise self._cannot_save(error) from error
+        self._settle()
+
+    def _cannot_save(self, error: Exception) -> UserError:
+        kept = ", ".join(map(str, self.steps())) or "none"
+        return UserError(
+            f"the checkpoint of step {self._saving} could not be saved in {self.folder} ({reason(error)}); checkpoints "
+            f"kept: {kept}; make room or choose another --workdir, and start the same command again"
+        )
+
+    def _settle(self) -> None:
+        """Once the checkpoint that was being saved is whole, those that it replaces may go."""
+        if self._saving is not None and jax.process_index() == 0 and (self.folder / str(self._saving)).is_dir():
+            self._cleaned()
+            self._saving = None
+            self._cleaning = self._cleaner.submit(self._delete_old)
+
+    def _cleaned(self) -> None:
+        """Waits until old checkpoints are deleted."""
+        if self._cleaning:
+            self._cleaning.result()
+
+    def _delete_old(self) -> None:
+        """Leaves the newest, by step, and `best`. No run ends for want of it."""
+        with contextlib.suppress(OSError):
+            steps = self.steps()
+            kept = {*steps[-self.options["keep"] :]} | ({self.best()} if self.options["keep_best"] else set())
+            for step in set(steps) - kept:
+                self._discard(self.folder / str(step))
+
+    def losses(self) -> dict[int, tuple[float, str]]:
+        """Validation loss and measure of each checkpoint with a finite loss, their file being as it was written."""
+        found = {}
+        for step in self.steps():
+            folder = self.folder / str(step)
+            try:
+                metrics = json.loads((folder / LOSS).read_text())
+                loss, measure = metrics["loss"], metrics["measure"]
+                written = record.read(folder)
+                intact = not written or not record.faults(folder, written, [LOSS])
+            except (OSError, ValueError, KeyError, TypeError):  # not known to be best, and none the worse for going on
+                continue
+            if intact and isinstance(loss, float) and math.isfinite(loss):
+                found[step] = loss, measure
+        return found
+
+    def measures(self) -> dict[int, str]:
+        """How the loss of each checkpoint that has one was measured, as process 0 finds it."""
+        return decided(lambda: {step: measure for step, (_, measure) in self.losses().items()}, self._unreadable)
+
+    def loss(self, step: int, measure: str) -> float | None:
+        """The validation loss of one checkpoint, as process 0 finds it; None where it has none measured like that."""
+
+        def found() -> float | None:
+            loss, measured = self.losses().get(step, (None, None))
+            return loss if measured == measure else None
+
+        return decided(found, self._unreadable)
+
+    def score(self, step: int, metrics: dict) -> None:
+        """Gives a saved checkpoint the `metrics` that it lacks, as of `save`; all processes call it alike."""
+
+        def write() -> None:
+            folder = self.folder / str(step)
+            partial = folder / "metrics.partial"
+            partial.write_text(json.dumps(metrics))
+            (folder / "metrics").mkdir(exist_ok=True)
+            os.replace(partial, folder / LOSS)
+            record.renew(folder, LOSS)
+            self._cleaned()
+            self._cleaning = self._cleaner.submit(self._delete_old)
+
+        decided(write, lambda why: f"checkpoint {step} in {self.folder} cannot be written ({why}); allow it")
+
+    def best(self) -> int | None:
+        """The step with the lowest validation loss among those measured as the newest one was."""
+        losses = self.losses()
+        if not losses:
+            return None
+        _, measure = losses[max(losses)]
+        return min((step for step in losses if losses[step][1] == measure), key=losses.get)
+
+    def find(self, which: str) -> int:
+        """The step that "latest", "best" or a number means, as process 0 finds it."""
+        return decided(lambda: self._find(which), self._unreadable)
+
+    def _find(self, which: str) -> int:
+        steps = self.steps()
+        if not steps:
+            unfinished = fresh.begun(self.folder.parent)
+            if unfinished:
+                raise UserError(
+                    f"there is no checkpoint in {self.folder}: the run was being put aside when the process was killed"
+                    f"; give `pretrain train` with --fresh={unfinished} again, which finishes that and trains a new one"
+                )
+            raise UserError(f"there is no checkpoint in {self.folder}; train first, or choose another --workdir")
+        if which == "latest":
+            return steps[-1]
+        if which == "best":
+            best = self.best()
+            if best is None:
+                raise UserError(
+                    f"no checkpoint in {self.folder} has a validation loss, as those have that a run with validation "
+                    "data saves where it evaluates; use --step=latest"
+                )
+            return best
+        if not which.isdigit() or int(which) not in steps:
+            words = "latest" if self.best() is None else "latest, best"
+            raise UserError(f"there is no checkpoint '{which}'; choose one of: {', '.join(map(str, steps))}, {words}")
+        return int(which)
+
+    def check_tokenizer(self, step: int, tokenizer) -> None:
+        """Raises UserError unless the checkpoint of `step` was trained with `tokenizer`."""
+        folder = self.folder / str(step)
+        restore.check_origin(folder, restore.read_data(folder), {"tokenizer": tokenizer.fingerprint})
+
+    def restore_params(self, step: int, shapes):
+        """The parameters alone, for evaluation and generation: optimiser state is neither read nor allocated."""
+        folder = self.folder / str(step)
+        damage = restore.damage(folder)
+        if damage:
+            raise UserError(f"checkpoint {step} is damaged: {damage}; choose another with --step")
+        return restore.read_state(folder, {"params": shapes})["params"]
+
+    def restore_newest(self, shapes, report, origin: dict[str, str] | None = None):
+        """(state, data) of the newest checkpoint that is not proven damaged, or None where there is no checkpoint.
+
+        Newer ones, which are damaged, are reported and set aside, once it is certain that this one can be gone on from.
+        Nothing is set aside where there is any other trouble, or where no checkpoint is left: UserError. `shapes` gives
+        shape, type and sharding of every leaf; `origin` the tokenizer and the text to go on with, which must be those
+        of the checkpoint.
+        """
+        steps = decided(self.steps, self._unreadable)
+        damaged = {}
+        for step in reversed(steps):
+            damage = restore.damage(self.folder / str(step))
+            if damage is None:
+                break
+            damaged[step] = damage
+        if len(damaged) == len(steps):
+            if not steps:
+                return None
+            raise UserError(
+                f"no checkpoint in {self.folder} can be used ({'; '.join(f'{s}: {d}' for s, d in damaged.items())}); "
+                "nothing was changed: bring their files back, or begin at update 0 with --fresh=NAME, which keeps them "
+                "in earlier/NAME"
+            )
+        folder = self.folder / str(step)
+        data = restore.read_data(folder)
+        restore.check_origin(folder, data, origin or {})
+        state = restore.read_state(folder, vars(shapes))
+        decided(
+            lambda: self._adopt(step, damaged),
+            lambda why: f"the checkpoints in {self.folder} cannot be put in order ({why}); make the folder writable",
+        )
+        for broken, damage in damaged.items():
+            report(f"checkpoint {broken} cannot be used ({damage}); it is set aside in {BROKEN}/ and an older one used")
+        self._done = {n for n in steps if n <= step}
+        return shapes.replace(**state), data
+
+    def _adopt(self, step: int, damaged) -> None:
+        """Sets damaged checkpoints aside; completes the record of a whole one that has none."""
+        for broken in damaged:
+            (self.folder / BROKEN).mkdir(exist_ok=True)
+            aside.move(self.folder / str(broken), aside.free(self.folder / BROKEN / str(broken)))
+        if record.read(self.folder / str(step)) is None:
+            record.write(self.folder / str(step))
+
+    def close(self) -> None:
+        """Lets what has begun end. A failure is not raised here: `wait` would have, where the run went well."""
+        if self._writer is None:
+            return
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            self._writer.close()
+        self._cleaner.shutdown()

@@ -1,0 +1,123 @@
+"""Reading a checkpoint back: its files proven whole, its tree the model's own, by all processes or by none."""
+
+import json
+from pathlib import Path
+
+import jax
+import orbax.checkpoint as ocp
+
+from pretrain.checkpoints import record
+from pretrain.errors import UserError
+from pretrain.processes.agreement import alike, decided, gathered
+
+SHOWN = 3  # differences between two trees that a sentence names
+
+
+def damage(folder: Path) -> str | None:
+    """What proves a checkpoint's files damaged (missing, of another size, of other bytes), or None.
+
+    Each process opens every file and reads its share of them. What one of them finds counts as damage only if process 0
+    finds it too; else a file system shows the processes different files, and all raise UserError, as for any trouble.
+    """
+    written = decided(lambda: record.read(folder), lambda why: unreadable(folder, why))
+    if written is None:
+        return None
+
+    def look() -> dict[str, str]:
+        wrong = record.sizes(folder, written)
+        return wrong or record.checksums(folder, written, jax.process_index(), jax.process_count())
+
+    found = gathered(alike(look, lambda why: unreadable(folder, why)))
+    names = {name for wrong in found for name in wrong}
+    confirmed = decided(lambda: record.faults(folder, written, sorted(names)), lambda why: unreadable(folder, why))
+    doubted = [f"process {i}: {words}" for i, wrong in enumerate(found) for words in wrong.values()]
+    if doubted and not confirmed:
+        raise UserError(unreadable(folder, f"{'; '.join(doubted[:SHOWN])}; but process 0 finds these files whole"))
+    return confirmed[0] if confirmed else None
+
+
+def read_state(folder: Path, wanted: dict) -> dict:
+    """Parts of a checkpoint's train state: `wanted` is part -> tree of arrays' shapes, types and shardings.
+
+    UserError: the checkpoint is another model's, or cannot be read.
+    """
+    return alike(lambda: _read(folder, wanted), lambda why: unreadable(folder, why))
+
+
+def read_data(folder: Path) -> dict:
+    """The position in the data that a checkpoint holds: `step`, `position`, and of which `tokenizer` and `text`."""
+
+    def position() -> dict:
+        found = json.loads((folder / "data" / "metadata").read_text())
+        if not (isinstance(found, dict) and all(type(found.get(name)) is int for name in ("step", "position"))):
+            raise ValueError("data/metadata does not hold the whole numbers `step` and `position`")
+        return found
+
+    return alike(position, lambda why: unreadable(folder, why))
+
+
+def check_origin(folder: Path, data: dict, origin: dict) -> None:
+    """Raises UserError unless a checkpoint's `data` item names the tokenizer and the text of `origin`."""
+    changed = [name for name in ("tokenizer", "text") if name in origin and data.get(name) != origin[name]]
+    if not changed:
+        return
+    name = changed[0]
+    found = f"checkpoint {folder.name} in {folder.parent} was trained with another {name}"
+    remedy = {
+        "tokenizer": "its ids mean nothing in this one: bring the work folder's tokenizer/ back",
+        "text": "its position in the data means nothing in this one: bring the text back",
+    }[name]
+    raise UserError(
+        f"{found} (fingerprint {data.get(name, 'unknown')} there, {origin[name]} here), and {remedy}, or begin at "
+        "update 0 with train --fresh=NAME, which keeps the run in earlier/NAME; nothing was changed"
+    )
+
+
+def unreadable(folder: Path, why: str) -> str:
+    """The sentence of a checkpoint that is not known to be damaged, and yet cannot be read."""
+    return (
+        f"checkpoint {folder.name} cannot be read ({why}); nothing was changed: mend the cause and start the same "
+        f"command again, or go on without this checkpoint by moving {folder} elsewhere"
+    )
+
+
+def _read(folder: Path, wanted: dict) -> dict:
+    alone = ocp.options.MultiprocessingOptions(  # no barriers: a process that fails leaves none waiting
+        primary_host=None,
+        active_processes={jax.process_index()},
+        barrier_sync_key_prefix=f"process_{jax.process_index()}",
+    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    with ocp.Checkpointer(handler, multiprocessing_options=alone) as reader:
+        stored = reader.metadata(folder / "state").item_metadata
+        if stored is None:
+            raise ValueError("state/_METADATA, which describes its tree, is missing or unreadable")
+        check_fits(folder, stored.tree, wanted)
+        args = ocp.args.PyTreeRestore(
+            item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
+        )
+        return reader.restore(folder / "state", args=args)
+
+
+def check_fits(folder: Path, stored: dict, wanted: dict) -> None:
+    """Raises UserError unless the parts of `wanted` are stored with the same leaves, of the same shapes and types."""
+    there, here = _leaves({part: stored[part] for part in wanted if part in stored}), _leaves(wanted)
+    names = sorted(there.keys() | here.keys(), key=lambda name: (not name.startswith("params"), name))
+    unlike = [name for name in names if there.get(name) != here.get(name)]
+    if unlike:
+        shown = [f"{n} is {there.get(n, 'absent')} there and {here.get(n, 'absent')} here" for n in unlike[:SHOWN]]
+        more = f"; and {len(unlike) - SHOWN} more" if len(unlike) > SHOWN else ""
+        raise UserError(
+            f"checkpoint {folder.name} in {folder.parent} belongs to another model: {'; '.join(shown)}{more}; nothing "
+            "was changed: choose another --workdir, or the config that this one was made with"
+        )
+
+
+def _leaves(tree) -> dict[str, str]:
+    """Type and shape of every leaf by its path, whatever holds it: a class's field, a key or a place in a tuple."""
+    return {
+        "/".join(str(getattr(step, "key", getattr(step, "name", getattr(step, "idx", "")))) for step in path): (
+            f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }

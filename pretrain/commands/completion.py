@@ -1,0 +1,110 @@
+"""`pretrain generate --complete`: images cut off below, as the model goes on, and whole, side by side in a PNG file."""
+
+import itertools
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from input_pipeline import pipeline
+from input_pipeline.sources import images, sources
+from pretrain.commands.generate import refuse, restored
+from pretrain.decoding.decoding import generate as decode
+from pretrain.errors import UserError
+from pretrain.processes.host import say
+
+GAP = 2  # pixels between images
+SHOWN = 96  # pixels: smaller images are enlarged to about this, each pixel a square
+ABSENT, PAPER = 128, 255  # grey of what is cut off, and white
+
+
+def complete(config, workdir: str, flags) -> None:
+    """Completes some images with a model of `config`, and writes the picture that `flags.complete` names."""
+    target = Path(flags.complete)
+    _check(config, workdir, target, flags)
+    tokenizer = pipeline.open_tokenizer(workdir)
+    originals = _originals(config, workdir, flags.images, flags.rows)
+    rows, columns, colours = config.data.image
+    kept = round(flags.keep * rows)
+    begun, size = kept * columns * colours, rows * columns * colours  # bytes of a prompt and of an image
+    model, params, step = restored(config, workdir, flags.step, tokenizer)
+    prompts = [np.append(tokenizer.end_id, image.ravel()[:begun]).astype(np.int32) for image in originals]
+    results = decode(
+        model,
+        params,
+        [prompt for prompt in prompts for _ in range(flags.samples)],
+        max_tokens=size - begun,
+        temperature=1.0 if flags.temperature is None else flags.temperature,
+        top_k=flags.top_k,
+        top_p=flags.top_p,
+        beams=flags.beams,
+        length_penalty=flags.length_penalty,
+        end_id=None,
+        vocabulary=256,  # bytes: never the end token
+        seed=flags.seed,
+        cached=flags.cached,
+    )
+    if jax.process_index() != 0:  # all have decoded the same
+        return
+    added = np.array([ids for ids, _ in results], np.uint8).reshape(len(originals), flags.samples, -1)
+    images.write_png(target, picture(originals, added, kept))
+    if flags.format == "json":
+        facts = {"step": step, "file": str(target), "images": len(originals), "samples": flags.samples, "kept": kept}
+        print(json.dumps(facts))
+    else:
+        print(
+            f"checkpoint {step}: {len(originals)} images cut off below row {kept} of {rows}, {flags.samples} "
+            f"completions of each, and the originals, in {target}"
+        )
+
+
+def picture(originals: np.ndarray, added: np.ndarray, kept: int) -> np.ndarray:
+    """A row of pictures for each image: cut off, each completion, whole; uint8 [rows, columns, colours].
+
+    originals: uint8 [images, rows, columns, colours]. added: uint8 [images, samples, bytes], what follows the first
+    `kept` rows of the image.
+    """
+    count, rows, columns, colours = originals.shape
+    shown = np.repeat(originals[:, None], added.shape[1] + 2, axis=1)  # [images, cut off + completions + whole, ...]
+    shown[:, 0, kept:] = ABSENT
+    shown[:, 1:-1, kept:] = added.reshape(count, -1, rows - kept, columns, colours)
+    scale = -(-SHOWN // max(rows, columns))
+    shown = shown.repeat(scale, axis=2).repeat(scale, axis=3)
+    edges = ((0, 0), (0, 0), (GAP, 0), (GAP, 0), (0, 0))
+    framed = np.pad(shown, edges, constant_values=PAPER)
+    whole = framed.transpose(0, 2, 1, 3, 4).reshape(count * framed.shape[2], -1, colours)
+    return np.pad(whole, ((0, GAP), (0, GAP), (0, 0)), constant_values=PAPER)
+
+
+def _originals(config, workdir: str, named: str, count: int) -> np.ndarray:
+    """The first `count` images of a split or a source: uint8 [images, rows, columns, colours]."""
+    shape = tuple(config.data.image)
+    if ":" in named:
+        found = [
+            np.frombuffer(b"".join(document.chunks), np.uint8)
+            for document in itertools.islice(_documents(sources.parse(named, "--images", shape)), count)
+        ]
+    else:
+        corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=say)
+        found = corpus.first_documents(named, count)
+    return np.array(found, np.uint8).reshape(-1, *shape)
+
+
+def _documents(found):
+    for source in found:
+        for span in source.spans(1 << 30):
+            yield from source.documents(span)
+
+
+def _check(config, workdir: str, target: Path, flags) -> None:
+    if not config.data.image:
+        raise UserError(
+            f"{workdir} was trained on text (its config.data.image is empty); leave --complete out and give --prompt"
+        )
+    refuse(flags, ("prompt", "prompt_file", "max_tokens"), "is for text, not for --complete")
+    rows = config.data.image[0]
+    if round(flags.keep * rows) >= rows:
+        raise UserError(f"--keep={flags.keep} leaves none of an image's {rows} rows to fill in; lower it")
+    if not target.parent.is_dir():
+        raise UserError(f"--complete={target} is to lie in {target.parent}, which is no folder; make it first")

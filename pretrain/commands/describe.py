@@ -1,0 +1,137 @@
+"""`pretrain describe`: what a config costs in parameters, FLOPs and bytes, worked out from shapes alone."""
+
+import json
+import math
+import re
+from collections.abc import Iterable
+
+import jax
+from flax import linen as nn
+
+from input_pipeline import requirements
+from pretrain.assemble import check_sizes, check_split
+from pretrain.costs import flops
+from pretrain.parallel.mesh import AXES, path_name
+from pretrain.reporting.progress import amount
+from pretrain.reporting.tables import show
+from pretrain.step.engine import absent_engine
+from pretrain.step.recipe import make_recipe
+from pretrain.step.step import init_memory, init_params
+
+# Tables whose rows are picked, not multiplied by all of: scaling laws leave them out (Kaplan et al. 2020, section 2.1).
+LOOKED_UP = re.compile(r"tokens|positions|vocabulary/words_\d+")
+
+
+def describe(config) -> dict:
+    """Parameters, FLOPs and bytes of a config; nothing is allocated, so that any size takes seconds.
+
+    Bytes are those of the training state of one full replica, before any mesh axis divides it; `mesh` has the devices
+    that the mesh needs (with an axis of -1: or a multiple), the parameters' bytes on each, and the bytes, by module, of
+    what `fsdp` leaves whole. Activations come on top. FLOPs follow the definition of `pretrain.costs.flops`. Raises
+    ModelError, UserError or DataError for a config that cannot be trained, whatever files and devices there are.
+    """
+    requirements.check_settings(config.data.to_dict(), config.tokenizer.to_dict())
+    check_sizes(config)
+    engine = absent_engine(make_recipe(config), config)
+    check_split(engine, config, training=True)
+    model, optimizer = engine.recipe.model, engine.recipe.optimizer
+    params = nn.unbox(jax.eval_shape(lambda rng: init_params(model, rng, 1), jax.random.key(0)))
+    leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
+
+    tokens_per_step = config.train.batch_size * config.data.length
+    per_token = flops.flops_per_token(config)
+    bytes = {
+        "parameters": _bytes(params),
+        # Parts of an accumulated batch are added up in float32.
+        "gradients": 4 * _count(params) if config.train.accumulate > 1 else _bytes(params),
+        "optimizer": _bytes(jax.eval_shape(optimizer.init, params)),
+        "recurrent_memory": _bytes(jax.eval_shape(lambda: init_memory(model, config.train.batch_size))),
+    }
+    return {
+        "name": config.name,
+        "parameters": _count(params),
+        "parameters_without_embeddings": sum(leaf.size for name, leaf in leaves if not LOOKED_UP.fullmatch(name)),
+        "flops_per_token": {convention: round(value) for convention, value in per_token.items()},
+        "flops_per_step": {convention: round(value * tokens_per_step) for convention, value in per_token.items()},
+        "tokens_per_step": tokens_per_step,
+        "bytes": bytes | {"total": sum(bytes.values())},
+        "mesh": _mesh(engine, config),
+        "modules": _modules(leaves),
+        "forward_flops_per_token": {
+            convention: {part: round(value) for part, value in parts.items()}
+            for convention, parts in flops.forward_flops(config).items()
+        },
+    }
+
+
+def run(config, format: str) -> None:
+    """Prints the description of a config as tables, or as one JSON object if `format` is "json"."""
+    facts = describe(config)
+    if format == "json":
+        print(json.dumps(facts))
+        return
+    _show_parameters(facts)
+    _show_flops(facts)
+    rows = [(name, f"{amount(size)}B") for name, size in facts["bytes"].items()]
+    show("training state", ("one replica", "bytes"), rows)
+    mesh = facts["mesh"]
+    many = f"{mesh['devices']} devices" if mesh["devices"] > 1 else "1 device"
+    multiple = " or a multiple" if mesh["multiples"] else ""
+    print(f"mesh: {many}{multiple}; {amount(mesh['bytes_per_device'])}B of parameters on each")
+    if mesh["whole"]:
+        rows = [(name, f"{amount(size)}B") for name, size in sorted(mesh["whole"].items(), key=lambda item: -item[1])]
+        show(f"left whole: nothing that config.mesh.fsdp = {config.mesh.fsdp} divides", ("module", "bytes"), rows)
+
+
+def _show_parameters(facts: dict) -> None:
+    rows = [(name, entry["parameters"], f"{amount(entry['bytes'])}B") for name, entry in facts["modules"].items()]
+    rows.append(("all", facts["parameters"], f"{amount(facts['bytes']['parameters'])}B"))
+    rows.append(("all but embeddings", facts["parameters_without_embeddings"], ""))
+    show(facts["name"], ("module", "parameters", "bytes"), rows)
+
+
+def _show_flops(facts: dict) -> None:
+    forward, step = facts["forward_flops_per_token"], facts["flops_per_step"]
+    rows = [(f"a token forward: {part}", forward["full"][part], forward["causal"][part]) for part in forward["full"]]
+    rows.append(("a token of training", facts["flops_per_token"]["full"], facts["flops_per_token"]["causal"]))
+    rows.append((f"a step of {facts['tokens_per_step']:,} tokens", step["full"], step["causal"]))
+    show("FLOPs", ("", "full", "causal"), [(label, amount(full), amount(causal)) for label, full, causal in rows])
+    print(
+        "FLOPs: 2 per multiply-add of matrix products, 3 forward passes per training step, nothing recomputed.\n"
+        "full: causal dense attention is charged all keys of the row; causal: the keys that a token may see."
+    )
+
+
+def _mesh(engine, config) -> dict:
+    """What the mesh asks for."""
+    mesh = engine.layout.mesh
+    params = engine.resting_shapes(config.seed, engine.layout.batch_shards()).params
+    leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
+    split = mesh.shape["fsdp"] > 1
+    whole = [(name, leaf) for name, leaf in leaves if split and "fsdp" not in leaf.sharding.spec]
+    return {
+        "devices": mesh.size,
+        "multiples": config.train.backend == "pmap" or -1 in (config.mesh[axis] for axis in AXES),
+        "bytes_per_device": sum(
+            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for _, leaf in leaves
+        ),
+        "whole": {name: entry["bytes"] for name, entry in _modules(whole).items()},
+    }
+
+
+def _count(tree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def _bytes(tree) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _modules(leaves: Iterable[tuple[str, jax.ShapeDtypeStruct]]) -> dict[str, dict[str, int]]:
+    """Parameters and bytes by module: the first two names on the way to each parameter, or its own at the top."""
+    modules: dict[str, dict[str, int]] = {}
+    for name, leaf in leaves:
+        entry = modules.setdefault("/".join(name.split("/")[:-1][:2]) or name, {"parameters": 0, "bytes": 0})
+        entry["parameters"] += leaf.size
+        entry["bytes"] += leaf.size * leaf.dtype.itemsize
+    return modules

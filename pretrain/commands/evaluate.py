@@ -1,0 +1,82 @@
+"""`pretrain evaluate`: a checkpoint's scores, from its work folder alone."""
+
+import functools
+import gzip
+import json
+import lzma
+import math
+import tempfile
+
+import jax
+
+from input_pipeline import pipeline
+from pretrain.assemble import assemble
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.errors import UserError
+from pretrain.evaluation.evaluation import bits_name, score
+from pretrain.parallel.mesh import fits
+from pretrain.processes.host import say
+from pretrain.reporting.tables import show
+
+COMPRESSORS = {
+    "gzip": functools.partial(gzip.compress, compresslevel=9),
+    "xz": functools.partial(lzma.compress, preset=9),
+}
+
+
+def evaluate(config, workdir: str, flags) -> None:
+    """Scores a checkpoint of `workdir`; `config` is the work folder's, with what the user changes of its evaluation."""
+    checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
+    step = checkpoints.find(flags.step)
+    checkpoints.check_tokenizer(step, pipeline.open_tokenizer(workdir))
+    length = flags.length or config.evaluate.length or config.data.length
+    if length > config.model.context:
+        raise UserError(
+            f"--length={length} is longer than the model's {config.model.context} positions; choose at most that"
+        )
+    for name in ("word_level", *COMPRESSORS):
+        if flags[name].value and flags.batches:
+            raise UserError(f"--{name} needs the whole split; leave --batches out")
+    if flags.word_level and config.data.image:
+        raise UserError(f"--word_level counts words, and {workdir} was trained on images; leave it out")
+    if flags.stride > length:
+        raise UserError(
+            f"--stride={flags.stride} is longer than the window's {length} tokens; set at most that (0 means that)"
+        )
+    if flags.data and flags["split"].present:
+        raise UserError("--data and --split both say what is scored; leave one out")
+    config.evaluate.update(length=length, batch_size=flags.batch_size or config.evaluate.batch_size)
+    if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
+        config.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)  # which any number of devices makes
+        say(f"the run's mesh does not fit the {jax.device_count()} devices here; evaluating with config.mesh.fsdp = -1")
+    with tempfile.TemporaryDirectory(prefix="longhaul-") as folder:  # of text that is not the run's
+        prepare, split = pipeline.prepare, flags.split
+        if flags.data:
+            prepare, split = functools.partial(pipeline.prepare_given, flags.data, folder), flags.data
+        run = assemble(config, workdir, say, prepare=prepare)
+        params = run.engine.restored_params(checkpoints, step, config.seed)
+        result = score(run, params, split, stride=flags.stride, batches=flags.batches, timed=True)
+        for name in _compressors(flags):
+            text = run.corpus.raw_bytes(split)
+            result[f"{name}_{bits_name(config)}"] = 8 * len(COMPRESSORS[name](text)) / len(text)
+    if jax.process_index() == 0:
+        report(result, step, split, bits_name(config), flags)
+
+
+def _compressors(flags) -> list[str]:
+    """The general compressors that the same bytes are given to."""
+    return [name for name in COMPRESSORS if flags[name].value]
+
+
+def report(result: dict, step: int, split: str, bits: str, flags) -> None:
+    packed = [f"{name}_{bits}" for name in _compressors(flags)]
+    names = ["loss", "perplexity", bits, *packed, "tokens", "tokens_per_second"]
+    if flags.word_level:
+        # The literature's figure for sub-word models: exp(total nll / number of original words and line ends).
+        result["word_perplexity"] = math.exp(min(result["nll"] / result["words"], 700))
+        names += ["word_perplexity", "words"]
+    row = {"step": step, "split": split} | {name: result[name] for name in names}
+    if flags.format == "json":
+        print(json.dumps(row))
+    else:
+        show(f"checkpoint {step} on {split}", ("measure", "value"), [[n, row[n]] for n in names])

@@ -1,0 +1,136 @@
+"""`pretrain generate`: continues prompts with a checkpoint of a work folder."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from input_pipeline import pipeline
+from pretrain.assemble import check_vocabulary
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.decoding.decoding import generate as decode
+from pretrain.errors import UserError
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import make_recipe
+
+
+def generate(config, workdir: str, flags) -> None:
+    """Continues the prompts that `flags` give, with a model of `config`, which `workdir` holds."""
+    if config.data.image:
+        raise UserError(
+            f"{workdir} was trained on images, which no prompt begins; give --complete=FILE.png to fill in the lower "
+            "part of some"
+        )
+    refuse(flags, ("images", "rows", "samples", "keep"), "goes with --complete=FILE.png")
+    prompts = read_prompts(flags)
+    tokenizer = pipeline.open_tokenizer(workdir)
+    check_vocabulary(config, tokenizer)
+    model, params, step = restored(config, workdir, flags.step, tokenizer)
+    begun = [_ids(tokenizer, prompt) for prompt in prompts]
+    stream = Stream(tokenizer, prompts[0], begun[0]) if streams(flags, prompts) else None
+    temperature = flags.temperature if flags.temperature is not None else 0.8 if flags.beams == 1 else 0.0
+    results = decode(
+        model,
+        params,
+        begun,
+        max_tokens=flags.max_tokens,
+        temperature=temperature,
+        top_k=flags.top_k,
+        top_p=flags.top_p,
+        beams=flags.beams,
+        length_penalty=flags.length_penalty,
+        end_id=tokenizer.end_id,
+        vocabulary=tokenizer.vocab_size,
+        seed=flags.seed,
+        cached=flags.cached,
+        on_token=stream,
+    )
+    if jax.process_index() != 0:  # all have decoded the same
+        return
+    texts = [
+        tokenizer.continuation(before, ids, prompt)
+        for prompt, before, (ids, _) in zip(prompts, begun, results, strict=True)
+    ]
+    if stream:
+        stream.close()
+    elif flags.format == "json":
+        for prompt, text, (ids, score) in zip(prompts, texts, results, strict=True):
+            row = {"step": step, "prompt": prompt, "text": text, "tokens": len(ids), "log_probability": float(score)}
+            print(json.dumps(row))
+    else:
+        print("\n\n".join(prompt + text for prompt, text in zip(prompts, texts, strict=True)))
+
+
+def _ids(tokenizer, prompt: str) -> np.ndarray:
+    """A prompt as a document begins: after the end token, where there is one."""
+    if tokenizer.end_id is None and not prompt:
+        raise UserError(
+            "this run's tokenizer has no end token that a text could begin after; give --prompt, such as --prompt=a"
+        )
+    start = [] if tokenizer.end_id is None else [tokenizer.end_id]
+    return np.concatenate([start, tokenizer.encode(prompt)]).astype(np.int32)
+
+
+def refuse(flags, names: Sequence[str], reason: str) -> None:
+    """Raises UserError where one of the flags `names` was given."""
+    for name in names:
+        if flags[name].present:
+            raise UserError(f"--{name} {reason}; leave it out")
+
+
+def restored(config, workdir: str, step: str, tokenizer):
+    """(model, parameters, step) of the checkpoint that `step` names, trained with `tokenizer`, on one local device."""
+    checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
+    found = checkpoints.find(step)
+    checkpoints.check_tokenizer(found, tokenizer)
+    with config.unlocked():
+        config.train.backend = "jit"
+        config.mesh.update(data=1, fsdp=1, sequence=1, tensor=1)
+    engine = make_engine(make_recipe(config), config, jax.local_devices()[:1])
+    return engine.recipe.model, engine.restored_params(checkpoints, found, config.seed), found
+
+
+def read_prompts(flags) -> list[str]:
+    """The prompts of --prompt and --prompt_file; one empty prompt where there are none."""
+    prompts = list(flags.prompt)
+    for prompt in prompts:
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:  # bytes of the command line that Python could not decode
+            raise UserError(f"--prompt={prompt!a:.60} is not UTF-8; write it in UTF-8") from error
+    if flags.prompt_file:
+        try:
+            prompts += Path(flags.prompt_file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"--prompt_file={flags.prompt_file} cannot be read ({error}); give a UTF-8 text file"
+            ) from error
+    return prompts or [""]
+
+
+def streams(flags, prompts) -> bool:
+    """Whether tokens are shown as they come: one sampled continuation, on a terminal."""
+    return (
+        jax.process_index() == 0
+        and sys.stdout.isatty()
+        and flags.format == "table"
+        and len(prompts) == 1
+        and flags.beams == 1
+    )
+
+
+class Stream:
+    """Prints a continuation token by token; a character split over tokens waits until it is whole."""
+
+    def __init__(self, tokenizer, prompt: str, ids: Sequence[int]):
+        self._decoder = tokenizer.decoder(ids, prompt)
+        print(prompt, end="", flush=True)
+
+    def __call__(self, row: int, token: int) -> None:
+        print(self._decoder.feed(token), end="", flush=True)
+
+    def close(self) -> None:
+        print(self._decoder.finish())

@@ -1,0 +1,1 @@
+"""What a config costs: FLOPs and bytes, worked out from shapes."""

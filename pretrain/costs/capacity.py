@@ -1,0 +1,155 @@
+"""Whether a run fits the machine, worked out from shapes before anything is allocated.
+
+What is counted is a floor, what no compiler can do without: a run that is refused here cannot be, one that is not may
+still need more.
+"""
+
+import functools
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from input_pipeline.features import language_model
+from pretrain.errors import UserError
+from pretrain.parallel.mesh import path_name
+from pretrain.reporting.progress import amount
+from pretrain.step.step import init_memory
+
+# Where Linux keeps a container's memory, its end and what is used of it: control groups of version 2 and 1.
+CONTAINER = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+QUEUED = 2  # batches on their way besides those that are read ahead
+
+
+class Need(NamedTuple):
+    """Bytes that something takes on each device, or on each host, and what makes them fewer."""
+
+    what: str
+    device: int
+    host: int
+    remedy: str
+
+
+def check_training(engine, config) -> None:
+    """Raises UserError where the devices or this host have not the memory to train."""
+    train, length = config.train, config.data.length
+    state = engine.resting_shapes(config.seed, train.batch_size)
+    weights = 2 * _bytes(state.params) + _bytes(state.opt_state)  # a gradient for each parameter
+    # Each layer's input waits for the backward pass, whatever else is computed again.
+    inputs = config.model.layers * _layer_input(engine, config, train.batch_size // train.accumulate, length)
+    needs = (
+        Need(
+            f"parameters, gradients and optimiser state (of which {_largest(state.params)} is the largest)",
+            *(weights, 0),
+            "make the model smaller or split it over more devices with config.mesh.fsdp",
+        ),
+        Need("recurrent memory", _bytes(state.memory), 0, "lower config.model.memory or config.train.batch_size"),
+        Need("the layers' inputs", inputs, 0, "lower config.train.batch_size or raise config.train.accumulate"),
+        Need(
+            "batches", 0, _batches(config, train.batch_size, length), "lower config.train.batch_size or data.prefetch"
+        ),
+    )
+    _compare("training", needs, engine.layout.mesh.devices.flat)
+
+
+def check_evaluation(engine, config) -> None:
+    """Raises UserError where the devices or this host have not the memory to evaluate."""
+    size = engine.layout.filled(config.evaluate.batch_size)
+    length = config.evaluate.length or config.data.length
+    params = engine.resting_shapes(config.seed, engine.layout.batch_shards()).params
+    memory = jax.eval_shape(lambda: init_memory(engine.recipe.evaluated, size))
+    shared = _whole_bytes(memory) // engine.layout.batch_shards()
+    lower = "lower config.evaluate.batch_size"
+    needs = (
+        Need(
+            f"parameters (of which {_largest(params)} is the largest)",
+            _bytes(params),
+            0,
+            "split them over more devices with config.mesh.fsdp",
+        ),
+        Need("recurrent memory", shared, 0, lower),
+        Need("a layer's input", _layer_input(engine, config, size, length), 0, lower),
+        Need("batches", 0, _batches(config, size, length), lower),
+    )
+    _compare("evaluation", needs, engine.layout.mesh.devices.flat)
+
+
+def check_decoding(model, prompts: int, beams: int, room: int) -> None:
+    """Raises UserError where one device has not the memory to continue so many prompts to `room` tokens each."""
+    rows = prompts * beams
+    cache = jax.eval_shape(functools.partial(model.init_cache, rows, room))
+    lower = "lower the number of prompts or of beams"
+    needs = (
+        Need("keys and values of earlier tokens", _whole_bytes(cache), 0, lower),
+        Need("logits", rows * model.vocab_size * 4, 0, lower),
+    )
+    _compare("generation", needs, jax.local_devices()[:1])
+
+
+def _compare(task: str, needs: Sequence[Need], devices: Iterable) -> None:
+    here = [device for device in devices if device.process_index == jax.process_index()]
+    if here[0].platform == "cpu":  # its devices share the host's memory
+        needs = [need._replace(device=0, host=need.host + len(here) * need.device) for need in needs]
+    on_device = (here[0].memory_stats() or {}).get("bytes_limit", math.inf)
+    for place, having, limit in (("device", "each device", on_device), ("host", "this machine", free_memory())):
+        total = sum(getattr(need, place) for need in needs)
+        if total > limit:
+            most = max(needs, key=lambda need: getattr(need, place))
+            raise UserError(
+                f"{task} needs at least {amount(total)}B on {having}, {amount(getattr(most, place))}B of it for "
+                f"{most.what}, and {amount(limit)}B are there; {most.remedy}"
+            )
+
+
+def free_memory() -> float:
+    """Bytes of this host's memory that a program can have; infinity where the system does not say."""
+    limits = [_free_in_container(Path(folder), *names) for folder, *names in CONTAINER]
+    if os.path.exists("/proc/meminfo"):
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        limits.append(1024 * int(lines["MemAvailable"].split()[0]))
+    return min(limits)
+
+
+def _free_in_container(folder: Path, limit: str, used: str) -> float:
+    """Bytes that a control group has left. Cached files count as left: the kernel drops them for who asks."""
+    text = (folder / limit).read_text().strip() if (folder / limit).exists() else ""
+    if not text.isdigit():  # no group, or one without end
+        return math.inf
+    held = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    cached = int(held["active_file"]) + int(held["inactive_file"])
+    return max(0, int(text) - max(0, int((folder / used).read_text()) - cached))
+
+
+def _bytes(shapes) -> int:
+    """Bytes of a tree of shapes on one device."""
+    sizes = ((leaf.sharding.shard_shape(leaf.shape), leaf.dtype.itemsize) for leaf in jax.tree.leaves(shapes))
+    return sum(math.prod(shape) * itemsize for shape, itemsize in sizes)
+
+
+def _whole_bytes(shapes) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def _largest(params) -> str:
+    path, leaf = max(jax.tree_util.tree_leaves_with_path(params), key=lambda item: item[1].size)
+    return f"{path_name(path)}, {' x '.join(f'{size:,}' for size in leaf.shape)},"
+
+
+def _layer_input(engine, config, batch_size: int, length: int) -> int:
+    """Bytes of the residual stream [B, T, D] of one layer on one device."""
+    shards = engine.layout.batch_shards() * engine.layout.mesh.shape["sequence"]
+    itemsize = jax.numpy.dtype(config.model.dtype).itemsize
+    return batch_size * length * config.model.width * itemsize // shards
+
+
+def _batches(config, batch_size: int, length: int) -> int:
+    """Bytes of the batches that are read ahead, on one host."""
+    features = language_model(batch_size, length, config.data.layout).values()
+    one = sum(math.prod(feature.shape) * feature.dtype.itemsize for feature in features)
+    return one * (config.data.prefetch + QUEUED) // jax.process_count()

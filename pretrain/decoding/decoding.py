@@ -1,0 +1,322 @@
+"""Text from a model: greedy, sampled (temperature, top-k, nucleus) and beam search, with a cache or without.
+
+A prompt is read once; after that the model sees one new token a step. Prompts of different length share a batch: they
+are padded on the right, and each row goes on from its own last token. Lengths are rounded up to powers of two, so that
+prompts of similar length share one compiled program; no token compiles anything.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from pretrain.costs import capacity
+from pretrain.errors import UserError
+
+
+def generate(
+    model,
+    params,
+    prompts: Sequence[np.ndarray],
+    *,
+    max_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    beams: int,
+    length_penalty: float,
+    end_id: int | None,
+    vocabulary: int,
+    seed: int,
+    cached: bool = True,
+    on_token: Callable[[int, int], None] | None = None,
+) -> list[tuple[np.ndarray, float]]:
+    """What follows each prompt: (new token ids, their log-probability in nats) in the order of `prompts`.
+
+    params: the tree under "params". prompts: at least one id each. The ids end with `end_id` where it came within
+    `max_tokens`; None never ends. Only ids below `vocabulary` are chosen, since a model may have rows that stand for no
+    token. `temperature` 0, or too small for float32, takes the likeliest token; above that it samples, a function of
+    `seed` and of the prompt's index, from the `top_k` likeliest (0: all) and then from the smallest set that holds
+    `top_p` of what is left (Holtzman et al. 2020). `beams` above 1 searches for the best
+    log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14). The log-probability is always the
+    model's own, at temperature 1. `on_token(prompt's index, id)` hears of each token as it is chosen, of a beam
+    search's at its end. Uncached decoding recomputes everything for each token; it is the reference.
+
+    Attention takes the path that serves: one that is named for training's rows may refuse prompts and caches.
+
+    Raises UserError for options that cannot be, and for a prompt that leaves no room in the context.
+    """
+    model = model.clone(attention_path="auto")
+    _check(model, prompts, max_tokens, temperature, beams, length_penalty)
+    tokens, lengths, room = _pad(prompts, max_tokens, model.context)
+    if cached:
+        capacity.check_decoding(model, len(prompts), beams, room)
+    begin = _begin_cached if cached else _begin_recomputing
+    logits, memory = begin(model, params, tokens, lengths, room)
+    end_id = -1 if end_id is None else end_id
+    if beams > 1:
+        results = _beam_search(model, params, logits, memory, beams, max_tokens, length_penalty, end_id, vocabulary)
+        for row, (ids, _) in enumerate(results):
+            for token in ids if on_token else ():
+                on_token(row, int(token))
+        return results
+
+    key = jax.random.key(seed)
+    done, total = np.zeros(len(prompts), bool), np.zeros(len(prompts))
+    rows: list[list[int]] = [[] for _ in prompts]
+    smallest = float(np.finfo(np.float32).tiny)
+    largest = 1 / smallest  # beyond, its reciprocal is 0
+    sampling = (min(temperature, largest), top_p, top_k, temperature < smallest, top_p < 1)
+    for step in range(max_tokens):
+        token, log_probability = _pick(logits, vocabulary, key, step, *sampling)
+        if step + 1 < max_tokens:  # queued before the host waits for the token
+            logits, memory = _advance(model, params, memory, token)
+        for row, (one, nats) in enumerate(zip(np.asarray(token), np.asarray(log_probability), strict=True)):
+            if not done[row]:
+                rows[row].append(int(one))
+                total[row] += nats
+                done[row] = one == end_id
+                if on_token:
+                    on_token(row, int(one))
+        if done.all():
+            break
+    return [(np.array(ids, np.int32), float(nats)) for ids, nats in zip(rows, total, strict=True)]
+
+
+def truncate(logits: jax.Array, top_k: int, top_p: jax.Array | float, nucleus: bool) -> jax.Array:
+    """logits [..., V] with -inf at tokens that top-k, then nucleus sampling leaves out; ties with the last one stay.
+
+    The nucleus is the smallest set of likeliest tokens whose probability reaches `top_p`.
+    """
+    if top_k:
+        least = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if nucleus:
+        ordered = -jnp.sort(-logits, axis=-1)
+        probability = jax.nn.softmax(ordered, axis=-1)
+        before = jnp.cumsum(probability, axis=-1) - probability  # probability of all likelier tokens
+        before = before.at[..., 0].set(-1.0)  # the likeliest stays, also where float32 rounds `top_p` to 0
+        least = jnp.min(jnp.where(before < top_p, ordered, jnp.inf), axis=-1, keepdims=True)
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    return logits
+
+
+@partial(jax.jit, static_argnames=("top_k", "greedy", "nucleus"))
+def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucleus):
+    """The next token of each row [B] and its log-probability [B], from logits [B, V]."""
+    log_probability = jax.nn.log_softmax(logits, axis=-1)
+    logits = _known(logits, vocabulary)
+    if greedy:
+        token = jnp.argmax(logits, axis=-1)
+    else:
+        rows = jnp.arange(logits.shape[0])
+        keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(key, row), step))(rows)
+        logits -= logits.max(-1, keepdims=True)  # so that no quotient overflows
+        token = jax.vmap(jax.random.categorical)(keys, truncate(logits / temperature, top_k, top_p, nucleus))
+    return token, jnp.take_along_axis(log_probability, token[:, None], axis=-1)[:, 0]
+
+
+def _known(logits, vocabulary):
+    """logits [B, V] with -inf at ids that are no tokens."""
+    return jnp.where(jnp.arange(logits.shape[-1])[None] < vocabulary, logits, -jnp.inf)
+
+
+# Reading: `begin` takes the prompts, `_advance` one token a row; both give the next logits and what to remember.
+
+
+@struct.dataclass
+class Recomputing:
+    """The memory of decoding without a cache: all tokens so far, read again for each new one."""
+
+    tokens: jax.Array  # [B, S]
+    lengths: jax.Array  # [B]
+
+    def take(self, rows):
+        return Recomputing(self.tokens[rows], self.lengths[rows])
+
+
+@partial(jax.jit, static_argnames=("model", "room"))
+def _begin_cached(model, params, tokens, lengths, room):
+    there = jnp.arange(tokens.shape[1])[None, :] < lengths[:, None]
+    cache = model.init_cache(tokens.shape[0], room)
+    output = model.apply({"params": params}, tokens, segments=there.astype(jnp.int32), cache=cache)
+    return _logits_at(model, params, output.hidden, lengths - 1), output.cache
+
+
+@partial(jax.jit, static_argnames=("model", "room"))
+def _begin_recomputing(model, params, tokens, lengths, room):
+    memory = Recomputing(jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1]))), lengths)
+    return _reread(model, params, memory), memory
+
+
+@partial(jax.jit, static_argnames="model", donate_argnames="memory")
+def _advance(model, params, memory, token):
+    if isinstance(memory, Recomputing):
+        rows = jnp.arange(len(token))
+        memory = Recomputing(memory.tokens.at[rows, memory.lengths].set(token), memory.lengths + 1)
+        return _reread(model, params, memory), memory
+    output = model.apply({"params": params}, token[:, None], cache=memory)
+    return _logits_at(model, params, output.hidden, jnp.zeros_like(token)), output.cache
+
+
+def lower(model, params, rows: int, length: int) -> dict[str, jax.stages.Lowered]:
+    """The programs of cached decoding before they are compiled: reading `rows` prompts, and one more token of each.
+
+    Prompts have half of `length` tokens, which is the room of the cache. `params` may be shapes.
+    """
+    model = model.clone(attention_path="auto")
+    tokens, lengths = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, length // 2), (rows,)))
+    _, cache = jax.eval_shape(partial(_begin_cached, model, room=length), params, tokens, lengths)
+    return {
+        "prompt": _begin_cached.lower(model, params, tokens, lengths, length),
+        "token": _advance.lower(model, params, cache, lengths),
+    }
+
+
+def _reread(model, params, memory):
+    there = jnp.arange(memory.tokens.shape[1])[None, :] < memory.lengths[:, None]
+    output = model.apply({"params": params}, memory.tokens, segments=there.astype(jnp.int32))
+    return _logits_at(model, params, output.hidden, memory.lengths - 1)
+
+
+def _logits_at(model, params, hidden, index):
+    """Logits [B, V] at one position of each row; the others' are never made."""
+    return model.apply({"params": params}, hidden[jnp.arange(hidden.shape[0]), index], method="logits")
+
+
+# Beam search
+
+
+@struct.dataclass
+class Beams:
+    """K unfinished and K finished continuations of each of B prompts; those that are not there score -inf."""
+
+    step: jax.Array  # []
+    logits: jax.Array  # [B K, V] of the next token
+    memory: object  # of B K rows
+    tokens: jax.Array  # [B, K, max_tokens]
+    nats: jax.Array  # [B, K] log-probability so far
+    done_tokens: jax.Array  # [B, K, max_tokens]
+    done_lengths: jax.Array  # [B, K]
+    done_nats: jax.Array  # [B, K]
+    done_scores: jax.Array  # [B, K]
+
+
+def _beam_search(model, params, logits, memory, beams, max_tokens, length_penalty, end_id, vocabulary):
+    final = _search(model, params, logits, memory, length_penalty, end_id, vocabulary, beams, max_tokens)
+    tokens, lengths, nats, scores = map(
+        np.asarray, (final.done_tokens, final.done_lengths, final.done_nats, final.done_scores)
+    )
+    best = scores.argmax(1)
+    return [(tokens[row, k, : lengths[row, k]], float(nats[row, k])) for row, k in enumerate(best)]
+
+
+@partial(jax.jit, static_argnames=("model", "beams", "max_tokens"))
+def _search(model, params, logits, memory, length_penalty, end_id, vocabulary, beams, max_tokens):
+    B, V = logits.shape
+    K = beams
+    rows = jnp.arange(B)[:, None]
+
+    def score(nats, length):
+        return nats / ((5.0 + length) / 6.0) ** length_penalty
+
+    def undecided(state):
+        """Whether some unfinished beam could still beat a finished one: its score at its best possible length."""
+        soonest, latest = score(state.nats[:, 0], state.step + 1), score(state.nats[:, 0], max_tokens)
+        hope = jnp.maximum(soonest, latest) > state.done_scores.min(1)
+        return (state.step < max_tokens) & hope.any()
+
+    def step(state):
+        log_probabilities = _known(jax.nn.log_softmax(state.logits, axis=-1), vocabulary)
+        candidates = state.nats[:, :, None] + log_probabilities.reshape(B, K, V)
+        # Each beam can end in one way only, so of 2K candidates at least K go on.
+        nats, flat = jax.lax.top_k(candidates.reshape(B, K * V), min(2 * K, K * V))
+        parent, token = flat // V, flat % V
+        tokens = state.tokens[rows, parent].at[:, :, state.step].set(token)
+        length = state.step + 1
+        ended = (token == end_id) | (length == max_tokens)
+
+        scores = jnp.where(ended, score(nats, length), -jnp.inf)
+        all_scores = jnp.concatenate([state.done_scores, scores], 1)
+        done_scores, kept = jax.lax.top_k(all_scores, K)
+        keep = lambda old, new: jnp.concatenate([old, new], 1)[rows, kept]  # noqa: E731
+        lengths = jnp.full_like(token, length)
+
+        alive_nats, alive = jax.lax.top_k(jnp.where(ended, -jnp.inf, nats), K)
+        parents = (rows * K + parent[rows, alive]).reshape(-1)
+        next_token = token[rows, alive].reshape(-1)
+        next_logits, memory = _advance(model, params, state.memory.take(parents), next_token)
+        return Beams(
+            step=length,
+            logits=next_logits,
+            memory=memory,
+            tokens=tokens[rows, alive],
+            nats=alive_nats,
+            done_tokens=keep(state.done_tokens, tokens),
+            done_lengths=keep(state.done_lengths, lengths),
+            done_nats=keep(state.done_nats, nats),
+            done_scores=done_scores,
+        )
+
+    spread = jnp.repeat(jnp.arange(B), K)
+    nothing = jnp.full((B, K), -jnp.inf)
+    first = Beams(
+        step=jnp.zeros((), jnp.int32),
+        logits=logits[spread],
+        memory=memory.take(spread),
+        tokens=jnp.zeros((B, K, max_tokens), jnp.int32),
+        nats=nothing.at[:, 0].set(0.0),  # the prompt itself, once
+        done_tokens=jnp.zeros((B, K, max_tokens), jnp.int32),
+        done_lengths=jnp.zeros((B, K), jnp.int32),
+        done_nats=nothing,
+        done_scores=nothing,
+    )
+    return jax.lax.while_loop(undecided, step, first)
+
+
+# Input
+
+
+def _pad(prompts, max_tokens: int, context: int):
+    """tokens [B, P], lengths [B], and the number of slots that prompt and continuation need, rounded up."""
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    width = min(_power_of_two(lengths.max()), context)
+    tokens = np.zeros((len(prompts), width), np.int32)
+    for row, prompt in zip(tokens, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    return tokens, lengths, min(_power_of_two(lengths.max() + max_tokens), context)
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (int(least) - 1).bit_length()
+
+
+def _check(model, prompts, max_tokens, temperature, beams, length_penalty):
+    if not len(prompts):
+        raise UserError("there is no prompt; give at least one")
+    if beams > 1 and temperature > 0:
+        raise UserError(
+            f"beams={beams} searches and temperature={temperature} samples; set beams to 1 or temperature to 0"
+        )
+    if beams > 1 and abs(length_penalty) * math.log10((5 + max_tokens) / 6) > 30:  # float32 ends at 1e38
+        raise UserError(
+            f"length_penalty={length_penalty:g} is beyond what float32 holds at max_tokens={max_tokens}; give a number "
+            "nearer to 0, such as 0.6"
+        )
+    for index, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise UserError(f"prompt {index} has no token; start it with the tokenizer's beginning-of-text token")
+        if max(prompt) >= model.vocab_size + getattr(model, "start_row", False) or min(prompt) < 0:
+            raise UserError(
+                f"prompt {index} holds token {max(prompt)}, outside the model's vocabulary of {model.vocab_size}; "
+                "use the tokenizer that the model was trained with"
+            )
+        if len(prompt) + max_tokens - 1 > model.context:  # the last token is not read
+            raise UserError(
+                f"prompt {index} has {len(prompt)} tokens, which with max_tokens={max_tokens} exceed the model's "
+                f"context of {model.context}; shorten the prompt or generate fewer tokens"
+            )

@@ -1,0 +1,1 @@
+"""The device mesh, and where each array lies on it."""

@@ -1,0 +1,1 @@
+"""The life of a run's processes: start, signals, agreement, locks, the end."""

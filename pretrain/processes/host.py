@@ -1,0 +1,148 @@
+"""What the program asks of the machine it starts on."""
+
+import logging
+import os
+import socket
+import sys
+import threading
+
+import jax
+from absl import logging as absl_logging
+from jax._src import distributed
+
+from pretrain.errors import UserError
+from pretrain.processes import streams
+from pretrain.processes.heap import keep_freed_memory
+from pretrain.processes.leaving import MISTAKE, leaving
+from pretrain.processes.others import Others
+
+JOINING = 300  # seconds that a process waits for the others to start
+
+
+def start() -> None:
+    """Joins the other processes of a run, if there are any, turns the compilation cache on, and keeps freed memory.
+
+    LONGHAUL_COORDINATOR=host:port, LONGHAUL_PROCESSES and LONGHAUL_PROCESS describe a run of several
+    processes (`launch` sets them); LONGHAUL_COORDINATOR=auto lets JAX ask the cluster (TPU pods, SLURM).
+    LONGHAUL_CACHE is the folder of compiled programs, by default ~/.cache/longhaul; empty turns it off.
+    LONGHAUL_KEEP_MEMORY is explained in heap.py.
+    Errors: UserError where these variables contradict one another or the machine.
+    """
+    quiet_background_threads()
+    cache = os.environ.get("LONGHAUL_CACHE", os.path.expanduser("~/.cache/longhaul/compiled"))
+    if cache:
+        jax.config.update("jax_compilation_cache_dir", cache)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    place = described()
+    if place:
+        join(*place)
+    try:
+        keep_freed_memory()
+        jax.devices()
+    except RuntimeError as error:
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        if not platforms:
+            raise
+        raise UserError(
+            f"JAX_PLATFORMS={platforms} names a platform that JAX finds no device of here "
+            f"({str(error).splitlines()[0]}); install its driver and jaxlib's plugin, or unset the variable"
+        ) from error
+
+
+def say(message: str) -> None:
+    """Tells the user, on standard error; of several processes that have met the first speaks for all."""
+    if distributed.global_state.process_id == 0:  # which, unlike jax.process_index(), takes no device
+        print(message, file=sys.stderr, flush=True)
+
+
+def described() -> tuple[str, int | None, int | None] | None:
+    """(coordinator, number of processes, which one this is) as the environment has it; None in a run of one process."""
+    names = ("COORDINATOR", "PROCESSES", "PROCESS")
+    values = {f"LONGHAUL_{name}": os.environ.get(f"LONGHAUL_{name}", "") for name in names}
+    coordinator, *numbers = values.values()
+    if not any(values.values()):
+        return None
+    if coordinator == "auto":
+        return coordinator, None, None
+    missing = [name for name, value in values.items() if not value]
+    if missing:
+        given = " and ".join(f"{name}={value}" for name, value in values.items() if value)
+        raise UserError(
+            f"{given} without {' and '.join(missing)} does not say how the processes of a run meet; "
+            "set all three, or none of them for a run of one process"
+        )
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise UserError(
+            f"LONGHAUL_COORDINATOR={coordinator} is no address of process 0; write host:port, such as 10.0.0.1:1234, "
+            "or auto"
+        )
+    for name, value in list(values.items())[1:]:
+        if not value.isdecimal():
+            raise UserError(f"{name}={value} is not a whole number from 0 up; set it to one")
+    count, index = map(int, numbers)
+    if index >= count:
+        raise UserError(
+            f"LONGHAUL_PROCESS={index} is beyond the last of LONGHAUL_PROCESSES={count}, which is {count - 1}; "
+            "count from 0"
+        )
+    return coordinator, count, index
+
+
+def join(coordinator: str, count: int | None, index: int | None) -> None:
+    """Returns when all processes of the run have met; from then on they leave together (pretrain.processes.others)."""
+    if os.environ.get("JAX_PLATFORMS", "") == "cpu":
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    if index == 0:
+        _check_port(coordinator)
+    # What JAX does when the others do not come cannot be caught, so it is given a little more time than we take.
+    late = f"the processes of this run did not all meet at {coordinator} within {JOINING} s; start all of them"
+    alarm = threading.Timer(JOINING, leaving.leave, (MISTAKE, f"{late}, and check LONGHAUL_COORDINATOR"))
+    alarm.daemon = True
+    alarm.start()
+    try:
+        if coordinator == "auto":
+            jax.distributed.initialize(initialization_timeout=JOINING + 60)
+        else:
+            jax.distributed.initialize(coordinator, count, index, initialization_timeout=JOINING + 60)
+    except ValueError as error:
+        raise UserError(
+            f"LONGHAUL_COORDINATOR=auto, but JAX finds no cluster here ({str(error).splitlines()[0]}); write the "
+            "address of process 0 instead"
+        ) from error
+    finally:
+        alarm.cancel()
+    streams.keep_output_apart()  # on CPUs Gloo greets there, before the JSON that a program reads
+    leaving.retake()  # JAX listens for SIGTERM too, and hears nothing of Ctrl-C
+    state = distributed.global_state
+    leaving.others = Others(leaving, state.client, state.process_id, state.num_processes)
+
+
+def _check_port(coordinator: str) -> None:
+    """Raises UserError if process 0 cannot listen where the others will look for it."""
+    port = int(coordinator.rpartition(":")[2])
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    try:
+        socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6).close()
+    except OSError as error:
+        raise UserError(
+            f"LONGHAUL_COORDINATOR={coordinator}: port {port} of this machine cannot be opened ({error.strerror}), "
+            "perhaps another run uses it; choose another port"
+        ) from error
+
+
+def quiet_background_threads() -> None:
+    """Keeps the tracebacks of Orbax's threads off the screen: what they fail with reaches us, and is reported, once.
+
+    After a failed save, further writes fail with nobody waiting for them, and callbacks of the write that was given up
+    find their event loop closed; they say nothing new.
+    """
+    absl_logging.set_verbosity(absl_logging.FATAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    default = sys.unraisablehook
+
+    def hook(failure):
+        if not (isinstance(failure.exc_value, RuntimeError) and "Event loop is closed" in str(failure.exc_value)):
+            default(failure)
+
+    sys.unraisablehook = hook

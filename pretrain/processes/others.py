@@ -1,0 +1,140 @@
+"""The other processes of a run: all stop after the same update, and none waits for one that has ended.
+
+They speak through the key-value store that JAX's coordination service keeps in process 0. A thread of each process
+looks into it twice a second, while the rest computes, compiles or waits for another process.
+
+    notice/asked     a signal came to some process
+    notice/turn/I    process I has seen that; it goes on up to that turn at least. All stop at the highest
+    notice/left/I    process I ends, or has ended: its exit code, and why
+    alive/I          a number that grows as long as process I lives; process 0 watches over all of them
+"""
+
+import threading
+import time
+
+from pretrain.processes.leaving import FAILED, Leaving
+
+POLL = 0.5  # seconds between looks
+SILENT = 20.0  # seconds without a sign of life after which a process counts as killed
+PATIENCE = 5.0  # seconds that one which ends waits for the others to hear of it
+
+
+class Others:
+    """What process `index` of `count` knows of the others; `store` is JAX's client of the coordination service."""
+
+    def __init__(self, leaving: Leaving, store, index: int, count: int):
+        self._leaving, self._store, self._index, self._count = leaving, store, index, count
+        self._turn = 0  # how often `reached` was called
+        self._proposed: int | None = None
+        self._turns: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="others", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Asks all processes to stop at the same turn."""
+        self._put("notice/asked", "yes")
+
+    def reached(self) -> bool:
+        """Whether this is the turn at which all stop. Costs nothing until one was asked to.
+
+        A process that has heard proposes the turn it is about to reach, and there waits for the others' proposals:
+        its thread makes them, so that one which waits for its peers in the middle of an update proposes too.
+        """
+        with self._lock:
+            self._turn += 1
+            if self._proposed is None or self._turn < self._proposed:
+                return False
+        while len(self._turns) < self._count:
+            time.sleep(POLL / 10)
+        return self._turn >= max(self._turns.values())
+
+    def leave(self, code: int, sentence: str) -> None:
+        """Tells the others that this process ends, and waits a moment until they have heard; process 0 goes last."""
+        try:
+            self._put(f"notice/left/{self._index}", f"{code} {sentence}")
+            deadline = time.monotonic() + PATIENCE
+            while len(self._read("notice/left/")) < self._count and time.monotonic() < deadline:
+                time.sleep(POLL / 5)
+        except Exception:
+            return  # process 0 has gone, and the store with it
+        if self._index == 0:
+            time.sleep(POLL)
+
+    def ask_for_the_cause(self) -> None:
+        """Returns if the failure that this process met is its own; otherwise leaves with the other's code and words.
+
+        It is another's if that one has said so, or has said nothing since: what breaks here is then a connection.
+        """
+        try:
+            before, deadline = self._read("alive/"), time.monotonic() + PATIENCE
+            while time.monotonic() < deadline:
+                time.sleep(POLL / 2)
+                self._follow(self._read("notice/left/"))
+                now = self._read("alive/")
+                silent = [i for i in range(self._count) if i != self._index and now.get(str(i)) == before.get(str(i))]
+                if not silent:
+                    return
+        except Exception:
+            silent = [0]
+        self._gone(silent[0])
+
+    def stop(self) -> None:
+        """Watches no longer: a thread that is in the store when the interpreter goes would abort the process."""
+        self._over.set()
+        self._thread.join(PATIENCE)
+
+    def _watch(self) -> None:
+        beat, seen, changed = 0, {}, dict.fromkeys(map(str, range(self._count)), time.monotonic())
+        try:
+            while not self._over.is_set():
+                beat += 1
+                self._put(f"alive/{self._index}", str(beat))
+                notices = self._read("notice/")
+                self._follow({k.removeprefix("left/"): v for k, v in notices.items() if k.startswith("left/")})
+                if "asked" in notices:
+                    self._propose()
+                    turns = {k.removeprefix("turn/"): v for k, v in notices.items() if k.startswith("turn/")}
+                    self._turns = {int(index): int(turn) for index, turn in turns.items()}
+                if self._index == 0:
+                    now, alive = time.monotonic(), self._read("alive/")
+                    for index in changed:
+                        if alive.get(index) != seen.get(index):
+                            changed[index] = now
+                        elif now - changed[index] > SILENT:
+                            self._gone(int(index))
+                    seen = alive
+                self._over.wait(POLL)
+        except Exception:
+            return  # the run is over and the store closed; if process 0 was killed, JAX ends this one by itself
+
+    def _follow(self, left: dict[str, str]) -> None:
+        """Ends this process as the first of the others did that have."""
+        for index, words in sorted(left.items()):
+            if int(index) != self._index:
+                code, _, sentence = words.partition(" ")
+                self._leaving.leave(int(code), _of(index, sentence))
+
+    def _gone(self, index: int) -> None:
+        how = "has ended without a word (killed, or its machine lost)"
+        self._leaving.leave(FAILED, f"process {index} {how}; start the same command again")
+
+    def _propose(self) -> None:
+        with self._lock:
+            if self._proposed is None:
+                self._proposed = self._turn + 1
+                self._put(f"notice/turn/{self._index}", str(self._proposed))
+
+    def _put(self, key: str, value: str) -> None:
+        self._store.key_value_set(f"longhaul/{key}", value, allow_overwrite=True)
+
+    def _read(self, folder: str) -> dict[str, str]:
+        """The keys below `folder`, without its name, and their values."""
+        below = f"longhaul/{folder}"
+        return {key.removeprefix(below): value for key, value in self._store.key_value_dir_get(below)}
+
+
+def _of(index: str, sentence: str) -> str:
+    """What a process says, with its name, unless it repeats another's words itself."""
+    return sentence if sentence.startswith("process ") else f"process {index}: {sentence or 'ended'}"

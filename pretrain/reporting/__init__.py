@@ -1,0 +1,1 @@
+"""What a run says: metric files, progress, tables."""

@@ -1,0 +1,1 @@
+"""The train step and what it is made of."""

@@ -1,0 +1,328 @@
+"""Two ways to compile the same step: `jit` over a mesh, and `pmap`.
+
+Both offer the same few methods, so the loop, evaluation and checkpoints do not know which one runs.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import cached_property, partial
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jax.sharding import AbstractMesh, PartitionSpec, use_abstract_mesh
+
+from pretrain.errors import UserError, nearest
+from pretrain.parallel import at_rest
+from pretrain.parallel.mesh import AXES, Layout, make_mesh, smallest_mesh
+from pretrain.step.step import Recipe, TrainState, evaluate_step, init_memory, init_params, init_state, train_step
+
+
+class JitEngine:
+    """`jax.jit` over a mesh (data, fsdp, sequence, tensor); state and batches are global arrays."""
+
+    def __init__(self, recipe: Recipe, config, mesh_of: Callable):
+        self.recipe = recipe
+        self.layout = Layout(mesh_of(config.mesh), config.mesh.rules)
+        self.layout.check("heads", config.model.heads, "config.model.heads")
+        self.mesh = self.layout.mesh
+        self._rules = [(name, axes or None) for name, axes in self.layout.rules.items()]
+        self._weights = self._all_but_memory()
+        self._step = jax.jit(self._train, donate_argnums=0)
+        lanes = self._memory_shardings(recipe.evaluated, self.layout.batch_shards())  # as for any number of lanes
+        self._evaluate = jax.jit(self._score, out_shardings=(self.layout.sharding(), lanes))
+
+    def _train(self, state, batch):
+        leaves = self._leaves(len(batch["tokens"]))
+        state, metrics = train_step(self.recipe, at_rest.strip(state, leaves), batch)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
+        return jax.lax.with_sharding_constraint(at_rest.fill(state, leaves), shardings), metrics
+
+    def _score(self, params, batch, memory):
+        return evaluate_step(self.recipe, at_rest.strip(params, self._weights.params), batch, memory)
+
+    def _all_but_memory(self) -> TrainState:
+        """Shape, type and sharding of every leaf of the train state, as `pretrain.parallel.at_rest` takes them."""
+        shapes = jax.eval_shape(partial(init_state, self.recipe, batch_size=1, seed=0)).replace(memory={})
+        boxed = jax.eval_shape(partial(init_params, self.recipe.model, length=1), jax.random.key(0))
+        parameters = self.layout.parameters(boxed)
+        everywhere = self.layout.sharding()
+        shardings = TrainState(
+            step=everywhere,
+            params=parameters,
+            opt_state=self.layout.optimizer(shapes.opt_state, parameters, shapes.params),
+            rng=everywhere,
+            memory={},
+            bad_in_row=everywhere,
+            bad_total=everywhere,
+        )
+        return _with_shardings(shapes, shardings)
+
+    def _leaves(self, batch_size: int) -> TrainState:
+        memory = jax.eval_shape(partial(init_memory, self.recipe.model, batch_size))
+        return self._weights.replace(memory=_with_shardings(memory, _memory_shardings(self.layout, memory)))
+
+    def shapes(self, seed: int, batch_size: int) -> TrainState:
+        """Shape, type and sharding of every leaf of the train state in a checkpoint; nothing is allocated."""
+        return jax.tree.map(at_rest.stored, self._leaves(batch_size))
+
+    def resting_shapes(self, seed: int, batch_size: int) -> TrainState:
+        """The same of the state between steps."""
+        return jax.tree.map(at_rest.padded, self._leaves(batch_size))
+
+    def init(self, seed: int, batch_size: int) -> TrainState:
+        """A fresh state, each device making its own part."""
+        with self.scope():
+            return _initial(self.recipe, self._leaves(batch_size), seed, batch_size)
+
+    def rows(self, size: int) -> np.ndarray:
+        return self.layout.rows(size)
+
+    def put(self, batch: Mapping, size: int):
+        return self.layout.put(batch, size)
+
+    def step(self, state: TrainState, batch):
+        with self.scope():
+            return self._step(state, batch)
+
+    def lower_step(self, features: Mapping) -> jax.stages.Lowered:
+        """The very program of `step` before it is compiled, for batches of these features; nothing is allocated."""
+        state = self.resting_shapes(0, _rows_of(features))
+        with self.scope():
+            return self._step.lower(state, self._batch_shapes(features))
+
+    def evaluate(self, params, batch, memory):
+        with self.scope():
+            return self._evaluate(params, batch, memory)
+
+    def lower_evaluation(self, features: Mapping) -> jax.stages.Lowered:
+        """The same of `evaluate`."""
+        size = _rows_of(features)
+        shapes = jax.eval_shape(partial(init_memory, self.recipe.evaluated, size))
+        memory = _with_shardings(shapes, _memory_shardings(self.layout, shapes))
+        params = jax.tree.map(at_rest.padded, self._weights.params)
+        with self.scope():
+            return self._evaluate.lower(params, self._batch_shapes(features), memory)
+
+    def _batch_shapes(self, features: Mapping):
+        return {
+            name: jax.ShapeDtypeStruct(feature.shape, feature.dtype, sharding=self.layout.batch(feature.shape))
+            for name, feature in features.items()
+        }
+
+    @contextmanager
+    def scope(self):
+        """In it the mesh and the names of its axes are known to models."""
+        known = use_abstract_mesh if isinstance(self.mesh, AbstractMesh) else jax.set_mesh
+        with known(self.mesh), nn.logical_axis_rules(self._rules):
+            yield
+
+    def init_memory(self, batch_size: int):
+        """Empty recurrent memory for evaluating `batch_size` lanes, {} for models without."""
+        return self._memory(self.recipe.evaluated, batch_size)
+
+    def forget(self, state: TrainState, batch_size: int) -> TrainState:
+        """The state with empty memory, for `batch_size` lanes that go on with other text."""
+        return state.replace(memory=self._memory(self.recipe.model, batch_size))
+
+    def _memory(self, model, batch_size: int):
+        make = partial(init_memory, model, batch_size)
+        return jax.jit(make, out_shardings=self._memory_shardings(model, batch_size))()
+
+    def _memory_shardings(self, model, batch_size: int):
+        return _memory_shardings(self.layout, jax.eval_shape(partial(init_memory, model, batch_size)))
+
+    def restored_params(self, checkpoints, step: int, seed: int):
+        """The parameters of a checkpoint, ready for `evaluate`."""
+        leaves = self._weights.params
+        return at_rest.rest(checkpoints.restore_params(step, jax.tree.map(at_rest.stored, leaves)), leaves)
+
+    def saved(self, state: TrainState) -> TrainState:
+        """The state as a checkpoint holds it."""
+        return self._converted(at_rest.store, state)
+
+    def restored(self, state: TrainState) -> TrainState:
+        """The state as steps take it, from one that was restored into `shapes`."""
+        return self._converted(at_rest.rest, state)
+
+    def _converted(self, convert, state):
+        leaves = self._weights
+        params, opt_state = convert(state.params, leaves.params), convert(state.opt_state, leaves.opt_state)
+        return state.replace(params=params, opt_state=opt_state)
+
+
+class PmapEngine:
+    """`jax.pmap`: every device holds the whole state and a share of the batch's rows.
+
+    State and batches carry a leading axis of this process's devices; in checkpoints they do not.
+    """
+
+    def __init__(self, recipe: Recipe, config, mesh_of: Callable):
+        for axis in ("fsdp", "sequence", "tensor"):
+            if config.mesh[axis] not in (1, -1):
+                raise UserError(
+                    f"config.mesh.{axis} = {config.mesh[axis]} and config.train.backend = 'pmap' exclude each other; "
+                    "set it to 1, or the backend to 'jit'"
+                )
+        self.recipe = recipe
+        sizes = dict.fromkeys(AXES, 1) | {"data": -1}
+        self.layout = Layout(mesh_of(sizes), (("batch", "data"), ("length", None), ("layers", None)))
+
+    @cached_property
+    def local(self) -> list:
+        """This process's devices."""
+        return [d for d in self.layout.mesh.devices.flat if d.process_index == jax.process_index()]
+
+    @cached_property
+    def _step(self):
+        return self._pmap(partial(train_step, self.recipe, axis_name="data"), donate_argnums=0)
+
+    @cached_property
+    def _evaluate(self):
+        def evaluate(params, batch, memory):
+            sums, memory = evaluate_step(self.recipe, params, batch, memory)
+            return jax.lax.psum(sums, "data"), memory
+
+        return self._pmap(evaluate)
+
+    @cached_property
+    def _place(self):
+        return self._pmap(lambda tree: tree)
+
+    def _pmap(self, function: Callable, **options):
+        devices = self.local if jax.process_count() == 1 else None
+        return jax.pmap(function, axis_name="data", devices=devices, **options)
+
+    def shapes(self, seed: int, batch_size: int) -> TrainState:
+        shapes = jax.eval_shape(partial(init_state, self.recipe, batch_size=batch_size, seed=seed))
+        shardings = jax.tree.map(lambda _: self.layout.sharding(), shapes)
+        return _with_shardings(shapes, shardings.replace(memory=_memory_shardings(self.layout, shapes.memory)))
+
+    resting_shapes = shapes  # nothing is split that would need padding
+
+    def init(self, seed: int, batch_size: int) -> TrainState:
+        return self.restored(_initial(self.recipe, self.shapes(seed, batch_size), seed, batch_size))
+
+    def rows(self, size: int) -> np.ndarray:
+        return self.layout.rows(size)
+
+    def scope(self):
+        """Models know of no mesh: each device has rows of its own."""
+        return nullcontext()
+
+    def put(self, batch: Mapping, size: int):
+        return {name: rows.reshape(len(self.local), -1, *rows.shape[1:]) for name, rows in batch.items()}
+
+    def step(self, state: TrainState, batch):
+        state, metrics = self._step(state, batch)
+        return state, jax.tree.map(_first, metrics)
+
+    def evaluate(self, params, batch, memory):
+        sums, memory = self._evaluate(params, batch, memory)
+        return jax.tree.map(_first, sums), memory
+
+    def init_memory(self, batch_size: int):
+        return self._memory(self.recipe.evaluated, batch_size)
+
+    def forget(self, state: TrainState, batch_size: int) -> TrainState:
+        return state.replace(memory=self._memory(self.recipe.model, batch_size))
+
+    def _memory(self, model, batch_size: int):
+        memory = init_memory(model, batch_size // self.layout.batch_shards())
+        return self._place(jax.tree.map(self._copies, memory)) if memory else memory
+
+    def restored_params(self, checkpoints, step: int, seed: int):
+        params = checkpoints.restore_params(step, self.shapes(seed, self.layout.batch_shards()).params)
+        return self._place(jax.tree.map(self._copies, params))
+
+    def saved(self, state: TrainState) -> TrainState:
+        whole = jax.tree.map(self._whole, state.replace(memory={}))
+        return whole.replace(memory=jax.tree.map(self._join_lanes, state.memory))
+
+    def restored(self, state: TrainState) -> TrainState:
+        whole = jax.tree.map(self._copies, state.replace(memory={}))
+        return self._place(whole.replace(memory=jax.tree.map(self._lanes, state.memory)))
+
+    def _copies(self, leaf):
+        """A copy for each device of this process: [devices, ...]."""
+        return np.broadcast_to(np.asarray(leaf), (len(self.local), *leaf.shape))
+
+    def _whole(self, copies):
+        """The inverse of `_copies`: a global array, of which every device holds all."""
+        array = np.asarray(_first(copies))
+        return jax.make_array_from_callback(array.shape, self.layout.sharding(), lambda index: array[index])
+
+    def _lanes(self, memory):
+        """This process's share of a global array [L, B, ...]: [devices, L, B / all devices, ...]."""
+        shards = sorted(memory.addressable_shards, key=lambda shard: shard.index[1].start or 0)
+        return np.stack([np.asarray(shard.data) for shard in shards])
+
+    def _join_lanes(self, memory):
+        """The inverse of `_lanes`."""
+        shards = sorted(memory.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        local = np.concatenate([np.asarray(shard.data)[0] for shard in shards], axis=1)
+        layers, _, *rest = local.shape
+        size = local.shape[1] // len(self.local) * self.layout.batch_shards()
+        position = {row: i for i, row in enumerate(self.rows(size))}
+
+        def part(index):
+            lanes = range(*index[1].indices(size))
+            first = position[lanes[0]]
+            return local[:, first : first + len(lanes)]
+
+        return jax.make_array_from_callback(
+            (layers, size, *rest), self.layout.sharding(PartitionSpec(None, "data")), part
+        )
+
+
+def _initial(recipe: Recipe, leaves: TrainState, seed: int, batch_size: int) -> TrainState:
+    """The initial state, at rest as `leaves` say. Making it runs once, so on CPUs it is not worth optimising."""
+    level = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
+
+    def make(seed):
+        return at_rest.fill(init_state(recipe, seed, batch_size), leaves)
+
+    return jax.jit(make, static_argnums=0, compiler_options=level, out_shardings=shardings)(seed)
+
+
+def _rows_of(features: Mapping) -> int:
+    return features["tokens"].shape[0]
+
+
+def _first(leaf):
+    """This process's first device's copy of a replicated pmap output."""
+    return leaf.addressable_shards[0].data[0]
+
+
+def _memory_shardings(layout, memory):
+    """Memory is [L, B, ...]: split by lane, as the batch is."""
+
+    def one(leaf):
+        return layout.sharding(layout.spec("memory", ("layers", "batch", *(None,) * (leaf.ndim - 2)), leaf.shape))
+
+    return jax.tree.map(one, memory)
+
+
+def _with_shardings(shapes, shardings):
+    return jax.tree.map(lambda s, d: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=d), shapes, shardings)
+
+
+ENGINES = {"jit": JitEngine, "pmap": PmapEngine}
+
+
+def make_engine(recipe: Recipe, config, devices=None, report: Callable[[str], None] = lambda message: None):
+    """The engine that `config.train.backend` names; `report` is told what works, but may be slow."""
+    return _engine(recipe, config, partial(make_mesh, devices=devices, report=report))
+
+
+def absent_engine(recipe: Recipe, config):
+    """The engine on as few devices as it fits, none of which is there: it knows shapes, and runs nothing."""
+    return _engine(recipe, config, smallest_mesh)
+
+
+def _engine(recipe: Recipe, config, mesh_of: Callable):
+    backend = config.train.backend
+    if backend not in ENGINES:
+        raise UserError(f"config.train.backend is '{backend}'{nearest(backend, ENGINES)}")
+    return ENGINES[backend](recipe, config, mesh_of)

@@ -1,0 +1,324 @@
+"""The training loop."""
+
+import contextlib
+from collections import deque
+from pathlib import Path
+
+import jax
+
+from input_pipeline import pipeline
+from pretrain import config as configs
+from pretrain.assemble import Assembly, assemble
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.fresh import fresh_start_due, start_fresh
+from pretrain.errors import UserError
+from pretrain.evaluation.evaluation import bits_name, measure, score, scoring_pass
+from pretrain.processes import lock
+from pretrain.processes.agreement import alike, decided
+from pretrain.processes.host import say
+from pretrain.processes.leaving import PREEMPTED, leaving
+from pretrain.reporting.metrics import MetricWriter
+from pretrain.reporting.progress import Ledger, Progress
+from pretrain.step.optimizers import moved
+from pretrain.training.profile import Profile
+from pretrain.training.rates import Rates
+
+
+def train(config, workdir: str, fresh: str = "") -> int:
+    """Trains `config` in `workdir`, from the newest checkpoint if there is one. Returns the exit code.
+
+    `fresh` names the folder in which an earlier run is kept, so that this one begins at update 0.
+    """
+    cannot = lambda why: f"the work folder cannot be used ({why}); choose another --workdir"  # noqa: E731
+    ledger = Ledger()
+    with contextlib.ExitStack() as held:
+        decided(lambda: held.enter_context(lock.held(workdir, "train", say)), cannot)
+        lock.check_shared(workdir)
+        due = decided(lambda: fresh_start_due(workdir, fresh), cannot)
+        if not due:
+            alike(lambda: check_goes_on(config, workdir), cannot)
+        run = assemble(config, workdir, say, training=True)
+        if due:
+            decided(lambda: start_fresh(workdir, fresh, config), cannot)
+            say(f"what was there is kept in {Path(workdir) / 'earlier' / fresh}")
+        checkpoints = held.enter_context(contextlib.closing(Checkpoints(workdir, config.checkpoint)))
+        loop = Loop(run, checkpoints, ledger, workdir, say)
+        if jax.process_index() == 0:
+            if loop.step and (Path(workdir) / configs.RESOLVED).is_file():
+                change = moved(configs.saved(workdir), config, loop.step)
+                if change:
+                    say(change)
+            configs.save(config, workdir)
+        return loop.run()
+
+
+def check_goes_on(config, workdir: str) -> None:
+    """Raises UserError where `workdir` holds a run that `config` cannot go on with. Writes nothing."""
+    configs.check_same_run(workdir, config)
+    if configs.has_checkpoints(workdir) and not pipeline.has_tokenizer(workdir):
+        raise UserError(
+            f"{workdir} holds checkpoints, but not the tokenizer that they were made with; restore its folder "
+            "tokenizer, make it again with `pretrain prepare` if the text is what it was, or begin at update 0 with "
+            "--fresh=NAME, which keeps them in earlier/NAME"
+        )
+
+
+class Loop:
+    """One run's loop, and what it carries from update to update."""
+
+    def __init__(self, run: Assembly, checkpoints: Checkpoints, ledger: Ledger, workdir: str, say):
+        self.config, self.engine, self.assembly = run.config, run.engine, run
+        self.checkpoints, self.ledger = checkpoints, ledger
+        self.validates = "validation" in run.corpus.splits
+        if self.validates:
+            scoring_pass(run, "validation", batches=self.config.evaluate.batches)  # what it refuses it refuses now
+        else:
+            say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
+        self.state, self.step, self.position = self.restore(say)
+        self.measure = measure(run) if self.validates else ""
+        earlier = checkpoints.measures()
+        if self.validates and earlier and self.measure not in earlier.values():
+            say(
+                "the validation loss is measured in another way than before (config.evaluate or the validation text "
+                "changed): earlier losses no longer count towards the best checkpoint"
+            )
+        self.writer = self.open_writer(workdir, say)
+        quiet = jax.process_index() != 0
+        self.progress = Progress(self.config.train.steps, self.step, self.config.name, open_null() if quiet else None)
+        self.rates = Rates(self.config, ledger)
+        self.profile = Profile(self.config.log.profile, checkpoints.folder.parent / "profile", self.progress.note)
+        self.compiled = False
+        self.validated = {}
+        self.rewinds, self.farthest = 0, 0  # rewinds since the run last got beyond its farthest update
+
+    def open_writer(self, workdir, report) -> MetricWriter:
+        """Metric files that hold the rows up to the current step; the first process alone writes them."""
+        formats = ("tensorboard", "csv", "jsonl")
+        wanted = [self.config.log[name] and jax.process_index() == 0 for name in formats]
+        return MetricWriter(f"{workdir}/metrics", *wanted, self.step, report)
+
+    def restore(self, say):
+        """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
+        config = self.config
+        shapes = self.engine.shapes(config.seed, config.train.batch_size)
+        restored = self.checkpoints.restore_newest(shapes, say, self.assembly.corpus.origin)
+        if restored is None:
+            if self.validates and not config.data.validation:
+                say(f"{config.data.holdout:.0%} of data.train is held out for validation (config.data.holdout)")
+            return self.engine.init(config.seed, config.train.batch_size), 0, 0
+        state, data = restored
+        going_on = f"going on with update {data['step'] + 1} of {config.train.steps}"
+        if data["step"] >= config.train.steps:
+            going_on = f"all {config.train.steps} updates are made (raise --config.train.steps to go on)"
+        say(f"restored checkpoint {data['step']}; {going_on}")
+        return self.engine.restored(state), data["step"], data["position"]
+
+    def run(self) -> int:
+        config = self.config
+        feed = Feed(self.assembly, self.position)
+        pending = None  # what `update` says of the last one, read once the next one is on its way
+        try:
+            if not self.make_up():
+                return self.interrupted()
+            while self.step < config.train.steps or pending:
+                previous, pending = pending, None
+                if self.step < config.train.steps:
+                    pending = self.update(feed)
+                with self.ledger.spend("step"):
+                    bad = self.record(*previous) if previous else None
+                if bad is not None and config.train.on_bad_step == "rewind":
+                    feed, pending = self.rewind(feed, bad), None
+                    continue
+                if self.due(config.evaluate.every):
+                    self.evaluate()
+                if self.due(config.checkpoint.every):
+                    self.save()
+                if leaving.reached():
+                    bad = self.record(*pending) if pending else None
+                    if bad is not None and config.train.on_bad_step == "rewind":
+                        feed = self.rewind(feed, bad)
+                    return self.interrupted()
+            return self.finish()
+        finally:
+            feed.close()
+            self.profile.close()
+            self.writer.close()
+            self.progress.close()
+
+    def update(self, feed: "Feed"):
+        """Sends the next update on its way: (step, position in the data behind it, its metrics, seconds).
+
+        The seconds are the ledger's where the update is done already, as on CPUs; else None.
+        """
+        with self.ledger.spend("data"):
+            batch = next(feed)
+        self.profile.before(self.step + 1)
+        with self.ledger.spend("step" if self.compiled else "compile"):
+            self.state, metrics = self.engine.step(self.state, batch)
+            if not self.compiled:
+                jax.block_until_ready(metrics)
+                leaving.hold()
+        self.compiled = True
+        self.step, self.position = self.step + 1, self.position + 1
+        self.profile.after(self.step, metrics)
+        return self.step, self.position, metrics, self.ledger.seconds() if metrics["nll"].is_ready() else None
+
+    def make_up(self) -> bool:
+        """Validates the restored checkpoint if that was due and was cut short; False if it is again."""
+        last, every = self.step >= self.config.train.steps, self.config.evaluate.every
+        if not self.step or not (last or (every > 0 and self.step % every == 0)):
+            return True
+        known = self.checkpoints.loss(self.step, self.measure)
+        if known is not None:
+            self.validated = {"step": self.step, "loss": known}
+            return True
+        if not self.evaluate():
+            return False
+        if self.validated:
+            self.checkpoints.score(self.step, self.metrics())
+        return True
+
+    def settle(self) -> None:
+        """Waits for the update on its way, so that its seconds are charged to it and not to what comes next."""
+        with self.ledger.spend("step"):
+            jax.block_until_ready(self.state)
+
+    def due(self, every: int) -> bool:
+        """Whether something done every so many updates is due; the last update is left to `finish`."""
+        return every > 0 and self.step % every == 0 and self.step < self.config.train.steps
+
+    def record(self, step: int, position: int, metrics, seconds) -> int | None:
+        """Reads an update's metrics, logs them, and returns its position in the data if it was bad."""
+        values = {name: float(value) for name, value in metrics.items()}
+        self.rates.count(values["read"], seconds)
+        bad = int(values["bad_in_row"])
+        if bad:
+            self.progress.note(
+                f"update {step} skipped: loss or gradient not finite, with the batch at data position {position - 1} "
+                f"({bad} in a row, {int(values['bad_total'])} in all)"
+            )
+            if bad >= self.config.train.max_bad_steps:
+                self.stop_bad(position - 1, bad)
+        if step % self.config.log.every == 0 or step == self.config.train.steps:
+            row = {
+                "loss": values["nll"] / max(values["tokens"], 1.0),
+                "learning_rate": values["learning_rate"],
+                "grad_norm": values["grad_norm"],
+                "bad_total": values["bad_total"],
+            }
+            self.writer.write("train", step, row)
+            self.checkpoints.check()
+            self.progress.update(step, row | self.rates.read())
+        return position - 1 if bad else None
+
+    def stop_bad(self, position: int, count: int):
+        self.save(wait=True)
+        raise UserError(
+            f"{count} updates in a row had a loss or gradient that is not finite, the last with the batch at data "
+            f"position {position}; the parameters from before them are saved as checkpoint {self.step}; lower "
+            "config.schedule.peak, or look at that data"
+        )
+
+    def rewind(self, feed, bad_position: int):
+        """Back to the last checkpoint, and past the batch that broke the update."""
+        feed.close()
+        self.rewinds = self.rewinds + 1 if self.step <= self.farthest else 1
+        self.farthest = max(self.farthest, self.step)
+        if self.rewinds >= self.config.train.max_bad_steps:
+            self.stop_bad(bad_position, self.rewinds)
+        self.checkpoints.wait()
+        self.state, self.step, position = self.restore(self.progress.note)
+        self.position, self.validated = bad_position + 1, {}
+        if position != self.position:  # what the lanes remember is not what comes before their next rows
+            self.state = self.engine.forget(self.state, self.config.train.batch_size)
+        self.writer.close()
+        self.writer = self.open_writer(self.checkpoints.folder.parent, self.progress.note)
+        self.progress.note(f"rewound to update {self.step}; the data goes on at position {self.position}")
+        return Feed(self.assembly, self.position)
+
+    def evaluate(self) -> bool:
+        """Scores the validation split, if there is one; False if that was cut short, because the run is to stop."""
+        if not self.validates:
+            return True
+        self.settle()
+        batches = self.config.evaluate.batches
+        with self.ledger.spend("evaluate"):
+            result = score(self.assembly, self.state.params, "validation", batches=batches, cut=leaving.reached)
+        if result is None:
+            return False
+        self.validated = {"step": self.step, "loss": result["loss"]}
+        bits = bits_name(self.config)
+        row = {name: result[name] for name in ("loss", "perplexity", bits, "tokens")}
+        row = {name: value for name, value in row.items() if value is not None}
+        self.writer.write("validation", self.step, row)
+        scores = f"validation loss {row['loss']:.4f}, perplexity {row['perplexity']:.2f}"
+        if bits in row:
+            scores += f", {row[bits]:.4f} {bits.replace('_', ' ')}"
+        self.progress.note(f"step {self.step}: {scores}")
+        return True
+
+    def metrics(self) -> dict:
+        """What a checkpoint keeps of the last validation."""
+        return {"loss": self.validated["loss"], "measure": self.measure}
+
+    def save(self, wait: bool = False) -> None:
+        self.settle()
+        with self.ledger.spend("save"):
+            metrics = self.metrics() if self.validated.get("step") == self.step else None
+            self.checkpoints.save(
+                self.step, self.engine.saved(self.state), self.position, metrics, self.assembly.corpus.origin
+            )
+            self.writer.flush()
+            if wait:
+                self.checkpoints.wait()
+
+    def interrupted(self) -> int:
+        self.save(wait=True)
+        self.progress.note(f"interrupted: saved checkpoint {self.step}; start the same command again to go on")
+        return PREEMPTED
+
+    def finish(self) -> int:
+        if self.validated.get("step") != self.step and not self.evaluate():
+            return self.interrupted()
+        self.save(wait=True)
+        seconds = self.ledger.seconds()
+        total = sum(seconds.values())
+        spent = ", ".join(
+            f"{name} {value:.1f} s ({value / total:.0%})" for name, value in seconds.items() if value >= 0.05
+        )
+        self.progress.note(f"done: {self.step} updates in {total:.1f} s: {spent}")
+        return 0
+
+
+class Feed:
+    """Batches on the devices, two ahead of the step that takes them."""
+
+    AHEAD = 2
+
+    def __init__(self, run: Assembly, position: int):
+        config, self.engine = run.config, run.engine
+        self.size = config.train.batch_size
+        self.host = run.corpus.batches(
+            seed=config.seed,
+            batch_size=self.size,
+            rows=self.engine.rows(self.size),
+            start=position,
+            workers=config.data.workers,
+            prefetch=config.data.prefetch,
+        )
+        self.ready = deque()
+
+    def __next__(self):
+        while len(self.ready) < self.AHEAD:
+            self.ready.append(self.engine.put(next(self.host), self.size))
+        return self.ready.popleft()
+
+    def close(self) -> None:
+        self.host.close()
+
+
+def open_null():
+    """A file that keeps nothing, for the processes that do not log."""
+    import os
+
+    return open(os.devnull, "w")

@@ -1,0 +1,74 @@
+"""Shuffles and mixtures in closed form."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from input_pipeline.batches.order import Mixture, mixing_weights, shuffled
+from input_pipeline.errors import DataError
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+def test_every_epoch_is_a_permutation_of_its_own(size):
+    epochs = shuffled(np.arange(3 * size), size, seed=0, stream=0).reshape(3, size)
+    assert np.array_equal(np.sort(epochs), np.tile(np.arange(size), (3, 1)))
+    if size == 100:
+        orders = [epochs[0], epochs[1], np.arange(size)]
+        orders += [shuffled(np.arange(size), size, seed, stream) for seed, stream in ((1, 0), (0, 1))]
+        assert len({tuple(order) for order in orders}) == 5
+
+
+def test_a_place_of_a_shuffle_needs_no_other():
+    whole = shuffled(np.arange(1000), 300, seed=5, stream=2)
+    places = np.array([999, 0, 512, 299, 300])
+    assert np.array_equal(shuffled(places, 300, seed=5, stream=2), whole[places])
+
+
+@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=6), st.integers(0, 10**12))
+def test_a_mixture_keeps_its_proportions_everywhere(weights, start):
+    weights = np.array(weights) / sum(weights)
+    mixture = Mixture(weights)
+    source, counts = mixture.locate(start + np.arange(1000))
+    for index, weight in enumerate(weights):
+        mine = counts[source == index]
+        assert np.array_equal(mine, np.arange(len(mine)) + (mine[0] if len(mine) else 0))  # one by one, without a gap
+        # Weights are rounded to 2^-20, and each of the nested choices is off by less than one example.
+        assert abs(len(mine) - 1000 * weight) < 2 * len(weights)
+    _, first = mixture.locate(np.arange(100))
+    assert (first <= np.arange(100)).all()
+
+
+def test_a_mixture_by_hand():
+    source, counts = Mixture(np.array([0.5, 0.25, 0.25])).locate(np.arange(8))
+    assert source.tolist() == [2, 0, 1, 0, 2, 0, 1, 0]
+    assert counts.tolist() == [0, 0, 0, 1, 1, 2, 1, 3]
+
+
+def test_weights_by_size_temperature_and_cap():
+    assert mixing_weights([10, 30], (), 1.0, 0).tolist() == [0.25, 0.75]
+    assert mixing_weights([10, 90], (), 2.0, 0).tolist() == pytest.approx([0.25, 0.75])  # roots: 1 to 3
+    assert mixing_weights([10, 90], (), 1.0, 30).tolist() == [0.25, 0.75]
+    assert mixing_weights([10, 90], (3, 1), 1.0, 0).tolist() == [0.75, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1, 2], (1, 1, 1), 1.0, 0), r"data\.weights has 3 numbers for 2 sources; give one each, or none"),
+        (([1, 2], (1, 1), 2.0, 0), r"data\.weights excludes data\.temperature and data\.cap"),
+        (([1, 2], (1, 1), 1.0, 5), r"data\.weights excludes data\.temperature and data\.cap"),
+    ],
+)
+def test_weights_that_do_not_fit(arguments, message):
+    with pytest.raises(DataError, match=message):
+        mixing_weights(*arguments)
+
+
+def test_extreme_weights_are_shares_still():
+    assert mixing_weights([1, 1], (1.7e308, 1.7e308), 1.0, 0).tolist() == [0.5, 0.5]
+    shares = mixing_weights([10, 1000, 5], (), 1e-3, 0)
+    assert shares.tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-300)
+    for order in (shares, np.sort(shares)[::-1]):
+        source, _ = Mixture(order).locate(np.arange(100))
+        assert (source == order.argmax()).sum() >= 98  # no source is left out

@@ -1,0 +1,105 @@
+"""Packing: whole documents, each token once, rows well filled."""
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from input_pipeline.layouts import packing
+
+
+def rows_of(plan: packing.Plan) -> list[list[tuple[int, int]]]:
+    pieces = list(zip(plan.starts.tolist(), plan.lengths.tolist(), strict=True))
+    return [pieces[a:b] for a, b in zip(plan.first, plan.first[1:], strict=False)]
+
+
+def test_a_plan_by_hand():
+    plan = packing.pack(np.array([3, 9, 4, 2]), 4)  # the document of 9 is cut into 4 + 4 + 1
+    assert rows_of(plan) == [[(3, 4)], [(7, 4)], [(12, 4)], [(0, 3), (11, 1)], [(16, 2)]]
+
+
+@given(st.lists(st.integers(2, 40), max_size=60), st.integers(1, 20))
+def test_pieces_partition_the_stream(documents, length):
+    rows = rows_of(packing.pack(np.array(documents, np.int64), length))
+    assert all(sum(size for _, size in row) <= length for row in rows)
+    pieces = sorted(piece for row in rows for piece in row)
+    assert [place for start, size in pieces for place in range(start, start + size)] == list(range(sum(documents)))
+    ends = set(np.cumsum(documents).tolist())
+    for start, size in pieces:  # no piece reaches over the end of a document
+        assert not any(start < end < start + size for end in ends)
+
+
+def test_rows_are_well_filled(monkeypatch):
+    sizes = np.random.default_rng(0).lognormal(5, 1, 20_000).astype(np.int64) + 2
+    monkeypatch.setattr(packing, "BLOCK", 5_000)
+    plan = packing.pack(sizes, 1024)
+    assert sizes.sum() / (len(plan.first) - 1) / 1024 > 0.99
+
+
+def test_best_fit_takes_the_fullest_row_with_room():
+    assert packing.best_fit([6, 5, 4, 3, 2], 10) == [[0, 2], [1, 3, 4]]
+    assert packing.best_fit([7, 6, 3], 10) == [[0, 2], [1]]
+
+
+def test_a_plan_is_made_once_and_travels_by_name(prepare, words):
+    source, said = words(30), []
+    plan = prepare(source, layout="packed", said=said)._rows[0].plan
+    assert any("packing 30 documents" in line for line in said)
+    said.clear()
+    again = prepare(source, layout="packed", said=said)._rows[0].plan
+    assert said == [] and isinstance(again.starts, np.memmap)
+    data = pickle.dumps(again)
+    assert len(data) < 2_000
+    for field, copy in zip(plan, pickle.loads(data), strict=True):
+        assert np.array_equal(field, copy)
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def other_bytes(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("starts.npy", other_bytes),  # rows of a document's end and the next one's beginning, once trained on
+        ("first.npy", cut),
+        ("lengths.npy", Path.unlink),
+        ("lengths.npy", lambda path: path.write_bytes(b"")),
+        ("made.json", cut),
+        ("made.json", lambda path: path.write_text('{"starts.npy": 1}')),
+        ("made.json", Path.unlink),
+    ],
+)
+def test_a_damaged_plan_is_made_again(prepare, words, tmp_path, name, damage):
+    source, said = words(30), []
+    plan = [np.array(field) for field in prepare(source, layout="packed")._rows[0].plan]
+    (path,) = (tmp_path / "run/data").glob(f"packed-*/{name}")
+    damage(path)
+    for expected in (["packing 30 documents into rows of 8"], []):
+        again = prepare(source, layout="packed", said=said)._rows[0].plan
+        assert said == expected
+        said.clear()
+        for field, copy in zip(plan, again, strict=True):
+            assert np.array_equal(field, copy)
+
+
+def test_a_large_plan_is_read_where_that_is_asked_for(prepare, words, monkeypatch, tmp_path):
+    source, said = words(30), []
+    prepare(source, layout="packed")
+    (path,) = (tmp_path / "run/data").glob("packed-*/starts.npy")
+    other_bytes(path)
+    monkeypatch.setattr(packing, "READ", 10)
+    prepare(source, layout="packed", said=said)
+    assert said == []
+    prepare(source, layout="packed", said=said, read_all=True)
+    assert said == ["packing 30 documents into rows of 8"]

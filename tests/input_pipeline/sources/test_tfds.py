@@ -1,0 +1,125 @@
+"""TFDS for real: a small set built by its own builder, read back without TensorFlow."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from input_pipeline.errors import DataError
+from input_pipeline.store import build
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A prepared set of 50 training and 5 validation documents, in ArrayRecord files."""
+    import tensorflow_datasets as tfds
+
+    class Tiny(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = {"text": tfds.features.Text(), "label": tfds.features.Scalar(np.int64)}
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, download):
+            return {"train": self._generate_examples(50), "validation": self._generate_examples(5)}
+
+        def _generate_examples(self, count):
+            for n in range(count):
+                yield n, {"text": f"Dökument {n} of {count}", "label": n}
+
+    data_dir = tmp_path_factory.mktemp("tfds")
+    builder = Tiny(data_dir=data_dir, file_format="array_record")
+    tfds.disable_progress_bar()
+    builder.download_and_prepare()
+    return builder.data_path
+
+
+def lines(data: bytes) -> list[str]:
+    """The documents of a split, which all begin with the same letter."""
+    return sorted("D" + text for text in data.decode().split("D")[1:])
+
+
+def test_a_prepared_folder_by_path(prepare, folder, monkeypatch):
+    monkeypatch.setattr(build, "PART_BYTES", 1 << 16)  # several parts, in several processes
+    corpus = prepare(f"tfds:{folder}?split=train", validation=f"tfds:{folder}?split=validation")
+    assert lines(corpus.raw_bytes("train")) == sorted(f"Dökument {n} of 50" for n in range(50))
+    assert lines(corpus.raw_bytes("validation")) == sorted(f"Dökument {n} of 5" for n in range(5))
+    train, validation = corpus.summary()
+    assert (train["documents"], validation["documents"]) == (50, 5)
+    assert train["bytes"] == len(corpus.raw_bytes("train"))
+    assert "tensorflow" not in sys.modules
+
+
+def test_a_set_by_name_and_a_part_of_a_split(prepare, folder):
+    data_dir = folder.parent.parent
+    corpus = prepare(f"tfds:tiny?split=train[:20%]&data_dir={data_dir}")
+    assert corpus.summary()[0]["documents"] == 10
+
+
+@pytest.mark.parametrize(
+    ("train", "scored", "records"),
+    [
+        ("{folder}", "{folder}?split=train&field=text", "0 to 49"),
+        ("{folder}", "{folder}?split=train[:20%]", "0 to 9"),
+        ("{folder}?split=train[:80%]", "{folder}?split=train[70%:]", "35 to 39"),
+        ("{folder}?split=train[:10]", "{folder}?split=validation+train[9:12]", "9 to 9"),
+        ("tiny?data_dir={data_dir}", "{folder}?split=train[:1]", "0 to 0"),
+    ],
+)
+def test_a_split_is_not_scored_that_is_trained_on(prepare, folder, train, scored, records):
+    train, scored = (f"tfds:{spec.format(folder=folder, data_dir=folder.parent.parent)}" for spec in (train, scored))
+    with pytest.raises(
+        DataError, match=rf"data.validation = .* both read records {records} of split train in {folder}"
+    ):
+        prepare(train, validation=scored)
+
+
+def test_parts_of_a_split_that_do_not_meet_may_be_splits(prepare, folder):
+    corpus = prepare(f"tfds:{folder}?split=train[:80%]", validation=f"tfds:{folder}?split=validation+train[80%:]")
+    assert [row["documents"] for row in corpus.summary()] == [40, 15]
+
+
+def test_what_is_tokenised_needs_no_set_any_more(prepare, folder, tmp_path):
+    copy = tmp_path / "tiny/1.0.0"
+    shutil.copytree(folder, copy)
+    splits = {"train": f"tfds:{copy}", "validation": f"tfds:{copy}?split=validation"}
+    before = prepare(**splits).summary()
+    shutil.rmtree(copy)
+    assert prepare(**splits).summary() == before
+
+
+def test_held_out_records(prepare, folder):
+    corpus = prepare(f"tfds:{folder}", holdout=0.3)
+    train, held = lines(corpus.raw_bytes("train")), lines(corpus.raw_bytes("validation"))
+    assert len(train) + len(held) == 50 and 5 < len(held) < 30 and not set(train) & set(held)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("tfds:no_such_set", r"TFDS knows no set 'no_such_set'"),
+        (
+            "tfds:tiny?data_dir=/no/such/folder",
+            r"is not prepared in .*; run tfds build tiny --file_format=array_record",
+        ),
+        ("tfds:/no/such/folder", r"the folder /no/such/folder has no dataset_info\.json"),
+        ("tfds:{folder}?split=tain", r"has no split 'tain'; choose from: train, validation"),
+        ("tfds:{folder}?field=body", r"record 0 has no field 'body'; name one of: label, text, with \?field=NAME"),
+        ("tfds:{folder}?field=label", r"record 0 holds int at 'label', not text"),
+    ],
+)
+def test_what_cannot_be_read(prepare, folder, spec, message):
+    with pytest.raises(DataError, match=message):
+        prepare(spec.format(folder=folder))
+
+
+def test_files_that_need_tensorflow(prepare, folder, tmp_path):
+    copy = tmp_path / "tiny/1.0.0"
+    shutil.copytree(folder, copy)
+    info = json.loads((copy / "dataset_info.json").read_text())
+    (copy / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "tfrecord"}))
+    with pytest.raises(DataError, match=r"is in tfrecord files, which need TensorFlow; prepare it again with"):
+        prepare(f"tfds:{copy}")

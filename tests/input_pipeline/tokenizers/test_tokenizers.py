@@ -1,0 +1,312 @@
+"""Tokenizers: nothing lost, every byte accounted for, the same training on every machine."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from input_pipeline import pipeline
+from input_pipeline.errors import DataError
+from input_pipeline.sources import sources
+from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
+from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
+from input_pipeline.tokenizers.tokenizer import Bytes
+
+CODE = "".join(
+    f"def function_{n}(self, value):\n    if value is None:\n        return {n}\n\n    return self.name + 'é{n}'\n\n\n"
+    for n in range(300)
+)
+
+HARD = [
+    "",
+    "\0",
+    "\u2581",
+    "a\u2581b \u2581",
+    " lead",
+    "trail ",
+    "a  b",
+    "\t\r\n",
+    "\r\n\n   x",
+    "<end>",
+    "<unk>",
+    "<0x41>",
+    "⁇▅",
+]
+
+
+@pytest.fixture(scope="module", params=["unigram words", "bpe words", "bpe phrases"])
+def trained(request, tmp_path_factory):
+    """A SentencePiece tokenizer trained on code."""
+    path = tmp_path_factory.mktemp("sentencepiece") / "sentencepiece.model"
+    path.write_bytes(sentencepiece_tokenizer.train([CODE], 400, *request.param.split()))
+    return sentencepiece_tokenizer.load(path)
+
+
+def byte_level(path, tokens=("<|endoftext|>",)):
+    """Saves a byte-level BPE trained on code as a tokenizer.json."""
+    library = pytest.importorskip("tokenizers", reason="needs the extra hf")
+    model = library.Tokenizer(library.models.BPE())
+    model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = library.decoders.ByteLevel()
+    alphabet = library.pre_tokenizers.ByteLevel.alphabet()
+    trainer = library.trainers.BpeTrainer(vocab_size=400, special_tokens=list(tokens), initial_alphabet=alphabet)
+    model.train_from_iterator([CODE], trainer)
+    model.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def huggingface(tmp_path_factory):
+    return huggingface_tokenizer.load(byte_level(tmp_path_factory.mktemp("hf") / "tokenizer.json"))
+
+
+def check_round_trip(tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert ids.dtype == np.int32 and tokenizer.end_id not in ids
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.byte_lengths[ids].sum() == len(text.encode("utf-8"))
+    decoder = tokenizer.decoder()
+    fed = [decoder.feed(token) for token in ids]
+    assert "".join(fed) + decoder.finish() == text
+    assert "\ufffd" not in "".join(fed) or "\ufffd" in text
+
+
+hard = [example(text=text) for text in HARD]
+
+
+def with_examples(test):
+    for add in hard:
+        test = add(test)
+    return test
+
+
+@with_examples
+@given(text=st.text(max_size=80))
+def test_bytes_round_trip(text):
+    check_round_trip(Bytes(), text)
+
+
+@with_examples
+@given(text=st.text(max_size=80))
+def test_sentencepiece_round_trip(trained, text):
+    check_round_trip(trained, text)
+
+
+@with_examples
+@given(text=st.text(max_size=80))
+def test_byte_level_round_trip(huggingface, text):
+    check_round_trip(huggingface, text + "<|endoftext|>")
+
+
+@settings(max_examples=300)
+@given(text=st.text(alphabet="ab \n\t\u2581é\0", max_size=40))
+def test_sentencepiece_round_trip_of_white_space(trained, text):
+    check_round_trip(trained, text)
+
+
+def test_ids_that_are_no_text(trained):
+    assert trained.decode([trained.end_id, 0]) == ""
+    assert trained.decode([trained.vocab_size + 5]) == "\ufffd"
+    assert Bytes().decode([ord("a"), 0xE9, ord("b")]) == "a\ufffdb"
+    assert trained.byte_lengths[trained.end_id] == 0
+
+
+def test_training_is_deterministic():
+    train = sentencepiece_tokenizer.train
+    for algorithm in sentencepiece_tokenizer.ALGORITHMS:
+        assert train([CODE], 350, algorithm, "words") == train([CODE], 350, algorithm, "words")
+
+
+def test_phrases_span_words_and_indentation(tmp_path):
+    def count(pieces: str) -> int:
+        path = tmp_path / f"{pieces}.model"
+        path.write_bytes(sentencepiece_tokenizer.train([CODE], 400, "bpe", pieces))
+        return len(sentencepiece_tokenizer.load(path).encode("\n        return self.name"))
+
+    assert count("words") == 6  # newline, 7 spaces, " return", " self", ".", "name"
+    assert count("phrases") <= 3
+
+
+def test_a_foreign_model_that_rewrites_text(tmp_path):
+    """As T5's or XLNet's: normalised, so that bytes per token are not known."""
+    prefix = str(tmp_path / "foreign")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CODE.split("\n")), model_prefix=prefix, vocab_size=150, minloglevel=3
+    )
+    tokenizer = sentencepiece_tokenizer.load(tmp_path / "foreign.model")
+    ids = tokenizer.encode("def  function")
+    assert tokenizer.byte_lengths is None
+    assert tokenizer.decode([*ids, tokenizer.end_id]) == "def function"
+    decoder = tokenizer.decoder()
+    assert "".join(map(decoder.feed, ids)) + decoder.finish() == "def function"
+    assert tokenizer.continuation(ids, tokenizer.encode("name")) == " name"
+
+
+def test_a_foreign_tokenizer_json_that_rewrites_text(tmp_path):
+    """As BERT's: lower-cased word pieces."""
+    library = pytest.importorskip("tokenizers", reason="needs the extra hf")
+    model = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
+    model.normalizer = library.normalizers.BertNormalizer()
+    model.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    model.decoder = library.decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    model.train_from_iterator([CODE], library.trainers.WordPieceTrainer(vocab_size=200, special_tokens=special))
+    model.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = huggingface_tokenizer.load(tmp_path / "tokenizer.json")
+    ids = tokenizer.encode("Def Function")
+    assert tokenizer.end_id == special.index("[SEP]") and tokenizer.byte_lengths is None
+    assert tokenizer.decode(ids) == "def function"
+    assert tokenizer.continuation(tokenizer.encode("def"), tokenizer.encode("function")) == " function"
+    assert tokenizer.continuation(ids[:2], ids[2:]) == tokenizer.decode(ids).removeprefix(tokenizer.decode(ids[:2]))
+    decoder = tokenizer.decoder()
+    assert "".join(map(decoder.feed, ids)) + decoder.finish() == "def function"
+
+
+@pytest.mark.parametrize(("special", "exact"), [(True, True), (False, False)])
+@pytest.mark.parametrize("side", ["lstrip", "rstrip"])
+def test_an_added_token_that_takes_spaces_with_it_rewrites_text(tmp_path, side, special, exact):
+    """Special ones are never found in a text; of the others the spaces beside them were once counted as kept."""
+    path = byte_level(tmp_path / "tokenizer.json")
+    library = importlib.import_module("tokenizers")
+    model = library.Tokenizer.from_file(str(path))
+    added = library.AddedToken("<tool>", special=special, **{side: True})
+    (model.add_special_tokens if special else model.add_tokens)([added])
+    model.save(str(path))
+    tokenizer = huggingface_tokenizer.load(path)
+    text = "def  <tool>  name"
+    assert (tokenizer.byte_lengths is not None) == exact
+    assert (tokenizer.decode(tokenizer.encode(text)) == text) == exact
+
+
+def test_a_word_is_read_as_the_unknown_token(prepare, write, tmp_path):
+    """WikiText's <unk>, with BERT's vocabulary; the unknown token's own name within a text is text."""
+    library = pytest.importorskip("tokenizers", reason="needs the extra hf")
+    model = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
+    model.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[SEP]"]
+    text = "the <unk> of [ UNK ]\n"
+    model.train_from_iterator([text], library.trainers.WordPieceTrainer(vocab_size=200, special_tokens=special))
+    model.save(str(tmp_path / "bert.json"))
+    settings = {"kind": "huggingface", "path": str(tmp_path / "bert.json")}
+    source = f"text:{write('a.txt', text * 9)}"
+    tokenizer = prepare(source, tokenizer={**settings, "unknown": "<unk>"}).tokenizer
+    plain = huggingface_tokenizer.load(tmp_path / "bert.json")
+    assert tokenizer.encode(text).tolist() == [
+        *plain.encode("the "),
+        special.index("[UNK]"),
+        *plain.encode("of [ UNK ]"),
+    ]
+    assert pipeline.open_tokenizer(str(tmp_path / "run")).encode("<unk>").tolist() == [special.index("[UNK]")]
+    assert tokenizer.fingerprint != plain.fingerprint and special.index("[UNK]") not in plain.encode(text)
+    with pytest.raises(DataError, match=r"made with unknown = <unk>, but the config says None"):
+        prepare(source, tokenizer=settings)
+    with pytest.raises(
+        DataError, match=r"tokenizer\.unknown = 'x' is for tokenizer\.kind = huggingface, not bytes; set --config\."
+    ):
+        prepare(source, tokenizer={"unknown": "x"})
+
+
+def test_a_tokenizer_without_an_unknown_token(tmp_path):
+    path = byte_level(tmp_path / "gpt2.json", tokens=("<|endoftext|>",))
+    with pytest.raises(DataError, match=r"has no unknown token for tokenizer\.unknown = '<unk>'"):
+        huggingface_tokenizer.load(path, "<unk>")
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "text", "message"),
+    [
+        (200, CODE, r"tokenizer.vocab_size = 200 is too small to train: .* take \d+; set it to that or more"),
+        (300, "", r"there is no text in data.train to train the tokenizer on"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be(vocab_size, text, message):
+    for algorithm in sentencepiece_tokenizer.ALGORITHMS:
+        with pytest.raises(DataError, match=message):
+            sentencepiece_tokenizer.train([text], vocab_size, algorithm, "words")
+
+
+@pytest.mark.parametrize("algorithm", sentencepiece_tokenizer.ALGORITHMS)
+def test_little_text_yields_fewer_pieces(algorithm, tmp_path):
+    (tmp_path / "m").write_bytes(sentencepiece_tokenizer.train(["a few words"], 4096, algorithm, "words"))
+    tokenizer = sentencepiece_tokenizer.load(tmp_path / "m")
+    assert 258 < tokenizer.vocab_size < 300 and tokenizer.decode(tokenizer.encode("a few words é")) == "a few words é"
+
+
+def test_a_smaller_vocabulary_than_asked_for_is_said(prepare, write):
+    said = []
+    corpus = prepare(f"text:{write('a.txt', 'a few words' * 40)}", tokenizer={"kind": "sentencepiece"}, said=said)
+    assert f"the training text yields {corpus.tokenizer.vocab_size} pieces, not 4096" in said
+
+
+def test_unknown_choices_of_training():
+    with pytest.raises(DataError, match=r"tokenizer\.algorithm is 'lzw'; choose one of: unigram, bpe"):
+        sentencepiece_tokenizer.train([CODE], 300, "lzw", "words")
+    with pytest.raises(DataError, match=r"tokenizer\.pieces is 'letters'; choose one of: words, phrases"):
+        sentencepiece_tokenizer.train([CODE], 300, "bpe", "letters")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "letters"}, "tokenizer.kind is 'letters'; choose one of: sentencepiece, bytes, symbols, words, hugg"),
+        ({"kind": "huggingface"}, "trains no tokenizer; set tokenizer.path"),
+        (
+            {"kind": "huggingface", "path": "/no/such.json"},
+            r"'/no/such.json' is no file; correct it, or train one: .*kind=sentencepiece \(",
+        ),
+        (
+            {"kind": "huggingface", "path": "/no/such.json", "unknown": "<unk>"},
+            r"--config\.tokenizer\.path= --config\.tokenizer\.kind=sentencepiece --config\.tokenizer\.unknown= ",
+        ),
+        ({"kind": "sentencepiece", "path": "/no/such.model"}, "tokenizer.path = '/no/such.model' is no file"),
+    ],
+)
+def test_a_tokenizer_that_is_not_there(prepare, words, settings, message):
+    with pytest.raises(DataError, match=message):
+        prepare(words(3), tokenizer=settings)
+
+
+def test_files_of_another_kind(prepare, words, write, tmp_path):
+    pytest.importorskip("tokenizers", reason="needs the extra hf")
+    junk, source = write("junk", "{}"), words(3)
+    for kind, message in (("sentencepiece", "is no SentencePiece model"), ("huggingface", "is no tokenizer.json")):
+        with pytest.raises(DataError, match=message):
+            prepare(source, tokenizer={"kind": kind, "path": junk})
+    path = byte_level(tmp_path / "endless.json", tokens=("<pad>",))
+    with pytest.raises(DataError, match=r"has no token to separate documents; add one of: <\|endoftext\|>"):
+        prepare(source, tokenizer={"kind": "huggingface", "path": str(path)})
+
+
+def test_a_package_that_is_missing(prepare, words, write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(DataError, match=r"pip install longhaul\[hf\]"):
+        prepare(words(3), tokenizer={"kind": "huggingface", "path": write("t.json", "{}")})
+
+
+def test_the_work_folder_keeps_its_tokenizer(prepare, write, tmp_path):
+    source = f"text:{write('code.py', CODE)}"
+    settings = {"kind": "sentencepiece", "vocab_size": 350, "train_bytes": 10_000}
+    first = prepare(source, tokenizer=settings).tokenizer
+    again = pipeline.open_tokenizer(str(tmp_path / "run"))
+    assert first.fingerprint == again.fingerprint and again.vocab_size == 350
+    with pytest.raises(DataError, match="made with vocab_size = 350, but the config says 360; set it back"):
+        prepare(source, tokenizer={**settings, "vocab_size": 360})
+    (tmp_path / "run/tokenizer/sentencepiece.model").unlink()
+    with pytest.raises(DataError, match=r"sentencepiece.model is missing; restore it"):
+        pipeline.open_tokenizer(str(tmp_path / "run"))
+    with pytest.raises(DataError, match="holds no tokenizer; give the work folder of a run"):
+        pipeline.open_tokenizer(str(tmp_path / "elsewhere"))
+
+
+def test_the_tokenizer_sees_a_sample_and_nothing_held_out(words):
+    parsed = sources.parse(words(60), "data.train")
+    places = {"".join(d.chunks): d.place for s in parsed for span in s.spans(1) for d in s.documents(span)}
+    sample = list(tokenizer_folder.sample(parsed, 2_000, 0.5))
+    assert 2_000 <= len("".join(sample).encode()) < 3_000
+    assert not [text for text in sample if places[text] < 0.5]
+    assert sample == list(tokenizer_folder.sample(parsed, 2_000, 0.5))

@@ -1,0 +1,74 @@
+"""Patterns against the literal sets of the Sparse Transformer paper (section 4.2-4.3), and the words that name them."""
+
+import numpy as np
+import pytest
+
+from models.attention.patterns import parse_pattern, per_head
+from models.errors import ModelError
+
+
+def seen_by(pattern, query, length=16):
+    key = np.arange(length)
+    seen = np.broadcast_to(parse_pattern(pattern).sees(np.full(length, query), key), length)
+    return set(key[seen & (key <= query)].tolist())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "query", "keys"),
+    [
+        ("local_4", 5, {2, 3, 4, 5}),
+        ("local_4", 1, {0, 1}),
+        ("column_4", 5, {1, 5}),
+        ("column_4", 15, {3, 7, 11, 15}),
+        ("strided_4", 5, {1, 2, 3, 4, 5}),
+        ("strided_4", 15, {3, 7, 11, 12, 13, 14, 15}),
+        ("block_4", 10, {8, 9, 10}),
+        ("block_4", 15, {12, 13, 14, 15}),
+        ("summary_4_1", 10, {3, 7}),
+        ("summary_4_1", 15, {3, 7, 11, 15}),
+        ("summary_4_1", 2, set()),
+        ("summary_4_2", 10, {2, 3, 6, 7, 10}),
+        ("fixed_4_1", 10, {3, 7, 8, 9, 10}),
+        ("dense", 3, {0, 1, 2, 3}),
+    ],
+)
+def test_literal_sets(pattern, query, keys):
+    assert seen_by(pattern, query) == keys
+
+
+def test_two_steps_of_local_and_column_connect_any_past_pair():
+    i, j = np.arange(64)[:, None], np.arange(64)[None, :]
+    local, column = (parse_pattern(p).sees(i, j) & (j <= i) for p in ("local_8", "column_8"))
+    assert ((local.astype(int) @ column.astype(int) > 0) == (j <= i)).all()
+
+
+def test_heads_take_turns_at_the_summary_counted_from_the_end_of_the_block():
+    heads = per_head(parse_pattern("summary_4_1_by_head"), 5)
+    place = [set(np.flatnonzero(head.sees(15, np.arange(16))).tolist()) for head in heads]
+    assert place == [{3, 7, 11, 15}, {2, 6, 10, 14}, {1, 5, 9, 13}, {0, 4, 8, 12}, {3, 7, 11, 15}]
+
+
+def test_split_gives_each_run_of_heads_its_pattern():
+    assert [str(p) for p in per_head(parse_pattern("local_4+column_4"), 4)] == ["local_4"] * 2 + ["column_4"] * 2
+    with pytest.raises(ModelError, match="3 heads; use a multiple of 2"):
+        per_head(parse_pattern("local_4+column_4"), 3)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("stridden_4", "unknown; choose from: dense, local_W"),
+        ("strided", "must be written strided_L"),
+        ("strided_0", "positive whole numbers"),
+        ("strided_4_2", "must be written strided_L"),
+        ("strided_4_by_head", "must be written strided_L"),
+        ("fixed_4", "must be written fixed_L_C"),
+        ("fixed_8_9", "9 summary columns in blocks of 8; use at most 8"),
+        ("fixed_8_3_by_head", "needs 3 to divide 8"),
+        ("local_4+", "unknown"),
+        ("local_3000000000", "below 2,147,483,648"),
+    ],
+)
+def test_words_that_name_no_pattern(word, message):
+    with pytest.raises(ModelError, match=message):
+        parse_pattern(word)

@@ -1,0 +1,153 @@
+"""Which checkpoints are kept: the newest, by step, and the best, by validation loss, whatever happens in between."""
+
+import errno
+import json
+import os
+import shutil
+import time
+
+import jax.numpy as jnp
+import pytest
+
+from pretrain.checkpoints import record
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.errors import UserError
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """`opened()`: the checkpoints of one folder as a start finds them; those of the last start are given up."""
+    last = []
+
+    def open_again(**changes):
+        if last:
+            last.pop().close()
+        last.append(Checkpoints(str(tmp_path), {"keep": 2, "keep_best": True} | changes))
+        return last[0]
+
+    yield open_again
+    last.pop().close()
+
+
+def save(checkpoints, step, loss=None, measure="whole"):
+    metrics = None if loss is None else {"loss": loss, "measure": measure}
+    checkpoints.save(step, {"w": jnp.full(3, step)}, step, metrics)
+    checkpoints.wait()
+
+
+def test_best_and_newest_survive_restarts_failed_saves_and_clock_jumps(opened, monkeypatch):
+    checkpoints = opened()
+    for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0), (4, None)):
+        save(checkpoints, step, loss)
+    assert (checkpoints.steps(), checkpoints.best()) == ([2, 3, 4], 2)
+
+    checkpoints = opened()  # a restart knows as much
+    save(checkpoints, 5, 1.5)
+    assert (checkpoints.steps(), checkpoints.best()) == ([2, 4, 5], 2)
+
+    written = record.write
+    no_room = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(record, "write", lambda folder: (_ for _ in ()).throw(no_room))
+    with pytest.raises(UserError, match=r"step 6 could not be saved .*No space left on device.* kept: 2, 4, 5;"):
+        save(checkpoints, 6, 0.5)
+    monkeypatch.setattr(record, "write", written)
+    checkpoints = opened()  # after which nothing of it is left, and the step can be saved
+    assert sorted(p.name for p in checkpoints.folder.iterdir()) == ["2", "4", "5"]
+    save(checkpoints, 6, 4.0)
+    assert (checkpoints.steps(), checkpoints.best()) == ([2, 5, 6], 2)
+
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() - 10 * 365 * 86400)  # the clock goes back ten years
+    monkeypatch.setattr(time, "time_ns", lambda: int(time.time() * 1e9))
+    save(checkpoints, 7, 5.0)
+    os.utime(checkpoints.folder / "7", (0, 0))
+    checkpoints = opened()
+    save(checkpoints, 8, 6.0)
+    assert (checkpoints.steps(), checkpoints.best()) == ([2, 7, 8], 2)
+
+    (checkpoints.folder / "2" / "metrics" / "metrics").write_text("")  # no longer known to be best
+    checkpoints = opened()
+    save(checkpoints, 9, 5.5)
+    assert (checkpoints.steps(), checkpoints.best()) == ([7, 8, 9], 7)
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
+def test_a_loss_that_is_not_finite_is_never_best(opened, loss):
+    checkpoints = opened(keep=1)
+    for step, value in ((1, loss), (2, 2.0), (3, loss), (4, 1.0), (5, loss), (6, 3.0)):
+        save(checkpoints, step, value)
+    assert (checkpoints.steps(), checkpoints.best()) == ([4, 6], 4)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 13, b'{"loss": "low"}', b'{"loss": 0.25}', b'{"loss": 0.25, "measure": "whole"}', b"[1]", b'{"l'],
+)
+def test_damaged_metrics_cost_the_claim_to_be_best_and_nothing_else(opened, content):
+    checkpoints = opened(keep=3)
+    for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0)):
+        save(checkpoints, step, loss)
+    (checkpoints.folder / "1" / "metrics" / "metrics").write_bytes(content)
+    checkpoints = opened(keep=3)
+    assert (checkpoints.steps(), checkpoints.best(), checkpoints.find("best")) == ([1, 2, 3], 3, 3)
+
+
+def test_a_checkpoint_that_was_being_deleted_or_written_is_cleared_away(opened):
+    checkpoints = opened()
+    save(checkpoints, 1)
+    os.rename(checkpoints.folder / "1", checkpoints.folder / "1.deleted")
+    (checkpoints.folder / "2.orbax-checkpoint-tmp").mkdir()
+    save(checkpoints, 3)
+    assert [p.name for p in opened().folder.iterdir()] == ["3"]
+
+
+def test_what_cannot_be_deleted_is_left_to_a_later_start(opened, monkeypatch):
+    """A network file system keeps a file that another process has open, and the folder around it."""
+    remove, busy = shutil.rmtree, OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: (_ for _ in ()).throw(busy))
+    checkpoints = opened(keep=1)
+    for step in (1, 2, 3):
+        save(checkpoints, step)
+    checkpoints.wait()
+    assert checkpoints.steps() == [3]
+    (checkpoints.folder / "4.orbax-checkpoint-tmp").mkdir()
+    checkpoints = opened(keep=1)
+    save(checkpoints, 4)
+    assert checkpoints.steps() == [4]
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    assert [p.name for p in opened(keep=1).folder.iterdir()] == ["4"]
+
+
+def test_a_loss_given_later_counts_and_makes_room(opened):
+    checkpoints = opened(keep=1)
+    save(checkpoints, 1, 2.0)
+    save(checkpoints, 2)
+    assert (checkpoints.steps(), checkpoints.best()) == ([1, 2], 1)
+    checkpoints.score(2, {"loss": 1.0, "measure": "whole"})
+    checkpoints.wait()
+    assert (checkpoints.steps(), checkpoints.loss(2, "whole")) == ([2], 1.0)
+    (checkpoints.folder / "2" / "metrics" / "metrics").write_text('{"loss": 0.5, "measure": "whole"}')
+    assert checkpoints.loss(2, "whole") is None
+
+
+def test_only_losses_that_were_measured_alike_are_compared(opened):
+    """One window of text may be easier than all of it: a lower loss there once kept a worse checkpoint for ever."""
+    checkpoints = opened(keep=1)
+    save(checkpoints, 1, 1.0, "one window")
+    save(checkpoints, 2, 2.0, "one window")
+    assert (checkpoints.steps(), checkpoints.best()) == ([1, 2], 1)
+    save(checkpoints, 3, 5.0)
+    save(checkpoints, 4)
+    assert (checkpoints.steps(), checkpoints.best(), checkpoints.find("best")) == ([3, 4], 3, 3)
+    save(checkpoints, 5, 4.0)
+    save(checkpoints, 6, 6.0)
+    assert (checkpoints.steps(), checkpoints.best()) == ([5, 6], 5)
+    assert (checkpoints.loss(5, "whole"), checkpoints.loss(5, "one window")) == (4.0, None)
+
+
+def test_a_step_that_is_saved_or_being_saved_is_not_saved_again(opened):
+    checkpoints = opened()
+    checkpoints.save(1, {"w": jnp.zeros(3)}, 10)
+    checkpoints.save(1, {"w": jnp.ones(3)}, 11)
+    checkpoints.wait()
+    assert json.loads((checkpoints.folder / "1" / "data" / "metadata").read_text()) == {"step": 1, "position": 10}

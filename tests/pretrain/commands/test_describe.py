@@ -1,0 +1,210 @@
+"""`describe` on every recipe and variant: right to the integer where it can be checked, and quick."""
+
+import json
+import math
+
+import jax
+import pytest
+
+import models
+from configs.common import base, transformer_xl
+from pretrain.commands import describe as described
+from pretrain.config import load, recipe_module, recipes
+from pretrain.errors import USER_ERRORS, UserError
+from pretrain.step.step import init_params
+
+EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
+
+
+@pytest.mark.parametrize(("name", "variant"), EVERY)
+def test_every_recipe_and_variant(name, variant):
+    config = load(f"configs/{name}.py:{variant}" if variant else f"configs/{name}.py")
+    facts = described.describe(config)
+    assert facts["parameters"] == sum(module["parameters"] for module in facts["modules"].values())
+    assert 0 < facts["parameters_without_embeddings"] < facts["parameters"]
+    assert facts["flops_per_token"]["causal"] <= facts["flops_per_token"]["full"]
+    # A matrix costs a multiply-add of each of its numbers, three times: FLOPs exceed 6 per such parameter, less the
+    # biases and gains (well under 2 %), and attention and logits come on top.
+    assert facts["flops_per_token"]["causal"] > 5.8 * facts["parameters_without_embeddings"]
+    assert facts["bytes"]["total"] == sum(size for part, size in facts["bytes"].items() if part != "total")
+    json.dumps(facts, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "devices", "multiples", "share"),
+    [
+        ({}, 1, True, 1),
+        ({"fsdp": 8}, 8, True, 8),
+        ({"data": 2, "fsdp": 4, "sequence": 2}, 16, False, 4),
+        ({"data": 1, "fsdp": -1}, 1, True, 1),
+    ],
+)
+def test_the_devices_that_a_mesh_needs(sizes, devices, multiples, share):
+    """None of them is there: this has more than the tests' eight."""
+    config = tiny()
+    config.mesh.update(sizes)
+    facts = described.describe(config)
+    assert facts["mesh"]["devices"] == devices and facts["mesh"]["multiples"] == multiples
+    whole = facts["bytes"]["parameters"]
+    assert whole / share <= facts["mesh"]["bytes_per_device"] < whole / share + 4 * 50 * 16 + 2000  # biases are whole
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"fsdp": 7}, "= 32 does not divide over the 7 devices that share a batch"),
+        (
+            {"tensor": 3},
+            "config.model.heads = 2 does not divide over the 3 devices that share attention .tensor.; make",
+        ),
+        ({"data": 1, "sequence": 4}, "2 attention heads of one pattern on 1 tensor and 4 sequence devices"),
+        (
+            {"rules": tuple(rule for rule in base().mesh.rules if rule[0] != "length")},
+            "which config.mesh.rules does not map; add .'length', None",
+        ),
+        ({"fsdp": -1}, "config.mesh gives the size -1 to data and fsdp; give it to one axis at most"),
+    ],
+)
+def test_meshes_that_cannot_be(sizes, words):
+    config = tiny()
+    config.mesh.update(sizes)
+    with pytest.raises(USER_ERRORS, match=words):
+        described.describe(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("train.accumulate", 3, "does not divide into config.train.accumulate = 3"),
+        ("data.length", 65, "config.data.length = 65 is longer than"),
+        ("evaluate.stride", 65, "config.evaluate.stride = 65 is longer than"),
+        ("train.on_bad_step", "x", "config.train.on_bad_step is 'x'; choose one of"),
+        ("mesh.sequence", 3, "config.evaluate.length = 16 does not divide over the 3 devices that share a row"),
+        ("train.backend", "x", "config.train.backend is 'x'; choose one of: jit, pmap"),
+        ("data.layout", "x", "data.layout is 'x'; choose one of"),
+        ("data.train", "", "data.train is empty"),
+        ("data.train", "stdlb", "unknown source kind 'stdlb'"),
+        ("data.validation", "stdlib", "both read stdlib"),
+        ("data.weights", (1.0, 2.0), "data.weights has 2 numbers for 1 sources"),
+        ("data.image", (8, 8, 3), "which tokenizer.kind = sentencepiece does not take"),
+        ("tokenizer.kind", "x", "tokenizer.kind is 'x'; choose one of"),
+        ("tokenizer.kind", "huggingface", "set tokenizer.path"),
+        ("tokenizer.kind", "bytes", "config.model.vocab_size = 50 is smaller than the tokenizer's 257 entries"),
+        ("tokenizer.vocab_size", 51, "config.model.vocab_size = 50 is smaller than the tokenizer's 51 entries"),
+    ],
+)
+def test_what_training_refuses(key, value, words):
+    config = tiny()
+    config.mesh.data = 1
+    config.update_from_flattened_dict({key: value})
+    with pytest.raises(USER_ERRORS, match=words):
+        described.describe(config)
+
+
+def test_the_largest_recipe_on_the_pod_that_it_is_meant_for():
+    config = load("configs/gpt3.py:175b")
+    config.mesh.update(data=1, fsdp=64, tensor=8)
+    assert described.describe(config)["mesh"]["devices"] == 512
+    assert config.evaluate.batch_size % 64 == 0  # no device evaluates padding
+
+
+def test_what_training_by_pmap_refuses():
+    config = tiny(backend="pmap")
+    assert described.describe(config)["mesh"] == {
+        "devices": 1,
+        "multiples": True,
+        "bytes_per_device": described.describe(tiny())["bytes"]["parameters"],
+        "whole": {},
+    }
+    config.mesh.fsdp = 2
+    with pytest.raises(UserError, match=r"config\.mesh\.fsdp = 2 and config\.train\.backend = 'pmap' exclude"):
+        described.describe(config)
+
+
+def tiny(**train):
+    config = base()
+    config.model.update(dict(vocab_size=50, context=16, layers=2, width=16, heads=2, ff=32))
+    config.tokenizer.vocab_size = 50
+    config.data.length = 16
+    config.train.update(train)
+    return config
+
+
+@pytest.mark.parametrize(("fsdp", "feed_forward"), [(4, "biases"), (8, "all")])
+def test_what_fsdp_leaves_whole_is_named(fsdp, feed_forward):
+    """A width of 410 divides by 2 alone, a feed-forward of 2,100 by 4 too; the words are padded to any multiple."""
+    config = load("configs/transformer_xl.py:wt103")
+    config.mesh.update(data=1, fsdp=fsdp)
+    config.train.batch_size = config.evaluate.batch_size = 64
+    whole = described.describe(config)["mesh"]["whole"]
+    layers, width, ff = 4 * 16, 410, 2100  # bytes of a float32 in each of 16 layers
+    assert whole["layers/attention"] == layers * 5 * width * width
+    assert whole["layers/attention_norm"] == layers * 2 * width
+    matrices = 0 if feed_forward == "biases" else 2 * width * ff + ff
+    assert whole["layers/feed_forward"] == layers * (width + matrices)
+    assert whole["vocabulary"] < 10_000  # of 440 million
+
+
+def test_nothing_is_left_whole_where_all_divides(capsys):
+    config = load("configs/gpt3.py:small")
+    config.mesh.update(data=1, fsdp=8)
+    assert described.describe(config)["mesh"]["whole"] == {}
+    config = load("configs/transformer_xl.py:wt103")
+    assert described.describe(config)["mesh"]["whole"] == {}  # no fsdp
+    config.mesh.update(data=1, fsdp=4)
+    described.run(config, "table")
+    shown = capsys.readouterr().out
+    assert "left whole" in shown and "layers/attention" in shown.partition("left whole")[2]
+
+
+def test_equals_what_is_allocated():
+    config = tiny()
+    model = models.build(config.architecture, config.model.to_dict())
+    real = jax.tree.leaves(jax.jit(lambda rng: init_params(model, rng, 1))(jax.random.key(0)))
+    facts = described.describe(config)
+    assert facts["parameters"] == sum(leaf.size for leaf in real)
+    assert facts["bytes"]["parameters"] == sum(leaf.nbytes for leaf in real) == facts["bytes"]["gradients"]
+    assert facts["modules"]["tokens"] == {"parameters": 50 * 16, "bytes": 4 * 50 * 16}
+    assert facts["parameters_without_embeddings"] == facts["parameters"] - 50 * 16 - 16 * 16
+
+
+def test_adam_keeps_two_numbers_for_each_parameter():
+    facts = described.describe(tiny())
+    extra = facts["bytes"]["optimizer"] - 2 * facts["bytes"]["parameters"]
+    assert 0 < extra <= 64  # counters of updates
+
+
+def test_accumulated_gradients_are_float32():
+    config = tiny(accumulate=2)
+    config.model.param_dtype = "bfloat16"
+    facts = described.describe(config)
+    assert facts["bytes"]["gradients"] == 2 * facts["bytes"]["parameters"] == 4 * facts["parameters"]
+
+
+def test_step_is_all_its_tokens():
+    facts = described.describe(tiny(batch_size=6))
+    assert facts["tokens_per_step"] == 6 * 16
+    assert facts["flops_per_step"]["full"] == 96 * facts["flops_per_token"]["full"]
+
+
+def test_prints_tables_and_json(capsys):
+    described.run(tiny(), "table")
+    shown = capsys.readouterr().out
+    facts = described.describe(tiny())
+    for expected in ("layers/attention", f"{facts['parameters']:,}", "a token forward: logits", "optimizer"):
+        assert expected in shown
+    described.run(tiny(), "json")
+    assert json.loads(capsys.readouterr().out) == facts
+    assert math.isfinite(facts["flops_per_step"]["causal"])
+
+
+def test_recurrent_memory_is_part_of_the_state():
+    config = tiny(batch_size=6)
+    assert described.describe(config)["bytes"]["recurrent_memory"] == 0
+    config.architecture = "transformer_xl"
+    config.data.layout = "stream"
+    config.model = transformer_xl()
+    config.model.update(vocab_size=50, layers=2, width=16, heads=2, ff=32, memory=12)
+    hidden = 2 * 6 * 12 * 16 * 2  # layers, rows, positions, width, bytes of a bfloat16
+    held = 6 * 4  # an int32 of each row
+    assert described.describe(config)["bytes"]["recurrent_memory"] == hidden + held

@@ -1,0 +1,167 @@
+"""A user's mistake gets one sentence with the remedy, exit code 2, and no traceback; every one here is made."""
+
+import io
+import sys
+
+import pytest
+from runs import SMALL, train
+
+from pretrain.main import main
+from pretrain.processes import streams
+
+CONFIG = "--config=configs/quickstart.py:tiny"
+
+
+@pytest.fixture
+def run(capsys, tmp_path, text, monkeypatch):
+    """Runs a command in this process and returns its one sentence."""
+    monkeypatch.setenv("LONGHAUL_CACHE", "")
+
+    def run(*arguments):
+        code = main([a.replace("WORKDIR", str(tmp_path / "run")).replace("TEXT", str(text)) for a in arguments])
+        message = capsys.readouterr().err.strip().splitlines()[-1]
+        assert code == 2, message
+        assert message.startswith("pretrain: ")
+        assert "Traceback" not in message
+        return message
+
+    return run
+
+
+def small(**changes):
+    """The flags of a small run, with changes."""
+    keys = SMALL | {"data.train": "text:TEXT/*.py"} | {k.replace("__", "."): v for k, v in changes.items()}
+    return ["train", CONFIG, "--workdir=WORKDIR", *(f"--config.{k}={v}" for k, v in keys.items())]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], "no command 'trian', did you mean 'train'"),
+        (["train", "--wrkdir=x"], "no flag --wrkdir, did you mean 'workdir'"),
+        (["train", "--steps=10"], "`pretrain train` has no flag --steps, did you mean --config.train.steps=10?"),
+        (["train", "--length=9"], "did you mean --config.data.length=9 or --config.evaluate.length=9?"),
+        (["evaluate", "--workdir=x", "--every=9"], "did you mean --config.evaluate.every=9?"),
+        (["evaluate", "--workdir=x", "--steps=9"], "did you mean 'step'?"),
+        (["evaluate", "--workdir=x", "--length=-5"], "--length=-5; it must be at least 0"),
+        (["evaluate", "--workdir=x", "--batches=-1"], "--batches=-1; it must be at least 0"),
+        (["generate", "--workdir=x", "--keep=nan"], "--keep is 'nan', which is not a float; write for example 1e-3"),
+        (["generate", "--workdir=x", "--top_p=0"], "--top_p=0.0; it must be above 0 and at most 1"),
+        (["train", "stray"], "'stray' is not a flag"),
+        (["evaluate", "--workdir=x", "--format=xml"], "see `pretrain evaluate --help`"),
+        (["evaluate"], "--workdir is missing"),
+        (["evaluate", "--workdir=x", CONFIG], "leave --config out"),
+        (["evaluate", "--workdir=x", "--config.train.steps=3"], "steps out, set keys of config.evaluate alone"),
+        (["generate", "--workdir=x", "--config.evaluate.stride=3"], "work folder; leave --config.evaluate.stride out"),
+        (["generate", CONFIG], "leave --config out and give --workdir"),
+        (["describe", "--config=configs/gpt5.py"], "did you mean --config=configs/gpt3.py?"),
+        (["describe", "--config=configs/gpt2.py:huge"], "choose one of: large, medium, small, xl"),
+        (["describe", "--config=configs/common.py:x"], "common.py"),
+        (["describe", CONFIG, "--config.train.stps=3"], "no config key config.train.stps, did you mean 'steps'"),
+        (["describe", CONFIG, "--config.trian.steps=3"], "did you mean 'train'"),
+        (["describe", CONFIG, "--config.train=3"], "is a section; set one of its keys"),
+        (["describe", CONFIG, "--config.train.steps=many"], "which is not an int; write for example 100"),
+        (["describe", CONFIG, "--config.schedule.peak=big"], "which is not a float"),
+        (["describe", CONFIG, "--config.model.scan=maybe"], "write true or false"),
+        (
+            ["describe", CONFIG, "--config.train.steps.x=1"],
+            "a value, not a section with keys; write --config.train.st",
+        ),
+        (["describe", CONFIG, "--config.architecture=transformer_xl"], "such as configs/transformer_xl.py"),
+        (["describe", CONFIG, "--config.architecture=transformer_x"], "did you mean 'transformer_xl'?"),
+        (["describe", CONFIG, "--config.model.attention=dense"], """; write --config.model.attention="('dense',)\""""),
+        (["describe", CONFIG, "--config.model.attention=dense, local_8"], """attention="('dense', 'local_8')\""""),
+        (["describe", CONFIG, "--config.data.weights=5"], 'which is not a tuple; write --config.data.weights="(5,)"'),
+        (["describe", CONFIG, "--config.data.weights=x"], "which is not a tuple; it must be numbers above 0"),
+        (
+            ["describe", CONFIG, "--config.log.profile=5"],
+            "must be empty, or the first and the last update, such as (",
+        ),
+        (
+            ["describe", CONFIG, "--config.mesh.rules=5"],
+            """-config.mesh.rules="(('batch', ('data', 'fsdp')),)\"""",
+        ),
+        (["describe", CONFIG, "--config.train.steps"], "lacks a value"),
+        (["describe", CONFIG, "--config.model.heads=3"], "heads"),
+        (["describe", CONFIG, "--config.optimizer.name=adam"], "did you mean 'adamw'"),
+    ],
+)
+def test_command_line_and_config(run, arguments, words):
+    assert words in run(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train__steps": 0}, "config.train.steps = 0; it must be at least 1"),
+        ({"train__batch_size": 6}, "does not divide over the 8 devices"),
+        ({"train__accumulate": 3}, "does not divide into config.train.accumulate = 3"),
+        ({"data__length": 128}, "longer than the model's config.model.context = 64"),
+        ({"model__vocab_size": 100}, "smaller than the tokenizer's 257 entries"),
+        ({"mesh__data": 3}, "needs 3 devices and there are 8"),
+        ({"mesh__data": 0}, "config.mesh.data = 0; it must be at least 1, or -1 for whatever is left"),
+        ({"mesh__data": 1, "mesh__tensor": 8}, "config.model.heads = 2 does not divide over the 8 devices that share"),
+        ({"mesh__data": 1, "mesh__tensor": 8, "model__heads": 8, "model__ff": 30}, "size 30 along 'ff', which the 8"),
+        ({"mesh__data": 1, "mesh__sequence": 8}, "2 attention heads of one pattern on 1 tensor and 8 sequence devices"),
+        ({"mesh__rules": "(('batch', 'data'),)"}, "which config.mesh.rules does not map"),
+        ({"mesh__rules": "(('batch', 'daata'),)"}, "did you mean 'data'"),
+        ({"mesh__rules": "(5,)"}, "config.mesh.rules holds 5; a rule pairs a logical axis with a mesh axis"),
+        ({"mesh__rules": "(('batch', 'data', 'fsdp'),)"}, "config.mesh.rules holds ('batch', 'data', 'fsdp')"),
+        ({"mesh__rules": "(('batch', ('data', 5)),)"}, "config.mesh.rules holds ('batch', ('data', 5))"),
+        ({"mesh__rules": "()"}, "config.mesh.rules does not map 'batch', the rows of a batch"),
+        ({"mesh__rules": "(('batch', 'data'), ('batch', None))"}, "twice"),
+        ({"evaluate__stride": 16, "data__layout": "packed"}, "evaluate.stride = 16 lets windows overlap, which needs"),
+        ({"mesh__data": 1, "mesh__sequence": 8, "evaluate__length": 60}, "evaluate.length = 60 does not divide over"),
+        ({"train__backend": "pjit"}, "config.train.backend is 'pjit'"),
+        ({"train__backend": "pmap", "mesh__fsdp": 2}, "exclude each other"),
+        ({"train__on_bad_step": "ignore"}, "choose one of: skip, rewind"),
+        ({"data__train": "text:/nowhere/*.txt"}, "/nowhere/*.txt"),
+        ({"tokenizer__kind": "words"}, "tokenizer"),
+        ({"model__layers": 0}, "layers"),
+    ],
+)
+def test_configs_that_cannot_be_trained(run, changes, words):
+    assert words in run(*small(**changes))
+
+
+def test_a_work_folder_of_another_config_names_the_keys(run, whole, text):
+    message = run(*small(schedule__peak=0.5), f"--workdir={whole}")
+    assert "schedule.peak (0.003 there, 0.5 here)" in message
+
+
+def test_restoring_what_is_not_there(run, whole, tmp_path):
+    assert "is not a work folder" in run("evaluate", f"--workdir={tmp_path}")
+    assert "no checkpoint '7'; choose one of: 4, 8, 12, 16, 20, 24, latest, best" in run(
+        "evaluate", f"--workdir={whole}", "--step=7"
+    )
+    assert "longer than the model's 64 positions" in run("evaluate", f"--workdir={whole}", "--length=100")
+    assert "longer than the window's 64" in run("evaluate", f"--workdir={whole}", "--stride=65")
+    assert "needs the whole split" in run("evaluate", f"--workdir={whole}", "--batches=1", "--word_level")
+    assert "--data=SOURCE" in run("evaluate", f"--workdir={whole}", "--split=test")
+    assert "leave one out" in run("evaluate", f"--workdir={whole}", "--split=train", "--data=stdlib")
+    assert "matches no file" in run("evaluate", f"--workdir={whole}", "--data=text:/nowhere")
+    assert "--data = 'stdlb' has an unknown source kind" in run("evaluate", f"--workdir={whole}", "--data=stdlb")
+
+
+def test_prompts_that_do_not_fit(run, whole):
+    assert "context" in run("generate", f"--workdir={whole}", f"--prompt={'x' * 100}", "--max_tokens=1")
+    assert "cannot be read" in run("generate", f"--workdir={whole}", "--prompt_file=/nowhere")
+    undecodable = b"caf\xe9".decode("utf-8", "surrogateescape")
+    message = run("generate", f"--workdir={whole}", f"--prompt={undecodable}")
+    assert message == "pretrain: --prompt='caf\\udce9' is not UTF-8; write it in UTF-8"
+
+
+def test_output_that_the_terminal_cannot_show(whole, monkeypatch):
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # put back what is replaced
+    streams.settle()
+    assert main(["generate", f"--workdir={whole}", "--prompt=caf\xe9", "--max_tokens=1"]) == 0
+    shown.flush()
+    assert shown.buffer.getvalue().startswith(rb"caf\xe9")
+
+
+def test_the_real_program_shows_no_traceback(text, tmp_path):
+    done = train(tmp_path / "run", text, train__stepz=3)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "pretrain: there is no config key config.train.stepz, did you mean 'steps'?"

@@ -1,0 +1,146 @@
+"""A run that cannot fit is refused in one sentence before anything is allocated; one that fits is not."""
+
+import time
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrain.commands import commands
+from pretrain.config import load
+from pretrain.costs import capacity
+from pretrain.errors import UserError
+from pretrain.main import main
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import make_recipe
+
+TINY = "configs/quickstart.py:tiny"
+GIGABYTE = 10**9
+
+
+def built(spec=TINY, **overrides):
+    config = load(spec, [(key.replace("__", "."), str(value)) for key, value in overrides.items()])
+    return make_engine(make_recipe(config), config), config
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Pretends that this host has so many bytes free."""
+    return lambda free: monkeypatch.setattr(capacity, "free_memory", lambda: free)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("model.vocab_size=2000000000", "optimiser state (of which tokens, 2,000,000,000 x 64, is the largest)"),
+        ("model.width=10000000", "make the model smaller or split it over more devices with config.mesh.fsdp"),
+        ("train.batch_size=1000000000", "lower config.train.batch_size"),
+        ("evaluate.batch_size=1000000000", "evaluation needs at least "),
+        ("data.prefetch=2000000000", "of it for batches, and "),
+    ],
+)
+def test_what_would_take_the_machines_memory(change, words, capsys, tmp_path):
+    began = time.monotonic()
+    code = main(["train", f"--config={TINY}", f"--workdir={tmp_path}/run", f"--config.{change}"])
+    message = capsys.readouterr().err
+    assert code == 2 and message.count("\n") == 1
+    assert words in message
+    assert time.monotonic() - began < 60 and not (tmp_path / "run").exists()
+
+
+def test_the_floor_of_training(machine):
+    """Eight devices of one host hold a copy each: parameters, gradients and Adam's two moments in float32."""
+    engine, config = built(optimizer__name="adamw", mesh__data=8)
+    count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(0, 8).params))
+    inputs = 2 * 8 * 64 * 64 * 4  # layers, rows, tokens, width: all eight rows, a device each
+    batches = 8 * 64 * 5 * 4 * (config.data.prefetch + 2)
+    floor = 8 * 4 * 4 * count + inputs + batches
+    machine(floor + 8 * 100)  # and some counters
+    capacity.check_training(engine, config)
+    machine(floor - 1)
+    with pytest.raises(UserError, match=r"training needs at least .* on this machine, .* of it for parameters, grad"):
+        capacity.check_training(engine, config)
+
+
+def test_what_is_split_is_counted_once(machine):
+    """Sixteen bytes a parameter, on eight devices whole and then in eighths."""
+    engine, config = built(optimizer__name="adamw")
+    count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(0, 8).params))
+    machine(4 * 16 * count)
+    with pytest.raises(UserError):
+        capacity.check_training(engine, config)
+    capacity.check_training(*built(optimizer__name="adamw", mesh__data=1, mesh__fsdp=8))
+
+
+@pytest.mark.parametrize(("check", "tables"), [(capacity.check_training, 16), (capacity.check_evaluation, 4)])
+def test_a_table_that_does_not_divide_is_counted_as_it_is_at_rest(machine, check, tables):
+    """A prime number of rows over eight devices: an eighth of the padded table each. A checkpoint has it whole."""
+    rows, width = 1_000_003, 60  # neither of which eight divides
+    engine, config = built(
+        model__vocab_size=rows, model__width=width, model__heads=8, model__head_size=8, mesh__data=1, mesh__tensor=8
+    )
+    machine(tables * rows * width * 4)  # eight devices of one host: whole on each, it alone would be twice as much
+    check(engine, config)
+
+
+def test_recurrent_memory_counts(machine):
+    spec, huge = "configs/transformer_xl.py:tiny", {"evaluate__model__memory": 100_000_000}
+    engine, config = built(spec, **huge)
+    machine(GIGABYTE)
+    capacity.check_training(engine, config)
+    with pytest.raises(UserError, match=r"of it for recurrent memory, and 1.00GB are there"):
+        capacity.check_evaluation(engine, config)
+    engine, config = built(spec, model__memory=100_000_000)
+    with pytest.raises(UserError, match=r"lower config.model.memory or config.train.batch_size"):
+        capacity.check_training(engine, config)
+
+
+def test_a_device_with_memory_of_its_own(monkeypatch):
+    """On a GPU or TPU the device's limit counts, and the host holds batches alone."""
+    engine, config = built()
+    state, layout = engine.resting_shapes(0, 8), engine.layout
+    stats = {"bytes_limit": 1000}
+    device = SimpleNamespace(platform="gpu", process_index=0, memory_stats=lambda: stats)
+    mesh = SimpleNamespace(devices=SimpleNamespace(flat=[device]), shape=layout.mesh.shape)
+    monkeypatch.setattr(engine, "layout", SimpleNamespace(mesh=mesh, batch_shards=layout.batch_shards))
+    monkeypatch.setattr(engine, "resting_shapes", lambda *_: state)
+    with pytest.raises(UserError, match=r"training needs at least .* on each device, .* and 1\.00kB are there"):
+        capacity.check_training(engine, config)
+    stats["bytes_limit"] = GIGABYTE
+    capacity.check_training(engine, config)
+
+
+def test_decoding_has_a_floor_too(machine):
+    """Keys and values in float32: 2 x 2 layers x 4 rows x 64 tokens x 64 numbers, and 4 x 512 logits."""
+    model = built()[0].recipe.model
+    machine(4 * (2 * 2 * 4 * 64 * 64 + 4 * 512) + 100)
+    capacity.check_decoding(model, 2, 2, 64)
+    with pytest.raises(UserError, match=r"of it for keys and values .*; lower the number of prompts or of beams"):
+        capacity.check_decoding(model, 2, 3, 64)
+
+
+@pytest.mark.parametrize("allocate", [lambda: jnp.zeros(10**14, jnp.int8), lambda: np.zeros(10**15)])
+def test_what_runs_out_of_memory_all_the_same(allocate, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "describe", lambda *_: allocate().block_until_ready())
+    assert main(["describe"]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("pretrain: out of memory (") and message.endswith("with config.mesh.fsdp\n")
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("names", [("memory.max", "memory.current"), ("limit_in_bytes", "usage_in_bytes")])
+def test_what_is_left_of_a_containers_memory_counts(tmp_path, monkeypatch, names):
+    """Files that the kernel has cached are dropped when memory is asked for, so they are left too."""
+    limit, used = (tmp_path / name for name in names)
+    monkeypatch.setattr(capacity, "CONTAINER", ((str(tmp_path), *names), (f"{tmp_path}/none", *names)))
+    free = capacity.free_memory()
+    limit.write_text("max\n")
+    assert capacity.free_memory() == pytest.approx(free, rel=0.5)
+    limit.write_text("1048576\n")
+    used.write_text("600000\n")
+    (tmp_path / "memory.stat").write_text("anon 400000\ninactive_file 120000\nactive_file 80000\n")
+    assert capacity.free_memory() == 1048576 - 400000
+    used.write_text("2000000\n")
+    assert capacity.free_memory() == 0

@@ -1,0 +1,141 @@
+"""Vocabularies that divide over nothing: split all the same, seen by nothing, absent from checkpoints."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from random_batches import random_batch
+
+from configs import common
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.parallel import at_rest
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import make_recipe
+
+BATCH, LENGTH, VOCABULARY = 8, 16, 67  # a prime
+TENSOR = {"data": 1, "tensor": 4}
+MIXED = {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2}
+
+
+def decoder(optimizer, **model):
+    config = common.base()
+    config.model.update(context=LENGTH, layers=2, width=32, heads=4, ff=64, dtype="float32", attention_path="xla")
+    config.model.update(vocab_size=VOCABULARY, tied_head=False, head_bias=True, **model)
+    return shared(config, optimizer)
+
+
+def recurrent(optimizer):
+    config = common.base()
+    config.architecture, config.model = "transformer_xl", common.transformer_xl()
+    config.model.update(vocab_size=VOCABULARY, cutoffs=(21, 40), embed=32, divisor=2, context=64, memory=8, dropout=0.0)
+    config.model.update(layers=2, width=32, heads=4, ff=64, dtype="float32", attention_path="xla")
+    config.data.layout = "stream"
+    return shared(config, optimizer)
+
+
+def shared(config, optimizer):
+    config.train.update(steps=10, batch_size=BATCH)
+    # A rate of 0.1 and weights that are clipped and decay: whatever saw the padding would leave other parameters.
+    config.optimizer.update(name=optimizer, clip=0.5, weight_decay=0.1, b1=0.0 if optimizer == "sgd" else 0.9)
+    config.schedule.update(kind="constant", warmup=0, peak=0.1)
+    return config
+
+
+def batch(number):
+    rows = random_batch(number, BATCH, LENGTH, VOCABULARY)
+    rows["tokens"][0, 0] = rows["targets"][0, -1] = VOCABULARY - 1  # the last row is a row like any other
+    return rows
+
+
+def engine_of(config, sizes):
+    config.mesh.update(dict.fromkeys(("data", "fsdp", "sequence", "tensor"), 1) | sizes)
+    return make_engine(make_recipe(config), config, jax.devices()[: int(np.prod([*sizes.values()]))])
+
+
+def train(config, sizes, updates=2):
+    engine = engine_of(config, sizes)
+    state, history = engine.init(0, BATCH), []
+    for number in range(updates):
+        rows = engine.put(batch(number), BATCH)
+        state, metrics = engine.step(state, rows)
+        history.append([float(metrics[name]) for name in ("nll", "grad_norm")])
+    scores, _ = engine.evaluate(state.params, rows, engine.init_memory(BATCH))
+    return engine, state, np.array([*history, [float(scores["nll"]), float(scores["tokens"])]])
+
+
+def host(tree):
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+CASES = {
+    "sgd": (decoder, "sgd", TENSOR),
+    "adamw, mixed": (decoder, "adamw", MIXED),
+    "lamb": (decoder, "lamb", TENSOR),
+    "adafactor": (decoder, "adafactor", TENSOR),
+    "over fsdp": (partial(decoder, width=30, heads=2), "sgd", {"data": 1, "fsdp": 4}),
+    "adaptive softmax": (recurrent, "sgd", MIXED),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_sees_the_padding(name):
+    make, optimizer, sizes = CASES[name]
+    _, alone, expected = train(make(optimizer), {"data": 1})
+    engine, state, found = train(make(optimizer), sizes)
+    np.testing.assert_allclose(found, expected, rtol=2e-4)  # float32 sums in another order, through three updates
+    expected, found = host(alone), host(engine.saved(state))
+    assert {name: leaf.shape for name, leaf in found.items()} == {name: leaf.shape for name, leaf in expected.items()}
+    for path, leaf in found.items():
+        # Adam and its kin divide by roots of tiny moments, which magnifies rounding in near-zero gradients.
+        np.testing.assert_allclose(leaf, expected[path], atol=2e-5 if optimizer == "sgd" else 5e-3, err_msg=path)
+
+
+def test_every_device_holds_its_share():
+    _, state, _ = train(decoder("adamw"), TENSOR, updates=1)
+    tables = [leaf for leaf in jax.tree.leaves((state.params, state.opt_state)) if leaf.shape[:1] == (68,)]
+    assert len(tables) == 3 * 3  # token table, head and its bias: parameters and both moments
+    for table in tables:
+        assert {shard.data.shape[0] for shard in table.addressable_shards} == {17}
+        np.testing.assert_array_equal(np.asarray(table)[VOCABULARY:], 0)
+
+
+@pytest.mark.parametrize("make", [decoder, recurrent], ids=["decoder", "adaptive"])
+def test_a_checkpoint_fits_every_mesh(make, workdir):
+    """Saved on one device, restored and saved on four, restored on a mixture: every leaf the same."""
+    config = make("adamw")
+    engine, state, _ = train(config, {"data": 1}, updates=1)
+    expected = host(engine.saved(state))
+    checkpoints = Checkpoints(workdir, config.checkpoint)
+    for step, sizes in enumerate((TENSOR, MIXED, {"data": 1}), start=1):
+        checkpoints.save(step, engine.saved(state), step)
+        checkpoints.wait()
+        engine = engine_of(config, sizes)
+        state = engine.restored(checkpoints.restore_newest(engine.shapes(0, BATCH), print)[0])
+        found = host(engine.saved(state))
+        assert found.keys() == expected.keys()
+        for path, leaf in found.items():
+            np.testing.assert_array_equal(leaf, expected[path], err_msg=path)
+        params = host(engine.restored_params(checkpoints, step, 0))
+        for path, leaf in host(state.params).items():
+            np.testing.assert_array_equal(params[path], leaf, err_msg=path)
+    checkpoints.close()
+
+
+def test_one_device_pads_nothing():
+    engine, state, _ = train(decoder("adamw"), {"data": 1}, updates=1)
+    for stored, resting in zip(jax.tree.leaves(engine.saved(state)), jax.tree.leaves(state), strict=True):
+        assert stored is resting
+
+
+def test_an_axis_that_does_not_divide_is_stored_along_another():
+    mesh = jax.sharding.AbstractMesh((2, 4), ("fsdp", "tensor"))
+
+    def leaf(shape, *spec):
+        return jax.ShapeDtypeStruct(shape, np.float32, sharding=jax.NamedSharding(mesh, jax.P(*spec)))
+
+    assert at_rest.padded(leaf((67, 32), "tensor", None)).shape == (68, 32)
+    assert at_rest.stored(leaf((67, 32), "tensor", None)).sharding.spec == jax.P(None, "tensor")
+    assert at_rest.stored(leaf((67, 32), ("fsdp", "tensor"), None)).sharding.spec == jax.P(None, ("fsdp", "tensor"))
+    assert at_rest.stored(leaf((67, 32), "tensor", "fsdp")).sharding.spec == jax.P(None, "fsdp")
+    assert at_rest.stored(leaf((68, 32), "tensor", "fsdp")).sharding.spec == jax.P("tensor", "fsdp")

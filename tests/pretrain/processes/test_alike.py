@@ -1,0 +1,73 @@
+"""Processes of one run that were not started alike stop at the start, all with the same sentence."""
+
+import re
+import shutil
+import sys
+import time
+
+from runs import command, ends, pair
+
+from pretrain import config as configs
+from pretrain.main import main
+from pretrain.processes.leaving import MISTAKE
+
+
+def sentence(processes):
+    """The sentence that both say last, of processes that end soon and with the code of a user's mistake."""
+    began = time.monotonic()
+    ended = ends(processes, timeout=90)
+    assert [code for code, _, _ in ended] == [MISTAKE, MISTAKE], ended
+    assert time.monotonic() - began < 60  # starting takes most of it, on a busy machine
+    assert "Traceback" not in str(ended)
+    # One may have heard the other's words before it found its own.
+    said = {re.sub(r"^pretrain: (process \d: )?", "", err.splitlines()[-1]) for _, _, err in ended}
+    assert len(said) == 1
+    return said.pop()
+
+
+def test_training_with_other_keys_and_flags_stops_all_and_writes_nothing(tmp_path, text):
+    """The second process once made a model of its own, and both went on."""
+    own = (
+        [f"--config.data.store={tmp_path}/here", "--config.data.workers=1"],
+        ["--config.seed=2", "--config.schedule.peak=0.5", "--config.model.dropout_residual=0.0", "--fresh=again"],
+    )
+    said = sentence(pair(*command(tmp_path / "run", text), own=own))
+    assert "config.seed is 0 in process 0 and 2 in process 1" in said
+    assert "config.schedule.peak is 0.003 in process 0 and 0.5 in process 1" in said
+    assert "config.model.dropout_residual is 0.1 in process 0 and 0.0 in process 1" in said
+    assert "--fresh is '' in process 0 and 'again' in process 1" in said
+    assert "start all of them with the same command" in said
+    assert "config.data" not in said  # where a host keeps the tokenised text, and how it reads that, is its own affair
+    assert not (tmp_path / "run").exists() and not (tmp_path / "here").exists()
+
+
+def test_another_work_folder_stops_all(tmp_path, text):
+    """Each once wrote its half of every checkpoint into a folder of its own."""
+    line, elsewhere = command(tmp_path / "run", text), f"--workdir={tmp_path}/other"
+    said = sentence(pair(*line, own=([], [elsewhere])))
+    assert f"process 1 does not find in {elsewhere} what process 0 writes in its own" in said
+    assert not (tmp_path / "run").exists() and not (tmp_path / "other").exists()
+
+
+def test_evaluating_otherwise_stops_all(tmp_path):
+    configs.save(configs.load("configs/quickstart.py:tiny"), str(tmp_path))
+    own = (["--stride=8", "--step=4"], ["--config.evaluate.length=16"])
+    said = sentence(pair(sys.executable, "-m", "pretrain", "evaluate", f"--workdir={tmp_path}", own=own))
+    assert "--stride is 8 in process 0 and 0 in process 1" in said
+    assert "--step is '4' in process 0 and 'latest' in process 1" in said
+    assert "config.evaluate.length is 0 in process 0 and 16 in process 1" in said
+
+
+def test_other_text_of_the_same_name_stops_all(tmp_path, text):
+    """As where each host has a disk of its own, and one of them what was made of an older copy."""
+    own, stores = shutil.copytree(text, tmp_path / "own"), (tmp_path / "new", tmp_path / "old")
+    line = command(tmp_path / "run", own)
+    for store in stores:
+        (own / "more.py").write_text(f"store = '{store}'\n" * 100)
+        assert main(["prepare", *line[4:], f"--config.data.store={store}"]) == 0
+    shutil.rmtree(own)
+    said = sentence(pair(*line, own=[[f"--config.data.store={store}"] for store in stores]))
+    assert re.search(r"the text of train is '\w+' in process 0 and '\w+' in process 1", said)
+    assert "let all of them read the same text" in said
+    assert "the tokenizer" not in said
+    assert not (tmp_path / "run" / "checkpoints").exists()

@@ -1,0 +1,208 @@
+"""However a run is asked to leave, it does so with everything saved, says so in its exit code, and can go on."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train
+
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.main import main
+from pretrain.processes.leaving import PREEMPTED, UNREAD, UNWANTED, leaving
+from pretrain.processes.streams import Unheard
+
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+def start(arguments, **options):
+    return subprocess.Popen(arguments, cwd=ROOT, env=environment(), **(PIPES | options))
+
+
+def steps(workdir):
+    return sorted(int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
+
+
+@pytest.fixture
+def asked_at(monkeypatch):
+    """`asked_at(turn)`: the run that follows is asked to stop so that it hears of it at that turn."""
+
+    def ask(turn):
+        turns = iter(range(1, turn))
+        monkeypatch.setattr(leaving, "reached", lambda: next(turns, None) is None)
+
+    return ask
+
+
+def test_stopping_after_an_update_that_is_being_saved(asked_at, tmp_path, text):
+    asked_at(5)
+    assert main(command(tmp_path / "run", text, checkpoint__every=1)[3:]) == PREEMPTED
+    assert steps(tmp_path / "run") == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("turn", "step", "scored"), [(10, 8, []), (32, STEPS, ["8", "16"])])
+def test_an_evaluation_that_outlasts_the_notice_is_cut_short(asked_at, tmp_path, text, capsys, turn, step, scored):
+    """Every update is a turn and so is each of the three batches scored after updates 8, 16 and 24."""
+    workdir, metrics = tmp_path / "run", tmp_path / "run" / "metrics" / "validation.csv"
+    asked_at(turn)
+    assert main(command(workdir, text, evaluate__batches=3)[3:]) == PREEMPTED
+    assert steps(workdir)[-1] == step
+    assert "interrupted: saved checkpoint" in capsys.readouterr().err.splitlines()[-1]
+    rows = metrics.read_text().splitlines()[1:] if metrics.exists() else []
+    assert [row.split(",")[0] for row in rows] == scored
+
+
+@pytest.mark.parametrize(("step", "before"), [(8, 7), (STEPS, 27)])
+def test_an_evaluation_that_was_cut_short_is_made_up(signals, tmp_path, text, monkeypatch, step, before):
+    """Its row and the checkpoint's claim to be best were once lost. `before`: turns until it begins."""
+    undisturbed, workdir = tmp_path / "undisturbed", tmp_path / "run"
+    assert main(command(undisturbed, text)[3:]) == 0
+    with monkeypatch.context() as patch:
+        turns = iter(range(before))
+        patch.setattr(leaving, "reached", lambda: next(turns, None) is None)
+        assert main(command(workdir, text)[3:]) == PREEMPTED
+    assert steps(workdir)[-1] == step
+    assert step not in Checkpoints(str(workdir), {}, read_only=True).losses()
+    with monkeypatch.context() as patch:  # and cut short again, it is made up later
+        patch.setattr(leaving, "reached", lambda: True)
+        assert main(command(workdir, text)[3:]) == PREEMPTED
+    assert main(command(workdir, text)[3:]) == 0
+    for name in ("train.csv", "validation.csv", "validation.jsonl"):
+        assert (workdir / "metrics" / name).read_text() == (undisturbed / "metrics" / name).read_text()
+    losses = Checkpoints(str(workdir), {}, read_only=True).losses()
+    assert losses == Checkpoints(str(undisturbed), {}, read_only=True).losses()
+    assert sorted(losses) == [8, 16, STEPS]
+    record = json.loads((workdir / "checkpoints" / str(step) / "files.json").read_text())
+    assert "metrics/metrics" in record
+
+
+def test_a_loss_that_was_measured_otherwise_is_measured_again(tmp_path, text, capsys):
+    """Batches, length, stride and the like may change when a run goes on; losses before and after do not compare."""
+    found = []
+    for changes in ({}, {"evaluate__every": 4}, {"evaluate__batches": 2}, {"evaluate__batches": 2}):
+        assert main(command(tmp_path, text, train__steps=8, **changes)[3:]) == 0
+        assert ("earlier losses no longer count towards the best" in capsys.readouterr().err) == (len(found) == 2)
+        found.append(Checkpoints(str(tmp_path), {}, read_only=True).losses()[8])
+    assert found[0] == found[1] and found[2] == found[3]
+    assert found[1][0] != found[2][0] and found[1][1] != found[2][1]
+
+
+def listens(process):
+    """Whether the process has taken SIGTERM over."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text())
+    return int(caught[1], 16) >> (signal.SIGTERM - 1) & 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process listens to is read from Linux's /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_program_is_loaded(tmp_path, text, number):
+    process = start(command(tmp_path / "run", text))
+    while not listens(process):
+        time.sleep(0.001)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == PREEMPTED
+    assert err == "pretrain: interrupted: nothing is lost; start the same command again\n"
+
+
+def test_ctrl_c_while_preparing_ends_the_workers_too(tmp_path):
+    """A terminal sends it to all processes of the command."""
+    process = start(
+        [sys.executable, "-m", "pretrain", "prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}"],
+        start_new_session=True,
+    )
+    shown = ""
+    for line in process.stderr:
+        shown += line
+        if line.startswith("tokenising"):
+            break
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)  # when no process holds the pipe any more
+    assert process.returncode == PREEMPTED, shown + err
+    assert err == "pretrain: interrupted: nothing is lost; start the same command again\n"
+
+
+DEAF = """if True:
+    import time
+    from pretrain.processes.leaving import leaving
+    leaving.listen()
+    leaving.hold()
+    print('ready', flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    process = start([sys.executable, "-c", DEAF])
+    process.stdout.readline()
+    for _ in range(3):  # the same one, as a terminal and `timeout` pass it on
+        process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == UNWANTED
+    assert "updates since the last checkpoint are not saved" in err
+
+
+def test_a_run_goes_on_without_its_audience(whole, tmp_path, text):
+    process = start(command(tmp_path / "run", text), stdout=subprocess.DEVNULL)
+    process.stderr.readline()
+    process.stderr.close()
+    assert process.wait(timeout=300) == 0
+    assert_same_leaves(leaves(tmp_path / "run"), leaves(whole))
+
+
+def test_standard_error_takes_what_nobody_reads():
+    read, write = os.pipe()
+    os.close(read)
+    with Unheard(write, "wb") as file:
+        assert file.write(b"words") == 5
+
+
+def test_closed_standard_error_does_not_change_the_exit_code():
+    done = subprocess.run(["bash", "-c", '"$@" 2>&-', "closed", sys.executable, "-m", "pretrain", "trian"], cwd=ROOT)
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("command", [["help"], ["describe", "--config=configs/quickstart.py:tiny"]], ids="-".join)
+def test_output_that_nobody_reads_is_not_success(command):
+    process = start([sys.executable, "-m", "pretrain", *command])
+    process.stdout.close()
+    with process.stderr as err:
+        assert err.read() == ""
+    assert process.wait(timeout=60) == UNREAD
+
+
+@pytest.mark.slow
+def test_signals_at_random_moments(whole, tmp_path, text):
+    """From the start to the end of a run, until one gets there; every interrupted one says 75 and loses nothing."""
+    workdir, rng = tmp_path / "run", random.Random(0)
+    began = time.monotonic()
+    assert train(tmp_path / "timed", text).returncode == 0
+    life, codes = time.monotonic() - began, []
+    for _ in range(12):
+        process = start(command(workdir, text, checkpoint__every=1), stdout=subprocess.DEVNULL)
+        while not listens(process):
+            time.sleep(0.001)
+        time.sleep(rng.random() * life)
+        asked = time.monotonic()
+        process.send_signal(rng.choice([signal.SIGTERM, signal.SIGINT]))
+        _, err = process.communicate(timeout=120)
+        codes.append(process.returncode)
+        assert process.returncode == PREEMPTED or (process.returncode == 0 and "done: 24 updates" in err), err
+        assert "Traceback" not in err
+        assert time.monotonic() - asked < 30
+    assert codes.count(PREEMPTED) >= 3
+    assert train(workdir, text, checkpoint__every=1).returncode == 0
+    assert_same_leaves(leaves(workdir), leaves(whole))

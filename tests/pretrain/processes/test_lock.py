@@ -1,0 +1,156 @@
+"""Two runs never share a work folder, and one that was killed is not in the way of the next."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from runs import ROOT, train_here
+
+from pretrain.errors import UserError
+from pretrain.main import main
+from pretrain.processes import lock
+
+HOLD = """
+import sys, time
+from pretrain.processes import lock
+lock.BEAT = 0.1
+try:
+    with lock.held(sys.argv[1], sys.argv[3], print):
+        print("held", flush=True)
+        time.sleep(float(sys.argv[2]))
+except Exception as error:
+    print(error, flush=True)
+"""
+
+
+def hold(workdir, seconds=60, command="train"):
+    """A real process that holds `workdir`."""
+    line = [sys.executable, "-c", HOLD, str(workdir), str(seconds), command]
+    return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def holder(workdir):
+    process = hold(workdir)
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def claim(workdir, said=None):
+    with lock.held(str(workdir), "train", (said if said is not None else []).append):
+        return json.loads((workdir / "lock").read_text())
+
+
+def test_a_second_run_is_told_host_and_process_of_the_first(holder, workdir, text, capsys):
+    before = sorted(workdir.rglob("*"))
+    assert train_here(workdir, text) == 2
+    said = capsys.readouterr().err
+    assert f"is in use by `pretrain train` on {os.uname().nodename}, process {holder.pid}, since" in said
+    assert main(["prepare", "--config=configs/quickstart.py:tiny", f"--workdir={workdir}"]) == 2
+    assert f"process {holder.pid}" in capsys.readouterr().err
+    assert sorted(workdir.rglob("*")) == before
+
+
+@pytest.mark.parametrize("waited_for", [True, False])
+def test_a_killed_holder_is_noticed_at_once(holder, workdir, waited_for):
+    holder.kill()
+    if waited_for:
+        holder.wait()
+    else:  # a zombie: ended, but its parent has not asked
+        while "State:\tZ" not in Path(f"/proc/{holder.pid}/status").read_text():
+            time.sleep(0.01)
+    began, said = time.monotonic(), []
+    assert claim(workdir, said)["process"] == os.getpid()
+    assert time.monotonic() - began < 1
+    assert said == []
+
+
+def test_a_process_that_got_the_number_of_a_dead_one_is_not_taken_for_it(workdir):
+    mine = claim(workdir)
+    (workdir / "lock").write_text(json.dumps(mine | {"started": mine["started"] - 1}))
+    assert claim(workdir)["token"] != mine["token"]
+
+
+def elsewhere(workdir):
+    """Leaves the lock of a process on another machine, whose clock is an hour slow."""
+    (workdir / "lock").write_text(json.dumps(claim(workdir) | {"host": "far", "place": "another boot", "process": 7}))
+    os.utime(workdir / "lock", (time.time() - 3600, time.time() - 3600))
+
+
+def test_a_holder_elsewhere_counts_as_dead_after_long_silence(workdir, monkeypatch):
+    monkeypatch.setattr(lock, "PATIENCE", 0.5)
+    elsewhere(workdir)
+    said = []
+    assert claim(workdir, said)["process"] == os.getpid()
+    assert "`pretrain train` on far, process 7" in said[0]
+    assert "waiting up to" in said[0]
+
+
+def test_a_holder_elsewhere_that_shows_life_keeps_the_folder(workdir, monkeypatch):
+    monkeypatch.setattr(lock, "PATIENCE", 20)
+    elsewhere(workdir)
+    slow = time.time() - 3599
+    touch = threading.Timer(0.3, os.utime, (workdir / "lock", (slow, slow)))
+    touch.start()
+    began = time.monotonic()
+    with pytest.raises(UserError, match="in use by `pretrain train` on far, process 7"):
+        claim(workdir)
+    assert time.monotonic() - began < 15
+    touch.join()
+
+
+def test_of_many_that_find_a_dead_holder_one_gets_the_folder(holder, workdir):
+    holder.kill()
+    holder.wait()
+    contenders = [hold(workdir, 5) for _ in range(4)]
+    first = [process.stdout.readline() for process in contenders]
+    assert first.count("held\n") == 1
+    assert sum("is in use by" in line for line in first) == 3
+    for process in contenders:
+        process.kill()
+        process.communicate()
+
+
+def test_a_holder_that_was_taken_for_dead_stops_when_it_wakes(holder, workdir):
+    other = json.loads((workdir / "lock").read_text()) | {"token": "another", "process": 12}
+    (workdir / "lock").write_text(json.dumps(other))
+    _, said = holder.communicate(timeout=30)
+    assert holder.returncode == 2
+    assert "process 12" in said
+    assert json.loads((workdir / "lock").read_text()) == other
+
+
+def test_a_clean_end_leaves_no_lock_and_a_refusal_no_folder(tmp_path):
+    assert claim_new(tmp_path / "new" / "run") == ["lock"]
+    assert not (tmp_path / "new" / "run").exists()
+    assert main(["prepare", "--config.data.layout=rows", f"--workdir={tmp_path / 'none'}"]) == 2
+    assert not (tmp_path / "none").exists()
+
+
+def claim_new(folder):
+    with lock.held(str(folder), "train", print):
+        return [p.name for p in folder.iterdir()]
+
+
+def test_a_lock_of_bytes_that_are_no_text_is_watched_and_taken_over(workdir, monkeypatch):
+    monkeypatch.setattr(lock, "PATIENCE", 0.5)
+    (workdir / "lock").write_bytes(b"\xff\xfe\x00\x80")
+    assert claim(workdir)["process"] == os.getpid()
+
+
+def test_processes_that_prepare_wait_for_one_another(workdir):
+    """As those of a launcher do: one works, and the others find all made."""
+    first, said = hold(workdir, seconds=1, command="prepare"), []
+    assert first.stdout.readline() == "held\n"
+    with lock.held(str(workdir), "prepare", said.append, in_turn=True):
+        assert first.wait(timeout=10) == 0
+        assert json.loads((workdir / "lock").read_text())["process"] == os.getpid()
+    assert len(said) == 1 and said[0].startswith("waiting for `pretrain prepare`")
+    first.communicate()

@@ -1,0 +1,189 @@
+"""Two real processes, joined as a scheduler would start them: they stop together, and none waits for one that ended."""
+
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from runs import ROOT, assert_same_leaves, command, ends, environment, leaves, pair
+
+from pretrain.main import main
+from pretrain.processes.leaving import FAILED, MISTAKE, PREEMPTED
+
+PROGRAM = """if True:
+    import os, time
+    from pretrain.processes import streams
+    from pretrain.processes.leaving import leaving
+    streams.settle()
+    leaving.listen()
+    from pretrain import main
+    from pretrain.processes import host
+    from pretrain.errors import UserError
+    host.start()
+    INDEX = int(os.environ['LONGHAUL_PROCESS'])
+
+    def work():
+        {work}
+
+    try:
+        leaving.end(work() or 0)
+    except Exception as error:
+        leaving.end(leaving.failed(*main.verdict(error)))
+"""
+WAIT = "print('ready', flush=True); time.sleep(120)"
+
+
+def working(work):
+    return pair(sys.executable, "-c", PROGRAM.format(work=work))
+
+
+def ready(processes, word="ready"):
+    for process in processes:
+        for line in process.stdout:
+            if word in line:
+                break
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_mistake_of_one_ends_both_with_its_code_and_words(culprit):
+    processes = working(f"if INDEX == {culprit}: raise UserError('no such file')\n        {WAIT}")
+    for code, _, err in ends(processes, timeout=30):
+        assert code == MISTAKE
+        assert err.splitlines()[-1].endswith("no such file")
+        assert "Traceback" not in err
+
+
+def test_a_bug_in_one_shows_its_traceback_once():
+    (code, _, err), (other, _, cause) = ends(working(f"if INDEX: 1 / 0\n        {WAIT}"), timeout=30)
+    assert (code, other) == (FAILED, FAILED)
+    assert err.splitlines()[-1] == "pretrain: process 1: ZeroDivisionError: division by zero"
+    assert "Traceback" not in err
+    assert "Traceback" in cause
+
+
+def test_what_breaks_after_another_has_failed_is_not_said():
+    """Process 0 fails too, a moment later, as where a connection is lost: the first failure is the reason."""
+    work = """time.sleep(0 if INDEX else 0.1)
+        raise UserError('the reason') if INDEX else OSError('connection lost')"""
+    (code, _, err), (other, _, _) = ends(working(work), timeout=30)
+    assert (code, other) == (MISTAKE, MISTAKE)
+    assert err.splitlines() == ["pretrain: process 1: the reason"]
+
+
+def test_a_signal_to_one_ends_both_while_there_is_nothing_to_save():
+    processes = working(WAIT)
+    ready(processes)
+    processes[1].send_signal(signal.SIGTERM)
+    for code, _, err in ends(processes, timeout=30):
+        assert code == PREEMPTED
+        assert err.splitlines()[-1].endswith("nothing is lost; start the same command again")
+
+
+def test_all_stop_at_the_same_turn():
+    """However fast each one turns: process 1 has come three times as far when the signal comes, and waits."""
+    turns = """leaving.hold()
+        print('ready', flush=True)
+        turn = 0
+        while not leaving.reached():
+            turn += 1
+            time.sleep(0.001 if INDEX else 0.003)
+        print('stopped', turn)
+        return 75"""
+    processes = working(turns)
+    ready(processes)
+    time.sleep(1)
+    processes[0].send_signal(signal.SIGINT)
+    (code, said, err), (other, says, _) = ends(processes)
+    assert (code, other) == (PREEMPTED, PREEMPTED), err
+    assert said == says and "stopped" in said
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_noticed():
+    processes = working(WAIT)
+    ready(processes)
+    processes[1].kill()
+    began = time.monotonic()
+    code, _, err = ends(processes)[0]
+    assert code == FAILED
+    assert "process 1 has ended without a word" in err.splitlines()[-1]
+    assert time.monotonic() - began < 40
+
+
+@pytest.mark.slow
+def test_signals_to_one_of_two_at_random_moments(tmp_path, text):
+    """While loading, preparing, compiling, training, saving, scoring: 75 from both, or 0 at the end."""
+    workdir, rng = tmp_path / "run", random.Random(1)
+    options = {"checkpoint__every": 1, "evaluate__batches": 3}
+    began = time.monotonic()
+    timed = ends(pair(*command(tmp_path / "timed", text, **options)), timeout=300)
+    assert [code for code, _, _ in timed] == [0, 0], timed[0][2]
+    life, codes = time.monotonic() - began, []
+    for _ in range(6):
+        processes = pair(*command(workdir, text, **options))
+        time.sleep(1 + rng.random() * life)
+        asked = [processes[rng.randrange(2)]] if rng.random() < 0.5 else processes
+        number = rng.choice([signal.SIGTERM, signal.SIGINT])
+        for process in asked:
+            process.send_signal(number)
+        (code, _, err), (other, _, says) = ends(processes, timeout=120)
+        assert code == other and code in (0, PREEMPTED), err + says
+        assert "Traceback" not in err + says
+        codes.append(code)
+    assert codes.count(PREEMPTED) >= 2
+    assert [code for code, _, _ in ends(pair(*command(workdir, text, **options)), timeout=300)] == [0, 0]
+    assert_same_leaves(leaves(workdir), leaves(tmp_path / "timed"))
+
+
+@pytest.mark.slow
+def test_a_process_killed_while_it_prepares(tmp_path):
+    """The other one ends, and the same command goes on with what was made."""
+    line = [sys.executable, "-m", "pretrain", "train", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}"]
+    processes = pair(*line, stdout=subprocess.DEVNULL)
+    for said in processes[0].stderr:
+        if "tokenis" in said:  # it does so, or waits for the other to
+            break
+    processes[1].kill()
+    code, _, err = ends(processes)[0]
+    assert code == FAILED
+    assert "process 1 has ended without a word" in err.splitlines()[-1]
+    done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"PROCESSES": "2"}, "without LONGHAUL_COORDINATOR and LONGHAUL_PROCESS"),
+        ({"COORDINATOR": "127.0.0.1:{port}"}, "without LONGHAUL_PROCESSES and LONGHAUL_PROCESS"),
+        ({"COORDINATOR": "127.0.0.1:{port}", "PROCESSES": "abc", "PROCESS": "0"}, "LONGHAUL_PROCESSES=abc is not a"),
+        ({"COORDINATOR": "127.0.0.1:{port}", "PROCESSES": "2", "PROCESS": "-1"}, "LONGHAUL_PROCESS=-1 is not a whole"),
+        ({"COORDINATOR": "127.0.0.1:{port}", "PROCESSES": "2", "PROCESS": "2"}, "LONGHAUL_PROCESS=2 is beyond the"),
+        ({"COORDINATOR": "somewhere", "PROCESSES": "2", "PROCESS": "0"}, "somewhere is no address of process 0"),
+        ({"COORDINATOR": "127.0.0.1:{port}", "PROCESSES": "2", "PROCESS": "0"}, "cannot be opened (Address already in"),
+    ],
+)
+def test_processes_that_cannot_meet(variables, words, tmp_path, text, monkeypatch, capsys):
+    """One sentence, exit code 2, and no run of its own in the shared work folder."""
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        for name, value in variables.items():
+            monkeypatch.setenv(f"LONGHAUL_{name}", value.format(port=used.getsockname()[1]))
+        assert main(command(tmp_path / "run", text)[3:]) == MISTAKE
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("LONGHAUL_COORDINATOR", "auto", "JAX finds no cluster here"),
+        ("JAX_PLATFORMS", "gpu", "JAX_PLATFORMS=gpu names a platform that JAX finds no device of here"),
+    ],
+)
+def test_a_machine_that_is_not_what_it_is_said_to_be(run_pretrain, name, value, words):
+    code, _, err = run_pretrain("evaluate", "--workdir=nowhere", env={name: value})
+    assert code == MISTAKE
+    assert words in err and len(err.splitlines()) == 1

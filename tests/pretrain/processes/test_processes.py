@@ -1,0 +1,155 @@
+"""Several real processes over loopback train as one does, and each takes over where the other stopped."""
+
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from runs import ROOT, assert_same_leaves, command, environment, leaves, train
+
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.processes import lock
+
+
+def launch(workdir, text, processes=2, **overrides):
+    """The command line of the same run in several processes of one device each."""
+    arguments = command(workdir, text, **overrides)[3:]
+    flags = ["--processes", str(processes), "--devices", "1", "--logs", f"{workdir}-logs"]
+    return [sys.executable, "-m", "launch.local", *flags, "--", *arguments]
+
+
+def finish(line, **more):
+    env = environment() | more
+    return subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_and_take_turns_with_it(whole, tmp_path, text):
+    """Two processes to update 12, one process with two devices from there; and the other way round."""
+    ends = {}
+    for first in ("two", "one"):
+        workdir = tmp_path / first
+        options = {"schedule__decay_steps": 24, "evaluate__every": 4}
+        start = launch(workdir, text, train__steps=12, **options)
+        goes_on = command(workdir, text, **options)
+        if first == "one":
+            start = command(workdir, text, train__steps=12, **options)
+            goes_on = launch(workdir, text, **options)
+        for line in (start, goes_on):
+            done = finish(line)
+            assert done.returncode == 0, done.stderr
+        ends[first] = leaves(workdir)
+        rows = (workdir / "metrics" / "train.csv").read_text().splitlines()
+        assert [row.split(",")[0] for row in rows] == ["step", *map(str, range(1, 25))]  # one writer, each row once
+    for name, leaf in leaves(whole).items():
+        for end in ends.values():
+            np.testing.assert_allclose(end[name], leaf, atol=1e-4, err_msg=name)  # sums in another order
+
+
+def test_ctrl_c_stops_all_after_the_same_update(tmp_path, text):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen(
+        launch(workdir, text, train__steps=4000, checkpoint__every=4000, evaluate__every=0),
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    for line in process.stdout:
+        if "step 5/" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 75, out
+    saved = [p.name for p in (workdir / "checkpoints").iterdir() if p.name.isdigit()]
+    assert len(saved) == 1
+    resumed = shutil.copytree(workdir, tmp_path / "again")
+    done = train(resumed, text, train__steps=int(saved[0]), checkpoint__every=4000, evaluate__every=0)
+    assert done.returncode == 0, done.stderr
+    assert f"restored checkpoint {saved[0]}" in done.stderr
+    assert_same_leaves(leaves(workdir, int(saved[0])), leaves(resumed, int(saved[0])))
+
+
+def test_generation_is_printed_once(whole, tmp_path):
+    flags = ["--processes", "2", "--devices", "1", "--logs", str(tmp_path), "--"]
+    program = ["generate", f"--workdir={whole}", "--prompt=import", "--max_tokens=4", "--format=json"]
+    done = finish([sys.executable, "-m", "launch.local", *flags, *program])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"prompt": "import"' in (tmp_path / "process-0.log").read_text()
+    assert "import" not in (tmp_path / "process-1.log").read_text()
+
+
+BLIND = """
+import builtins, errno, os
+
+def blind(file, *arguments, _open=builtins.open, **options):
+    if os.environ["LONGHAUL_PROCESS"] == "1" and "/8/state/manifest.ocdbt" in str(file):
+        number = int(os.environ["TEST_ERRNO"])
+        raise OSError(number, os.strerror(number), str(file))
+    return _open(file, *arguments, **options)
+
+if "LONGHAUL_PROCESS" in os.environ:
+    builtins.open = blind
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (errno.EACCES, r"process 1: \S+/8/state/manifest.ocdbt: Permission denied"),
+        (errno.ENOENT, r"process 1: state/manifest.ocdbt is missing; but process 0 finds these files whole"),
+    ],
+)
+def test_a_file_that_one_process_cannot_read_stops_all(copy, tmp_path, text, number, why):
+    """Each process once judged alone: one would have set checkpoint 8 aside and gone on from 4, the other from 8."""
+    workdir = copy(8)
+    (tmp_path / "sitecustomize.py").write_text(BLIND)  # which every Python runs when it starts
+    before = sorted(p for p in (workdir / "checkpoints").rglob("*"))
+    blinded = {"PYTHONPATH": str(tmp_path), "TEST_ERRNO": str(number)}
+    done = finish(launch(workdir, text, train__steps=9), **blinded)
+    said = [(tmp_path / "copy-logs" / f"process-{index}.log").read_text() for index in (0, 1)]
+    assert done.returncode == 2, said
+    assert re.search(f"checkpoint 8 cannot be read .{why}", said[0])
+    assert re.search(f"checkpoint 8 cannot be read .{why}", said[1])
+    assert sorted(p for p in (workdir / "checkpoints").rglob("*")) == before
+
+
+def test_all_processes_fall_back_to_the_same_checkpoint(copy, tmp_path, text):
+    workdir = copy(8)
+    manifest = workdir / "checkpoints" / "8" / "state" / "manifest.ocdbt"
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+    done = finish(launch(workdir, text, train__steps=5))
+    assert done.returncode == 0, done.stdout
+    assert "restored checkpoint 4; going on with update 5 of 5" in done.stdout
+    assert (workdir / "checkpoints" / "broken" / "8").is_dir()
+
+
+def test_several_processes_are_one_run_to_the_lock(tmp_path, text):
+    """Process 0 alone takes it, and all stop where another run has it."""
+    workdir = tmp_path / "run"
+    with lock.held(str(workdir), "prepare", print):
+        done = finish(launch(workdir, text))
+    assert done.returncode == 2, done.stdout + done.stderr
+    said = [(tmp_path / "run-logs" / f"process-{index}.log").read_text() for index in (0, 1)]
+    assert all(f"is in use by `pretrain prepare` on {os.uname().nodename}, process {os.getpid()}," in s for s in said)
+
+
+def test_a_validation_cut_short_is_made_up_by_all_processes(copy, tmp_path, text):
+    workdir = copy(8)
+    shutil.rmtree(workdir / "checkpoints" / "8" / "metrics")
+    (workdir / "metrics" / "validation.csv").unlink()
+    record = workdir / "checkpoints" / "8" / "files.json"
+    rows = json.loads(record.read_text())
+    record.write_text(json.dumps({name: row for name, row in rows.items() if not name.startswith("metrics/")}))
+    done = finish(launch(workdir, text, train__steps=9))
+    assert done.returncode == 0, done.stdout
+    scored = (workdir / "metrics" / "validation.csv").read_text().splitlines()[1:]
+    assert [row.split(",")[0] for row in scored] == ["8", "9"]
+    assert sorted(Checkpoints(str(workdir), {}, read_only=True).losses()) == [8, 9]

@@ -1,0 +1,107 @@
+"""The path that is named is the one of training's rows: parameters and generated text do not depend on it.
+
+The paths of GPUs and TPUs are chosen for the platform of the mesh in scope, so a CPU can trace what they would compile.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+
+from configs import common
+from models import ModelError
+from pretrain.decoding.decoding import generate
+from pretrain.step.recipe import check_attention, make_recipe
+from pretrain.step.step import init_params, init_state, train_step
+
+ROWS, LENGTH = 2, 128
+SMALL = {"vocab_size": 23, "context": LENGTH, "layers": 2, "width": 64, "heads": 1, "ff": 24}
+ABSENT = {
+    "cudnn": AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu"),
+    "splash": AbstractDevice("TPU v5", 1, "tpu"),
+}
+
+
+def recipe_of(path, architecture="decoder", evaluated=(), **model):
+    config = common.base()
+    config.architecture, config.model = architecture, getattr(common, architecture)()
+    config.model.update(**SMALL, attention_path=path, **model)
+    config.data.length = LENGTH
+    config.evaluate.model.update(dict(evaluated))
+    return make_recipe(config), config
+
+
+@pytest.fixture
+def absent(monkeypatch):
+    """`with absent("cudnn"):` the mesh in scope is of the hardware that this path is made for."""
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)  # asked of the library, which is not here
+    monkeypatch.setattr(cudnn, "check_compute_capability", lambda capability: True)
+    return lambda path: use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=ABSENT[path]))
+
+
+def batch():
+    names = ("tokens", "targets", "positions", "segments")
+    return {name: jnp.zeros((ROWS, LENGTH), jnp.int32) for name in names} | {"weights": jnp.ones((ROWS, LENGTH))}
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("path", ABSENT)
+def test_a_step_for_an_absent_platform_is_traced_here(absent, path, named):
+    recipe, config = recipe_of(path if named else "auto")
+    with absent(path):
+        check_attention(recipe, config, training=True)
+        state = jax.eval_shape(partial(init_state, recipe, 0, ROWS))
+        program = str(jax.make_jaxpr(partial(train_step, recipe))(state, batch()))
+    assert {"cudnn": "dot_product_attention_fwd", "splash": "splash_mha"}[path] in program
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "transformer_xl"])
+@pytest.mark.parametrize("path", ABSENT)
+def test_parameters_do_not_depend_on_the_path(architecture, path):
+    make = lambda path: init_params(recipe_of(path, architecture)[0].model, jax.random.key(0), 1)  # noqa: E731
+    jax.tree.map(np.testing.assert_array_equal, make(path), make("auto"))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_text_is_generated_whatever_path_is_named(cached):
+    def text(path):
+        model = recipe_of(path)[0].model
+        params = nn.unbox(init_params(model, jax.random.key(0), 1))
+        options = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "beams": 1, "length_penalty": 0.0, "end_id": None}
+        options |= {"vocabulary": 23, "seed": 0, "max_tokens": 4, "cached": cached}
+        return generate(model, params, [np.array([1, 2, 3])], **options)[0][0].tolist()
+
+    assert text("splash") == text("auto")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "reason"),
+    [
+        ("splash", {}, "it runs on TPUs and the platform is cpu"),
+        ("cudnn", {"architecture": "transformer_xl"}, "it runs on GPUs and the platform is cpu"),
+        ("sparse", {}, "the pattern is dense"),
+    ],
+)
+def test_a_path_that_cannot_serve_training_is_refused_before_it(path, fields, reason):
+    with pytest.raises(ModelError, match=f"attention path '{path}' cannot serve .* because {reason}"):
+        check_attention(*recipe_of(path, **fields), training=True)
+
+
+def test_a_path_that_cannot_serve_evaluation_is_refused_before_training(absent):
+    recipe, config = recipe_of("splash")
+    config.evaluate.length = 100
+    with absent("splash"), pytest.raises(ModelError, match="multiples of 128, which 100 queries and 100 keys are not"):
+        check_attention(recipe, config, training=True)
+
+
+def test_a_run_of_a_path_that_is_not_here_can_be_evaluated_by_another():
+    recipe, config = recipe_of("splash", evaluated={"attention_path": "auto"})
+    check_attention(recipe, config, training=False)
+    with pytest.raises(ModelError, match="because it runs on TPUs"):
+        check_attention(recipe, config, training=True)

@@ -1,0 +1,122 @@
+"""One definition of the logits: what training minimises is the cross-entropy of what `generate` samples from."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from configs import common
+from pretrain.errors import UserError
+from pretrain.step.recipe import make_recipe
+from pretrain.step.step import evaluate_step, forward, loss_sums
+
+B, T, V = 2, 12, 23
+SMALL = {"vocab_size": V, "context": T, "layers": 1, "width": 16, "heads": 2, "ff": 24, "dtype": "float32"}
+SMALL |= {"scan": False}
+
+
+def combinations(**choices):
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+
+
+DECODERS = [
+    *combinations(tied_head=(True, False), head_bias=(True, False), start_row=(False,)),
+    *combinations(placement=("pre", "post", "replace"), norm=("rms",), positions=("sinusoid",), start_row=(True,)),
+]
+SHARING = [("all", True), ("tails", True), ("none", True), ("none", False)]
+RECURRENT = [
+    {"cutoffs": cutoffs, **widths, "shared_projections": projections, "tied_words": words}
+    for cutoffs, divisors in (((), (1,)), ((5, 11), (1, 2)))
+    for widths in [
+        *combinations(divisor=divisors, embed=(0, 8), project_always=(False,)),
+        *combinations(divisor=divisors, embed=(0,), project_always=(True,)),
+    ]
+    for projections, words in SHARING
+]
+CASES = [("decoder", case) for case in DECODERS] + [("transformer_xl", case) for case in RECURRENT]
+
+
+def made(architecture, evaluated=(), **fields):
+    """A recipe, and parameters drawn wide so that no part of the model is all but silent."""
+    config = common.base()
+    config.architecture = architecture
+    config.model = getattr(common, architecture)()
+    config.model.update(SMALL | fields)
+    config.evaluate.model.update(dict(evaluated))
+    if architecture == "transformer_xl":
+        config.model.memory, config.data.layout = T, "stream"
+    recipe = make_recipe(config)
+    shapes = nn.unbox(jax.eval_shape(recipe.model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
+    rng = np.random.default_rng(0)
+    return recipe, jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.4, leaf.shape), jnp.float32), shapes)
+
+
+def batch():
+    """Every word is read and is a target, so that every parameter of its cluster has a gradient."""
+    rng = np.random.default_rng(1)
+    tokens, targets = (rng.permutation(np.arange(B * T) % V).reshape(B, T).astype(np.int32) for _ in range(2))
+    return {
+        "tokens": tokens,
+        "targets": targets,
+        "weights": rng.integers(1, 4, (B, T)).astype(np.float32),
+        "positions": np.tile(np.arange(T, dtype=np.int32), (B, 1)),
+        "segments": np.ones((B, T), np.int32),
+    }
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def both(recipe, params):
+    """Value and gradient of the loss that training minimises, and of the cross-entropy of the logits."""
+    rows = batch()
+
+    def by_loss(params):
+        objective, (nll, _) = loss_sums(recipe, params, rows, {}, None)
+        return objective, nll
+
+    def by_logits(params):
+        hidden, _ = forward(recipe, params, rows, {})
+        log_p = jax.nn.log_softmax(recipe.model.apply({"params": params}, hidden, method="logits"))
+        return -(rows["weights"] * jnp.take_along_axis(log_p, rows["targets"][..., None], -1)[..., 0]).sum()
+
+    return jax.value_and_grad(by_loss, has_aux=True)(params), jax.value_and_grad(by_logits)(params)
+
+
+@pytest.mark.parametrize(("architecture", "fields"), CASES, ids=str)
+def test_the_loss_is_the_cross_entropy_of_the_logits(architecture, fields):
+    ((objective, nll), trained), (expected, sampled) = both(*made(architecture, **fields))
+    np.testing.assert_allclose([objective, nll], [expected] * 2, rtol=1e-5)
+    for (path, ours), theirs in zip(
+        jax.tree_util.tree_leaves_with_path(trained), jax.tree.leaves(sampled), strict=True
+    ):
+        # float32 sums of a few hundred terms, in another order
+        np.testing.assert_allclose(ours, theirs, atol=1e-4 * max(1.0, np.abs(theirs).max()), err_msg=str(path))
+        assert np.abs(ours).max() > 0, path
+
+
+def test_evaluation_computes_in_its_own_type():
+    """A model trained in bfloat16 is scored in float32 where evaluation says so, to the bit."""
+    nll = {}
+    for trained, evaluated in (("bfloat16", {}), ("bfloat16", {"dtype": "float32"}), ("float32", {})):
+        recipe, params = made("transformer_xl", evaluated, dtype=trained)
+        memory = recipe.evaluated.init_memory(B)
+        rows = batch() | {"reset": np.zeros(B, bool)}
+        sums, _ = jax.jit(evaluate_step, static_argnums=0)(recipe, params, rows, memory)
+        nll[trained, bool(evaluated)] = float(sums["nll"])
+    assert nll["bfloat16", True] == nll["float32", False] != nll["bfloat16", False]
+
+
+@pytest.mark.parametrize("key", ["z_loss", "label_smoothing"])
+def test_several_softmaxes_are_neither_smoothed_nor_drawn_to_zero(key):
+    config = common.base()
+    config.architecture, config.model = "transformer_xl", common.transformer_xl()
+    config.model.cutoffs, config.train[key] = (5, 11), 0.1
+    with pytest.raises(
+        UserError, match=rf"config.train.{key} = 0.1 acts on one softmax .* set config.train.{key} to 0"
+    ):
+        make_recipe(config)
+    config.train[key] = 0.0
+    assert make_recipe(config).model.cutoffs == (5, 11)

@@ -1,0 +1,337 @@
+"""Optimisers against the formulas of their papers, computed in NumPy, and schedules against closed forms."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from configs import common
+from pretrain.errors import UserError
+from pretrain.step import optimizers
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import make_recipe
+
+L, D, F = 3, 6, 10
+
+
+def params_and_gradients(steps=3):
+    rng = np.random.default_rng(0)
+    make = lambda: {  # noqa: E731
+        "tokens": rng.normal(size=(8, D)).astype(np.float32),
+        "layers": {"up": {"kernel": rng.normal(size=(L, D, F)), "bias": rng.normal(size=(L, F))}},
+        "final_norm": {"scale": rng.normal(size=(D,))},
+    }
+    trees = [jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), make()) for _ in range(steps + 1)]
+    return trees[0], trees[1:]
+
+
+def run(params, gradients, **options):
+    config = common.base()
+    config.optimizer.update({"clip": 0.0, **options})
+    config.schedule.update(kind="constant", warmup=0, peak=0.1)
+    tx = optimizers.build(config.optimizer, config.schedule, 100)
+    state = tx.init(params)
+    for gradient in gradients:
+        updates, state = tx.update(gradient, state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+    return params
+
+
+def leaves(tree):
+    return {optimizers.path_name(p): np.asarray(x, np.float64) for p, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+@pytest.mark.parametrize("correction", [True, False])
+def test_adamw_is_the_formula_and_spares_biases_and_gains(correction):
+    params, gradients = params_and_gradients()
+    b1, b2, eps, decay, rate = 0.8, 0.9, 1e-3, 0.2, 0.1
+    got = leaves(run(params, gradients, b1=b1, b2=b2, epsilon=eps, weight_decay=decay, bias_correction=correction))
+    for name, p in leaves(params).items():
+        m = v = np.zeros_like(p)
+        for t, g in enumerate((leaves(g)[name] for g in gradients), start=1):
+            m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+            scale = (1 - b1**t, 1 - b2**t) if correction else (1, 1)
+            step = m / scale[0] / (np.sqrt(v / scale[1]) + eps)
+            p = p - rate * (step + (decay * p if name in ("tokens", "layers/up/kernel") else 0))
+        np.testing.assert_allclose(got[name], p, atol=2e-6, err_msg=name)
+
+
+def test_decay_of_everything_decays_biases_too():
+    params, gradients = params_and_gradients(1)
+    zero = jax.tree.map(jnp.zeros_like, gradients[0])
+    got = leaves(run(params, [zero], weight_decay=0.5, decay="all"))
+    for name, p in leaves(params).items():
+        np.testing.assert_allclose(got[name], p * (1 - 0.1 * 0.5), rtol=1e-6)
+
+
+def test_lamb_has_a_trust_ratio_for_each_layer():
+    params, gradients = params_and_gradients(1)
+    b1, b2, eps, decay, rate = 0.9, 0.99, 1e-6, 0.1, 0.1
+    got = leaves(
+        run(params, gradients, name="lamb", b1=b1, b2=b2, epsilon=eps, weight_decay=decay, bias_correction=False)
+    )
+    p, g = leaves(params)["layers/up/kernel"], leaves(gradients[0])["layers/up/kernel"]
+    for layer in range(L):
+        u = (1 - b1) * g[layer] / (np.sqrt((1 - b2) * g[layer] ** 2) + eps) + decay * p[layer]
+        expected = p[layer] - rate * np.linalg.norm(p[layer]) / np.linalg.norm(u) * u
+        np.testing.assert_allclose(got["layers/up/kernel"][layer], expected, atol=1e-5)
+    bias, bg = leaves(params)["layers/up/bias"], leaves(gradients[0])["layers/up/bias"]
+    plain = bias - rate * (1 - b1) * bg / (np.sqrt((1 - b2) * bg**2) + eps)
+    np.testing.assert_allclose(got["layers/up/bias"], plain, atol=1e-5)
+
+
+def test_adafactor_treats_layers_apart_and_factors_large_matrices():
+    """The order of operations of T5 (systems: factor, clip the update's RMS at 1, scale by RMS of the parameter)."""
+    rng = np.random.default_rng(1)
+    p, g = (rng.normal(size=(2, 128, 160)) * s for s in (0.05, 1.0))
+    tree = lambda a: {"layers": {"kernel": jnp.asarray(a, jnp.float32)}}  # noqa: E731
+    got = leaves(run(tree(p), [tree(g)], name="adafactor"))["layers/kernel"]
+    for layer in range(2):
+        square = g[layer] ** 2 + 1e-30
+        v = np.outer(square.mean(1), square.mean(0)) / square.mean()
+        u = g[layer] / np.sqrt(v)
+        u /= max(1.0, np.sqrt((u**2).mean()))
+        expected = p[layer] - 0.1 * max(1e-3, np.sqrt((p[layer] ** 2).mean())) * u
+        np.testing.assert_allclose(got[layer], expected, atol=1e-6)
+
+
+def adafactor_on_paper(p, gradients, rate):
+    """T5's Adafactor (Shazeer & Stern 2018, algorithm 4) of one matrix or vector, in float64."""
+    row = column = full = 0.0
+    for t, g in enumerate(gradients, start=1):
+        decay, square = 1 - t**-0.8, g**2 + 1e-30
+        if p.ndim == 2 and min(p.shape) >= 128:
+            row = decay * row + (1 - decay) * square.mean(1)
+            column = decay * column + (1 - decay) * square.mean(0)
+            v = np.outer(row, column) / row.mean()
+        else:
+            v = full = decay * full + (1 - decay) * square
+        u = g / np.sqrt(v)
+        u /= max(1.0, np.sqrt((u**2).mean()))
+        p = p - rate * max(1e-3, np.sqrt((p**2).mean())) * u
+    return p
+
+
+ATTENTION = {  # a layer's parameters, and how T5 has them; 3 heads of 50 on a width of 140
+    "query/kernel": ((140, 3, 50), (140, 150)),
+    "query/bias": ((3, 50), (150,)),
+    "output/kernel": ((3, 50, 140), (150, 140)),
+    "output/bias": ((140,), (140,)),
+    "small/kernel": ((140, 2, 50), (140, 100)),  # 100 outputs are too few to factor
+}
+
+
+def test_adafactor_takes_attention_for_the_matrices_that_it_is_on_paper():
+    rng = np.random.default_rng(2)
+    draw = lambda scale: {  # noqa: E731
+        "layers": {name: rng.normal(size=(2, *shape)) * scale for name, (shape, _) in ATTENTION.items()}
+    }
+    params, gradients = draw(0.05), [draw(1.0) for _ in range(3)]
+    low = lambda tree: jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), tree)  # noqa: E731
+    got = run(low(params), [low(g) for g in gradients], name="adafactor")["layers"]
+    for name, (_, shape) in ATTENTION.items():
+        for layer in range(2):
+            flat = [tree["layers"][name][layer].reshape(shape) for tree in (params, *gradients)]
+            expected = adafactor_on_paper(flat[0], flat[1:], 0.1)
+            np.testing.assert_allclose(got[name][layer].reshape(shape), expected, atol=2e-6, err_msg=name)
+
+
+def t5_small(**mesh):
+    """A decoder of T5-small's shapes."""
+    config = common.base()
+    config.model.update(vocab_size=32_128, layers=6, width=512, heads=8, ff=2048, norm="rms", positions="none")
+    config.model.update(attention_bias=False, ff_bias=False)
+    config.optimizer.name = "adafactor"
+    config.mesh.update(data=1, **mesh)
+    config.train.batch_size = 8
+    return config
+
+
+def test_adafactors_state_is_as_small_as_on_paper():
+    config = t5_small()
+    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    leaves = jax.tree.leaves(engine.shapes(0, 8).opt_state)
+    # Whatever optax keeps of the moments that a tensor does not have is one number a layer, as are the counts.
+    held = sum(leaf.size for leaf in leaves if leaf.size > 6)
+    layer = 4 * (512 + 512) + 2 * (512 + 2048) + 2 * 512
+    assert held == 6 * layer + (32_128 + 512) + 512
+
+
+def test_adafactors_state_is_split_as_its_parameters_are():
+    config = t5_small(fsdp=2, tensor=4)
+    engine = make_engine(make_recipe(config), config)
+    named = {
+        optimizers.path_name(path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(engine.shapes(0, 8).opt_state)
+    }
+    whole = [name for name, leaf in named.items() if leaf.size > 512 * 6 and leaf.sharding.is_fully_replicated]
+    assert not whole
+    (columns,) = (leaf for name, leaf in named.items() if name.endswith("v_col/layers/feed_forward/in/kernel"))
+    assert columns.sharding.shard_shape(columns.shape) == (6, 512)
+
+
+def small_factored(**mesh):
+    """Every kind of parameter, and matrices just large enough to factor; its 259 rows divide over nothing."""
+    config = t5_small(**mesh)
+    config.model.update(vocab_size=259, context=16, layers=2, width=128, heads=4, ff=256, tied_head=False)
+    config.model.update(norm="layer", positions="learned", attention_bias=True, ff_bias=True, dtype="float32")
+    config.optimizer.clip = 0.0
+    config.schedule.update(kind="constant", warmup=0, peak=0.1)
+    return config
+
+
+def by_optax(params, gradients):
+    """optax's own Adafactor, of every tensor on its own and as it is on paper."""
+    tx = optax.adafactor(0.1)
+
+    def one(path, param, *gradients):
+        name, layers = optimizers.path_name(path), "layers" in optimizers.path_name(path).split("/")
+        tensors = zip(*(a if layers else a[None] for a in (param, *gradients)), strict=True)
+        return jnp.stack([alone(name, *tensor) for tensor in tensors]).reshape(param.shape)
+
+    def alone(name, param, *gradients):
+        shape = (-1,)
+        if not name.endswith(("bias", "scale")):
+            shape = (-1, param.shape[-1]) if "output" in name else (param.shape[0], -1)
+        param, state = param.reshape(shape), tx.init(param.reshape(shape))
+        for gradient in gradients:
+            change, state = tx.update(gradient.reshape(shape), state, param)
+            param = param + change
+        return param
+
+    return jax.tree_util.tree_map_with_path(one, params, *gradients)
+
+
+@pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"tensor": 4}, {"fsdp": 2, "tensor": 2}])
+def test_adafactor_on_a_mesh_is_optaxs_of_the_flat_kernels(mesh):
+    config = small_factored(**mesh)
+    engine = make_engine(make_recipe(config), config, jax.devices()[: math.prod(mesh.values())])
+    shapes, rng = engine.shapes(0, 8), np.random.default_rng(3)
+    draw = lambda scale: jax.tree.map(  # noqa: E731
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * scale, jnp.float32), shapes.params
+    )
+    params, gradients = draw(0.05), [draw(scale) for scale in (1.0, 3.0, 0.1)]
+    place = lambda tree, like: jax.tree.map(lambda a, leaf: jax.device_put(a, leaf.sharding), tree, like)  # noqa: E731
+    tx, got = engine.recipe.optimizer, place(params, shapes.params)
+    state = place(tx.init(params), shapes.opt_state)
+    update = jax.jit(tx.update)
+    for gradient in gradients:
+        change, state = update(place(gradient, shapes.params), state, got)
+        got = jax.tree.map(jnp.add, got, change)
+    expected = leaves(by_optax(params, gradients))
+    for name, value in leaves(got).items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-6, err_msg=name)
+
+
+def test_whole_updates_with_adafactor_on_a_mesh_equal_one_devices():
+    def trained(**mesh):
+        config = small_factored(**mesh)
+        # The loss does not depend on a key's bias: its gradient is rounding, which Adafactor takes for a gradient.
+        config.model.attention_bias = False
+        engine = make_engine(make_recipe(config), config, jax.devices()[: math.prod(mesh.values())])
+        state = engine.init(0, 8)
+        for seed in range(3):
+            tokens = np.random.default_rng(seed).integers(0, 259, (8, 17)).astype(np.int32)
+            ones = np.ones((8, 16), np.int32)
+            batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": ones.astype(np.float32)}
+            batch |= {"segments": ones, "positions": np.cumsum(ones, axis=1, dtype=np.int32) - 1}
+            state, _ = engine.step(state, engine.put(batch, 8))
+        return leaves(engine.saved(state).params)
+
+    expected = trained()
+    for name, value in trained(fsdp=2, tensor=2).items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-5, err_msg=name)  # sums in another order, three times
+
+
+def test_muon_makes_each_layers_update_orthogonal():
+    params, gradients = params_and_gradients(1)
+    got = leaves(run(params, gradients, name="muon", b1=0.95))
+    change = (got["layers/up/kernel"] - leaves(params)["layers/up/kernel"]) / 0.1
+    for layer in range(L):
+        values = np.linalg.svd(change[layer], compute_uv=False) / (0.2 * np.sqrt(F))
+        assert values.min() > 0.6  # five Newton-Schulz steps bring singular values to within about .3 of 1
+        assert values.max() < 1.4
+
+
+def test_sgd_and_lion_are_their_formulas():
+    params, gradients = params_and_gradients(2)
+    name = "tokens"
+    p, (g1, g2) = leaves(params)[name], [leaves(g)[name] for g in gradients]
+    sgd = leaves(run(params, gradients, name="sgd", b1=0.5))[name]
+    np.testing.assert_allclose(sgd, p - 0.1 * g1 - 0.1 * (g2 + 0.5 * g1), atol=1e-6)
+    lion = leaves(run(params, gradients, name="lion", b1=0.9, b2=0.8))[name]
+    expected = p - 0.1 * np.sign(g1) - 0.1 * np.sign(0.9 * 0.2 * g1 + 0.1 * g2)
+    np.testing.assert_allclose(lion, expected, atol=1e-6)
+
+
+def test_clipping_limits_the_global_norm():
+    params, gradients = params_and_gradients(1)
+    got = run(params, gradients, name="sgd", b1=0.0, clip=1.0)
+    change = np.sqrt(sum(((leaves(got)[n] - p) ** 2).sum() for n, p in leaves(params).items()))
+    np.testing.assert_allclose(change, 0.1, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "points"),
+    [
+        ({"kind": "constant"}, {0: 0.1, 4: 0.5, 9: 1.0, 50: 1.0, 99: 1.0}),
+        ({"kind": "linear", "end": 0.0}, {4: 0.5, 10: 1.0, 55: 0.5, 100: 0.0, 200: 0.0}),
+        ({"kind": "cosine", "end": 0.1}, {9: 1.0, 10: 1.0, 55: 0.55, 100: 0.1, 500: 0.1}),
+        ({"kind": "cosine", "end": 0.0, "beneath_warmup": True}, {4: 0.5, 9: 1.0, 10: 0.97553, 50: 0.5, 100: 0.0}),
+        ({"kind": "linear", "end": 0.0, "beneath_warmup": True}, {4: 0.5, 9: 1.0, 10: 0.9, 40: 0.6, 100: 0.0}),
+        ({"kind": "rsqrt"}, {4: 0.5, 9: 1.0, 10: 1.0, 40: 0.5, 90: 1 / 3}),
+        ({"kind": "linear", "end": 0.5, "decay_steps": 50}, {30: 0.75, 50: 0.5, 99: 0.5}),
+    ],
+)
+def test_schedules(options, points):
+    config = common.base()
+    config.schedule.update(peak=1.0, warmup=10, **options)
+    rate = optimizers.schedule(config.schedule, 100)
+    for step, value in points.items():
+        np.testing.assert_allclose(rate(step), value, rtol=1e-5, err_msg=str(step))
+
+
+@pytest.mark.parametrize("step", [0, 4, 50])
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_another_number_of_updates_is_announced_during_warm_up_too(kind, step):
+    """Both schedules rise alike: what one compares there says nothing of what follows."""
+    before, now = common.base(), common.base()
+    for config, steps in ((before, 1000), (now, 2000)):
+        config.schedule.update(kind=kind, peak=1.0, warmup=10, end=0.0, decay_steps=0)
+        config.train.steps = steps
+    said = optimizers.moved(before, now, step)
+    assert "config.train.steps is 2000 and was 1000" in said and said.endswith("--config.schedule.decay_steps=1000")
+    number, new, old = re.search(r"update (\d+) has the learning rate (\S+) instead of (\S+);", said).groups()
+    for config, rate in ((before, old), (now, new)):
+        exact = optimizers.schedule(config.schedule, config.train.steps)(int(number) - 1)
+        assert float(rate) == pytest.approx(float(exact), abs=0.005)
+    assert float(new) > 1.3 * float(old)
+    now.schedule.decay_steps = 1000
+    assert optimizers.moved(before, now, step) is None
+    for config in (before, now):
+        config.schedule.update(kind="rsqrt", decay_steps=0)
+    assert optimizers.moved(before, now, step) is None
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "words"),
+    [
+        ("optimizer", {"name": "adam"}, "did you mean 'adamw'"),
+        ("optimizer", {"decay": "some"}, "choose one of: all, matrices"),
+        ("schedule", {"kind": "cosinus"}, "did you mean 'cosine'"),
+        (
+            "schedule",
+            {"kind": "linear", "warmup": 500},
+            "lower it, such as --config.schedule.warmup=0, or raise config.train.steps",
+        ),
+    ],
+)
+def test_mistakes(section, change, words):
+    config = common.base()
+    config[section].update(change)
+    with pytest.raises(UserError, match=words):
+        optimizers.build(config.optimizer, config.schedule, 100)

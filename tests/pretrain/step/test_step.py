@@ -1,0 +1,203 @@
+"""One update is one update: on one device or eight, jit or pmap, in one part or several, scanned or not."""
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from runs import ROOT
+
+from configs import common
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import make_recipe
+
+BATCH, LENGTH = 8, 16
+
+
+def small_config(**changes):
+    config = common.base()
+    config.model.update(
+        vocab_size=64, context=LENGTH, layers=2, width=32, heads=4, ff=64, dtype="float32", attention_path="xla"
+    )
+    config.train.update(steps=10, batch_size=BATCH)
+    config.optimizer.update(clip=1.0, weight_decay=0.1)
+    config.schedule.update(warmup=2, peak=1e-2)
+    config.mesh.data = 1
+    for key, value in changes.items():
+        section, name = key.split("__")
+        config[section][name] = value
+    return config
+
+
+def ragged_batch(seed: int = 0):
+    """Rows of very different length, so that a mean of means is not the mean."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, LENGTH + 1, BATCH)
+    lengths[0] = 1
+    real = np.arange(LENGTH)[None] < lengths[:, None]
+    tokens = rng.integers(0, 64, (BATCH, LENGTH)).astype(np.int32)
+    return {
+        "tokens": tokens,
+        "targets": np.roll(tokens, -1, 1),
+        "weights": real.astype(np.float32),
+        "segments": real.astype(np.int32),
+        "positions": np.tile(np.arange(LENGTH, dtype=np.int32), (BATCH, 1)),
+    }
+
+
+@functools.cache
+def initial(plain: bool):
+    """The state before the first update, on the host; `plain` for gradient descent, else AdamW."""
+    config = small_config(**GRADIENT if plain else {})
+    return jax.tree.map(np.asarray, make_engine(make_recipe(config), config, jax.devices()[:1]).init(0, BATCH))
+
+
+def run(config, devices: int, updates: int = 2):
+    """(losses and gradient norms, final parameters) of a few updates."""
+    engine = make_engine(make_recipe(config), config, jax.devices()[:devices])
+    shapes = engine.shapes(0, BATCH)
+    placed = jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial(config.optimizer.name == "sgd"), shapes)
+    state = engine.restored(placed)
+    history = []
+    for n in range(updates):
+        state, metrics = engine.step(state, engine.put(ragged_batch(n), BATCH))
+        history.append([float(metrics["nll"] / metrics["tokens"]), float(metrics["grad_norm"])])
+    return np.array(history), jax.tree.map(np.asarray, engine.saved(state).params)
+
+
+# Plain gradient descent at rate 1: what parameters change by is the gradient itself, every leaf of it.
+GRADIENT = {"optimizer__name": "sgd", "optimizer__b1": 0.0, "optimizer__clip": 0.0, "optimizer__weight_decay": 0.0}
+GRADIENT |= {"schedule__kind": "constant", "schedule__warmup": 0, "schedule__peak": 1.0}
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return run(small_config(**GRADIENT), 1)
+
+
+def assert_same_run(result, reference, atol=3e-6):
+    history, params = result
+    np.testing.assert_allclose(history, reference[0], rtol=2e-5)  # float32, sums in another order
+    for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(reference[1]), strict=True):
+        np.testing.assert_allclose(a, b, atol=atol)
+
+
+MESHES = {
+    "data": {"mesh__data": 8},
+    "fsdp": {"mesh__data": 1, "mesh__fsdp": 8},
+    "tensor": {"mesh__data": 2, "mesh__tensor": 4},
+    "mixed": {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2},
+    "sequence": {"mesh__data": 4, "mesh__sequence": 2},
+    "pmap": {"train__backend": "pmap"},
+    "accumulated": {"mesh__data": 1, "mesh__fsdp": 4, "train__accumulate": 2},
+}
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_many_devices_equal_one(name, reference):
+    changes = MESHES[name]
+    assert_same_run(run(small_config(**GRADIENT, **changes), 4 if name == "accumulated" else 8), reference)
+
+
+@pytest.mark.parametrize("parts", [2, 8])
+def test_accumulation_equals_one_batch(parts, reference):
+    assert_same_run(run(small_config(**GRADIENT, train__accumulate=parts), 1), reference)
+
+
+def test_adamw_on_a_mixed_mesh_equals_one_device():
+    mixed = run(small_config(**MESHES["mixed"]), 8)
+    # Adam divides by the root of tiny second moments, which magnifies rounding in near-zero gradients.
+    assert_same_run(mixed, run(small_config(), 1), atol=2e-4)
+
+
+INITIAL = """if True:
+    import jax, numpy, test_step
+
+    def initial(devices, **changes):
+        config = test_step.small_config(**test_step.ODD, **changes)
+        engine = test_step.make_engine(test_step.make_recipe(config), config, jax.devices()[:devices])
+        return jax.tree.leaves(jax.tree.map(numpy.asarray, engine.saved(engine.init(0, 1)).params))
+
+    one = initial(1)
+    print(sum(leaf.size for leaf in one))
+    for devices, mesh in (7, {"mesh__fsdp": 7}), (6, {"mesh__tensor": 2, "mesh__fsdp": 3}):
+        same = [numpy.array_equal(a, b) for a, b in zip(one, initial(devices, **mesh), strict=True)]
+        assert all(same), (mesh, same)
+"""
+ODD = {"model__vocab_size": 1001, "model__width": 42, "model__heads": 6, "model__ff": 126, "model__norm_init_std": 0.02}
+
+
+def test_initial_parameters_do_not_depend_on_the_devices():
+    """To the last bit, as users compile: without the fusion emitters, as tests are quick, shapes decide on rounding."""
+    env = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", INITIAL], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 70_000
+
+
+def test_optimizer_state_is_sharded_like_its_parameters():
+    config = small_config(mesh__fsdp=4, mesh__tensor=2)
+    engine = make_engine(make_recipe(config), config)
+    shapes = engine.shapes(0, BATCH)
+    moments = shapes.opt_state[1][0]
+    for p, m in zip(jax.tree.leaves(shapes.params), jax.tree.leaves(moments.mu), strict=True):
+        assert p.sharding == m.sharding
+    split = [p for p in jax.tree.leaves(shapes.params) if not p.sharding.is_fully_replicated]
+    assert len(split) >= 8
+
+
+def test_a_bad_update_changes_nothing_but_the_counters():
+    config = small_config()
+    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    state = engine.init(0, BATCH)
+    state, _ = engine.step(state, engine.put(ragged_batch(), BATCH))
+    before = jax.tree.map(np.asarray, {"params": state.params, "opt": state.opt_state})
+    poisoned = ragged_batch() | {"weights": np.full((BATCH, LENGTH), np.inf, np.float32)}
+    state, metrics = engine.step(state, engine.put(poisoned, BATCH))
+    after = jax.tree.map(np.asarray, {"params": state.params, "opt": state.opt_state})
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+    assert (int(state.step), int(state.bad_total), int(metrics["bad_in_row"])) == (2, 1, 1)
+    state, metrics = engine.step(state, engine.put(ragged_batch(), BATCH))
+    assert (int(state.bad_total), int(metrics["bad_in_row"])) == (1, 0)
+    assert jnp.isfinite(metrics["nll"])
+
+
+@pytest.mark.parametrize("backend", ["jit", "pmap"])
+def test_the_rate_that_is_logged_is_the_one_that_is_applied(backend):
+    """Of plain gradient descent: an update is the gradient times it. A skipped update does not move the schedule."""
+    config = small_config(
+        **GRADIENT | {"schedule__warmup": 8, "schedule__peak": 8e-3}, train__backend=backend, mesh__data=2
+    )
+    engine = make_engine(make_recipe(config), config, jax.devices()[:2])
+    state, rates = engine.init(0, BATCH), []
+    for update in range(4):
+        before = jax.tree.map(np.asarray, engine.saved(state).params)
+        batch = ragged_batch()
+        if update == 1:
+            batch["weights"] += np.inf
+        state, metrics = engine.step(state, engine.put(batch, BATCH))
+        moved = jax.tree.map(lambda a, b: np.asarray(a) - b, engine.saved(state).params, before)
+        size = np.sqrt(sum(np.square(leaf, dtype=np.float64).sum() for leaf in jax.tree.leaves(moved)))
+        rates.append(float(metrics["learning_rate"]))
+        assert size == pytest.approx(0 if update == 1 else rates[-1] * float(metrics["grad_norm"]), rel=1e-3)
+    assert rates == pytest.approx([1e-3, 2e-3, 2e-3, 3e-3])
+
+
+def test_tokens_read_are_those_that_are_not_padding():
+    """Whether or not a loss scores them."""
+    config = small_config()
+    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    batch = ragged_batch()
+    batch["weights"] = batch["weights"] * (np.arange(LENGTH) % 2)
+    _, metrics = engine.step(engine.init(0, BATCH), engine.put(batch, BATCH))
+    assert int(metrics["read"]) == (batch["segments"] != 0).sum() > float(metrics["tokens"]) == batch["weights"].sum()

@@ -1,0 +1,66 @@
+"""run(6) == run(3) + resume(3), bit for bit, through a checkpoint: every kind of state under both backends."""
+
+import jax
+import numpy as np
+import pytest
+from test_memory import LANES, recurrent, stream_batch
+from test_step import BATCH, MESHES, ragged_batch, small_config
+
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import make_recipe
+
+DECODER = {"model__dropout_residual": 0.1, "model__dropout_attention": 0.1}
+RECURRENT = {"model__dropout": 0.1, "optimizer__name": "adamw", "schedule__peak": 1e-2}
+KINDS = {
+    "adamw": (8, small_config, MESHES["mixed"] | {"train__accumulate": 2}),
+    "uncorrected": (1, small_config, {"optimizer__bias_correction": False}),
+    "adafactor": (4, small_config, {"optimizer__name": "adafactor", "mesh__fsdp": 4}),
+    "lamb": (1, small_config, {"optimizer__name": "lamb", "train__accumulate": 4}),
+    "sgd": (2, small_config, {"optimizer__name": "sgd", "train__backend": "pmap"}),
+    "lion": (2, small_config, {"optimizer__name": "lion", "mesh__data": 2}),
+    "muon": (2, small_config, {"optimizer__name": "muon", "train__backend": "pmap", "train__accumulate": 2}),
+    "recurrent": (4, recurrent, {"mesh__data": 2, "mesh__fsdp": 2}),
+    "recurrent, accumulated": (1, recurrent, {"mesh__data": 1, "train__accumulate": 2}),
+    "recurrent, pmap": (2, recurrent, {"train__backend": "pmap"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resuming_changes_no_bit(kind, tmp_path):
+    devices, config, changes = KINDS[kind]
+    config = config(**(RECURRENT if config is recurrent else DECODER) | changes)
+    make, rows = (stream_batch, LANES) if config.architecture == "transformer_xl" else (ragged_batch, BATCH)
+
+    def batch(n):
+        """Batch 1 is one that cannot be learned from, so that the counters have something to count."""
+        return make(n) | ({"weights": np.full_like(make(n)["weights"], np.inf)} if n == 1 else {})
+
+    def updates(engine, state, numbers):
+        for n in numbers:
+            state, _ = engine.step(state, engine.put(batch(n), rows))
+        return state
+
+    def new_engine():
+        return make_engine(make_recipe(config), config, jax.devices()[:devices])
+
+    engine = new_engine()
+    first = updates(engine, engine.init(0, rows), range(3))
+    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints.save(3, engine.saved(first), position=3)
+    checkpoints.wait()
+    whole = engine.saved(updates(engine, first, range(3, 6)))
+    checkpoints.close()
+
+    engine = new_engine()
+    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    state, data = checkpoints.restore_newest(engine.shapes(0, rows), print)
+    checkpoints.close()
+    assert data == {"step": 3, "position": 3}
+    resumed = engine.saved(updates(engine, engine.restored(state), range(3, 6)))
+
+    ends = [jax.tree_util.tree_leaves_with_path(jax.tree.map(np.asarray, end)) for end in (resumed, whole)]
+    for (path, found), (_, expected) in zip(*ends, strict=True):
+        np.testing.assert_array_equal(found, expected, err_msg=jax.tree_util.keystr(path))
+    assert (int(whole.step), int(whole.bad_total)) == (6, 1)
+    assert bool(jax.tree.leaves(whole.memory)) == (config.architecture == "transformer_xl")

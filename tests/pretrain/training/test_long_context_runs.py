@@ -1,0 +1,201 @@
+"""Transformer-XL and Sparse Transformer through the whole program: train, resume, evaluate, generate."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from runs import ROOT, assert_same_leaves, environment, leaves
+
+from configs import gpt3
+from pretrain.main import main
+from pretrain.step.engine import make_engine
+from pretrain.step.recipe import make_recipe
+
+STEPS, CUT, SEGMENT = 6, 3, 16
+EVERY = {
+    "model.layers": 2,
+    "model.width": 16,
+    "model.heads": 4,
+    "model.ff": 32,
+    "train.steps": STEPS,
+    "checkpoint.every": CUT,
+    "evaluate.every": 0,
+    "evaluate.batches": 1,
+    "evaluate.batch_size": 8,
+    "log.every": 1,
+    "log.tensorboard": "false",
+}
+RECURRENT = (
+    "configs/transformer_xl.py:tiny",
+    {
+        "model.memory": 2 * SEGMENT,
+        "model.init_std": 0.2,  # at the usual 0.02 attention is uniform and hides mistakes
+        "data.length": SEGMENT,
+        "evaluate.length": SEGMENT,
+        "evaluate.model.memory": 4 * SEGMENT,
+    },
+)
+SPARSE = (
+    "configs/sparse_transformer.py:tiny",
+    {
+        "model.context": 64,
+        "model.position_axes": "(8, 8)",
+        "model.attention": "('fixed_8_2', 'strided_8')",
+        "model.dropout_residual": 0.1,
+        "data.length": 64,
+    },
+)
+
+
+def train(kind, workdir, text, devices=1, **overrides):
+    recipe, keys = kind
+    keys = EVERY | keys | {"data.train": f"text:{text}/*.py"} | {k.replace("__", "."): v for k, v in overrides.items()}
+    flags = [f"--config.{key}={value}" for key, value in keys.items()]
+    done = subprocess.run(
+        [sys.executable, "-m", "pretrain", "train", f"--config={recipe}", f"--workdir={workdir}", *flags],
+        cwd=ROOT,
+        env=environment(devices),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory, text):
+    workdir = tmp_path_factory.mktemp("recurrent") / "run"
+    train(RECURRENT, workdir, text)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory, text):
+    workdir = tmp_path_factory.mktemp("sparse") / "run"
+    train(SPARSE, workdir, text)
+    return workdir
+
+
+def cut(workdir, folder):
+    """A copy of a run that was stopped at update CUT."""
+    shutil.copytree(workdir, folder)
+    shutil.rmtree(folder / "checkpoints" / str(STEPS))
+    return folder
+
+
+def test_resumed_memory_is_the_uninterrupted_one(recurrent, tmp_path, text):
+    workdir = cut(recurrent, tmp_path / "run")
+    assert f"restored checkpoint {CUT}" in train(RECURRENT, workdir, text)
+    end, before = leaves(workdir, STEPS), leaves(recurrent, CUT)
+    assert_same_leaves(end, leaves(recurrent, STEPS))
+    hidden, held = "['memory']['hidden']", "['memory']['held']"
+    assert (end[held] == np.full((1, 8), 2 * SEGMENT)).all()
+    assert end[hidden].shape == (2, 8, 2 * SEGMENT, 16)
+    assert (np.abs(end[hidden]).max((-1, -2)) > 0).all()  # every layer of every lane remembers
+    assert (np.abs(end[hidden] - before[hidden]).max((-1, -2)) > 0).all()
+
+
+def test_lanes_go_on_with_their_memory_on_more_devices(recurrent, tmp_path, text):
+    workdir = cut(recurrent, tmp_path / "run")
+    train(RECURRENT, workdir, text, devices=4, mesh__fsdp=2)
+    whole = leaves(recurrent, STEPS)
+    for name, leaf in leaves(workdir, STEPS).items():
+        np.testing.assert_allclose(leaf, whole[name], atol=1e-4, err_msg=name)  # sums in another order
+
+
+def test_resumed_sparse_run_is_the_uninterrupted_one(sparse, tmp_path, text):
+    workdir = cut(sparse, tmp_path / "run")
+    train(SPARSE, workdir, text)
+    assert_same_leaves(leaves(workdir, STEPS), leaves(sparse, STEPS))
+
+
+@pytest.fixture
+def scores(capsys, monkeypatch):
+    """`scores(workdir, "--length=16")`: what `pretrain evaluate` prints."""
+    monkeypatch.setenv("LONGHAUL_CACHE", "")
+
+    def run(workdir, *flags):
+        assert main(["evaluate", f"--workdir={workdir}", "--format=json", *flags]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_evaluation_with_a_longer_memory_than_trained(recurrent, scores, tmp_path):
+    """Four segments with a memory of three and more are one row four times as long; with a shorter one they are not."""
+    parts = scores(recurrent, f"--length={SEGMENT}", "--batches=4", "--batch_size=8")
+    whole = scores(recurrent, f"--length={4 * SEGMENT}", "--batches=1", "--batch_size=8")
+    assert parts["tokens"] == whole["tokens"] == 8 * 4 * SEGMENT
+    assert parts["loss"] == pytest.approx(whole["loss"], abs=1e-5)
+    short = tmp_path / "short"
+    shutil.copytree(recurrent, short)
+    config = json.loads((short / "config.json").read_text())
+    config["evaluate"]["model"]["memory"] = 1
+    (short / "config.json").write_text(json.dumps(config))
+    forgetful = scores(short, f"--length={SEGMENT}", "--batches=4", "--batch_size=8")
+    assert abs(forgetful["loss"] - whole["loss"]) > 1e-4
+
+
+def test_a_final_score_has_one_lane_whatever_the_devices(recurrent, scores):
+    parts = scores(recurrent, f"--length={SEGMENT}", "--batches=4")
+    whole = scores(recurrent, f"--length={4 * SEGMENT}", "--batches=1")
+    assert parts["tokens"] == whole["tokens"] == 4 * SEGMENT
+    assert parts["loss"] == pytest.approx(whole["loss"], abs=1e-5)
+    three = scores(recurrent, f"--length={SEGMENT}", "--batches=1", "--config.evaluate.batch_size=3")
+    assert three["tokens"] == 3 * SEGMENT
+
+
+def test_sparse_evaluation_with_a_stride(sparse, scores):
+    plain, strided = scores(sparse, "--batches=2"), scores(sparse, "--batches=2", "--stride=16")
+    # The first window scores all, the others what is new. Separators of documents, a few, are never predicted.
+    assert 0 <= 2 * 8 * 64 - plain["tokens"] < 10
+    assert 0 <= 64 + (2 * 8 - 1) * 16 - strided["tokens"] < 10
+    assert abs(plain["loss"] - strided["loss"]) < 0.5  # of hardly trained models: nearly uniform over the bytes
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "sparse"])
+def test_cached_generation_equals_uncached(kind, request, capsys, monkeypatch):
+    """Prompts of different lengths, one longer than a segment of Transformer-XL, are continued beyond it."""
+    monkeypatch.setenv("LONGHAUL_CACHE", "")
+    workdir = request.getfixturevalue(kind)
+    written = []
+    for cached in ("--cached", "--nocached"):
+        flags = [
+            "--prompt=def main(",
+            "--prompt=import os, sys\n\n\nclass ",
+            "--max_tokens=30",
+            "--temperature=0",
+            cached,
+        ]
+        assert main(["generate", f"--workdir={workdir}", "--format=json", *flags]) == 0
+        written.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    for one, other in zip(*written, strict=True):
+        assert len(one["prompt"]) + one["tokens"] > SEGMENT
+        assert one["log_probability"] == pytest.approx(other.pop("log_probability"), abs=1e-5 * one["tokens"])
+        assert {name: one[name] for name in other} == other
+
+
+def test_gpt3_alternates_dense_and_local_layers():
+    config = gpt3.get_config("small")
+    config.model.update(layers=4, width=16, heads=2, ff=64, context=32, vocab_size=64, dtype="float32")
+    config.model.attention = ("dense", "local_8")
+    config.data.length = 32
+    config.train.update(batch_size=8, steps=30, accumulate=1)
+    config.schedule.update(peak=1e-2, warmup=2)
+    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    tokens = np.tile(np.random.default_rng(0).integers(0, 64, (8, 8), dtype=np.int32), 5)[:, :33]
+    integers = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "segments": np.ones((8, 32), np.int32)}
+    integers["positions"] = np.broadcast_to(np.arange(32, dtype=np.int32), (8, 32))
+    batch = engine.put(integers | {"weights": np.ones((8, 32), np.float32)}, 8)
+    state, losses = engine.init(0, 8), []
+    for _ in range(30):
+        state, metrics = engine.step(state, batch)
+        losses.append(float(metrics["nll"]) / 256)
+    assert losses[0] == pytest.approx(np.log(64), abs=0.1)
+    assert losses[-1] < 0.5 * losses[0]  # each row repeats itself: learnt by heart, or by looking back
+    assert jax.tree.leaves(state.params["layers"])[0].shape[0] == 4

@@ -1,0 +1,127 @@
+"""Rates measure training alone; a trace covers the updates that it names, however the run comes to them."""
+
+import time
+
+import jax
+import pytest
+from runs import SMALL
+
+from pretrain import config as configs
+from pretrain.costs.flops import flops_per_token
+from pretrain.reporting.progress import Progress
+from pretrain.training import train as training
+from pretrain.training.rates import Rates
+
+
+class Seconds:
+    """A ledger that is told what it holds."""
+
+    def __init__(self):
+        self.held = dict.fromkeys(("step", "data", "save", "evaluate", "compile", "other"), 0.0)
+
+    def add(self, **seconds):
+        for category, value in seconds.items():
+            self.held[category] += value
+
+    def seconds(self):
+        return dict(self.held)
+
+
+def test_only_training_counts():
+    config = configs.load("configs/quickstart.py:tiny", [("log.peak_flops", "1e12")])
+    ledger = Seconds()
+    rates = Rates(config, ledger)
+    assert rates.read() == {}
+    ledger.add(compile=30.0, data=5.0)
+    rates.count(512)  # the update that compiled
+    assert rates.read() == {}
+    ledger.add(step=3.0, data=1.0, evaluate=50.0, save=7.0, other=2.0)
+    rates.count(512)
+    rates.count(512)
+    read = rates.read()
+    assert read["tokens_per_second"] == 256
+    assert read["data_wait"] == 0.25
+    assert read["mfu"] == pytest.approx(256 * flops_per_token(config)["full"] / (1e12 * jax.device_count()))
+    assert rates.read() == {}
+
+
+def test_an_update_ends_when_it_is_done_and_not_when_its_metrics_are_read():
+    """On a CPU the next update is done too by the time that the last one's metrics are read."""
+    config = configs.load("configs/quickstart.py:tiny")
+    ledger = Seconds()
+    rates = Rates(config, ledger)
+    ends = []
+    for _ in range(4):
+        ledger.add(step=2.0)
+        ends.append(ledger.seconds())
+    rates.count(512, ends[0])
+    for end in ends[1:]:
+        rates.count(512, end)
+        assert rates.read()["tokens_per_second"] == 256
+
+
+def test_seconds_never_go_back():
+    """An update may be done before the metrics of the one before it have been waited for."""
+    ledger = Seconds()
+    rates = Rates(configs.load("configs/quickstart.py:tiny"), ledger)
+    rates.count(512)
+    ledger.add(step=1.0)
+    early = ledger.seconds()
+    ledger.add(step=1.0)
+    rates.count(512)
+    assert rates.read()["tokens_per_second"] == 256
+    rates.count(512, early)
+    assert rates.read() == {}
+    ledger.add(step=4.0)
+    rates.count(512)
+    assert rates.read()["tokens_per_second"] == 256
+
+
+@pytest.fixture
+def run(text, tmp_path, signals):
+    def run(**changes):
+        keys = SMALL | {
+            "data.train": f"text:{text}/*.py",
+            "train.steps": "8",
+            "evaluate.every": 2,
+            "schedule.warmup": 2,
+        }
+        keys |= {k.replace("__", "."): v for k, v in changes.items()}
+        config = configs.load("configs/quickstart.py:tiny", [(key, str(value)) for key, value in keys.items()])
+        assert training.train(config, str(tmp_path)) == 0
+        return tmp_path
+
+    return run
+
+
+def test_time_spent_evaluating_is_not_training(run, monkeypatch):
+    """What the rates say of the time, put together, leaves room for the evaluations."""
+    shown, whole, slept = [], training.score, []
+
+    def slow(*args, **options):
+        time.sleep(0.3)
+        slept.append(0.3)
+        return whole(*args, **options)
+
+    monkeypatch.setattr(training, "score", slow)
+    monkeypatch.setattr(Progress, "update", lambda self, step, values: shown.append(values))
+    before = time.perf_counter()
+    run()
+    elapsed = time.perf_counter() - before
+    assert "tokens_per_second" not in shown[0]  # the first update compiles
+    trained = sum(8 * 64 / values["tokens_per_second"] for values in shown[1:])
+    assert len(slept) == 4
+    assert len(shown) == 8
+    assert 0 < trained < elapsed - sum(slept)
+
+
+def test_a_trace_of_a_run_resumed_inside_its_window_ends_with_the_last_update(run, capsys):
+    run(train__steps=4, evaluate__every=0)
+    folder = run(train__steps=6, evaluate__every=0, log__profile="(3, 6)")
+    assert "trace of updates 5 to 6" in capsys.readouterr().err
+    assert len(list(folder.rglob("*.xplane.pb"))) == 1
+
+
+def test_a_trace_ends_with_a_run_that_ends_inside_its_window(run, capsys):
+    run(train__steps=3, evaluate__every=0, log__profile="(3, 100)")
+    assert "trace of updates 3 to 3" in capsys.readouterr().err
