@@ -15,8 +15,9 @@ import time
 from pretrain.processes.leaving import FAILED, Leaving
 
 POLL = 0.5  # seconds between looks
-SILENT = 20.0  # seconds without a sign of life after which a process counts as killed
+SILENT = 20.0  # seconds without a sign of life after which a process counts as killed; see `_watch`
 PATIENCE = 5.0  # seconds that one which ends waits for the others to hear of it
+GONE = "has ended without a word (killed, or its machine lost)"
 
 
 class Others:
@@ -68,8 +69,8 @@ class Others:
         It is another's if that one has said so, or has said nothing since: what breaks here is then a connection.
         """
         try:
-            before, deadline = self._read("alive/"), time.monotonic() + PATIENCE
-            while time.monotonic() < deadline:
+            before = self._read("alive/")
+            for _ in range(round(PATIENCE / (POLL / 2))):  # looks, as in `_watch`
                 time.sleep(POLL / 2)
                 self._follow(self._read("notice/left/"))
                 now = self._read("alive/")
@@ -86,7 +87,11 @@ class Others:
         self._thread.join(PATIENCE)
 
     def _watch(self) -> None:
-        beat, seen, changed = 0, {}, dict.fromkeys(map(str, range(self._count)), time.monotonic())
+        """Looks, and as process 0 counts how often in a row it found each process silent.
+
+        Looks are counted and not seconds: a job that is suspended as a whole wakes one process at a time.
+        """
+        beat, seen, silent = 0, {}, dict.fromkeys(map(str, range(self._count)), 0)
         try:
             while not self._over.is_set():
                 beat += 1
@@ -98,11 +103,10 @@ class Others:
                     turns = {k.removeprefix("turn/"): v for k, v in notices.items() if k.startswith("turn/")}
                     self._turns = {int(index): int(turn) for index, turn in turns.items()}
                 if self._index == 0:
-                    now, alive = time.monotonic(), self._read("alive/")
-                    for index in changed:
-                        if alive.get(index) != seen.get(index):
-                            changed[index] = now
-                        elif now - changed[index] > SILENT:
+                    alive = self._read("alive/")
+                    for index in silent:
+                        silent[index] = silent[index] + 1 if alive.get(index) == seen.get(index) else 0
+                        if silent[index] * POLL > SILENT:
                             self._gone(int(index))
                     seen = alive
                 self._over.wait(POLL)
@@ -114,11 +118,12 @@ class Others:
         for index, words in sorted(left.items()):
             if int(index) != self._index:
                 code, _, sentence = words.partition(" ")
+                if sentence.startswith(f"process {self._index} {GONE}"):
+                    sentence = f"the run has ended: nothing was heard of process {self._index}, this one, for too long"
                 self._leaving.leave(int(code), _of(index, sentence))
 
     def _gone(self, index: int) -> None:
-        how = "has ended without a word (killed, or its machine lost)"
-        self._leaving.leave(FAILED, f"process {index} {how}; start the same command again")
+        self._leaving.leave(FAILED, f"process {index} {GONE}; start the same command again")
 
     def _propose(self) -> None:
         with self._lock:

@@ -5,12 +5,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from runs import ROOT, assert_same_leaves, command, ends, environment, leaves, pair
 
 from pretrain.main import main
+from pretrain.processes import others
 from pretrain.processes.leaving import FAILED, MISTAKE, PREEMPTED
 
 PROGRAM = """if True:
@@ -99,6 +101,81 @@ def test_all_stop_at_the_same_turn():
     (code, said, err), (other, says, _) = ends(processes)
     assert (code, other) == (PREEMPTED, PREEMPTED), err
     assert said == says and "stopped" in said
+
+
+class Store:
+    """What JAX's coordination service keeps, for processes that can be suspended: their calls then do not return."""
+
+    def __init__(self):
+        self.values, self.awake = {}, threading.Event()
+        self.awake.set()
+
+    def key_value_set(self, key, value, allow_overwrite):
+        self.awake.wait()
+        self.values[key] = value
+
+    def key_value_dir_get(self, folder):
+        self.awake.wait()
+        return [(key, value) for key, value in [*self.values.items()] if key.startswith(folder)]
+
+
+class LeftError(Exception):
+    """Ends the thread that leaves."""
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """(store, what the processes said as they left, a function that starts the watch of process `index` of two)."""
+    monkeypatch.setattr(others, "POLL", 0.01)
+    monkeypatch.setattr(others, "SILENT", 0.5)
+    store, said, started = Store(), [], []
+
+    class Leaver:
+        def leave(self, code, sentence):
+            said.append((code, sentence))
+            raise LeftError
+
+    yield store, said, lambda index: started.append(others.Others(Leaver(), store, index, 2))
+    for process in started:
+        process.stop()
+
+
+def beats(store, seconds, first=0):
+    """Shows that process 1 lives, for so long; returns what it would count on from."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        first += 1
+        store.key_value_set("longhaul/alive/1", str(first), True)
+        time.sleep(0.01)
+    return first
+
+
+def test_a_job_that_was_suspended_as_a_whole_goes_on(watched):
+    """Process 0 wakes before process 1, whose silence it once took for its end."""
+    store, said, start = watched
+    start(0)
+    count = beats(store, 0.2)
+    store.awake.clear()
+    time.sleep(0.8)
+    store.awake.set()
+    time.sleep(0.1)
+    beats(store, 0.3, count)
+    assert said == []
+    until = time.monotonic() + 20
+    while not said and time.monotonic() < until:  # one that has really ended is noticed all the same
+        time.sleep(0.05)
+    ((code, sentence),) = said
+    assert code == FAILED and sentence.startswith("process 1 has ended without a word")
+
+
+def test_no_process_says_of_itself_that_it_ended_without_a_word(watched):
+    store, said, start = watched
+    store.key_value_set("longhaul/notice/left/0", f"{FAILED} process 1 {others.GONE}; start again", True)
+    start(1)
+    until = time.monotonic() + 20
+    while not said and time.monotonic() < until:
+        time.sleep(0.05)
+    assert said == [(FAILED, "process 0: the run has ended: nothing was heard of process 1, this one, for too long")]
 
 
 @pytest.mark.slow
