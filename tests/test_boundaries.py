@@ -62,7 +62,7 @@ FLOORS = {
         {"parallel", "checkpoints"},
         {"reporting", "processes"},
         {"config"},
-        {"errors"},
+        {"aside", "errors"},
     ),
 }
 
