@@ -30,7 +30,12 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The launcher's own options, and the arguments after `--` for the program; exits with code 2 on a mistake."""
     at = argv.index("--") if "--" in argv else len(argv)
-    options, program = parser.parse_args(argv[:at]), list(argv[at + 1 :])
+    options, stray = parser.parse_known_args(argv[:at])
+    program = list(argv[at + 1 :])
+    if stray and not program:
+        parser.error(f"'{stray[0]}' is no option of this launcher; if the program begins there, write '--' before it")
+    if stray:
+        parser.error(f"unrecognized arguments: {shlex.join(stray)}; what comes after '--' goes to the program")
     if not program:
         parser.error("name what to run after '--', such as: -- train --config=configs/quickstart.py --workdir=runs/q")
     return options, program

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -159,6 +160,10 @@ def override(config: ConfigDict, key: str, text: str) -> None:
             raise UserError(f"{walked} is a value, not a section with keys; write --{walked}=VALUE")
     known = config.model if walked == "config.evaluate.model" else node  # which holds only what evaluation changes
     if last not in known:
+        elsewhere = [path for path in flat(config) if path.endswith(f".{last}")] if walked == "config" else []
+        if elsewhere:
+            meant = " or ".join(f"--config.{path}={text}" for path in elsewhere)
+            raise UserError(f"there is no config key config.{last}, did you mean {meant}?")
         raise _unknown(walked, last, known)
     if isinstance(known[last], ConfigDict):
         raise UserError(f"{walked}.{last} is a section; set one of its keys: {', '.join(known[last])}")
@@ -202,7 +207,7 @@ def parse_value(key: str, text: str, default, kept: Range | None = None):
     if type(value) is not type(default):
         if isinstance(default, tuple):
             raise UserError(f"{key} is '{text}', which is not a tuple; {_as_tuple(key, value, default, kept)}")
-        raise UserError(f"{key} is '{text}', {_not_a(default)}")
+        raise UserError(f"{key} is '{text}', {_not_a(default, text)}")
     return value
 
 
@@ -222,9 +227,11 @@ def _shown(value) -> str:
     return f"a {type(value).__name__}" if isinstance(value, ConfigDict) else f"{value!r:.60}"
 
 
-def _not_a(default) -> str:
-    """The end of a sentence about a value that is not of the type of `default`."""
-    example = {bool: "true or false", int: "for example 100", float: "for example 1e-3"}
+def _not_a(default, text: str = "") -> str:
+    """The end of a sentence about a value, written as `text`, that is not of the type of `default`."""
+    percent = re.fullmatch(r"\s*([\d.]*\d)\s*%\s*", text)
+    number = f"{float(percent[1]) / 100:g}" if percent and percent[1].count(".") < 2 else "1e-3"
+    example = {bool: "true or false", int: "for example 100", float: f"for example {number}"}
     example |= {tuple: "for example \"('a', 'b')\"", str: "a text"}
     name = {ConfigDict: "section that can be changed"}.get(type(default), type(default).__name__)
     article = "an" if name[0] in "aeiou" else "a"
@@ -297,8 +304,15 @@ def save(config: ConfigDict, workdir: str) -> None:
         ) from error
 
 
+def check_folder(workdir: str) -> None:
+    """Raises UserError where a work folder's name is that of a file."""
+    if Path(workdir).is_file():
+        raise UserError(f"--workdir={workdir} is a file, not a folder; give the folder of a run, or a new one's name")
+
+
 def saved(workdir: str) -> ConfigDict:
     """The resolved config of a work folder."""
+    check_folder(workdir)
     path = Path(workdir) / RESOLVED
     if not path.is_file():
         around = [str(folder) for folder in Path(workdir).parents if (folder / RESOLVED).is_file()]
@@ -328,6 +342,12 @@ def flat(config, prefix: str = "") -> dict:
         else:
             rows[prefix + name] = value
     return rows
+
+
+def every_key() -> list[str]:
+    """The dotted keys of all configs, of whatever architecture."""
+    models = [f"model.{name}" for declared in common.ARCHITECTURES.values() for name in declared()]
+    return list(dict.fromkeys([*flat(common.base()), *models]))
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:

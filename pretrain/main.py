@@ -12,9 +12,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from configs.common import base
 from configs.ranges import Declared, Range, count, non_negative, probability, rate, real
-from pretrain.config import flat, parse_value
+from pretrain.config import every_key, parse_value
 from pretrain.errors import USER_ERRORS, UserError, nearest, reason
 from pretrain.processes.leaving import FAILED, MISTAKE, UNREAD, leaving
 
@@ -35,6 +34,18 @@ class Number(flags.ArgumentParser):
         if rule := self.range.broken_by(value):
             raise UserError(f"--{self.name}={value}; it must be {rule}")
         return value
+
+
+class Switch(flags.BooleanFlag):
+    """A flag that is given or not."""
+
+    def parse(self, argument):
+        try:
+            super().parse(argument)
+        except flags.IllegalFlagValueError:
+            raise UserError(
+                f"--{self.name}={argument} is neither true nor false; write --{self.name} or --no{self.name}"
+            ) from None
 
 
 class Command:
@@ -59,7 +70,7 @@ class Command:
         return self
 
     def switch(self, name: str, default: bool, help: str) -> "Command":
-        flags.DEFINE_bool(name, default, help, flag_values=self.flags)
+        flags.DEFINE_flag(Switch(name, default, help), flag_values=self.flags)
         return self
 
     def choice(self, name: str, default, choices: Sequence[str], help: str) -> "Command":
@@ -88,9 +99,10 @@ class Command:
     def _nearest(self, error: flags.UnrecognizedFlagError) -> str:
         """The end of a sentence about an unknown flag: a config key of that name, or the nearest flag."""
         own = "" if self.takes_config else f"{self.section}."
-        keys = [key for key in flat(base()) if key.startswith(own) and key.split(".")[-1] == error.flagname]
+        keys = [key for key in every_key() if key.startswith(own) and error.flagname in (key, key.split(".")[-1])]
         if not keys:
-            return nearest(error.flagname, list(self.flags))
+            of_config = ["config", "config.KEY"] if self.takes_config else [f"config.{own}KEY"] * bool(self.section)
+            return nearest(error.flagname, [*self.flags, *of_config])
         equals, value = error.flagvalue.partition("=")[1:]
         return f", did you mean {' or '.join(f'--config.{key}{equals}{value}' for key in keys)}?"
 
@@ -164,7 +176,7 @@ def commands() -> dict[str, Command]:
     generate.choice(*FORMAT)
 
     describe = Command("describe", "Prints parameters, FLOPs and bytes of a config; allocates nothing.", config=True)
-    describe.choice(*FORMAT)
+    describe.text("workdir", "", "folder of a run, whose config is described").choice(*FORMAT)
 
     prepare = Command("prepare", "Trains the tokenizer if asked and builds the token store.", config=True)
     prepare.text("workdir", "", WORKDIR + "; empty means runs/<name of the config>").choice(*FORMAT)

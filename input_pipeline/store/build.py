@@ -4,6 +4,7 @@ import contextlib
 import functools
 import gc
 import hashlib
+import math
 import multiprocessing
 import time
 import zlib
@@ -160,7 +161,8 @@ def _run(jobs: list[Job], records: dict[int, dict], size: int, report) -> None:
         return
     spec, begun, said, tokens = jobs[0].source.spec, time.monotonic(), 0.0, 0
     workers = min(len(jobs), cores())
-    report(f"tokenising {spec}: {len(jobs)} part{'s' * (len(jobs) > 1)} of {size / 1e6:,.1f} MB")
+    amount = f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{math.ceil(size / 1e3)} kB"
+    report(f"tokenising {spec}: {len(jobs)} part{'s' * (len(jobs) > 1)} of {amount}")
     with ExitStack() as stack:
         if workers == 1 or size < 4 * PART_BYTES:  # starting processes takes half a second
             done = ((job.number, encode_part(job)) for job in jobs)

@@ -1,5 +1,6 @@
 """What each command does, once its flags are read. Every function returns an exit code, or None for 0."""
 
+import functools
 import json
 import os
 
@@ -15,6 +16,7 @@ DEFAULT_CONFIG = "configs/quickstart.py"
 
 def resolve(flags, spec: str, overrides):
     """(config, workdir) of a command that takes both; a work folder alone means the config that it holds."""
+    configs.check_folder(flags.workdir)
     if flags.workdir and not spec and os.path.isfile(os.path.join(flags.workdir, configs.RESOLVED)):
         return configs.with_overrides(configs.saved(flags.workdir), overrides), flags.workdir
     config = configs.load(spec or DEFAULT_CONFIG, overrides, say)
@@ -44,12 +46,17 @@ def train(flags, spec, overrides):
 
 
 def prepare(flags, spec, overrides):
-    from input_pipeline import pipeline
+    from input_pipeline import pipeline, requirements
 
     config, workdir = resolve(flags, spec, overrides)
+    sections = config.data.to_dict(), config.tokenizer.to_dict()
+    requirements.check(*sections, workdir)
+    from pretrain.assemble import check_sizes, check_vocabulary  # imported late, as in train
+
+    check_sizes(config)
     with held(workdir, "prepare", say, in_turn=True):
-        sections = config.data.to_dict(), config.tokenizer.to_dict()
-        corpus = pipeline.prepare(*sections, workdir, report=say, read_all=True)
+        accept = functools.partial(check_vocabulary, config)
+        corpus = pipeline.prepare(*sections, workdir, report=say, accept=accept, read_all=True)
     rows = corpus.summary()
     if flags.format == "json":
         print(json.dumps(rows))
@@ -61,7 +68,13 @@ def prepare(flags, spec, overrides):
 def describe(flags, spec, overrides):
     from pretrain.commands import describe
 
-    describe.run(configs.load(spec or DEFAULT_CONFIG, overrides), flags.format)
+    if not flags.workdir:
+        config = configs.load(spec or DEFAULT_CONFIG, overrides)
+    elif not spec:
+        config = configs.with_overrides(configs.saved(flags.workdir), overrides)
+    else:
+        raise UserError("--config and --workdir both say what is described; leave one out")
+    describe.run(config, flags.format)
 
 
 def evaluate(flags, spec, overrides):

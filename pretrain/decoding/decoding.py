@@ -317,6 +317,6 @@ def _check(model, prompts, max_tokens, temperature, beams, length_penalty):
             )
         if len(prompt) + max_tokens - 1 > model.context:  # the last token is not read
             raise UserError(
-                f"prompt {index} has {len(prompt)} tokens, which with max_tokens={max_tokens} exceed the model's "
-                f"context of {model.context}; shorten the prompt or generate fewer tokens"
+                f"prompt {index} has {len(prompt)} tokens, a start token included, which with max_tokens={max_tokens} "
+                f"exceed the model's context of {model.context}; shorten the prompt or generate fewer tokens"
             )

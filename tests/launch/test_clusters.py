@@ -169,6 +169,10 @@ def test_tpu_pod_installs_first():
     ("argv", "message"),
     [
         (["slurm", "--nodes", "2"], "name what to run after '--'"),
+        (
+            ["slurm", "--nodes", "2", "--dry-run", "train", "--config=a"],
+            "'train' is no option of this launcher; if the",
+        ),
         (["slurm", "--per", "gpu", "--", "train"], "--per gpu needs --gpus-per-node"),
         (["slurm", "--", "train"], "'sbatch' is not installed here"),
         (["tpu_pod", "--zone", "z", "--", "train"], "required: --tpu"),

@@ -227,6 +227,12 @@ def test_a_folder_that_cannot_be_written(prepare, words, write):
         prepare(words(3), store=f"{blocker}/store")
 
 
+def test_how_much_is_tokenised_is_said_of_little_text_too(prepare, write):
+    said = []
+    prepare(f"text:{write('a.txt', 'word ' * 300)}", said=said)
+    assert any(line.startswith("tokenising text:") and line.endswith("1 part of 2 kB") for line in said), said
+
+
 def test_a_full_disk_is_said_and_what_was_built_is_kept(prepare, words, monkeypatch, tmp_path):
     source = words(20)
     monkeypatch.setattr(build, "PART_BYTES", 300)

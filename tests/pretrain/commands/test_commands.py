@@ -173,6 +173,14 @@ def test_prepare_says_what_is_there(pretrain, text, tmp_path):
     assert all(row["tokens"] > row["bytes"] > 0 for row in rows)
 
 
+def test_describe_knows_the_config_of_a_run(pretrain, whole):
+    by_recipe = pretrain("describe", "--config=configs/quickstart.py:tiny")
+    (run,) = pretrain("describe", f"--workdir={whole}")
+    assert by_recipe != [run] and run["bytes"]["parameters"] == 4 * run["parameters"]
+    (longer,) = pretrain("describe", f"--workdir={whole}", "--config.train.batch_size=16")
+    assert longer["tokens_per_step"] == 2 * run["tokens_per_step"]
+
+
 def test_help_of_every_command(capsys):
     assert main(["--help"]) == 0
     overview = capsys.readouterr().out

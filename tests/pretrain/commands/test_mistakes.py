@@ -40,6 +40,19 @@ def small(**changes):
         (["trian"], "no command 'trian', did you mean 'train'"),
         (["train", "--wrkdir=x"], "no flag --wrkdir, did you mean 'workdir'"),
         (["train", "--steps=10"], "`pretrain train` has no flag --steps, did you mean --config.train.steps=10?"),
+        (["train", "--train.steps=10"], "has no flag --train.steps, did you mean --config.train.steps=10?"),
+        (["train", "--model.width=128"], "has no flag --model.width, did you mean --config.model.width=128?"),
+        (["train", "--width=128"], "did you mean --config.model.width=128?"),
+        (["train", "--config.steps=10"], "config.steps, did you mean --config.train.steps=10?"),
+        (["train", "--qqqq"], "no flag --qqqq; choose one of: config, config.KEY, fresh, workdir"),
+        (["evaluate", "--evaluate.stride=9"], "did you mean --config.evaluate.stride=9?"),
+        (["evaluate", "--workdir=x", "--gzip=yes"], "--gzip=yes is neither true nor false; write --gzip or --nogzip"),
+        (["train", "--config.data.holdout=5%"], "holdout is '5%', which is not a float; write for example 0.05"),
+        (["train", f"--workdir={__file__}"], "test_mistakes.py is a file, not a folder; give the folder of a run"),
+        (["prepare", f"--workdir={__file__}"], "test_mistakes.py is a file, not a folder; give the folder of a run"),
+        (["evaluate", f"--workdir={__file__}"], "test_mistakes.py is a file, not a folder; give the folder of a run"),
+        (["describe", CONFIG, "--workdir=x"], "--config and --workdir both say what is described; leave one out"),
+        (["describe", "--workdir=/nowhere"], "/nowhere is not a work folder"),
         (["train", "--length=9"], "did you mean --config.data.length=9 or --config.evaluate.length=9?"),
         (["evaluate", "--workdir=x", "--every=9"], "did you mean --config.evaluate.every=9?"),
         (["evaluate", "--workdir=x", "--steps=9"], "did you mean 'step'?"),
@@ -122,6 +135,29 @@ def test_command_line_and_config(run, arguments, words):
 )
 def test_configs_that_cannot_be_trained(run, changes, words):
     assert words in run(*small(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model__vocab_size": 100}, "config.model.vocab_size = 100 is smaller than the tokenizer's 257 entries"),
+        ({"tokenizer__kind": "bpe"}, "tokenizer.kind is 'bpe'; choose one of"),
+        ({"data__train": ""}, "data.train is empty"),
+        ({"data__length": 128}, "longer than the model's config.model.context = 64"),
+    ],
+)
+@pytest.mark.parametrize("command", ["prepare", "describe"])
+def test_what_training_refuses_is_refused_at_once(run, tmp_path, command, changes, words):
+    """Text that was tokenised for nothing once took the hours of it."""
+    _, config, workdir, *keys = small(**changes)
+    assert words in run(command, config, *([workdir] if command == "prepare" else []), *keys)
+    assert not list(tmp_path.glob("run*"))
+
+
+def test_more_symbols_than_the_model_has_are_refused_before_the_text_is_encoded(run, tmp_path):
+    _, *arguments = small(tokenizer__kind="symbols", model__vocab_size=3)
+    assert "config.model.vocab_size = 3 is smaller than the tokenizer's" in run("prepare", *arguments)
+    assert not (tmp_path / "run" / "data").exists()
 
 
 def test_a_work_folder_of_another_config_names_the_keys(run, whole, text):
