@@ -3,7 +3,8 @@
 The file `lock` is created exclusively, which is atomic on network file systems too. Its holder touches it every few
 seconds. Whoever finds it looks up the holder among the processes, where that is the same machine (and the same
 container): one that was killed is noticed at once. A holder elsewhere is watched for a sign of life; only changes
-count, so clocks may differ. A clean end removes the file.
+count, so clocks may differ. So is one whose lock names another folder, of which this one may be a copy. A clean end
+removes the file.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ NAME = "lock"
 BEAT = 5.0  # seconds between two signs of life
 TURN = 0.2  # seconds between two looks of one that waits for its turn
 SHOWS = 5.0  # seconds within which a network shows a new file to the others
+COPY = 15.0  # seconds without one after which a lock of another folder counts as copied
 PATIENCE = (
     60.0  # seconds without one after which a holder elsewhere counts as dead: network caches are that old at most
 )
@@ -38,20 +40,21 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
     process that does the same. UserError: another process holds the folder, or it cannot be written.
     """
     folder = Path(workdir)
-    mine = json.dumps(
-        {
-            "command": command,
-            "host": socket.gethostname(),
-            "process": os.getpid(),
-            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "started": _started(os.getpid()),
-            "place": _place(),
-            "token": secrets.token_hex(8),
-        }
-    )
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        mine = json.dumps(
+            {
+                "command": command,
+                "host": socket.gethostname(),
+                "process": os.getpid(),
+                "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+                "started": _started(os.getpid()),
+                "place": _place(),
+                "folder": _identity(folder),
+                "token": secrets.token_hex(8),
+            }
+        )
         _take(folder / NAME, mine, report, in_turn)
     except OSError as error:
         raise UserError(f"the work folder cannot be written ({reason(error)}); choose another --workdir") from error
@@ -128,27 +131,35 @@ def _create(path: Path, mine: str) -> None:
 
 def _lives(path: Path, found: str, report: Callable[[str], None]) -> bool:
     """Whether the holder that left the text `found` is still at work."""
-    holder = _holder(found)
+    holder, patience, why = _holder(found), PATIENCE, "which cannot be asked from here"
     if holder["place"] and holder["place"] == _place():
-        return holder["started"] is not None and _started(holder["process"]) == holder["started"]
-    report(
-        f"{path.parent} was last used by {_name(holder)}, which cannot be asked from here; waiting up to "
-        f"{PATIENCE:.0f} s for a sign of life"
-    )
-    before, until = _sign(path), time.monotonic() + PATIENCE
+        if holder["started"] is None or _started(holder["process"]) != holder["started"]:
+            return False
+        if holder["folder"] == _identity(path.parent):
+            return True
+        # Not certain: some file systems of networks number a folder anew.
+        patience, why = COPY, "or is a copy of the folder that was"
+    report(f"{path.parent} was last used by {_name(holder)}, {why}; waiting up to {patience:.0f} s for a sign of life")
+    before, until = _sign(path), time.monotonic() + patience
     while time.monotonic() < until:
-        time.sleep(min(BEAT, PATIENCE) / 5)
+        time.sleep(min(BEAT, patience) / 5)
         if _sign(path) != before:
             return _read(path) is not None
     return False
 
 
 def _beat(path: Path, mine: str, ended: threading.Event) -> None:
-    """Shows that the holder lives; ends the process if another has taken over, as it may after a long suspension."""
+    """Shows that the holder lives; ends the process if another has taken over, as it may after a long suspension.
+
+    And if the folder is no longer where it was: what is saved from now on would not be beside the rest.
+    """
     while not ended.wait(BEAT):
         try:
             found = _read(path)
-            if found is None:
+            if found is None and _identity(path.parent) != _holder(mine)["folder"]:
+                gone = f"{path.parent} has been moved or removed; this process has stopped at once"
+                leaving.leave(MISTAKE, f"{gone}: start the same command again with --workdir where the run is now")
+            elif found is None:
                 _create(path, mine)
             elif found == mine:
                 os.utime(path)
@@ -172,7 +183,11 @@ def _name(holder: dict) -> str:
 
 def _holder(found: str) -> dict:
     """What a lock says of its holder; one that is only half written has no place yet, and is watched."""
-    unknown = dict.fromkeys(("command", "host", "process", "since"), "?") | {"started": None, "place": ""}
+    unknown = dict.fromkeys(("command", "host", "process", "since"), "?") | {
+        "started": None,
+        "place": "",
+        "folder": None,
+    }
     try:
         return unknown | json.loads(found)
     except (ValueError, TypeError):
@@ -193,6 +208,15 @@ def _sign(path: Path) -> int | None:
             return os.fstat(file.fileno()).st_mtime_ns
     except FileNotFoundError:
         return None
+
+
+def _identity(folder: Path) -> list[int] | None:
+    """What tells a folder from every other of this machine, whatever its name; None where there is none."""
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return None
+    return [found.st_dev, found.st_ino]
 
 
 def _place() -> str:

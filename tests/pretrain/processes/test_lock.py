@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -125,6 +126,38 @@ def test_a_holder_that_was_taken_for_dead_stops_when_it_wakes(holder, workdir):
     assert holder.returncode == 2
     assert "process 12" in said
     assert json.loads((workdir / "lock").read_text()) == other
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_folder_that_is_moved_while_it_is_used_stops_its_holder(holder, workdir, another):
+    """Which once ended well, with its last checkpoints in a folder made anew."""
+    workdir.rename(workdir.with_name("moved"))
+    if another:
+        (workdir / "checkpoints").mkdir(parents=True)
+    _, said = holder.communicate(timeout=30)
+    assert holder.returncode == 2
+    assert f"{workdir} has been moved or removed; this process has stopped at once" in said
+    assert not (workdir / "lock").exists()
+
+
+def test_a_copy_of_a_folder_in_use_is_not_in_use(holder, workdir, monkeypatch):
+    monkeypatch.setattr(lock, "COPY", 1.0)
+    copied = workdir.with_name("copied")
+    shutil.copytree(workdir, copied)
+    said = []
+    assert claim(copied, said)["process"] == os.getpid()
+    assert len(said) == 1 and "or is a copy of the folder that was; waiting up to 1 s" in said[0]
+    with pytest.raises(UserError, match=f"in use by `pretrain train` on .*, process {holder.pid}"):
+        claim(workdir)
+
+
+def test_a_folder_in_use_that_its_file_system_numbers_anew_stays_in_use(workdir):
+    (workdir / "lock").write_text(json.dumps(claim(workdir) | {"folder": [0, 0]}))
+    touch = threading.Timer(0.3, os.utime, (workdir / "lock", (1, 1)))
+    touch.start()
+    with pytest.raises(UserError, match=f"in use by `pretrain train` on .*, process {os.getpid()}"):
+        claim(workdir)
+    touch.join()
 
 
 def test_a_clean_end_leaves_no_lock_and_a_refusal_no_folder(tmp_path):
