@@ -195,7 +195,7 @@ def base() -> dict:
         checkpoint=dict(
             every=count(1000),  # updates between saves; the last update is always saved
             keep=count(3),  # newest checkpoints kept
-            keep_best=True,  # also keep the one with the lowest validation loss
+            keep_best=True,  # also keep the one with the lowest validation loss, of those measured alike
         ),
         evaluate=dict(
             every=non_negative(1000),  # updates between evaluations during training; 0 means only at the end

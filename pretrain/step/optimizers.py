@@ -51,8 +51,10 @@ def moved(before, now, step: int) -> str | None:
     It names the update at which the two schedules are furthest apart.
     `before` and `now` are the whole configs: of the run as it was, and as it goes on.
     """
+    if step >= now.train.steps:
+        return None
     # Updates still to be made, all or many from end to end: schedules of two lengths differ over long stretches.
-    ahead = np.unique(np.linspace(step, max(step, now.train.steps - 1), 10_000).astype(np.int32))
+    ahead = np.unique(np.linspace(step, now.train.steps - 1, 10_000).astype(np.int32))
     old, new = (
         np.broadcast_to(schedule(config.schedule, config.train.steps)(ahead), ahead.shape) for config in (before, now)
     )

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import pytest
 
@@ -84,3 +85,15 @@ def test_a_recipe_names_the_file_that_it_needs_at_once(books, tmp_path, capsys, 
         "pretrain: tokenizer.path = 'tokenizers/gpt2.json' is no file; correct it, or train one: "
     )
     assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize("recipe", ["configs/gpt2.py:small", "configs/hands_on.py"])
+@pytest.mark.parametrize("path", ["--config.tokenizer.path=", "--config.tokenizer.path=/no/such.json"])
+def test_the_flags_that_train_a_tokenizer_instead_are_all_that_it_takes(recipe, path, tmp_path, capsys):
+    """The hands-on model's reads a word as the unknown token, which no tokenizer trained here does."""
+    own = [f"--config={recipe}", "--config.data.train=stdlib", "--config.data.validation="]
+    assert main(["prepare", *own, path, f"--workdir={tmp_path / 'mine'}"]) == 2
+    *_, message = capsys.readouterr().err.strip().splitlines()
+    flags = re.findall(r"--config\.tokenizer\S+", message)
+    assert flags
+    assert main(["describe", *own, path, *flags]) == 0

@@ -310,6 +310,7 @@ def test_another_number_of_updates_is_announced_during_warm_up_too(kind, step):
         exact = optimizers.schedule(config.schedule, config.train.steps)(int(number) - 1)
         assert float(rate) == pytest.approx(float(exact), abs=0.005)
     assert float(new) > 1.3 * float(old)
+    assert optimizers.moved(before, now, now.train.steps) is None  # there is no update that it could move
     now.schedule.decay_steps = 1000
     assert optimizers.moved(before, now, step) is None
     for config in (before, now):
