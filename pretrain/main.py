@@ -5,6 +5,7 @@ saved, start the same command again to go on; 130 a second Ctrl-C did not wait f
 output left before the end; 1 anything else.
 """
 
+import difflib
 import errno
 import os
 import traceback
@@ -99,7 +100,10 @@ class Command:
     def _nearest(self, error: flags.UnrecognizedFlagError) -> str:
         """The end of a sentence about an unknown flag: a config key of that name, or the nearest flag."""
         own = "" if self.takes_config else f"{self.section}."
-        keys = [key for key in every_key() if key.startswith(own) and error.flagname in (key, key.split(".")[-1])]
+        known = [key for key in every_key() if key.startswith(own)]
+        keys = [key for key in known if error.flagname in (key, key.split(".")[-1])]
+        if "." in error.flagname and not keys:
+            keys = difflib.get_close_matches(error.flagname, known, n=1)
         if not keys:
             of_config = ["config", "config.KEY"] if self.takes_config else [f"config.{own}KEY"] * bool(self.section)
             return nearest(error.flagname, [*self.flags, *of_config])

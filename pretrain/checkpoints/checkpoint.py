@@ -166,9 +166,9 @@ class Checkpoints:
                 found[step] = loss, measure
         return found
 
-    def measures(self) -> dict[int, str]:
-        """How the loss of each checkpoint that has one was measured, as process 0 finds it."""
-        return decided(lambda: {step: measure for step, (_, measure) in self.losses().items()}, self._unreadable)
+    def measures(self) -> list[str]:
+        """How the losses of the checkpoints that have one were measured, as process 0 finds it."""
+        return decided(lambda: [measure for _, measure in self.losses().values()], self._unreadable)
 
     def loss(self, step: int, measure: str) -> float | None:
         """The validation loss of one checkpoint, as process 0 finds it; None where it has none measured like that."""

@@ -77,7 +77,7 @@ class Loop:
         self.state, self.step, self.position = self.restore(say)
         self.measure = measure(run) if self.validates else ""
         earlier = checkpoints.measures()
-        if self.validates and earlier and self.measure not in earlier.values():
+        if self.validates and earlier and self.measure not in earlier:
             say(
                 "the validation loss is measured in another way than before (config.evaluate or the validation text "
                 "changed): earlier losses no longer count towards the best checkpoint"

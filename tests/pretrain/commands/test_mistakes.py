@@ -42,6 +42,7 @@ def small(**changes):
         (["train", "--steps=10"], "`pretrain train` has no flag --steps, did you mean --config.train.steps=10?"),
         (["train", "--train.steps=10"], "has no flag --train.steps, did you mean --config.train.steps=10?"),
         (["train", "--model.width=128"], "has no flag --model.width, did you mean --config.model.width=128?"),
+        (["train", "--train.stps=10"], "has no flag --train.stps, did you mean --config.train.steps=10?"),
         (["train", "--width=128"], "did you mean --config.model.width=128?"),
         (["train", "--config.steps=10"], "config.steps, did you mean --config.train.steps=10?"),
         (["train", "--qqqq"], "no flag --qqqq; choose one of: config, config.KEY, fresh, workdir"),
