@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 from absl import flags
 
+from input_pipeline.errors import DataError
 from input_pipeline.processes import workers_start
 
 
@@ -16,13 +17,14 @@ class Batches(Protocol):
 
 
 ENDLESS = 1 << 62
+KILLED = "Worker process was terminated unexpectedly"  # how Grain's error begins
 THREADS = 4  # copying a batch takes microseconds a row: threads hide the disk's latency, not work
 
 
 def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict]:
-    """Grain's iterator over batches start .. stop - 1, `prefetch` of them read ahead; `close()` it when done.
+    """An iterator over batches start .. stop - 1, `prefetch` of them read ahead; `close()` it when done.
 
-    With `workers` above 0, as many processes read; else threads do.
+    With `workers` above 0, as many processes read; else threads do. Errors: DataError where one of them was killed.
     """
     import grain  # seconds, which prepare need not spend
 
@@ -38,5 +40,29 @@ def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -
         with workers_start():
             reading = iter(dataset)
             reading.start_prefetch()
-        return reading
+        return Workers(reading)
     return iter(dataset)
+
+
+class Workers:
+    """Grain's iterator over what worker processes read, whose end is said in words."""
+
+    def __init__(self, reading):
+        self._reading = reading
+
+    def __iter__(self) -> "Workers":
+        return self
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        try:
+            return next(self._reading)
+        except RuntimeError as error:
+            if not str(error).startswith(KILLED):
+                raise
+            raise DataError(
+                "a process that reads the data was killed, perhaps for want of memory; start the same command again, "
+                "with fewer config.data.workers if it is killed again"
+            ) from None
+
+    def close(self) -> None:
+        self._reading.close()

@@ -11,8 +11,10 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import orbax.checkpoint as ocp
@@ -25,6 +27,8 @@ from pretrain.processes.agreement import decided
 LOSS = "metrics/metrics"  # the file in a checkpoint's folder that holds its validation loss, and how it was measured
 BROKEN = "broken"  # the folder of damaged ones: among the others, where a rename reaches whatever disk they are on
 UNFINISHED = (".orbax-checkpoint-tmp", ".deleted")  # in the names of folders that are no checkpoints (any more)
+
+Result = TypeVar("Result")
 
 
 class Checkpoints:
@@ -230,6 +234,26 @@ class Checkpoints:
             words = "latest" if self.best() is None else "latest, best"
             raise UserError(f"there is no checkpoint '{which}'; choose one of: {', '.join(map(str, steps))}, {words}")
         return int(which)
+
+    def read(self, which: str, step: int, what: Callable[[int], Result]) -> tuple[int, Result]:
+        """(step, `what(step)`) of the checkpoint that `which` was found to mean.
+
+        A training beside may have deleted it meanwhile; then it is the one that "latest" or "best" means now. Errors:
+        UserError where that was a number, and whatever `what` raises of a checkpoint that is there.
+        """
+        while True:
+            try:
+                return step, what(step)
+            except UserError as error:
+                left = decided(self.steps, self._unreadable)
+                if step in left:
+                    raise
+                if which.isdigit():
+                    raise UserError(
+                        f"checkpoint {step} was deleted by the training of this folder while this command was starting;"
+                        f" choose one of: {', '.join(map(str, left))}, latest, or keep more with config.checkpoint.keep"
+                    ) from error
+                step = self.find(which)
 
     def check_tokenizer(self, step: int, tokenizer) -> None:
         """Raises UserError unless the checkpoint of `step` was trained with `tokenizer`."""

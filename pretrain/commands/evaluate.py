@@ -27,8 +27,8 @@ COMPRESSORS = {
 def evaluate(config, workdir: str, flags) -> None:
     """Scores a checkpoint of `workdir`; `config` is the work folder's, with what the user changes of its evaluation."""
     checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
-    step = checkpoints.find(flags.step)
-    checkpoints.check_tokenizer(step, pipeline.open_tokenizer(workdir))
+    tokenizer, step = pipeline.open_tokenizer(workdir), checkpoints.find(flags.step)
+    step, _ = checkpoints.read(flags.step, step, lambda step: checkpoints.check_tokenizer(step, tokenizer))
     length = flags.length or config.evaluate.length or config.data.length
     if length > config.model.context:
         raise UserError(
@@ -54,7 +54,9 @@ def evaluate(config, workdir: str, flags) -> None:
         if flags.data:
             prepare, split = functools.partial(pipeline.prepare_given, flags.data, folder), flags.data
         run = assemble(config, workdir, say, prepare=prepare)
-        params = run.engine.restored_params(checkpoints, step, config.seed)
+        step, params = checkpoints.read(
+            flags.step, step, lambda step: run.engine.restored_params(checkpoints, step, config.seed)
+        )
         result = score(run, params, split, stride=flags.stride, batches=flags.batches, timed=True)
         for name in _compressors(flags):
             text = run.corpus.raw_bytes(split)

@@ -84,13 +84,17 @@ def refuse(flags, names: Sequence[str], reason: str) -> None:
 def restored(config, workdir: str, step: str, tokenizer):
     """(model, parameters, step) of the checkpoint that `step` names, trained with `tokenizer`, on one local device."""
     checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
-    found = checkpoints.find(step)
-    checkpoints.check_tokenizer(found, tokenizer)
     with config.unlocked():
         config.train.backend = "jit"
         config.mesh.update(data=1, fsdp=1, sequence=1, tensor=1)
     engine = make_engine(make_recipe(config), config, jax.local_devices()[:1])
-    return engine.recipe.model, engine.restored_params(checkpoints, found, config.seed), found
+
+    def read(number: int):
+        checkpoints.check_tokenizer(number, tokenizer)
+        return engine.restored_params(checkpoints, number, config.seed)
+
+    found, params = checkpoints.read(step, checkpoints.find(step), read)
+    return engine.recipe.model, params, found
 
 
 def read_prompts(flags) -> list[str]:

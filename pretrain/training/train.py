@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 
 from input_pipeline import pipeline
+from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -75,6 +76,7 @@ class Loop:
         else:
             say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
         self.state, self.step, self.position = self.restore(say)
+        self.begun = self.step  # updates that were made before this start
         self.measure = measure(run) if self.validates else ""
         earlier = checkpoints.measures()
         if self.validates and earlier and self.measure not in earlier:
@@ -123,7 +125,11 @@ class Loop:
             while self.step < config.train.steps or pending:
                 previous, pending = pending, None
                 if self.step < config.train.steps:
-                    pending = self.update(feed)
+                    try:
+                        pending = self.update(feed)
+                    except DataError:
+                        self.keep(previous)
+                        raise
                 with self.ledger.spend("step"):
                     bad = self.record(*previous) if previous else None
                 if bad is not None and config.train.on_bad_step == "rewind":
@@ -177,6 +183,13 @@ class Loop:
         if self.validated:
             self.checkpoints.score(self.step, self.metrics())
         return True
+
+    def keep(self, previous) -> None:
+        """Saves the updates made before reading failed; several processes save together, and the others cannot now."""
+        bad = self.record(*previous) if previous else None
+        if jax.process_count() == 1 and (bad is None or self.config.train.on_bad_step == "skip"):
+            self.save(wait=True)
+            self.progress.note(f"reading failed: saved checkpoint {self.step}")
 
     def settle(self) -> None:
         """Waits for the update on its way, so that its seconds are charged to it and not to what comes next."""
@@ -286,7 +299,8 @@ class Loop:
         spent = ", ".join(
             f"{name} {value:.1f} s ({value / total:.0%})" for name, value in seconds.items() if value >= 0.05
         )
-        self.progress.note(f"done: {self.step} updates in {total:.1f} s: {spent}")
+        own = f", {self.step - self.begun} of them by this start," if self.begun else ""
+        self.progress.note(f"done: {self.step} updates{own} in {total:.1f} s: {spent}")
         return 0
 
 

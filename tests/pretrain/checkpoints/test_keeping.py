@@ -9,9 +9,10 @@ import time
 import jax.numpy as jnp
 import pytest
 
-from pretrain.checkpoints import record
+from pretrain.checkpoints import record, restore
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import UserError
+from pretrain.main import main
 
 
 @pytest.fixture
@@ -151,3 +152,32 @@ def test_a_step_that_is_saved_or_being_saved_is_not_saved_again(opened):
     checkpoints.save(1, {"w": jnp.ones(3)}, 11)
     checkpoints.wait()
     assert json.loads((checkpoints.folder / "1" / "data" / "metadata").read_text()) == {"step": 1, "position": 10}
+
+
+@pytest.fixture
+def training(copy, monkeypatch):
+    """A work folder whose training deletes the checkpoint that is restored first, once it has been chosen."""
+    workdir, look = copy(16), restore.damage
+
+    def deleted_before(folder):
+        monkeypatch.undo()
+        shutil.rmtree(folder)
+        return look(folder)
+
+    monkeypatch.setattr(restore, "damage", deleted_before)
+    return workdir
+
+
+@pytest.mark.parametrize("command", [["evaluate", "--batches=1"], ["generate", "--prompt=a", "--max_tokens=1"]])
+def test_the_newest_checkpoint_is_taken_again_if_a_training_has_deleted_it(training, capsys, command):
+    assert main([*command, f"--workdir={training}", "--format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 12
+
+
+def test_a_numbered_checkpoint_that_a_training_has_deleted_is_named(training, capsys):
+    assert main(["generate", "--prompt=a", f"--workdir={training}", "--step=16"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "checkpoint 16 was deleted by the training of this folder while this command was starting; choose one" in said
+    )
+    assert "choose one of: 4, 8, 12, latest" in said

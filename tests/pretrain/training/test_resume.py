@@ -1,13 +1,16 @@
 """Kill it anywhere, start it again: the run ends with the very bits of one that was never touched."""
 
+import json
+import multiprocessing
 import random
 import signal
 import subprocess
+import threading
 import time
 
 import numpy as np
 import pytest
-from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train
+from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train, train_here
 
 
 def test_resumed_run_is_the_uninterrupted_one(whole, copy, text):
@@ -15,9 +18,30 @@ def test_resumed_run_is_the_uninterrupted_one(whole, copy, text):
     done = train(workdir, text)
     assert done.returncode == 0, done.stderr
     assert "restored checkpoint 12" in done.stderr
+    assert "done: 24 updates, 12 of them by this start, in " in done.stderr
     assert_same_leaves(leaves(workdir), leaves(whole))
     for name in ("train.csv", "train.jsonl", "validation.csv"):
         assert (workdir / "metrics" / name).read_text() == (whole / "metrics" / name).read_text()
+
+
+def test_a_killed_reader_ends_the_run_with_all_its_updates_saved(tmp_path, text, signals, capsys):
+    workdir, rows = tmp_path / "run", tmp_path / "run" / "metrics" / "train.jsonl"
+
+    def kill():
+        while not rows.exists() or len(rows.read_text().splitlines()) < 3:
+            time.sleep(0.05)
+        for reader in multiprocessing.active_children():
+            reader.kill()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    options = {"train__steps": 10**6, "checkpoint__every": 10**6, "evaluate__every": 10**6, "checkpoint__keep": 1}
+    assert train_here(workdir, text, data__workers=1, **options) == 2
+    *_, note, sentence = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("pretrain: a process that reads the data was killed, perhaps for want of memory; start")
+    (saved,) = (workdir / "checkpoints").iterdir()
+    assert f"saved checkpoint {saved.name}" in note
+    assert [json.loads(row)["step"] for row in rows.read_text().splitlines()] == [*range(1, int(saved.name) + 1)]
 
 
 @pytest.mark.slow
