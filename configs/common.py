@@ -122,8 +122,10 @@ def base() -> dict:
         architecture="decoder",  # which model `model` describes: decoder, transformer_xl
         model=decoder(),
         tokenizer=dict(
-            kind="sentencepiece",  # sentencepiece, bytes, symbols, words, or huggingface (needs the extra `hf`)
+            kind="sentencepiece",  # sentencepiece, wordpiece, bytes, symbols, words, huggingface (docs/data.md)
             path="",  # a ready tokenizer file; empty makes one from data.train (all kinds but huggingface)
+            cased=False,  # wordpiece: whether text keeps its case and accents (BERT cased) or is lower-cased without
+            sentinels=non_negative(0, below=2**16),  # ids on top of all others that mark what is left out (T5)
             unknown="",  # huggingface: a word of the text to read as the unknown token, such as WikiText's <unk>
             vocab_size=count(4096),  # pieces of a tokenizer trained here; fewer where the text yields no more
             algorithm="bpe",  # of a tokenizer trained here: bpe or unigram (which takes many times as long)

@@ -67,8 +67,9 @@ def load_words(path: Path) -> Tokenizer:
         encode=lambda text: np.array([ids.get(word, unknown) for word in _WORDS.findall(text)], np.int32),
         decode=decode,
         vocab_size=len(words),
-        end_id=0,
+        special={"end": 0, "unknown": unknown},
         fingerprint=fingerprint_of(path),
+        continues=np.zeros(len(words), bool),
     )
 
 
@@ -91,7 +92,7 @@ class Symbols(ByteExact):
     """The bytes that a text is made of and nothing else: documents follow one another without an end token."""
 
     def __init__(self, symbols: Sequence[int], fingerprint: str):
-        super().__init__([bytes([symbol]) for symbol in symbols], end_id=None, fingerprint=fingerprint)
+        super().__init__([bytes([symbol]) for symbol in symbols], {}, fingerprint)
         self._ids = np.full(256, -1, np.int32)
         self._ids[symbols] = np.arange(len(symbols))
 

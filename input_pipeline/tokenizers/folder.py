@@ -12,29 +12,42 @@ from input_pipeline.sources.sources import Source
 from input_pipeline.tokenizers import counted as counted_tokenizer
 from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
-from input_pipeline.tokenizers.tokenizer import Bytes, Tokenizer
+from input_pipeline.tokenizers import wordpiece as wordpiece_tokenizer
+from input_pipeline.tokenizers.extended import extended
+from input_pipeline.tokenizers.tokenizer import SPECIAL, Bytes, Tokenizer
 
-KINDS = ("sentencepiece", "bytes", "symbols", "words", "huggingface")
-TRAINABLE = (
-    "sentencepiece",
-    "symbols",
-    "words",
-)  # kinds that are made from data.train where there is no tokenizer.path
+KINDS = ("sentencepiece", "wordpiece", "bytes", "symbols", "words", "huggingface")
+# Kinds that are made from data.train where there is no tokenizer.path, and bytes: the special ids that each has itself.
+MADE_HERE = {
+    "sentencepiece": ("end", "unknown"),
+    "wordpiece": SPECIAL,
+    "bytes": ("end",),
+    "symbols": (),
+    "words": ("end", "unknown"),
+}
 MADE = "made.json"  # what the tokenizer was made from; written last
 FILES = {
     "sentencepiece": "sentencepiece.model",
+    "wordpiece": "wordpiece.json",
     "symbols": "symbols.json",
     "words": "words.json",
     "huggingface": "tokenizer.json",
 }
 LOAD = {
     "sentencepiece": sentencepiece_tokenizer.load,
+    "wordpiece": huggingface_tokenizer.load,
     "symbols": counted_tokenizer.load_symbols,
     "words": counted_tokenizer.load_words,
     "huggingface": huggingface_tokenizer.load,
 }
+TRAIN = {"sentencepiece": sentencepiece_tokenizer.train, "wordpiece": wordpiece_tokenizer.train}
 LEAST = 2  # entries of a vocabulary trained here: an end token and an unknown one
-TRAINED = ("vocab_size", "algorithm", "pieces")  # settings of a tokenizer trained here
+# Settings that a tokenizer trained here depends on, besides the text.
+TRAINED = {
+    "sentencepiece": ("vocab_size", "algorithm", "pieces"),
+    "wordpiece": ("vocab_size", "cased"),
+    "words": ("vocab_size",),
+}
 
 
 def open_folder(folder: Path) -> Tokenizer:
@@ -43,7 +56,7 @@ def open_folder(folder: Path) -> Tokenizer:
     kind = made["kind"]
     if kind != "bytes" and not (folder / FILES[kind]).is_file():
         raise DataError(f"{folder / FILES[kind]} is missing; restore it, or delete {folder} and run prepare again")
-    return Bytes() if kind == "bytes" else _load(folder / FILES[kind], made)
+    return _completed(Bytes() if kind == "bytes" else _load(folder / FILES[kind], made), made)
 
 
 def _made(folder: Path) -> dict:
@@ -62,28 +75,43 @@ def _load(path: Path, settings: Mapping) -> Tokenizer:
     return LOAD[settings["kind"]](path, *unknown)
 
 
+def _completed(own: Tokenizer, settings: Mapping) -> Tokenizer:
+    """The tokenizer with the ids that it has not itself."""
+    sentinels = settings.get("sentinels", 0)
+    if sentinels and own.sentinels:
+        if sentinels != len(own.sentinels):
+            raise DataError(
+                f"tokenizer.sentinels = {sentinels}, but '{settings['path']}' has {len(own.sentinels)} of its own; set "
+                "--config.tokenizer.sentinels=0"
+            )
+        sentinels = 0
+    return extended(own, settings.get("special", ()), sentinels)
+
+
 def make_folder(
     folder: Path,
     config: Mapping,
     named: Mapping[str, Sequence[Source]],
     holdout: float,
     report: Callable[[str], None],
+    special: Sequence[str] = (),
 ) -> Tokenizer:
     """Makes the tokenizer that `config` asks for, if `folder` has none, and opens it.
 
     `named` are the sources of each split; symbols are counted in all of them, all else in what is trained on.
+    `special` are the special ids that its task needs: a tokenizer made here gets those that its kind has not.
 
     Several processes may call this at once: one works, the others wait. Errors: DataError if the folder's
-    tokenizer was made from other settings.
+    tokenizer was made from other settings, or has not the special ids.
     """
-    settings = _settings(config, named, holdout)
+    settings = _settings(config, named, holdout, special)
     made = folder / MADE
     if not made.is_file():
         waiting = lambda: report("waiting for the tokenizer")  # noqa: E731
         with written_under(folder, "--workdir"), locked(folder / "lock", waiting), filled(folder):
             if not made.is_file():
                 remove_partial(folder)
-                _make(folder, config, settings, named, report)
+                _make(folder, config, settings, named, report, special)
                 if "vocab_size" in settings:
                     pieces = _load(folder / FILES[settings["kind"]], settings).vocab_size
                     if pieces < settings["vocab_size"]:
@@ -96,11 +124,35 @@ def make_folder(
                 f"{folder} holds a tokenizer made with {name} = {was.get(name)}, but the config says "
                 f"{settings.get(name)}; set it back, choose another --workdir, or delete that folder"
             )
-    return open_folder(folder)
+    opened = open_folder(folder)
+    _check_special(opened, special, config)
+    return opened
 
 
-def _settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: float) -> dict:
-    """What the tokenizer depends on, by config key."""
+def _check_special(tokenizer: Tokenizer, needed: Sequence[str], config: Mapping) -> None:
+    """Raises DataError where a ready file lacks a special id that the task needs."""
+    lacking = [name for name in needed if name not in tokenizer.special]
+    if lacking:
+        raise DataError(
+            f"config.objective needs a tokenizer with the special id{'s' * (len(lacking) > 1)} {', '.join(lacking)}, "
+            f"which tokenizer.path = '{config['path']}' has not; name a file that has, or train one: "
+            f"--config.tokenizer.path= {_trained_instead(config)}"
+        )
+
+
+def _settings(
+    config: Mapping, named: Mapping[str, Sequence[Source]], holdout: float, special: Sequence[str] = ()
+) -> dict:
+    """What the tokenizer depends on, by config key; and `special`, the ids that it gets besides its own."""
+    settings = _own_settings(config, named, holdout)
+    if lacking := _lacking(config, special):
+        settings["special"] = lacking
+    if config["sentinels"]:
+        settings["sentinels"] = config["sentinels"]
+    return settings
+
+
+def _own_settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: float) -> dict:
     kind = config["kind"]
     if kind not in KINDS:
         raise DataError(f"tokenizer.kind is '{kind}'; choose one of: {', '.join(KINDS)}")
@@ -111,14 +163,15 @@ def _settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: f
         )
     if kind == "bytes":
         return {"kind": kind}
-    if not config["path"] and kind not in TRAINABLE:
+    if not config["path"] and kind not in MADE_HERE:
         raise DataError(
             f"tokenizer.kind = {kind} trains no tokenizer; set tokenizer.path to a tokenizer.json, or train one: "
             + _trained_instead(config)
         )
     if config["path"]:
         unknown = {"unknown": config["unknown"]} if config["unknown"] else {}
-        return {"kind": kind, "path": config["path"]} | unknown
+        cased = {"cased": config["cased"]} if kind == "wordpiece" else {}
+        return {"kind": kind, "path": config["path"]} | unknown | cased
     settings = {"kind": kind, "path": "", "data.holdout": holdout}
     if kind == "symbols":
         return settings | {f"data.{name}": [s.spec for s in found] for name, found in named.items()}
@@ -127,8 +180,25 @@ def _settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: f
             f"tokenizer.vocab_size = {config['vocab_size']} leaves no room for both the end token and what is unknown; "
             f"set it to {LEAST} or more"
         )
-    trained = ("vocab_size",) if kind == "words" else (*TRAINED, "train_bytes")
-    return settings | {name: config[name] for name in trained} | {"data.train": [s.spec for s in named["train"]]}
+    read = {} if kind == "words" else {"train_bytes": config["train_bytes"]}  # words are counted in all of the text
+    trained = {name: config[name] for name in TRAINED[kind]} | read
+    return settings | trained | {"data.train": [source.spec for source in named["train"]]}
+
+
+def known_size(config: Mapping, special: Sequence[str]) -> int | None:
+    """How many ids the tokenizer of `config` will have, at most, for a task that needs `special`.
+
+    None where only its file or the text tells.
+    """
+    if config["path"] or config["kind"] == "symbols" or config["kind"] not in MADE_HERE:
+        return None
+    own = Bytes().vocab_size if config["kind"] == "bytes" else config["vocab_size"]
+    return own + len(_lacking(config, special)) + config["sentinels"]
+
+
+def _lacking(config: Mapping, special: Sequence[str]) -> list[str]:
+    """The special ids that a tokenizer which is made here gets besides its own."""
+    return [] if config["path"] else [name for name in special if name not in MADE_HERE[config["kind"]]]
 
 
 def _trained_instead(config: Mapping) -> str:
@@ -148,7 +218,7 @@ def check(folder: Path, config: Mapping) -> None:
         return
     other = (
         "leave it empty to train one"
-        if kind in TRAINABLE
+        if kind in MADE_HERE
         else f"train one: --config.tokenizer.path= {_trained_instead(config)}"
     )
     raise DataError(
@@ -157,24 +227,29 @@ def check(folder: Path, config: Mapping) -> None:
     )
 
 
-def _make(folder: Path, config: Mapping, settings: Mapping, named, report) -> None:
+def _make(folder: Path, config: Mapping, settings: Mapping, named, report, special: Sequence[str]) -> None:
     kind = config["kind"]
     if kind == "bytes":
         return
     with replaced(folder / FILES[kind]) as partial:
         if config["path"]:
             path = Path(config["path"]).expanduser()
-            _load(path, settings)  # a file that is no tokenizer is not kept, and is named where the user has it
-            shutil.copyfile(path, partial)
+            if kind == "wordpiece":
+                partial.write_bytes(wordpiece_tokenizer.read(path, config["cased"]))
+                loaded = _load(partial, settings)
+            else:
+                loaded = _load(path, settings)  # what is no tokenizer is not kept, and is named where the user has it
+                shutil.copyfile(path, partial)
+            _check_special(_completed(loaded, settings), special, config)
             return
         holdout = settings["data.holdout"]
         counted = named.values() if kind == "symbols" else [named["train"]]
         sources = list({source.spec: source for found in counted for source in found}.values())
         specs = " + ".join(source.spec for source in sources)
-        if kind == "sentencepiece":
+        if kind in TRAIN:
             report(f"training a tokenizer of {config['vocab_size']} pieces on {specs}")
             texts = sample(sources, config["train_bytes"], holdout)
-            partial.write_bytes(sentencepiece_tokenizer.train(texts, *(config[name] for name in TRAINED)))
+            partial.write_bytes(TRAIN[kind](texts, *(config[name] for name in TRAINED[kind])))
             return
         report(f"counting the {kind} of {specs}")
         if kind == "symbols":

@@ -1,14 +1,16 @@
 """Hugging Face tokenizer.json files (package `tokenizers`, extra `hf`)."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from input_pipeline.errors import DataError
+from input_pipeline.tokenizers.names import NAMES, sentinel_ids, special_ids
 from input_pipeline.tokenizers.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprint_of
 
-END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+META_SPACE = "\u2581"  # with which words begin in files that come from SentencePiece
 
 
 def load(path: Path, unknown: str = "") -> Tokenizer:
@@ -16,10 +18,7 @@ def load(path: Path, unknown: str = "") -> Tokenizer:
 
     `unknown` is a word of the text that is read as the tokenizer's unknown token, where it has one.
     """
-    try:
-        import tokenizers
-    except ImportError:
-        raise DataError("tokenizer.kind = huggingface needs the tokenizers package: pip install longhaul[hf]") from None
+    tokenizers = library()
     try:
         model = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more precise
@@ -27,26 +26,65 @@ def load(path: Path, unknown: str = "") -> Tokenizer:
     model.encode_special_tokens = True  # "<|endoftext|>" within a text is text
     model.no_truncation()
     model.no_padding()
-    ends = [model.token_to_id(token) for token in END_TOKENS]
-    end_id = next((i for i in ends if i is not None), None)
-    if end_id is None:
-        raise DataError(f"{path} has no token to separate documents; add one of: {', '.join(END_TOKENS)}")
     spec = json.loads(path.read_text(encoding="utf-8"))
+    special, sentinels = _special(spec, model)
+    if "end" not in special:
+        raise DataError(f"{path} has no token to separate documents; add one of: {', '.join(NAMES['end'])}")
     if unknown:
-        unknown_id = model.token_to_id(spec["model"].get("unk_token") or "")
+        unknown_id = _unknown(spec, model)
         if unknown_id is None:
             raise DataError(
                 f"{path} has no unknown token for tokenizer.unknown = '{unknown}'; set --config.tokenizer.unknown="
             )
     elif _keeps_text(spec):
-        return ByteLevel(model, spec, end_id, fingerprint_of(path))
+        return ByteLevel(model, spec, special, sentinels, fingerprint_of(path))
     return Rewriting(
         encode=lambda text: _ids_but(model, text, unknown, unknown_id) if unknown else _ids(model, text),
         decode=model.decode,
         vocab_size=_size(model),
-        end_id=end_id,
+        special=special,
         fingerprint=fingerprint_of(path) + unknown,
+        sentinels=sentinels,
+        continues=_continues(spec, model, special),
     )
+
+
+def library():
+    """The package `tokenizers`. Errors: DataError where it is not installed."""
+    try:
+        import tokenizers
+    except ImportError:
+        raise DataError(
+            "tokenizer.kind = huggingface or wordpiece needs the tokenizers package: pip install longhaul[hf]"
+        ) from None
+    return tokenizers
+
+
+def _special(spec: dict, model) -> tuple[Mapping[str, int], tuple[int, ...]]:
+    """Special ids by name, and sentinels: of tokens that no text gives, but for the end and the unknown one."""
+    added = {token["content"]: token["id"] for token in spec["added_tokens"]}
+    own = {"end": special_ids(model.token_to_id).get("end"), "unknown": _unknown(spec, model)}
+    found = {**special_ids(added.get), **{name: i for name, i in own.items() if i is not None}}
+    return found, sentinel_ids(added.get)
+
+
+def _unknown(spec: dict, model) -> int | None:
+    """The id of what the vocabulary lacks: by name, and in unigram models by number."""
+    return spec["model"].get("unk_id", model.token_to_id(spec["model"].get("unk_token") or ""))
+
+
+def _continues(spec: dict, model, special: Mapping[str, int]) -> np.ndarray | None:
+    """Which ids go on with a word: in WordPiece those that say so, where words begin with a sign those without it."""
+    vocabulary, continues = model.get_vocab(with_added_tokens=False), np.zeros(_size(model), bool)
+    if spec["model"].get("type") == "WordPiece":
+        prefix = spec["model"]["continuing_subword_prefix"]
+        continues[[i for token, i in vocabulary.items() if token.startswith(prefix)]] = True
+    elif any(token.startswith(META_SPACE) for token in vocabulary):
+        continues[[i for token, i in vocabulary.items() if not token.startswith(META_SPACE)]] = True
+        continues[[*special.values(), *(token["id"] for token in spec["added_tokens"])]] = False
+    else:
+        return None
+    return continues
 
 
 def _ids_but(model, text: str, unknown: str, unknown_id: int) -> np.ndarray:
@@ -85,14 +123,14 @@ def _keeps_text(spec: dict) -> bool:
 class ByteLevel(ByteExact):
     """A byte-level BPE, as GPT-2's: each token is a string of letters that stand for bytes."""
 
-    def __init__(self, model, spec: dict, end_id: int, fingerprint: str):
+    def __init__(self, model, spec: dict, special: Mapping[str, int], sentinels: tuple[int, ...], fingerprint: str):
         table = [b""] * _size(model)
         letters = _letters()
         for token, i in spec["model"]["vocab"].items():
             table[i] = bytes(letters[letter] for letter in token) if letters.keys() >= set(token) else token.encode()
         for added in spec["added_tokens"]:
             table[added["id"]] = b"" if added["special"] else added["content"].encode("utf-8")
-        super().__init__(table, end_id, fingerprint)
+        super().__init__(table, special, fingerprint, sentinels)
         self._model = model
 
     def encode(self, text: str) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import sentencepiece as library
 from sentencepiece import sentencepiece_model_pb2
 
 from input_pipeline.errors import DataError
+from input_pipeline.tokenizers.names import sentinel_ids, special_ids
 from input_pipeline.tokenizers.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprint_of
 
 META_SPACE = "\u2581"  # SentencePiece's letter for a space: the one character that its models cannot tell from another
@@ -28,15 +29,28 @@ def load(path: Path) -> Tokenizer:
         raise DataError(f"{path} is no SentencePiece model ({error}); give the .model file") from None
     if model.eos_id() < 0:
         raise DataError(f"{path} has no end-of-sentence piece to separate documents; train it with eos_id set")
+    special, sentinels = _special(proto, model)
     if _keeps_text(proto):
-        return SentencePiece(model, fingerprint_of(path))
+        return SentencePiece(model, special, sentinels, fingerprint_of(path))
     return Rewriting(
         encode=lambda text: model.encode(text, out_type="numpy"),
         decode=model.decode,
         vocab_size=model.vocab_size(),
-        end_id=model.eos_id(),
+        special=special,
         fingerprint=fingerprint_of(path),
+        sentinels=sentinels,
+        continues=np.array([p.type in _TEXT and not p.piece.startswith(META_SPACE) for p in proto.pieces]),
     )
+
+
+_TEXT = (sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL, sentencepiece_model_pb2.ModelProto.SentencePiece.BYTE)
+
+
+def _special(proto, model: library.SentencePieceProcessor) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Special ids by name, and sentinels: what the model says of its own, the others by their names."""
+    apart = {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type not in _TEXT}  # not met in a text
+    own = {"end": model.eos_id(), "unknown": model.unk_id(), "pad": model.pad_id()}
+    return {**special_ids(apart.get), **{name: i for name, i in own.items() if i >= 0}}, sentinel_ids(apart.get)
 
 
 def _keeps_text(proto) -> bool:
@@ -53,8 +67,14 @@ def _keeps_text(proto) -> bool:
 class SentencePiece(ByteExact):
     """A model with byte fallback and no normalisation."""
 
-    def __init__(self, model: library.SentencePieceProcessor, fingerprint: str):
-        super().__init__([_bytes_of(model, i) for i in range(model.vocab_size())], model.eos_id(), fingerprint)
+    def __init__(
+        self,
+        model: library.SentencePieceProcessor,
+        special: Mapping[str, int],
+        sentinels: tuple[int, ...],
+        fingerprint: str,
+    ):
+        super().__init__([_bytes_of(model, i) for i in range(model.vocab_size())], special, fingerprint, sentinels)
         self._model = model
         self._meta_space = np.array([model.piece_to_id(f"<0x{b:02X}>") for b in META_SPACE.encode()], np.int32)
 

@@ -3,27 +3,39 @@
 import abc
 import codecs
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from input_pipeline.sources.readers import raw
 
+# What special ids are for. An id may have several names: BERT's separator is its end, RoBERTa's end its separator.
+SPECIAL = ("end", "unknown", "pad", "mask", "separator", "classifier")
+
 
 class Tokenizer(abc.ABC):
     """Text to ids and back.
 
-    vocab_size: number of ids. end_id: ends a document and starts the next, None where nothing does.
-    fingerprint: changes with the ids' meaning.
+    vocab_size: number of ids. fingerprint: changes with the ids' meaning.
+    special: the ids that stand for no text, by name: those that it has of `SPECIAL`.
+    sentinels: ids that stand for what is left out of a text, in the order of their use; of T5 the highest comes first.
     byte_lengths: UTF-8 bytes that each id stands for, int32 [V], 0 for special ids; then any text survives the round
     trip. None where ids stand for no fixed bytes, since the tokenizer rewrites text.
+    continues: whether an id goes on with the word of the id before it, bool [V]. None where that is not known.
     """
 
     vocab_size: int
-    end_id: int | None
     fingerprint: str
+    special: Mapping[str, int]
+    sentinels: tuple[int, ...] = ()
     byte_lengths: np.ndarray | None
+    continues: np.ndarray | None = None
+
+    @property
+    def end_id(self) -> int | None:
+        """The id that ends a document and starts the next, None where nothing does."""
+        return self.special.get("end")
 
     @abc.abstractmethod
     def encode(self, text: str) -> np.ndarray:
@@ -65,10 +77,18 @@ class Decoder(abc.ABC):
 class ByteExact(Tokenizer):
     """A tokenizer each of whose ids stands for fixed bytes."""
 
-    def __init__(self, token_bytes: Sequence[bytes], end_id: int | None, fingerprint: str):
-        self.vocab_size, self.end_id, self.fingerprint = len(token_bytes), end_id, fingerprint
+    def __init__(
+        self,
+        token_bytes: Sequence[bytes],
+        special: Mapping[str, int],
+        fingerprint: str,
+        sentinels: tuple[int, ...] = (),
+    ):
+        self.vocab_size, self.fingerprint = len(token_bytes), fingerprint
+        self.special, self.sentinels = special, sentinels
         self._bytes = list(token_bytes)
         self.byte_lengths = np.array([len(data) for data in token_bytes], np.int32)
+        self.continues = np.array([bool(data) and not data[:1].isspace() for data in token_bytes])
 
     def bytes_of(self, token: int) -> bytes:
         """Bytes of one id; a byte that no UTF-8 text has, and so U+FFFD, for an id beyond the vocabulary."""
@@ -104,11 +124,14 @@ class Rewriting(Tokenizer):
         encode: Callable[[str], np.ndarray],
         decode: Callable[[list[int]], str],
         vocab_size: int,
-        end_id: int,
+        special: Mapping[str, int],
         fingerprint: str,
+        sentinels: tuple[int, ...] = (),
+        continues: np.ndarray | None = None,
     ):
         self._encode, self._decode = encode, decode
-        self.vocab_size, self.end_id, self.fingerprint = vocab_size, end_id, fingerprint
+        self.vocab_size, self.special, self.fingerprint = vocab_size, special, fingerprint
+        self.sentinels, self.continues = sentinels, continues
 
     def encode(self, text: str) -> np.ndarray:
         return self._encode(text)
@@ -150,7 +173,7 @@ class Bytes(ByteExact):
     """The 256 bytes, and the end token (256)."""
 
     def __init__(self):
-        super().__init__([bytes([b]) for b in range(256)] + [b""], end_id=256, fingerprint="bytes")
+        super().__init__([bytes([b]) for b in range(256)] + [b""], {"end": 256}, fingerprint="bytes")
 
     def encode(self, text: str | bytes) -> np.ndarray:
         """Ids of `text`, int32 [n]; alone among tokenizers it takes bytes too, of an image."""

@@ -253,7 +253,10 @@ def test_unknown_choices_of_training():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "letters"}, "tokenizer.kind is 'letters'; choose one of: sentencepiece, bytes, symbols, words, hugg"),
+        (
+            {"kind": "letters"},
+            "tokenizer.kind is 'letters'; choose one of: sentencepiece, wordpiece, bytes, symbols, words",
+        ),
         ({"kind": "huggingface"}, "trains no tokenizer; set tokenizer.path"),
         (
             {"kind": "huggingface", "path": "/no/such.json"},

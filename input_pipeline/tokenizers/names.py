@@ -1,0 +1,27 @@
+"""Special ids of ready tokenizer files, found by what the families call them."""
+
+from collections.abc import Callable, Mapping
+
+# The first that a tokenizer has counts. RoBERTa and BART begin with <s> and separate by </s>.
+NAMES = {
+    "end": ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"),
+    "unknown": ("[UNK]", "<unk>"),
+    "pad": ("[PAD]", "<pad>"),
+    "mask": ("[MASK]", "<mask>"),
+    "separator": ("[SEP]", "<sep>", "</s>"),
+    "classifier": ("[CLS]", "<cls>", "<s>"),
+}
+
+
+def special_ids(find: Callable[[str], int | None]) -> Mapping[str, int]:
+    """The special ids by name; `find` gives the id of a special token, None where there is none."""
+    found = {name: next((i for i in map(find, tokens) if i is not None), None) for name, tokens in NAMES.items()}
+    return {name: i for name, i in found.items() if i is not None}
+
+
+def sentinel_ids(find: Callable[[str], int | None]) -> tuple[int, ...]:
+    """The ids of <extra_id_0>, <extra_id_1>, ... as T5's files have them."""
+    ids = []
+    while (i := find(f"<extra_id_{len(ids)}>")) is not None:
+        ids.append(i)
+    return tuple(ids)

@@ -1,0 +1,144 @@
+"""WordPiece: BERT's ids to the last one, from any file, and the same training on every machine."""
+
+import json
+
+import pytest
+
+from input_pipeline import pipeline
+from input_pipeline.errors import DataError
+
+pytest.importorskip("tokenizers", reason="needs the extra hf")
+
+from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
+from input_pipeline.tokenizers import wordpiece
+
+TEXT = "Die Brücke, the bridge: bridging unbridgeable bridges?! don't stop 北京 bridge-head\n" * 9
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PIECES = [
+    *"!',-.:?[]ab北京é",
+    *("bridge", "##s", "##ing", "un", "##bridge", "##able", "the", "die", "brucke", "Die", "Brücke", "##head", "don"),
+    *("t", "stop", "mask", "##n", "e", "##e", "bri", "##dge"),
+]
+ODD = [
+    "",
+    "The bridges, unbridgeable bridging!",
+    "Die Brücke é 北京!bridge",
+    "[MASK] the [SEP] bridge[PAD]",
+    "a\u00a0b\u200b\ufffd\0c\tstop\r\nthe",
+    "bridge" * 30,
+    "\u00a1stop\u00bf don't \U0001f600 \u2581the",
+]
+
+
+@pytest.fixture
+def vocabulary(write):
+    return write("vocab.txt", "\n".join(["[PAD]", "unused", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES]) + "\n")
+
+
+def loaded(prepare, write, settings: dict):
+    return prepare(f"text:{write('a.txt', TEXT)}", tokenizer={"kind": "wordpiece", **settings}).tokenizer
+
+
+@pytest.mark.parametrize("cased", [False, True])
+def test_ids_are_those_of_berts_own_tokenizer(prepare, write, vocabulary, cased):
+    bert = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy", reason="needs the extra oracle")
+    oracle = bert.BertTokenizerLegacy(vocabulary, do_lower_case=not cased)
+    oracle.all_special_tokens_extended = []
+    tokenizer = loaded(prepare, write, {"path": vocabulary, "cased": cased})
+    accents = "e\u0301 Bru\u0308cke"  # composed by the peer's cased form, which the release does not do
+    for text in [*ODD, TEXT] + [accents] * (not cased):
+        pieces = [
+            piece
+            for word in oracle.basic_tokenizer.tokenize(text)
+            for piece in oracle.wordpiece_tokenizer.tokenize(word)
+        ]
+        assert tokenizer.encode(text).tolist() == oracle.convert_tokens_to_ids(pieces), text
+
+
+def test_special_ids_and_what_continues_a_word(prepare, write, vocabulary):
+    tokenizer = loaded(prepare, write, {"path": vocabulary})
+    assert tokenizer.special == {"pad": 0, "unknown": 2, "classifier": 3, "separator": 4, "mask": 5, "end": 4}
+    assert tokenizer.end_id == 4 and tokenizer.sentinels == () and tokenizer.vocab_size == 6 + len(PIECES)
+    continues = {piece for i, piece in enumerate(PIECES, 6) if tokenizer.continues[i]}
+    assert continues == {piece for piece in PIECES if piece.startswith("##")}
+    assert not tokenizer.continues[:6].any()
+    assert tokenizer.decode([3, *tokenizer.encode("The BRIDGES"), 4, 0]) == "the bridges"
+
+
+def test_a_tokenizer_json_gives_the_same_ids_as_its_vocabulary(prepare, write, vocabulary, tmp_path):
+    first = loaded(prepare, write, {"path": vocabulary})
+    kept = (tmp_path / "run/tokenizer/wordpiece.json").read_bytes()
+    (tmp_path / "run").rename(tmp_path / "before")
+    again = loaded(prepare, write, {"path": write("tokenizer.json", kept)})
+    assert again.encode(TEXT).tolist() == first.encode(TEXT).tolist() and again.fingerprint == first.fingerprint
+    assert pipeline.open_tokenizer(str(tmp_path / "run")).special == first.special
+
+
+@pytest.mark.parametrize("cased", [False, True])
+def test_training_gives_the_same_vocabulary_each_time(cased):
+    """The library alone numbers continuing characters by chance."""
+    trained = [wordpiece.train([TEXT, "And nothing else."], 120, cased) for _ in range(4)]
+    assert len(set(trained)) == 1
+    vocabulary = json.loads(trained[0])["model"]["vocab"]
+    assert [piece for piece, i in sorted(vocabulary.items(), key=lambda item: item[1])][:5] == SPECIAL
+    assert "bridge" in vocabulary and ("D" in vocabulary) == cased and ("ü" in vocabulary) == cased
+    assert "##!" not in vocabulary and "##北" not in vocabulary  # each is a word of its own
+
+
+def test_a_run_trains_and_keeps_its_vocabulary(prepare, write, tmp_path):
+    settings = {"vocab_size": 70}
+    tokenizer = loaded(prepare, write, settings)
+    assert tokenizer.vocab_size == 70 and set(tokenizer.special) == {
+        "pad", "unknown", "classifier", "separator", "mask", "end"
+    }  # fmt: skip
+    assert tokenizer.decode(tokenizer.encode("The Bridge")) == "the bridge"
+    assert pipeline.open_tokenizer(str(tmp_path / "run")).fingerprint == tokenizer.fingerprint
+    with pytest.raises(DataError, match="made with cased = False, but the config says True"):
+        loaded(prepare, write, {**settings, "cased": True})
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "message"),
+    [
+        ("\n".join(PIECES), {}, r"vocab has no line \[UNK\], which BERT's vocabularies have"),
+        (b"\xff\xfe", {}, "is neither a vocabulary of one piece a line nor a tokenizer.json"),
+        ("{}", {}, "is neither a vocabulary of one piece a line nor a tokenizer.json"),
+        (
+            '{"model": {"type": "BPE"}, "normalizer": null}',
+            {},
+            "tokenizer.json of BPE, not WordPiece; set .*huggingface",
+        ),
+        (
+            '{"model": {"type": "WordPiece"}, "normalizer": {"lowercase": true}}',
+            {"cased": True},
+            "tokenizer.cased = True, but .* lower-cases its text; set --config.tokenizer.cased=False",
+        ),
+    ],
+)
+def test_files_that_are_none(prepare, write, tmp_path, content, settings, message):
+    with pytest.raises(DataError, match=message):
+        loaded(prepare, write, {"path": write("vocab", content), **settings})
+    assert not (tmp_path / "run/tokenizer").exists()
+
+
+def test_vocabularies_that_cannot_be_trained():
+    with pytest.raises(
+        DataError, match=r"tokenizer.vocab_size = 20 is too small to train: .* take \d+; set it to that"
+    ):
+        wordpiece.train([TEXT], 20, False)
+    with pytest.raises(DataError, match=r"there is no text in data\.train"):
+        wordpiece.train([" \n"], 100, False)
+
+
+def test_other_words_may_continue_too(tmp_path):
+    library = huggingface_tokenizer.library()
+    model = library.Tokenizer(
+        library.models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("\u2581a", -1.0), ("b", -2.0)], 0)
+    )
+    model.pre_tokenizer = library.pre_tokenizers.Metaspace()
+    model.add_special_tokens(["</s>", "<extra_id_0>", "<extra_id_1>", "<mask>"])
+    model.save(str(tmp_path / "t5.json"))
+    tokenizer = huggingface_tokenizer.load(tmp_path / "t5.json")
+    assert tokenizer.special == {"end": 1, "unknown": 0, "separator": 1, "mask": 6}
+    assert tokenizer.sentinels == (4, 5)
+    assert tokenizer.continues.tolist() == [False, False, False, True, False, False, False]
