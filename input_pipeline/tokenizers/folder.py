@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from input_pipeline.errors import DataError
-from input_pipeline.files import filled, locked, read_json, remove_partial, replaced, write_json, written_under
+from input_pipeline.files import (
+    checksum,
+    filled,
+    locked,
+    read_json,
+    remove_partial,
+    replaced,
+    write_json,
+    written_under,
+)
 from input_pipeline.sources.sources import Source
 from input_pipeline.tokenizers import counted as counted_tokenizer
 from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
@@ -26,6 +35,7 @@ MADE_HERE = {
     "words": ("end", "unknown"),
 }
 MADE = "made.json"  # what the tokenizer was made from; written last
+CHECKSUM = "checksum"  # its one entry that is no setting: CRC-32 of the tokenizer's file
 FILES = {
     "sentencepiece": "sentencepiece.model",
     "wordpiece": "wordpiece.json",
@@ -53,10 +63,18 @@ TRAINED = {
 def open_folder(folder: Path) -> Tokenizer:
     """The tokenizer saved in `folder`."""
     made = _made(folder)
-    kind = made["kind"]
-    if kind != "bytes" and not (folder / FILES[kind]).is_file():
-        raise DataError(f"{folder / FILES[kind]} is missing; restore it, or delete {folder} and run prepare again")
-    return _completed(Bytes() if kind == "bytes" else _load(folder / FILES[kind], made), made)
+    return _completed(Bytes() if made["kind"] == "bytes" else _load(_whole(folder, made), made), made)
+
+
+def _whole(folder: Path, made: Mapping) -> Path:
+    """The file of a tokenizer; DataError where it is missing or damaged."""
+    path = folder / FILES[made["kind"]]
+    fault = "" if path.is_file() else "is missing"
+    if not fault and CHECKSUM in made and made[CHECKSUM] != checksum(path):
+        fault = "has other bytes than were written"
+    if fault:
+        raise DataError(f"{path} {fault}; restore it, or delete {folder} and run prepare again")
+    return path
 
 
 def _made(folder: Path) -> dict:
@@ -116,10 +134,11 @@ def make_folder(
                     pieces = _load(folder / FILES[settings["kind"]], settings).vocab_size
                     if pieces < settings["vocab_size"]:
                         report(f"the training text yields {pieces} pieces, not {settings['vocab_size']}")
-                write_json(made, settings)
+                of_file = {} if settings["kind"] == "bytes" else {CHECKSUM: checksum(folder / FILES[settings["kind"]])}
+                write_json(made, settings | of_file)
     was = _made(folder)
     for name in {**settings, **was}:
-        if settings.get(name) != was.get(name):
+        if name != CHECKSUM and settings.get(name) != was.get(name):
             raise DataError(
                 f"{folder} holds a tokenizer made with {name} = {was.get(name)}, but the config says "
                 f"{settings.get(name)}; set it back, choose another --workdir, or delete that folder"

@@ -97,3 +97,17 @@ def test_damaged_notes_of_a_cut_build_are_made_again(prepare, words, monkeypatch
     (tmp_path / "run/tokenizer/made.json").write_text("[]")
     with pytest.raises(DataError, match=r"made.json is damaged"):
         prepare(source)
+
+
+@pytest.mark.parametrize(("kind", "damage"), [("symbols", zero), ("words", cut), ("sentencepiece", cut)])
+def test_a_damaged_tokenizer_is_named_with_what_brings_it_back(prepare, words, tmp_path, kind, damage):
+    source, tokenizer = words(40), {"kind": kind, "vocab_size": 270}
+    whole = ids(prepare(source, tokenizer=tokenizer))
+    (path,) = (tmp_path / "run/tokenizer").glob(f"{kind}.*")
+    for spoil in (damage, lambda path: path.write_bytes(b"")):
+        spoil(path)
+        said = rf"{path.name} has other bytes than were written; restore it, or delete .*tokenizer and run prepare"
+        with pytest.raises(DataError, match=said):
+            prepare(source, tokenizer=tokenizer)
+    shutil.rmtree(tmp_path / "run/tokenizer")
+    assert ids(prepare(source, tokenizer=tokenizer)) == whole
