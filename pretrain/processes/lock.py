@@ -74,6 +74,8 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
 
     with leaving.after(give_back):
         yield
+        if _moved(folder / NAME, mine):
+            raise UserError(_gone(folder))
 
 
 def check_shared(workdir: str) -> None:
@@ -156,9 +158,8 @@ def _beat(path: Path, mine: str, ended: threading.Event) -> None:
     while not ended.wait(BEAT):
         try:
             found = _read(path)
-            if found is None and _identity(path.parent) != _holder(mine)["folder"]:
-                gone = f"{path.parent} has been moved or removed; this process has stopped at once"
-                leaving.leave(MISTAKE, f"{gone}: start the same command again with --workdir where the run is now")
+            if _moved(path, mine):
+                leaving.leave(MISTAKE, _gone(path.parent))
             elif found is None:
                 _create(path, mine)
             elif found == mine:
@@ -168,6 +169,18 @@ def _beat(path: Path, mine: str, ended: threading.Event) -> None:
                 leaving.leave(MISTAKE, f"{_in_use(path, found)}; this process has stopped at once")
         except OSError:  # a server that does not answer: perhaps the next time
             continue
+
+
+def _moved(path: Path, mine: str) -> bool:
+    """Whether the folder that was taken is no longer where it was; another may be there."""
+    return _read(path) is None and _identity(path.parent) != _holder(mine)["folder"]
+
+
+def _gone(folder: Path) -> str:
+    return (
+        f"{folder} has been moved or removed while this process used it; start the same command again with --workdir "
+        "where the run is now"
+    )
 
 
 def _in_use(path: Path, found: str) -> str:

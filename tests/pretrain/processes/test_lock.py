@@ -136,8 +136,13 @@ def test_a_folder_that_is_moved_while_it_is_used_stops_its_holder(holder, workdi
         (workdir / "checkpoints").mkdir(parents=True)
     _, said = holder.communicate(timeout=30)
     assert holder.returncode == 2
-    assert f"{workdir} has been moved or removed; this process has stopped at once" in said
+    assert f"{workdir} has been moved or removed while this process used it; start" in said
     assert not (workdir / "lock").exists()
+
+
+def test_a_run_whose_folder_is_moved_just_before_its_end_has_not_ended_well(workdir):
+    with pytest.raises(UserError, match="has been moved or removed"), lock.held(str(workdir), "train", print):
+        workdir.rename(workdir.with_name("moved"))
 
 
 def test_a_copy_of_a_folder_in_use_is_not_in_use(holder, workdir, monkeypatch):
