@@ -20,7 +20,7 @@ from configs import common
 from input_pipeline import pipeline
 from input_pipeline.sources import sources
 from input_pipeline.store import build
-from input_pipeline.store.store import SPLITS
+from input_pipeline.store.store import SPLITS, TOKENS
 from input_pipeline.tokenizers import folder as tokenizer_folder
 
 LENGTH, BATCH = 1024, 32
@@ -67,7 +67,7 @@ def prepare(kind: str, saved: Path, spec: str, unit: str, rounds: int, size: int
             total += span.size
     texts = ["".join(document.chunks) for span in spans for document in source.documents(span)]
     with tempfile.TemporaryDirectory() as folder:
-        job = build.Job(source, tuple(spans), 0, saved, tokenizer.fingerprint, Path(folder), 0.05)
+        job = build.Job(source, tuple(spans), 0, saved, tokenizer.fingerprint, Path(folder), 0.05, "")
         tokens = sum(build.encode_part(job)["splits"][split][1] for split in SPLITS)
         ours, alone = pairs(lambda: build.encode_part(job), lambda: [tokenizer.encode(t) for t in texts], rounds)
     middle, spread = ratio(ours, alone)
@@ -79,7 +79,7 @@ def prepare(kind: str, saved: Path, spec: str, unit: str, rounds: int, size: int
 def windows(corpus: pipeline.Corpus, rounds: int, count: int) -> Result:
     """Random windows of the store, against the same copies out of one map of one file."""
     stream = corpus.stream("train")
-    shard = max(stream.shards, key=lambda shard: shard.counts.tokens).tokens()
+    shard = max(stream.shards, key=lambda shard: shard.counts.tokens).open(TOKENS)
     draw = np.random.default_rng(0)
     ours_at = draw.integers(0, stream.tokens - LENGTH, count).tolist()
     bare_at = draw.integers(0, len(shard) - LENGTH, count).tolist()

@@ -136,6 +136,7 @@ def base() -> dict:
             train="stdlib",  # sources joined by " + ": stdlib, text:GLOB, jsonl:GLOB, tfds:NAME or images:GLOB
             validation="",  # likewise; empty holds out a share of data.train
             test="",  # likewise; empty means there is no test split
+            sentences="",  # where sentences of a document end: lines (one a line), which BERT needs; empty: not kept
             image=shape(()),  # rows, columns, colours of the images that all sources hold; empty means they hold text
             holdout=rate(0.05),  # share of documents held out, by hash, if data.validation is empty; 0: no validation
             weights=positives(()),  # mixing weight of each source of data.train; empty means by size

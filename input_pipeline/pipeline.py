@@ -61,7 +61,7 @@ def prepare(
 
     def store(source: Source, share: float) -> Store:
         place = requirements.store_folder(source, share, data, workdir)
-        return build.open_or_build(source, opened, folder, place, share, report, read_all)
+        return build.open_or_build(source, opened, folder, place, share, report, read_all, data["sentences"])
 
     def parts(found: Sequence[Source], share: float, split: str) -> list[Part]:
         return [Part(source, split, share, Stream(store(source, share).shards(split))) for source in found]
@@ -93,7 +93,9 @@ def prepare_given(
     parts = []
     for source in found:
         place = requirements.store_folder(source, 0.0, data, workdir)
-        store = build.open_or_build(source, opened, Path(workdir) / "tokenizer", place, 0.0, report)
+        store = build.open_or_build(
+            source, opened, Path(workdir) / "tokenizer", place, 0.0, report, sentences=data["sentences"]
+        )
         parts.append(Part(source, KEPT, 0.0, Stream(store.shards(KEPT))))
     return Corpus(data, opened, {given: parts}, Path(root), report)
 

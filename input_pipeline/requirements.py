@@ -16,6 +16,7 @@ from input_pipeline.tokenizers import folder as tokenizer_folder
 
 SPLITS = ("train", "validation", "test")
 SETS = ("c4", "wikipedia", "pg19", "lm1b", "cifar10", "downsampled_imagenet")  # of TFDS, that recipes name
+SENTENCES = ("", "lines")
 RECIPES = "; docs/data.md, under 'Files that recipes need', has the command that makes it"
 
 
@@ -47,6 +48,10 @@ def check_settings(data: Mapping, tokenizer: Mapping) -> dict[str, list[Source]]
             f"data.layout = {data['layout']} tells documents apart, and tokenizer.kind = symbols has no end token "
             "between them; choose layout concat or stream, or tokenizer.kind = bytes"
         )
+    if data["sentences"] not in SENTENCES or (data["sentences"] and data["image"]):
+        raise DataError(
+            f"data.sentences is '{data['sentences']}'; it must be lines, of text that has one sentence a line, or empty"
+        )
     images.check(data, tokenizer)
     named = {name: sources.parse(data[name], f"data.{name}", data["image"]) for name in SPLITS if data[name]}
     if "train" not in named:
@@ -66,9 +71,10 @@ def holdout(data: Mapping) -> float:
 
 
 def store_folder(source: Source, share: float, data: Mapping, workdir: str) -> Path:
-    """Where a source's token store lies; its name is readable, and other for other splits or shapes of a source."""
+    """Where a source's token store lies; its name is readable, and other for other splits, shapes or sentences."""
     name = re.sub(r"[^\w.]+", "-", source.spec).strip("-.")[:40]
-    whole = " ".join(map(str, (source.spec, share, *data["image"])))
+    cut = [f"sentences={data['sentences']}"] if data["sentences"] else []
+    whole = " ".join(map(str, (source.spec, share, *data["image"], *cut)))
     return store_root(data, workdir) / f"{name}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"
 
 

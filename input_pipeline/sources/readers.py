@@ -112,6 +112,24 @@ def _last_line_start(text: str, limit: int) -> int:
     return max(newline, 0)
 
 
+def sentences(chunks: Iterable[str], span: Span) -> Iterator[str]:
+    """The sentences of a document: its lines, without the white space around them, those that are not blank.
+
+    Errors: DataError for a line that no sentence can be, since it does not end.
+    """
+    rest = ""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split("\n")
+        yield from filter(None, map(str.strip, lines))
+        if len(rest) > CHUNK:
+            raise DataError(
+                f"{span.path} has a line of more than {CHUNK:,} characters, but data.sentences = lines takes each line "
+                "for a sentence; write one sentence a line"
+            )
+    if rest := rest.strip():
+        yield rest
+
+
 def of_text(place: float, text: str) -> Document:
     """A document that is in memory."""
     return Document(place, chunks([text]) if len(text) > CHUNK else (text,) * bool(text))

@@ -7,40 +7,27 @@ import hashlib
 import math
 import multiprocessing
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from input_pipeline.errors import DataError
-from input_pipeline.files import locked, read_json, remove_partial, replaced, write_json, written_under
+from input_pipeline.files import locked, read_json, remove_partial, write_json, written_under
 from input_pipeline.processes import cores, die_with_parent, workers_start
+from input_pipeline.sources import readers
 from input_pipeline.sources.readers import Span, raw
 from input_pipeline.sources.sources import File, Source
-from input_pipeline.store.store import (
-    FILES,
-    FORMAT,
-    MANIFEST,
-    NOTHING,
-    READ,
-    SPLITS,
-    Counts,
-    Store,
-    part_file,
-    token_dtype,
-)
+from input_pipeline.store.store import FORMAT, MANIFEST, READ, SENTENCES, SPLITS, Form, Store, token_dtype
+from input_pipeline.store.writer import Piece, writing
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 PART_BYTES = 1 << 20  # least size of a part
 PARTS = 512  # about as many parts at most: what a killed build loses, against files to open
 BATCH = 1 << 18  # characters that go to the tokenizer at once
-FLUSH = 1 << 20  # tokens held before they are written
 
 
 class Job(NamedTuple):
@@ -53,6 +40,7 @@ class Job(NamedTuple):
     fingerprint: str
     folder: Path
     holdout: float
+    sentences: str  # how its documents are cut into sentences, as data.sentences has it; empty: not at all
 
 
 def open_or_build(
@@ -63,6 +51,7 @@ def open_or_build(
     holdout: float,
     report: Callable[[str], None],
     read_all: bool = False,
+    sentences: str = "",
 ) -> Store:
     """The store of `source` in `folder`, built if it is not there; `saved` is the tokenizer's folder.
 
@@ -74,7 +63,7 @@ def open_or_build(
         store = Store.open(folder)
         if store is None:
             with locked(folder / "lock", lambda: report(f"waiting for another process to tokenise {source.spec}")):
-                store = Store.open(folder) or _build(source, tokenizer, saved, folder, holdout, report)
+                store = Store.open(folder) or _build(source, tokenizer, saved, folder, holdout, report, sentences)
     if store.manifest["tokenizer"] != tokenizer.fingerprint:
         raise DataError(
             f"the token store {folder} was made with another tokenizer (fingerprint {store.manifest['tokenizer']}, "
@@ -87,7 +76,7 @@ def open_or_build(
     return store
 
 
-def _build(source, tokenizer, saved, folder, holdout, report) -> Store:
+def _build(source, tokenizer, saved, folder, holdout, report, sentences) -> Store:
     remove_partial(folder)
     files = source.files()
     parts = list(_parts(source, files))
@@ -98,6 +87,9 @@ def _build(source, tokenizer, saved, folder, holdout, report) -> Store:
         "holdout": holdout,
         "tokenizer": tokenizer.fingerprint,
         "dtype": token_dtype(tokenizer.vocab_size).str,
+        "end": tokenizer.end_id is not None,
+        "sentences": sentences,
+        "fields": [],
         "files": [list(file) for file in files],
     }
     begun = folder / "plan.json"
@@ -107,7 +99,8 @@ def _build(source, tokenizer, saved, folder, holdout, report) -> Store:
             leftover.unlink()
     write_json(begun, plan)
     jobs = [
-        Job(source, spans, number, saved, tokenizer.fingerprint, folder, holdout) for number, spans in enumerate(parts)
+        Job(source, spans, number, saved, tokenizer.fingerprint, folder, holdout, sentences)
+        for number, spans in enumerate(parts)
     ]
     records = {job.number: record for job in jobs if (record := _noted(_record(job)))}
     try:
@@ -204,103 +197,42 @@ def _no_collection() -> Iterator[None]:
 def encode_part(job: Job) -> dict:
     """Writes one part's files and returns its record."""
     tokenizer = _tokenizer(job.tokenizer, job.fingerprint)
+    form = Form(token_dtype(tokenizer.vocab_size), tokenizer.end_id is not None, bool(job.sentences), ())
     digest = hashlib.blake2b(digest_size=16)
     with ExitStack() as stack:
-        writers = [stack.enter_context(_writer(job, split, tokenizer)) for split in SPLITS]
-        for places, texts in _batches(job.source, job.spans):
-            data = [raw(text) for text in texts]
+        writers = [
+            stack.enter_context(writing(job.folder, job.number, split, form, tokenizer.end_id)) for split in SPLITS
+        ]
+        for pieces in _batches(job.source, job.spans, job.sentences):
+            data = [raw(piece.text) for piece in pieces]
             digest.update(b"\0".join(data))
-            for place, text, encoded, ids in zip(places, texts, data, tokenizer.encode_all(texts), strict=True):
-                if place is not None:
-                    writer = writers[place < job.holdout]
-                writer.add(place is not None, text, len(encoded), ids)
+            encoded = tokenizer.encode_all([piece.text for piece in pieces])
+            for piece, text, ids in zip(pieces, data, encoded, strict=True):
+                if piece.place is not None:
+                    writer = writers[piece.place < job.holdout]
+                writer.add(piece, len(text), ids)
     record = {
         "digest": digest.hexdigest(),
         "splits": {writer.split: list(writer.total) for writer in writers},
+        "sentences": {writer.split: writer.sentences for writer in writers},
         "checksums": {writer.split: writer.checksums for writer in writers},
     }
     write_json(_record(job), record)
     return record
 
 
-def _batches(source: Source, spans: Iterable[Span]) -> Iterator[tuple[list[float | None], list[str | bytes]]]:
-    """(places, texts) of documents' chunks, some at a time; no place where a chunk goes on with a document."""
-    places, texts, size = [], [], 0
+def _batches(source: Source, spans: Iterable[Span], sentences: str) -> Iterator[list[Piece]]:
+    """The documents' pieces, some at a time."""
+    pieces, size = [], 0
     for span in spans:
         for place, chunks in source.documents(span):
-            for text in chunks:
-                places.append(place)
-                texts.append(text)
+            for text in readers.sentences(chunks, span) if sentences else chunks:
+                pieces.append(Piece(place, text, SENTENCES if sentences else ""))
                 place, size = None, size + len(text)
                 if size > BATCH:
-                    yield places, texts
-                    places, texts, size = [], [], 0
-    yield places, texts
-
-
-@contextmanager
-def _writer(job: Job, split: str, tokenizer: Tokenizer) -> Iterator["_Writer"]:
-    """Writes one split of one part; its two files appear at the end."""
-    with ExitStack() as stack:
-        paths = [part_file(job.folder, job.number, split, what) for what in FILES]
-        files = [stack.enter_context(open(stack.enter_context(replaced(path)), "wb")) for path in paths]
-        writer = _Writer(split, tokenizer, *files)
-        yield writer
-        writer.flush(last=True)
-
-
-def word_count(text: str) -> int:
-    """Words of a text and ends of its lines, the last one's too, as WikiText is counted (Merity et al. 2016).
-
-    Words are what white space separates. Each line, a blank one too, ends with one token more, the literature's <eos>.
-    """
-    return len(text.split()) + text.count("\n") + (not text.endswith("\n"))
-
-
-class _Writer:
-    """Gathers documents and writes them a million tokens at a time."""
-
-    def __init__(self, split: str, tokenizer: Tokenizer, tokens: BinaryIO, documents: BinaryIO):
-        self.split, self.total = split, NOTHING
-        self._end = np.array([] if tokenizer.end_id is None else [tokenizer.end_id], np.int32)
-        self._dtype = token_dtype(tokenizer.vocab_size)
-        self._files = tokens, documents
-        self.checksums = [0, 0]  # CRC-32 of what the two files hold
-        self._ids, self._waiting = [], 0
-        self._sizes, self._before = [], ""  # of documents; the chunk added last, to tell whether it broke a word
-
-    def add(self, begins: bool, text: str | bytes, size: int, ids: np.ndarray) -> None:
-        """Adds the next chunk of a document: its text, bytes and ids."""
-        words = word_count(text) if isinstance(text, str) else 0  # an image has none
-        if begins:
-            self._ids.append(self._end)
-            self._sizes.append((len(self._end) + len(ids), size, words))
-        else:
-            words -= not (self._before[-1:].isspace() or text[:1].isspace())  # one word, which was counted twice
-            words -= self._before[-1:] != "\n"  # and where that chunk ended, no line does
-            tokens_before, size_before, words_before = self._sizes[-1]
-            self._sizes[-1] = (tokens_before + len(ids), size_before + size, words_before + words)
-        self._before = text
-        self._ids.append(ids)
-        self._waiting += len(ids)
-        if self._waiting > FLUSH:
-            self.flush(last=False)
-
-    def flush(self, last: bool) -> None:
-        """Writes what is gathered; of the documents all but the last, which may go on."""
-        if self._ids:
-            self._write(0, np.concatenate(self._ids).astype(self._dtype))
-        done = len(self._sizes) - (not last)
-        if done > 0:
-            sizes = np.array(self._sizes[:done], "<i8")
-            self._write(1, sizes)
-            self.total += Counts(done, *map(int, sizes.sum(axis=0)))
-        self._ids, self._waiting, self._sizes = [], 0, self._sizes[done:]
-
-    def _write(self, which: int, values: np.ndarray) -> None:
-        data = values.data.cast("B")
-        self._files[which].write(data)
-        self.checksums[which] = zlib.crc32(data, self.checksums[which])
+                    yield pieces
+                    pieces, size = [], 0
+    yield pieces
 
 
 def _check_unchanged(source: Source, store: Store, report) -> None:
@@ -331,8 +263,8 @@ def _check_unchanged(source: Source, store: Store, report) -> None:
         if names <= now.keys() - touched:  # names of TFDS spans are no files
             continue
         digest = hashlib.blake2b(digest_size=16)
-        for _, texts in _batches(source, spans):
-            digest.update(b"\0".join(map(raw, texts)))
+        for pieces in _batches(source, spans, store.manifest["sentences"]):
+            digest.update(b"\0".join(raw(piece.text) for piece in pieces))
         if digest.hexdigest() != record["digest"]:
             raise _changed(source, store, " or ".join(sorted(names & touched or touched)), "has other content")
     with contextlib.suppress(OSError), locked(store.folder / "lock", lambda: None):  # read-only: compared each time

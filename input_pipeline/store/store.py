@@ -1,22 +1,26 @@
 """The token store: text as ids on disk, read at random.
 
-A store holds one source's tokens under one tokenizer, in two splits: `kept` and `held` (out). Each part of
-the source gives, per split, a file of ids (`end doc end doc ...`) and a file of the documents' sizes.
-`store.json`, written last, says what the store was made from, how much is in each part, and each file's CRC-32.
+A store holds one source's tokens under one tokenizer, in two splits: `kept` and `held` (out). Each part of the source
+gives, per split, a file of ids (`end doc end doc ...`) and files of what ends where in it. `store.json`, written last,
+says what the store was made from, how much is in each part, and each file's CRC-32.
 
     store.json                 what it was made from; parts, in order
     00000.kept.tokens          uint16, or uint32 for vocabularies beyond 65,536; little-endian
-    00000.kept.documents       int64 [documents, 3]: tokens with the end token before them, bytes, words and line ends
+    00000.kept.documents       int64 [documents, 4]: tokens, bytes, words and sentences of the part up to each one's end
+    00000.kept.sentences       int64 [sentences]: tokens of the part up to each one's end, where sentences are kept
+    00000.kept.fields          int64 [documents, fields]: likewise of each named field, where documents have such
     00000.held.tokens ...
 
-`Stream` reads one split, of one store or of several in a row, as if it were a single array.
+Since all of them count from the part's beginning, whatever is asked for is found by index or by halving, and no file is
+read to its end. `Stream` reads one split of several stores as if it were a single array.
 """
 
 import bisect
 import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,11 +30,13 @@ import numpy as np
 from input_pipeline.errors import DataError
 from input_pipeline.files import checksum, read_json
 
-FORMAT = 2
+FORMAT = 3
 SPLITS = KEPT, HELD = "kept", "held"
-FILES = TOKENS, DOCUMENTS = "tokens", "documents"  # of a part's split
+TOKENS, DOCUMENTS, SENTENCES, FIELDS = "tokens", "documents", "sentences", "fields"  # files of a part's split
 MANIFEST = "store.json"
-STATED = {"format", "source", "origin", "holdout", "tokenizer", "dtype", "files", "parts"}  # by the manifest
+STATED = {  # by the manifest
+    *("format", "source", "origin", "holdout", "tokenizer", "dtype", "end", "sentences", "fields", "files", "parts")
+}
 READ = 1 << 30  # bytes of a store up to which every start reads them all, a third of a second's work
 
 
@@ -57,8 +63,27 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def part_file(folder: Path, number: int, split: str, what: str) -> Path:
-    """Path of a part's `tokens` or `documents` file."""
+    """Path of one of a part's files."""
     return folder / f"{number:05d}.{split}.{what}"
+
+
+class Form(NamedTuple):
+    """What the files of a store hold."""
+
+    dtype: np.dtype  # of tokens
+    end: bool  # whether an end token comes before each document
+    sentences: bool  # whether it is known where sentences end
+    fields: tuple[str, ...]  # the names of the texts that a document is made of; () of a single text
+
+    @classmethod
+    def stated(cls, manifest: Mapping) -> "Form":
+        end, sentences, fields = (manifest[name] for name in ("end", "sentences", "fields"))
+        return cls(np.dtype(manifest["dtype"]), bool(end), bool(sentences), tuple(map(str, fields)))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of a part's split."""
+        return TOKENS, DOCUMENTS, *[SENTENCES] * self.sentences, *[FIELDS] * bool(self.fields)
 
 
 @dataclass(frozen=True)
@@ -70,7 +95,11 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path) -> "Store | None":
-        """The store in `folder`, or None if there is no finished one. Errors: DataError where files are damaged."""
+        """The store in `folder`, or None if there is no finished one.
+
+        Of its files `store.json` alone is read; the others are looked at when they are opened. Errors: DataError where
+        it is damaged.
+        """
         path = folder / MANIFEST
         if not path.is_file():
             return None
@@ -84,13 +113,12 @@ class Store:
             if missing := STATED - manifest.keys():
                 raise KeyError(*sorted(missing))
             store = cls(folder, manifest)
-            shards = [shard for split in SPLITS for shard in store._all(split)]
+            for split in SPLITS:
+                store._all(split)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
-            raise _damaged(folder, f"{MANIFEST} is not what was written ({type(error).__name__}: {error})") from None
-        for shard in shards:
-            shard.check_sizes()
+            raise damaged(folder, f"{MANIFEST} is not what was written ({type(error).__name__}: {error})") from None
         return store
 
     @property
@@ -99,7 +127,7 @@ class Store:
         return sum(size for split in SPLITS for shard in self._all(split) for _, size, _ in shard.files())
 
     def check_content(self) -> None:
-        """Reads every file; DataError where one holds other bytes than were written."""
+        """Reads every file; DataError where one is missing, or holds other bytes than were written."""
         for split in SPLITS:
             for shard in self._all(split):
                 shard.check_content()
@@ -109,15 +137,23 @@ class Store:
         return [shard for shard in self._all(split) if shard.counts.tokens]
 
     def _all(self, split: str) -> list["Shard"]:
-        dtype, made_by = np.dtype(self.manifest["dtype"]), self.manifest["tokenizer"]
+        form, made_by = Form.stated(self.manifest), self.manifest["tokenizer"]
         return [
-            Shard(self.folder, number, split, dtype, Counts(*part["splits"][split]), *rest)
+            Shard(
+                folder=self.folder,
+                number=number,
+                split=split,
+                form=form,
+                counts=Counts(*map(int, part["splits"][split])),
+                sentences=int(part["sentences"][split]),
+                digest=part["digest"] + made_by,
+                checksums=tuple(int(part["checksums"][split][what]) for what in form.files),
+            )
             for number, part in enumerate(self.manifest["parts"])
-            for rest in [(part["digest"] + made_by, tuple(map(int, part["checksums"][split])))]
         ]
 
 
-def _damaged(folder: Path, what: str) -> DataError:
+def damaged(folder: Path, what: str) -> DataError:
     return DataError(
         f"the token store {folder} is damaged: {what}; bring its files back, or delete that folder to tokenise again"
     )
@@ -129,54 +165,77 @@ class Shard(NamedTuple):
     folder: Path
     number: int
     split: str
-    dtype: np.dtype
+    form: Form
     counts: Counts
+    sentences: int
     digest: str  # of the part's text and of the tokenizer
-    checksums: tuple[int, int]  # CRC-32 of its tokens' and its documents' file
+    checksums: tuple[int, ...]  # CRC-32 of each of its files
 
-    def files(self) -> Iterator[tuple[Path, int, int]]:
-        """Path, bytes and CRC-32 of its two files."""
-        sizes = self.counts.tokens * self.dtype.itemsize, self.counts.documents * 24
-        for what, size, expected in zip(FILES, sizes, self.checksums, strict=True):
-            yield part_file(self.folder, self.number, self.split, what), size, expected
+    @property
+    def bare(self) -> int:
+        """Tokens of text alone."""
+        return self.counts.tokens - self.counts.documents * self.form.end
 
-    def check_sizes(self) -> None:
-        """Raises DataError where a file is missing, or of another size than was written."""
-        for path, size, _ in self.files():
-            try:
-                actual = path.stat().st_size
-            except FileNotFoundError:
-                raise _damaged(self.folder, f"{path.name} is missing") from None
-            if actual != size:
-                raise _damaged(self.folder, f"{path.name} has {actual} bytes instead of {size}")
+    def _held(self, what: str) -> tuple[np.dtype, tuple[int, ...]]:
+        """Type and shape of what a file holds."""
+        if what == TOKENS:
+            return self.form.dtype, (self.counts.tokens,)
+        if what == SENTENCES:
+            return np.dtype("<i8"), (self.sentences,)
+        return np.dtype("<i8"), (self.counts.documents, 4 if what == DOCUMENTS else len(self.form.fields))
+
+    def files(self) -> Iterator[tuple[str, int, int]]:
+        """Each of its files: what it holds, its bytes and its CRC-32."""
+        for what, expected in zip(self.form.files, self.checksums, strict=True):
+            dtype, shape = self._held(what)
+            yield what, int(np.prod(shape)) * dtype.itemsize, expected
+
+    def path(self, what: str) -> Path:
+        return part_file(self.folder, self.number, self.split, what)
+
+    def open(self, what: str) -> np.ndarray:
+        """The content of one of its files, mapped. Errors: DataError where it is missing, or of another size."""
+        self._check_size(what)
+        dtype, shape = self._held(what)
+        if not np.prod(shape):  # no map of an empty file
+            return np.zeros(shape, dtype)
+        return np.memmap(self.path(what), dtype, "r", shape=shape)
+
+    def _check_size(self, what: str) -> None:
+        dtype, shape = self._held(what)
+        path, size = self.path(what), int(np.prod(shape)) * dtype.itemsize
+        try:
+            actual = path.stat().st_size
+        except FileNotFoundError:
+            raise damaged(self.folder, f"{path.name} is missing") from None
+        if actual != size:
+            raise damaged(self.folder, f"{path.name} has {actual} bytes instead of {size}")
 
     def check_content(self) -> None:
-        """Raises DataError where a file holds other bytes than were written."""
-        for path, _, expected in self.files():
-            actual = checksum(path)
+        """Raises DataError where a file is missing, or holds other bytes than were written."""
+        for what, _, expected in self.files():
+            self._check_size(what)
+            actual = checksum(self.path(what))
             if actual != expected:
-                what = f"{path.name} has other bytes than were written (CRC-32 {actual:08x} instead of {expected:08x})"
-                raise _damaged(self.folder, what)
-        sizes = self.documents() if self.counts.documents else np.zeros((0, 3), np.int64)  # no map of an empty file
-        counted = Counts(len(sizes), *map(int, sizes.sum(axis=0)))
-        if counted != self.counts:
-            what = f"{MANIFEST} counts {tuple(self.counts)} in part {self.number} where its files have {tuple(counted)}"
-            raise _damaged(self.folder, what)
-
-    def tokens(self) -> np.ndarray:
-        path = part_file(self.folder, self.number, self.split, TOKENS)
-        return np.memmap(path, self.dtype, "r", shape=(self.counts.tokens,))
-
-    def documents(self) -> np.ndarray:
-        path = part_file(self.folder, self.number, self.split, DOCUMENTS)
-        return np.memmap(path, "<i8", "r", shape=(self.counts.documents, 3))
+                raise damaged(
+                    self.folder,
+                    f"{self.path(what).name} has other bytes than were written (CRC-32 {actual:08x} instead of "
+                    f"{expected:08x})",
+                )
+        documents = self.open(DOCUMENTS)
+        last = documents[-1].tolist() if len(documents) else [0, 0, 0, 0]
+        stated, found = (*self.counts, self.sentences), (len(documents), *last)
+        if found != stated:
+            what = f"{MANIFEST} counts {stated} in part {self.number} where its files have {found}"
+            raise damaged(self.folder, what)
 
 
 class Stream:
     """Shards in a row as one circular array of ids, `end doc end doc ...`, of length N = `tokens`.
 
     Since it begins with an end token and goes on with its own beginning, id N is the end token that closes
-    the last document.
+    the last document. The bare stream is the same without end tokens, `doc doc ...`, of length `bare_tokens`.
+    Documents are numbered through all shards. A file is looked at when it is first needed.
     """
 
     OPEN_FILES = 256  # each open map holds a file descriptor, of which a process often has only 1,024
@@ -184,14 +243,17 @@ class Stream:
     def __init__(self, shards: Sequence[Shard]):
         self.shards = tuple(shards)
         self.counts = sum((shard.counts for shard in shards), NOTHING)
-        self._ends = np.cumsum([shard.counts.tokens for shard in shards]).tolist()
+        self.bare_tokens = sum(shard.bare for shard in shards)
+        self._ends = list(itertools.accumulate(shard.counts.tokens for shard in shards))
+        self._bare_ends = list(itertools.accumulate(shard.bare for shard in shards))
+        self._document_ends = list(itertools.accumulate(shard.counts.documents for shard in shards))
         self._open = functools.lru_cache(self.OPEN_FILES)(self._map)
 
     def __reduce__(self):
         return Stream, (self.shards,)
 
-    def _map(self, index: int) -> np.ndarray:
-        return self.shards[index].tokens()
+    def _map(self, index: int, what: str) -> np.ndarray:
+        return self.shards[index].open(what)
 
     @property
     def tokens(self) -> int:
@@ -208,14 +270,84 @@ class Stream:
         start, filled = start % self.tokens, 0
         index = bisect.bisect_right(self._ends, start)
         while filled < len(out):
-            shard = self._open(index)
-            offset = start - (self._ends[index - 1] if index else 0)
+            shard = self._open(index, TOKENS)
+            offset = start - _before(self._ends, index)
             ids = shard[offset : offset + len(out) - filled]
             out[filled : filled + len(ids)] = ids
             filled += len(ids)
             start, index = (start + len(ids), index + 1) if index + 1 < len(self.shards) else (0, 0)
 
+    def copy_bare(self, start: int, out: np.ndarray) -> None:
+        """Fills `out`, [n] of any integer type, with ids start .. start + n - 1 of the bare stream (modulo that)."""
+        start, filled = start % self.bare_tokens, 0
+        index = bisect.bisect_right(self._bare_ends, start)
+        while filled < len(out):
+            offset = start - _before(self._bare_ends, index)
+            ids = self._bare(index, offset, min(len(out) - filled, self.shards[index].bare - offset))
+            out[filled : filled + len(ids)] = ids
+            filled += len(ids)
+            start, index = (start + len(ids), index + 1) if index + 1 < len(self.shards) else (0, 0)
+
+    def _bare(self, index: int, offset: int, count: int) -> np.ndarray:
+        """Ids of a shard from `offset` on, end tokens not counted."""
+        ids = self._open(index, TOKENS)
+        if not self.shards[index].form.end or not count:
+            return ids[offset : offset + count]
+        ends = self._open(index, DOCUMENTS)[:, 0]
+
+        def document(place: int) -> int:
+            return bisect.bisect_right(range(len(ends)), place, key=lambda d: int(ends[d]) - (d + 1))
+
+        first, last = document(offset), document(offset + count - 1)
+        begin = offset + first + 1  # with the end tokens of all documents up to the first
+        inside = ids[begin : offset + count + last + 1]
+        return np.delete(inside, np.asarray(ends[first:last]) - begin) if last > first else inside
+
+    def document(self, number: int) -> tuple[int, int]:
+        """Where the ids of a document lie in the stream, without its end token: the first, and how many."""
+        index, within = self._place(number)
+        ends = self._open(index, DOCUMENTS)
+        begin = int(ends[within - 1, 0]) if within else 0
+        begin, end = begin + self.shards[index].form.end, int(ends[within, 0])
+        return _before(self._ends, index) + begin, end - begin
+
+    def sentences(self, number: int) -> np.ndarray:
+        """Where the sentences of a document end, in ids from its first one, int64 [sentences].
+
+        A document without text has none. Errors: DataError where the store keeps none.
+        """
+        index, within = self._place(number)
+        if not self.shards[index].form.sentences:
+            raise DataError(
+                f"the token store {self.shards[index].folder} does not say where sentences end; set data.sentences"
+            )
+        ends = self._open(index, DOCUMENTS)
+        begin, before = (int(ends[within - 1, 0]), int(ends[within - 1, 3])) if within else (0, 0)
+        return self._open(index, SENTENCES)[before : int(ends[within, 3])] - (begin + self.shards[index].form.end)
+
+    def fields(self, number: int) -> Mapping[str, tuple[int, int]]:
+        """Where the ids of each named field of a document lie in the stream: the first, and how many; {} without."""
+        index, within = self._place(number)
+        names = self.shards[index].form.fields
+        if not names:
+            return {}
+        start, _ = self.document(number)
+        ends = [start, *(self._open(index, FIELDS)[within] + _before(self._ends, index)).tolist()]
+        return {name: (a, b - a) for name, (a, b) in zip(names, itertools.pairwise(ends), strict=True)}
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """The shard of a document, and its number there."""
+        if not 0 <= number < self.counts.documents:
+            raise IndexError(f"document {number} of {self.counts.documents}")
+        index = bisect.bisect_right(self._document_ends, number)
+        return index, number - _before(self._document_ends, index)
+
     def documents(self) -> np.ndarray:
-        """Tokens of each document with the end token before it, int64 [documents]."""
-        lengths = [np.asarray(shard.documents()[:, 0]) for shard in self.shards]
+        """Tokens of each document with the end token before it, int64 [documents]. All of the shards are read."""
+        lengths = [np.diff(shard.open(DOCUMENTS)[:, 0], prepend=0) for shard in self.shards]
         return np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+
+
+def _before(ends: Sequence[int], index: int) -> int:
+    """How much lies before what ends at ends[index]."""
+    return ends[index - 1] if index else 0

@@ -18,12 +18,13 @@ from configs import common
 from input_pipeline.errors import DataError
 from input_pipeline.files import written_under
 from input_pipeline.sources import readers, sources
-from input_pipeline.store import build, store
+from input_pipeline.store import build, store, writer
+from input_pipeline.store.store import Stream
 
 END = 256  # of the byte tokenizer
 
 
-def stream_ids(stream: store.Stream) -> np.ndarray:
+def stream_ids(stream: Stream) -> np.ndarray:
     """All ids of a stream, and the one that closes it."""
     ids = np.zeros(stream.tokens + 1, np.int64)
     stream.copy(0, ids)
@@ -75,8 +76,8 @@ def test_a_store_read_in_many_parts_is_the_same(prepare, words, monkeypatch, tmp
     whole = split_texts(prepare(source, holdout=0.3), "train")
     shutil.rmtree(tmp_path / "run")
     monkeypatch.setattr(build, "PART_BYTES", 500)
-    monkeypatch.setattr(build, "FLUSH", 100)
-    monkeypatch.setattr(store.Stream, "OPEN_FILES", 2)
+    monkeypatch.setattr(writer, "FLUSH", 100)
+    monkeypatch.setattr(Stream, "OPEN_FILES", 2)
     corpus = prepare(source, holdout=0.3)
     assert len(corpus.stream("train").shards) > 5
     assert split_texts(corpus, "train") == whole
@@ -199,7 +200,7 @@ def test_a_store_of_another_format(prepare, words, tmp_path):
     prepare(source)
     (manifest,) = (tmp_path / "run/data").glob("*/store.json")
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 0}))
-    with pytest.raises(DataError, match=r"is of format 0, this version reads 2; delete it"):
+    with pytest.raises(DataError, match=r"is of format 0, this version reads 3; delete it"):
         prepare(source)
 
 
