@@ -22,7 +22,7 @@ from configs import gpt2
 from pretrain.costs.flops import flops_per_token
 from pretrain.parallel.devices import measure_matmul_ceiling
 from pretrain.step.engine import make_engine
-from pretrain.step.recipe import make_recipe
+from pretrain.step.learner import make_learner
 
 AIMS = {"small": 0.5, "medium": 0.5, "large": 0.6, "xl": 0.6, "smoke": None}
 
@@ -49,11 +49,12 @@ def rows(c):
 
 def longhaul(c, updates: int):
     """A function that makes `updates` updates and waits for the last."""
-    engine = make_engine(make_recipe(c), c, jax.devices()[:1])
+    engine = make_engine(make_learner(c), c, jax.devices()[:1])
     tokens, size = rows(c), c.train.batch_size
     ones = np.ones(tokens[:, 1:].shape, np.int32)
     positions = np.broadcast_to(np.arange(c.data.length, dtype=np.int32), ones.shape)
     batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "segments": ones, "positions": positions}
+    batch["row"] = np.arange(len(tokens), dtype=np.int32)
     data = engine.put(batch | {"weights": ones.astype(np.float32)}, size)
     state = engine.init(0, size)
 

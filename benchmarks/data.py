@@ -138,7 +138,8 @@ def main() -> None:
         config.data.length = LENGTH
         for layout in ("concat", "packed", "stream"):
             data = config.data.to_dict() | {"layout": layout, "store": str(folder / "store")}
-            corpus = pipeline.prepare(data, config.tokenizer.to_dict(), str(folder), report=lambda line: None)
+            sections = data, config.tokenizer.to_dict(), config.objective.to_dict()
+            corpus = pipeline.prepare(*sections, str(folder), report=lambda line: None)
             if layout == "concat":
                 results.append(windows(corpus, rounds, 2_000 if args.quick else 20_000))
             results.append(batches(corpus, layout, 5 if args.quick else 20))

@@ -8,10 +8,9 @@ Widths are the least that the kernels take; the vocabulary is a prime, so that n
 from functools import partial
 
 from configs import common
-from input_pipeline.features import language_model
 from pretrain.decoding import decoding
 from pretrain.step.engine import make_engine
-from pretrain.step.recipe import make_recipe
+from pretrain.step.learner import make_learner
 
 CHIPS, ROWS, LENGTH = 4, 8, 256
 LAYOUTS = ({"data": 4}, {"fsdp": 4}, {"sequence": 4}, {"tensor": 4}, {"fsdp": 2, "tensor": 2})
@@ -40,17 +39,16 @@ def config_of(model: str, layout: dict[str, int]):
 def lowered(model: str, layout: dict[str, int], task: str, devices):
     """The program of one task, lowered for `devices`; of decoding, that of one more token. FLOPs are not compared."""
     config = config_of(model, layout)
-    engine = make_engine(make_recipe(config), config, devices[:CHIPS])
-    features = language_model(ROWS, LENGTH, config.data.layout)
+    engine = make_engine(make_learner(config), config, devices[:CHIPS])
     match task:
         case "step":
-            return engine.lower_step(features), None
+            return engine.lower_step(ROWS, LENGTH), None
         case "evaluation":
-            return engine.lower_evaluation(features), None
+            return engine.lower_evaluation(ROWS, LENGTH), None
         case "decoding":
             params = engine.shapes(0, ROWS).params
             with engine.scope():
-                return decoding.lower(engine.recipe.model, params, ROWS, LENGTH)["token"], None
+                return decoding.lower(engine.learner.model, params, ROWS, LENGTH)["token"], None
 
 
 def name_of(model: str, layout: dict[str, int], task: str) -> str:

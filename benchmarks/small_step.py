@@ -86,14 +86,15 @@ def longhaul(text: str):
 
     from pretrain.processes.heap import keep_freed_memory
     from pretrain.step.engine import make_engine
-    from pretrain.step.recipe import make_recipe
+    from pretrain.step.learner import make_learner
 
     keep_freed_memory()
     c = config()
-    engine = make_engine(make_recipe(c), c, jax.devices()[:1])
+    engine = make_engine(make_learner(c), c, jax.devices()[:1])
     state = engine.init(0, BATCH)
     made = 0
     fixed = {
+        "row": np.arange(BATCH, dtype=np.int32),
         "weights": np.ones((BATCH, LENGTH), np.float32),
         "segments": np.ones((BATCH, LENGTH), np.int32),
         "positions": np.tile(np.arange(LENGTH, dtype=np.int32), (BATCH, 1)),
@@ -110,7 +111,7 @@ def longhaul(text: str):
         jax.block_until_ready(state)
 
     def loss(times):
-        nll = sum(float(engine.evaluate(state.params, put(rows), {})[0]["nll"]) for rows in held_out(text))
+        nll = sum(float(engine.evaluate(state.params, put(rows), {})[0]["sums"]["loss"]) for rows in held_out(text))
         return nll / (WINDOWS * LENGTH)
 
     return {"update": update, "loss": loss}

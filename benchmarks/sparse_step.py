@@ -25,7 +25,7 @@ from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from pretrain.processes.heap import keep_freed_memory
 from pretrain.step.engine import make_engine
-from pretrain.step.recipe import make_recipe
+from pretrain.step.learner import make_learner
 
 HEADS, SIZE = 2, 64
 ACCELERATED = jax.default_backend() != "cpu"
@@ -117,17 +117,18 @@ def training_step(attention, length):
         config.model.update(layers=2, width=128, heads=2, ff=512, dtype="float32", attention_path="auto")
     config.data.length, config.mesh.data = length, 1
     config.train.update(batch_size=1)
-    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    engine = make_engine(make_learner(config), config, jax.devices()[:1])
     state = engine.init(0, 1)
     tokens = np.random.default_rng(0).integers(0, 256, (1, length + 1), dtype=np.int32)
     ones = np.ones((1, length), np.int32)
     batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": ones.astype(np.float32), "segments": ones}
+    batch["row"] = np.zeros(1, np.int32)
     data = engine.put(batch | {"positions": np.arange(length, dtype=np.int32)[None]}, 1)
 
     def step():
         nonlocal state
         state, metrics = engine.step(state, data)
-        return float(metrics["nll"])
+        return float(metrics["sums"]["loss"])
 
     return step
 

@@ -29,14 +29,13 @@ import jax.numpy as jnp
 
 from benchmarks import pods, report
 from configs import sparse_transformer, transformer_xl
-from input_pipeline.features import language_model
 from models.attention import attend
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.attention.relative import attend_relative
 from pretrain.costs.flops import TRAIN, flops_per_token, keys_per_query
 from pretrain.step.engine import make_engine
-from pretrain.step.recipe import make_recipe
+from pretrain.step.learner import make_learner
 
 HEADS, SIZE, LONG = 8, 64, 12_288
 KERNEL = "tpu_custom_call"  # what a Pallas kernel is called in a compiled program
@@ -88,8 +87,8 @@ def step(config, devices, *, expected=False):
     """A recipe's training step, lowered for a mesh of all `devices`, one row each; and the FLOPs that it needs."""
     rows = len(devices)
     config.mesh.data, config.train.batch_size, config.train.accumulate = rows, rows, 1
-    engine = make_engine(make_recipe(config), config, devices)
-    lowered = engine.lower_step(language_model(rows, config.data.length, config.data.layout))
+    engine = make_engine(make_learner(config), config, devices)
+    lowered = engine.lower_step(rows, config.data.length)
     flops = rows * config.data.length * flops_per_token(config)["causal"] if expected else None
     return lowered, flops
 

@@ -48,6 +48,7 @@ def batch():
         "weights": np.ones((BATCH, LENGTH), np.float32),
         "segments": np.ones((BATCH, LENGTH), np.int32),
         "positions": np.tile(np.arange(LENGTH, dtype=np.int32), (BATCH, 1)),
+        "row": np.arange(BATCH, dtype=np.int32),
     }
 
 
@@ -55,26 +56,30 @@ def longhaul():
     """An update, the forward pass, both passes, and the matrix-product ceiling in FLOP/s."""
     import jax
 
+    from pretrain.objectives.applied import Applied
     from pretrain.parallel.devices import measure_matmul_ceiling
     from pretrain.processes.heap import keep_freed_memory
     from pretrain.step.engine import make_engine
-    from pretrain.step.recipe import make_recipe
-    from pretrain.step.step import loss_sums
+    from pretrain.step.learner import make_learner
 
     keep_freed_memory()
     c = config()
-    engine = make_engine(make_recipe(c), c, jax.devices()[:1])
+    engine = make_engine(make_learner(c), c, jax.devices()[:1])
     state = engine.init(0, BATCH)
     data = engine.put(batch(), BATCH)
     params = jax.tree.map(lambda p: p.copy(), state.params)
-    one = jax.jit(lambda p, b: loss_sums(engine.recipe, p, b, {}, None)[0])
-    both = jax.jit(jax.grad(lambda p, b: loss_sums(engine.recipe, p, b, {}, None)[0]))
+    learner = engine.learner
+
+    def loss(params, rows):
+        return learner.objective.score(Applied(learner.model, params, learner.inputs), rows, {}, None)[0]["loss"]
+
+    one, both = jax.jit(loss), jax.jit(jax.grad(loss))
 
     def step(times):
         nonlocal state
         for _ in range(times):
             state, metrics = engine.step(state, data)
-            nll = float(metrics["nll"])
+            nll = float(metrics["sums"]["loss"])
         return nll
 
     def passes(run):

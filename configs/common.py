@@ -114,6 +114,15 @@ def transformer_xl() -> dict:
 
 
 @section
+def causal() -> dict:
+    """Causal language modelling: every token is predicted from those before it."""
+    return dict(
+        kind="causal",  # which task the objective is
+        selects="loss",  # the term whose validation value selects the best checkpoint: the lowest
+    )
+
+
+@section
 def base() -> dict:
     """Every key with its default."""
     return dict(
@@ -149,6 +158,7 @@ def base() -> dict:
             workers=non_negative(0, below=2**10),  # reader processes of each host; 0 reads in threads of training's
             prefetch=count(4),  # batches read ahead
         ),
+        objective=causal(),
         train=dict(
             steps=count(10_000),  # optimiser updates
             batch_size=count(32),  # rows of one update over all hosts and devices, accumulation included
@@ -219,4 +229,5 @@ def base() -> dict:
     )
 
 
+OBJECTIVES = {"causal": causal}  # the section that is `objective`, by its kind
 ARCHITECTURES = {"decoder": decoder, "transformer_xl": transformer_xl}  # the section that is `model`, by its name

@@ -7,7 +7,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from configs import ranges
+from configs import common, ranges
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "configs" / "common.py"
@@ -35,8 +35,9 @@ def page(source: str) -> str:
         parts += [f"## `{title}`\n", _table(keywords, comments)]
     for name, schema in schemas.items():
         about = ast.get_docstring(functions[name]).split("\n")[0]
-        for title, keywords in _sections("config.model", schema):
-            parts += [f"## `{title}` of architecture `{name}`\n", about + "\n", _table(keywords, comments)]
+        section, by = ("objective", "kind") if name in common.OBJECTIVES else ("model", "architecture")
+        for title, keywords in _sections(f"config.{section}", schema):
+            parts += [f"## `{title}` of {by} `{name}`\n", about + "\n", _table(keywords, comments)]
     return "\n".join(parts)
 
 
@@ -75,7 +76,7 @@ def _table(keywords: list[ast.keyword], comments: dict[int, str]) -> str:
             ends = [f", below {ast.unparse(end.value)}" for end in default.keywords]
             default, rule = default.args[0], getattr(ranges, called).rule + "".join(ends)
         elif called:  # another function of the file, which has a section of its own
-            rows.append(f"| `{keyword.arg}` | | | its fields depend on `architecture`; those of `{called}` are below |")
+            rows.append(f"| `{keyword.arg}` | | | its keys depend on what it is of; those of `{called}` are below |")
             continue
         if keyword.lineno not in comments:
             raise ValueError(f"configs/common.py:{keyword.lineno}: the key '{keyword.arg}' lacks a comment")

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline import requirements
+from input_pipeline import objectives, requirements
 from input_pipeline.batches import loader
 from input_pipeline.batches.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
 from input_pipeline.batches.order import mixing_weights
-from input_pipeline.batches.training import Examples, Lanes
+from input_pipeline.batches.training import Batching, Examples, Lanes
 from input_pipeline.errors import DataError
-from input_pipeline.features import LAYOUTS
 from input_pipeline.layouts import packing
 from input_pipeline.layouts.rows import Packed, Windows, whole_documents
 from input_pipeline.sources import sources
@@ -25,6 +24,8 @@ from input_pipeline.store import build
 from input_pipeline.store.store import HELD, KEPT, Store, Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.tokenizer import Tokenizer
+
+SCORING_SEED = 0  # what an objective draws while it is evaluated is the same in every run
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Part:
 def prepare(
     data: Mapping,
     tokenizer: Mapping,
+    objective: Mapping,
     workdir: str,
     *,
     report: Callable[[str], None] = print,
@@ -48,13 +50,13 @@ def prepare(
 ) -> "Corpus":
     """Makes what is missing (tokenizer, token stores, packing plan) and opens it.
 
-    `data` and `tokenizer` are the sections of that name in configs/common.py; `report` hears what takes long;
-    `accept` sees the tokenizer before any text is tokenised, and raises where it will not do.
+    `data`, `tokenizer` and `objective` are the sections of that name in configs/common.py; `report` hears what takes
+    long; `accept` sees the tokenizer before any text is tokenised, and raises where it will not do.
     `read_all` compares large stores and plans with their checksums too. Split, tokenizer and store depend on the text
     alone, never on a seed.
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
-    named, holdout = requirements.check(data, tokenizer, workdir), requirements.holdout(data)
+    named, holdout = requirements.check(data, tokenizer, objective, workdir), requirements.holdout(data)
     folder = Path(workdir) / "tokenizer"
     opened = tokenizer_folder.make_folder(folder, tokenizer, named, holdout, report)
     accept(opened)
@@ -69,7 +71,7 @@ def prepare(
     splits = {name: parts(found, holdout if name == "train" else 0.0, KEPT) for name, found in named.items()}
     if holdout:
         splits["validation"] = parts(named["train"], holdout, HELD)
-    return Corpus(data, opened, splits, requirements.store_root(data, workdir), report, read_all)
+    return Corpus(data, objective, opened, splits, requirements.store_root(data, workdir), report, read_all)
 
 
 def prepare_given(
@@ -77,6 +79,7 @@ def prepare_given(
     root: str,
     data: Mapping,
     tokenizer: Mapping,
+    objective: Mapping,
     workdir: str,
     *,
     report: Callable[[str], None],
@@ -97,7 +100,7 @@ def prepare_given(
             source, opened, Path(workdir) / "tokenizer", place, 0.0, report, sentences=data["sentences"]
         )
         parts.append(Part(source, KEPT, 0.0, Stream(store.shards(KEPT))))
-    return Corpus(data, opened, {given: parts}, Path(root), report)
+    return Corpus(data, objective, opened, {given: parts}, Path(root), report)
 
 
 def has_tokenizer(workdir: str) -> bool:
@@ -118,6 +121,7 @@ class Corpus:
     def __init__(
         self,
         data: Mapping,
+        objective: Mapping,
         tokenizer: Tokenizer,
         splits: Mapping[str, Sequence[Part]],
         root: Path,
@@ -126,6 +130,7 @@ class Corpus:
     ):
         self.tokenizer, self._read_all, self._plans = tokenizer, read_all, {}
         self._data, self._splits, self._root, self._report = data, splits, root, report
+        self._objective = objectives.build(objective)
         self._streams = {
             name: Stream([shard for part in parts for shard in part.stream.shards]) for name, parts in splits.items()
         }
@@ -138,11 +143,11 @@ class Corpus:
             self._weights = mixing_weights(sizes, data["weights"], data["temperature"], data["cap"])
 
     def _training_rows(self, part: Part) -> Windows | Packed:
-        length = self._data["length"]
+        length = self._objective.raw_length(self._data["length"])
         if part.stream.tokens < (length if self._data["layout"] == "concat" else 1):
             raise DataError(
                 f"'{part.source.spec}' has {part.stream.tokens} tokens to train on, too few for one row of "
-                f"data.length = {length}; lower it or give more text"
+                f"data.length = {self._data['length']}; lower it or give more text"
             )
         if self._data["layout"] == "packed":
             return self._packed(part.stream, length)
@@ -154,7 +159,7 @@ class Corpus:
         key = stream.identity, length
         if key not in self._plans:  # evaluation asks each time, and each time files would be read to the end
             self._plans[key] = packing.plan(stream, length, self._root, self._report, self._read_all)
-        return Packed(stream, self._plans[key])
+        return Packed(stream, self._plans[key], length)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -193,12 +198,12 @@ class Corpus:
         Batch n is a function of (seed, n). `rows` are the rows of it that this host needs (None: all).
         `workers` processes read ahead (0: threads), `prefetch` batches altogether.
         """
-        data, rows = self._data, _rows(rows, batch_size)
-        common = {"seed": seed, "batch_size": batch_size, "length": data["length"], "shuffle": data["shuffle"]}
+        data = self._data
+        batching = Batching(self._objective, data["layout"], seed, batch_size, data["length"], _rows(rows, batch_size))
         if data["layout"] == "stream":
-            batches = Lanes(self._streams["train"], rows=rows, **common)
+            batches = Lanes(batching, self._streams["train"], data["shuffle"])
         else:
-            batches = Examples(self._rows, self._weights, rows=rows, layout=data["layout"], **common)
+            batches = Examples(batching, self._rows, self._weights, data["shuffle"])
         return loader.read(batches, start, loader.ENDLESS, workers, prefetch)
 
     def evaluation(
@@ -217,22 +222,23 @@ class Corpus:
         stride: tokens a window moves on (layout concat); 0 means `length`. limit: the first so many batches;
         0 means all. layout: as data.layout, which it is where None. Errors: DataError for what cannot be.
         """
-        stream, rows = self.stream(split), _rows(rows, batch_size)
+        stream, objective = self.stream(split), self._objective
         layout, stride = layout or self._data["layout"], stride or length
-        if layout not in LAYOUTS:
-            raise DataError(f"layout is '{layout}'; choose one of: {', '.join(LAYOUTS)}")
+        if layout not in objective.layouts:
+            raise DataError(f"layout is '{layout}'; choose one of: {', '.join(objective.layouts)}")
         if not 0 < stride <= length:
             raise DataError(f"evaluate.stride is {stride}; it must be from 1 to the row's length, {length}")
         if stride < length and layout != "concat":
             raise DataError(f"evaluate.stride below the row's length needs layout concat, not {layout}; set it to 0")
-        whole = stream.counts
+        batching = Batching(objective, layout, SCORING_SEED, batch_size, length, _rows(rows, batch_size))
+        length, whole = objective.raw_length(length), stream.counts
         if self.tokenizer.end_id is None:  # nothing precedes the text, so that its first token is only read
             first = np.empty(1, np.int32)
             stream.copy(0, first)
             size = whole.bytes - int(self.tokenizer.byte_lengths[first[0]])
             whole = whole._replace(tokens=whole.tokens - 1, bytes=size)
         if layout == "stream":
-            scored = Lanewise(stream, whole.tokens, batch_size, length, rows)
+            scored = Lanewise(batching, stream, whole.tokens)
         else:
             if layout == "concat":
                 source = Overlapping(stream, whole.tokens, length, stride)
@@ -241,7 +247,7 @@ class Corpus:
             else:
                 source = whole_documents(stream, length, f"split {split}")
                 whole = whole._replace(tokens=whole.tokens - whole.documents)  # end tokens are read, not predicted
-            scored = Rowwise(source, batch_size, length, layout, rows)
+            scored = Rowwise(batching, source)
         return Evaluation(scored, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
 
     def first_documents(self, split: str, count: int) -> list[np.ndarray]:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from input_pipeline import objectives
 from input_pipeline.batches.order import mixing_weights
 from input_pipeline.errors import DataError
-from input_pipeline.features import LAYOUTS
 from input_pipeline.sources import images, sources
 from input_pipeline.sources.sources import Source
 from input_pipeline.store.store import MANIFEST
@@ -20,14 +20,14 @@ SENTENCES = ("", "lines")
 RECIPES = "; docs/data.md, under 'Files that recipes need', has the command that makes it"
 
 
-def check(data: Mapping, tokenizer: Mapping, workdir: str) -> dict[str, list[Source]]:
+def check(data: Mapping, tokenizer: Mapping, objective: Mapping, workdir: str) -> dict[str, list[Source]]:
     """The sources of each split that `data` names, as they are read: train, validation, test.
 
-    `data` and `tokenizer` are the sections of that name in configs/common.py. Errors: DataError for settings that
-    cannot be, files that are not there, and text that is both trained on and scored. What `workdir` holds already
-    needs no source any more.
+    `data`, `tokenizer` and `objective` are the sections of that name in configs/common.py. Errors: DataError for
+    settings that cannot be, files that are not there, and text that is both trained on and scored. What `workdir` holds
+    already needs no source any more.
     """
-    named, share = check_settings(data, tokenizer), holdout(data)
+    named, share = check_settings(data, tokenizer, objective), holdout(data)
     named["train"] = [source.dividing(share) for source in named["train"]]
     tokenizer_folder.check(Path(workdir) / "tokenizer", tokenizer)
     for name, found in named.items():
@@ -39,10 +39,11 @@ def check(data: Mapping, tokenizer: Mapping, workdir: str) -> dict[str, list[Sou
     return named
 
 
-def check_settings(data: Mapping, tokenizer: Mapping) -> dict[str, list[Source]]:
+def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dict[str, list[Source]]:
     """The part of `check` that asks for no file: settings that cannot be, on any machine."""
-    if data["layout"] not in LAYOUTS:
-        raise DataError(f"data.layout is '{data['layout']}'; choose one of: {', '.join(LAYOUTS)}")
+    layouts = objectives.build(objective).layouts
+    if data["layout"] not in layouts:
+        raise DataError(f"data.layout is '{data['layout']}'; choose one of: {', '.join(layouts)}")
     if tokenizer["kind"] == "symbols" and data["layout"] not in ("concat", "stream"):
         raise DataError(
             f"data.layout = {data['layout']} tells documents apart, and tokenizer.kind = symbols has no end token "

@@ -8,8 +8,8 @@ from pretrain.costs import capacity
 from pretrain.errors import UserError
 from pretrain.processes.agreement import check_alike
 from pretrain.step.engine import make_engine
-from pretrain.step.recipe import check_attention, make_recipe
-from pretrain.step.step import Recipe
+from pretrain.step.learner import check_attention, make_learner
+from pretrain.step.step import Learner
 
 
 @dataclasses.dataclass
@@ -21,14 +21,14 @@ class Assembly:
     corpus: pipeline.Corpus
 
     @property
-    def recipe(self) -> Recipe:
-        return self.engine.recipe
+    def learner(self) -> Learner:
+        return self.engine.learner
 
 
 def assemble(config, workdir: str, report, *, training: bool = False, prepare=pipeline.prepare) -> Assembly:
     """Builds a run's parts, the cheap checks first; `report` is told what takes long, `prepare` makes the data."""
     check_sizes(config)
-    engine = make_engine(make_recipe(config), config, report=report)
+    engine = make_engine(make_learner(config), config, report=report)
     check_split(engine, config, training)
     if training:
         capacity.check_training(engine, config)
@@ -36,6 +36,7 @@ def assemble(config, workdir: str, report, *, training: bool = False, prepare=pi
     corpus = prepare(
         config.data.to_dict(),
         config.tokenizer.to_dict(),
+        config.objective.to_dict(),
         workdir,
         report=report,
         accept=lambda tokenizer: check_vocabulary(config, tokenizer),
@@ -94,13 +95,14 @@ def check_split(engine, config, training: bool) -> None:
     """Raises UserError or ModelError where evaluation, or `training`, cannot be split over the engine's mesh."""
     layout, length = engine.layout, config.evaluate.length or config.data.length
     layout.check("length", length, "config.evaluate.length")
-    layout.batch((layout.filled(config.evaluate.batch_size), length))
+    for shape, _, axes in engine.learner.features(layout.filled(config.evaluate.batch_size), length).values():
+        layout.batch(shape, axes)
     if training:
         rows = config.train.batch_size // config.train.accumulate
         layout.check("batch", rows, "config.train.batch_size / train.accumulate")
         layout.check("length", config.data.length, "config.data.length")
     with engine.scope():
-        check_attention(engine.recipe, config, training)
+        check_attention(engine.learner, config, training)
 
 
 def check_vocabulary(config, tokenizer) -> None:

@@ -246,6 +246,8 @@ def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
     known = common.base()
     if "architecture" in config:
         known.model = _model_section(config)()
+    if "objective" in config:
+        known.objective = _objective_section(config, source)()
 
     def check(walked: str, given: ConfigDict, known: ConfigDict, partly: bool = False) -> None:
         for name in given:
@@ -275,10 +277,19 @@ def _model_section(config: ConfigDict):
     return common.ARCHITECTURES[name]
 
 
+def _objective_section(config: ConfigDict, source: str = "config.objective"):
+    """The function of configs/common.py that declares the objective of `config`."""
+    kind = config.objective.kind if isinstance(config.objective, ConfigDict) and "kind" in config.objective else ""
+    if kind not in common.OBJECTIVES:
+        raise UserError(f"{source}: config.objective.kind is '{kind}'{nearest(str(kind), common.OBJECTIVES)}")
+    return common.OBJECTIVES[kind]
+
+
 def _ranges(config: ConfigDict) -> dict[str, Range]:
     """The range of each number of `config`, by dotted key."""
-    model = _model_section(config).ranges
-    return common.base.ranges | {f"{s}.{name}": r for s in ("model", "evaluate.model") for name, r in model.items()}
+    model, objective = _model_section(config).ranges, _objective_section(config).ranges
+    of_kind = {"model": model, "evaluate.model": model, "objective": objective}
+    return common.base.ranges | {f"{s}.{name}": r for s, ranges in of_kind.items() for name, r in ranges.items()}
 
 
 def check_ranges(config: ConfigDict) -> None:

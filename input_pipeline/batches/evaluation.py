@@ -7,18 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from input_pipeline import features
 from input_pipeline.batches import loader
-from input_pipeline.layouts.rows import Packed, Windows
+from input_pipeline.batches.training import Batching, Layout
+from input_pipeline.layouts.raw import Raw
+from input_pipeline.layouts.rows import read_at
 from input_pipeline.store.store import Counts, Stream
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class Overlapping:
-    """Windows of T ids every `stride` ids: the first scores all of its targets, later ones their last `stride`.
+    """Windows of R ids every `stride` ids: the first scores all of its targets, later ones their last `stride`.
 
-    So every target is scored once, with at least T - stride ids before it wherever the split has them.
+    So every target is scored once, with at least R - stride ids before it wherever the split has them.
     """
 
     stream: Stream
@@ -29,34 +30,32 @@ class Overlapping:
     def __len__(self) -> int:
         return 1 + max(0, -(-(self.targets - self.length) // self.stride))
 
-    def fill(self, batch: dict[str, np.ndarray], slots: np.ndarray, rows: np.ndarray) -> None:
-        """Writes windows `rows` (int64 [n]) into rows `slots` of the batch."""
-        Windows(self.stream, self.length, self.stride).fill(batch, slots, rows)
-        places = rows[:, None] * self.stride + np.arange(self.length)  # [n, T], in the stream
+    def read(self, rows: np.ndarray) -> Raw:
+        """Windows `rows` (int64 [n])."""
+        places = rows[:, None] * self.stride + np.arange(self.length)  # [n, R], in the stream
         fresh = (rows[:, None] == 0) | (np.arange(self.length) >= self.length - self.stride)
-        _keep(batch, slots, places < self.targets)
-        batch["weights"][slots] *= fresh
+        raw = read_at(self.stream, rows * self.stride, self.length).where(places < self.targets)
+        return raw._replace(scored=raw.scored & fresh)
 
 
 @dataclass(frozen=True)
 class Rowwise:
-    """Batches of consecutive rows; the last one is filled up with padding, as are `rows` beyond a batch's size."""
+    """Batches of consecutive rows; the last one is filled up with padding, as are rows beyond a batch's size."""
 
-    source: Overlapping | Packed | Windows
-    batch_size: int
-    length: int
-    layout: str
-    rows: np.ndarray
+    batching: Batching
+    source: Layout
 
     def __len__(self) -> int:
-        return -(-len(self.source) // self.batch_size)
+        return -(-len(self.source) // self.batching.batch_size)
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
-        batch = features.empty(len(self.rows), self.length, self.layout)
-        wanted = n * self.batch_size + self.rows
-        slots = np.flatnonzero((self.rows < self.batch_size) & (wanted < len(self.source)))
+        batching = self.batching
+        batch = batching.empty()
+        wanted = n * batching.batch_size + batching.rows
+        slots = np.flatnonzero((batching.rows < batching.batch_size) & (wanted < len(self.source)))
         if len(slots):
-            self.source.fill(batch, slots, wanted[slots])
+            raw = self.source.read(wanted[slots])
+            batching.objective.fill(batch, slots, raw, batching.keys(n)[slots])
         return batch
 
 
@@ -64,35 +63,31 @@ class Rowwise:
 class Lanewise:
     """Contiguous streams: lane r predicts from ids r L .. (r + 1) L - 1 of the split, L = ceil(targets / B)."""
 
+    batching: Batching
     stream: Stream
     targets: int  # how many of the stream's ids are predicted, from the second on
-    batch_size: int
-    length: int
-    rows: np.ndarray
 
     @property
     def lane(self) -> int:
-        return -(-self.targets // self.batch_size)
+        return -(-self.targets // self.batching.batch_size)
+
+    @property
+    def raw_length(self) -> int:
+        return self.batching.objective.raw_length(self.batching.length)
 
     def __len__(self) -> int:
-        return -(-self.lane // self.length)
+        return -(-self.lane // self.raw_length)
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
-        batch = features.empty(len(self.rows), self.length, "stream")
-        slots = np.arange(len(self.rows))
-        within = n * self.length + np.arange(self.length)  # [T], in the lane
-        starts = self.rows * self.lane + n * self.length
-        Windows(self.stream, self.length, 1).fill(batch, slots, starts)
-        places = self.rows[:, None] * self.lane + within  # [n, T], in the stream
-        _keep(batch, slots, (within < self.lane) & (places < self.targets))
+        batching = self.batching
+        batch = batching.empty()
+        within = n * self.raw_length + np.arange(self.raw_length)  # [R], in the lane
+        starts = batching.rows * self.lane
+        inside = (within < self.lane) & (starts[:, None] + within < self.targets)  # [n, R]
+        raw = read_at(self.stream, starts + n * self.raw_length, self.raw_length).where(inside)
+        batching.objective.fill(batch, np.arange(len(starts)), raw, batching.keys(n))
         batch["reset"][:] = n == 0
         return batch
-
-
-def _keep(batch: dict[str, np.ndarray], slots: np.ndarray, inside: np.ndarray) -> None:
-    """Makes padding of what is not `inside`, bool [n, T]."""
-    for name in ("tokens", "targets", "segments", "positions", "weights"):
-        batch[name][slots] *= inside
 
 
 class Evaluation:
@@ -135,7 +130,10 @@ class Evaluation:
     @functools.cached_property
     def _part(self) -> tuple[int, int | None]:
         """Targets and bytes of the first batches, all hosts' rows."""
-        everything = dataclasses.replace(self._scored, rows=np.arange(self._scored.batch_size))
+        batching = self._scored.batching
+        everything = dataclasses.replace(
+            self._scored, batching=dataclasses.replace(batching, rows=np.arange(batching.batch_size))
+        )
         tokens, size, lengths = 0, 0, self._tokenizer.byte_lengths
         for n in range(self._number):
             batch = everything[n]

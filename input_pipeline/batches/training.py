@@ -4,44 +4,67 @@ Nothing depends on how many hosts, workers or restarts there are: a host asks fo
 gets those rows. The position in the data is n.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from input_pipeline import features
 from input_pipeline.batches.order import Mixture, key, shuffled
 from input_pipeline.errors import DataError
-from input_pipeline.layouts.rows import Packed, Windows
+from input_pipeline.features import Feature, declared, empty
+from input_pipeline.layouts.raw import Raw
+from input_pipeline.layouts.rows import read_at
 from input_pipeline.store.store import Stream
+
+
+class Layout(Protocol):
+    """Raw rows by number."""
+
+    def __len__(self) -> int: ...
+    def read(self, rows: np.ndarray) -> Raw: ...
+
+
+@dataclass(frozen=True)
+class Batching:
+    """What all of a run's batches have in common, whatever rows they are made of."""
+
+    objective: object  # of input_pipeline.objectives
+    layout: str
+    seed: int
+    batch_size: int
+    length: int
+    rows: np.ndarray  # those of a batch that this host needs, int64 [n]
+
+    def features(self) -> Mapping[str, Feature]:
+        """The features of this host's rows."""
+        return declared(self.objective, len(self.rows), self.length, self.layout)
+
+    def empty(self) -> dict[str, np.ndarray]:
+        """This host's rows, of nothing but padding."""
+        return empty(self.features()) | {"row": self.rows.astype(np.int32)}
+
+    def keys(self, *words: int) -> np.ndarray:
+        """One integer for each of this host's rows, int64 [n], a function of the seed, `words` and the row."""
+        return key(self.seed, *words) * (1 << 31) + self.rows
 
 
 class Examples:
     """Batches of rows drawn from several sources: `source[n]` is batch n, row r its example n * B + r."""
 
-    def __init__(
-        self,
-        sources: Sequence[Windows | Packed],
-        weights: np.ndarray,
-        *,
-        seed: int,
-        batch_size: int,
-        length: int,
-        layout: str,
-        shuffle: bool,
-        rows: np.ndarray,
-    ):
-        self.sources, self.mixture = sources, Mixture(weights)
-        self.seed, self.batch_size, self.length, self.layout = seed, batch_size, length, layout
-        self.shuffle, self.rows = shuffle, rows
+    def __init__(self, batching: Batching, sources: Sequence[Layout], weights: np.ndarray, shuffle: bool):
+        self.batching, self.sources, self.mixture, self.shuffle = batching, sources, Mixture(weights), shuffle
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
-        batch = features.empty(len(self.rows), self.length, self.layout)
-        source, counts = self.mixture.locate(n * self.batch_size + self.rows)
+        batching = self.batching
+        batch, keys = batching.empty(), batching.keys(n)
+        source, counts = self.mixture.locate(n * batching.batch_size + batching.rows)
         for index, rows in enumerate(self.sources):
             slots = np.flatnonzero(source == index)
             mine = counts[slots]
-            mine = shuffled(mine, len(rows), self.seed, index) if self.shuffle else mine % len(rows)
-            rows.fill(batch, slots, mine)
+            mine = shuffled(mine, len(rows), batching.seed, index) if self.shuffle else mine % len(rows)
+            if len(slots):
+                batching.objective.fill(batch, slots, rows.read(mine), keys[slots])
         return batch
 
 
@@ -52,24 +75,24 @@ class Lanes:
     `shuffle`, each epoch begins at another place of the circular stream, so that all ids get their turn.
     """
 
-    def __init__(self, stream: Stream, *, seed: int, batch_size: int, length: int, shuffle: bool, rows: np.ndarray):
-        self.stream, self.seed, self.length, self.shuffle, self.rows = stream, seed, length, shuffle, rows
-        self.lane = stream.tokens // batch_size
-        self.batches = self.lane // length
+    def __init__(self, batching: Batching, stream: Stream, shuffle: bool):
+        self.batching, self.stream, self.shuffle = batching, stream, shuffle
+        self.raw_length = batching.objective.raw_length(batching.length)
+        self.lane = stream.tokens // batching.batch_size
+        self.batches = self.lane // self.raw_length
         if not self.batches:
             raise DataError(
-                f"data.layout = stream needs train.batch_size x data.length = {batch_size} x {length} tokens, "
-                f"but the split has {stream.tokens}; lower one of them or give more text"
+                f"data.layout = stream needs train.batch_size x data.length = {batching.batch_size} x "
+                f"{batching.length} tokens, but the split has {stream.tokens}; lower one of them or give more text"
             )
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
+        batching = self.batching
         epoch, step = divmod(n, self.batches)
-        offset = key(self.seed, epoch) * self.stream.tokens >> 32 if self.shuffle else 0
-        batch = features.empty(len(self.rows), self.length, "stream")
-        ids = np.empty((len(self.rows), self.length + 1), np.int32)
-        for out, lane in zip(ids, self.rows.tolist(), strict=True):
-            self.stream.copy(offset + lane * self.lane + step * self.length, out)
-        batch["tokens"][:], batch["targets"][:] = ids[:, :-1], ids[:, 1:]
-        batch["segments"][:], batch["weights"][:], batch["reset"][:] = 1, 1, step == 0
-        batch["positions"][:] = np.arange(self.length)
+        offset = key(batching.seed, epoch) * self.stream.tokens >> 32 if self.shuffle else 0
+        batch = batching.empty()
+        starts = offset + batching.rows * self.lane + step * self.raw_length
+        raw = read_at(self.stream, starts, self.raw_length)
+        batching.objective.fill(batch, np.arange(len(starts)), raw, batching.keys(n))
+        batch["reset"][:] = step == 0
         return batch

@@ -1,14 +1,15 @@
-"""Rows of a split, by number: windows of the joined documents, packed documents, or a document each."""
+"""Raw rows of a split, by number: windows of the joined documents, packed documents, or a document each."""
 
 import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.layouts.packing import Plan
+from input_pipeline.layouts.raw import Raw, contiguous
 from input_pipeline.store.store import Stream
 
 
 class Windows:
-    """Windows of T ids every `stride` ids of the stream, each with the id that follows each of its ids as target."""
+    """Windows of R ids every `stride` ids of the stream."""
 
     def __init__(self, stream: Stream, length: int, stride: int):
         self.stream, self.length, self.stride = stream, length, stride
@@ -17,19 +18,21 @@ class Windows:
         """How many windows lie wholly within the stream."""
         return max(0, (self.stream.tokens - self.length) // self.stride + 1)
 
-    def fill(self, batch: dict[str, np.ndarray], slots: np.ndarray, rows: np.ndarray) -> None:
-        """Writes rows (int64 [n]) of the stream into rows `slots` of the batch."""
-        ids = np.empty((len(rows), self.length + 1), np.int32)
-        for out, row in zip(ids, rows.tolist(), strict=True):
-            self.stream.copy(row * self.stride, out)
-        batch["tokens"][slots], batch["targets"][slots] = ids[:, :-1], ids[:, 1:]
-        batch["segments"][slots] = 1
-        batch["positions"][slots] = np.arange(self.length)
-        batch["weights"][slots] = 1
+    def read(self, rows: np.ndarray) -> Raw:
+        """Windows `rows` (int64 [n])."""
+        return read_at(self.stream, rows * self.stride, self.length)
+
+
+def read_at(stream: Stream, starts: np.ndarray, length: int) -> Raw:
+    """Rows of `length` ids of the stream that begin at ids `starts` (int64 [n])."""
+    ids = np.empty((len(starts), length + 1), np.int32)
+    for out, start in zip(ids, starts.tolist(), strict=True):
+        stream.copy(start, out)
+    return contiguous(ids)
 
 
 def whole_documents(stream: Stream, length: int, name: str) -> Windows:
-    """A row for each document: it reads the end token and all ids but the last, and predicts all ids.
+    """A row for each document: the end token and all ids but the last, each followed by an id of the document.
 
     Errors: DataError, with the stream's `name`, where a document has not exactly `length` ids.
     """
@@ -46,24 +49,27 @@ def whole_documents(stream: Stream, length: int, name: str) -> Windows:
 class Packed:
     """Rows of whole documents under a plan: segments count them, positions restart with each."""
 
-    def __init__(self, stream: Stream, plan: Plan):
-        self.stream, self.plan = stream, plan
+    def __init__(self, stream: Stream, plan: Plan, length: int):
+        self.stream, self.plan, self.length = stream, plan, length
 
     def __len__(self) -> int:
         return len(self.plan.first) - 1
 
-    def fill(self, batch: dict[str, np.ndarray], slots: np.ndarray, rows: np.ndarray) -> None:
-        """Writes rows (int64 [n]) of the plan into rows `slots` of the batch."""
-        for slot, row in zip(slots.tolist(), rows.tolist(), strict=True):
+    def read(self, rows: np.ndarray) -> Raw:
+        """Rows `rows` (int64 [n]) of the plan."""
+        shape = len(rows), self.length
+        raw = Raw(*(np.zeros(shape, np.int32) for _ in range(4)), np.zeros(shape, bool))
+        for slot, row in enumerate(rows.tolist()):
             pieces = slice(*self.plan.first[row : row + 2].tolist())
             starts, lengths = self.plan.starts[pieces], self.plan.lengths[pieces]
             begins = np.cumsum(lengths) - lengths  # place of each piece in the row
             ids = np.empty(lengths.max() + 1, np.int32)
             for start, length, begin in zip(starts.tolist(), lengths.tolist(), begins.tolist(), strict=True):
                 self.stream.copy(start, ids[: length + 1])
-                batch["tokens"][slot, begin : begin + length] = ids[:length]
-                batch["targets"][slot, begin : begin + length] = ids[1 : length + 1]
+                raw.ids[slot, begin : begin + length] = ids[:length]
+                raw.following[slot, begin : begin + length] = ids[1 : length + 1]
             filled = int(lengths.sum())
-            batch["segments"][slot, :filled] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
-            batch["positions"][slot, :filled] = np.arange(filled) - np.repeat(begins, lengths)
-            batch["weights"][slot, :filled] = 1
+            raw.segments[slot, :filled] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+            raw.positions[slot, :filled] = np.arange(filled) - np.repeat(begins, lengths)
+            raw.scored[slot, :filled] = True
+        return raw

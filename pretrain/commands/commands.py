@@ -39,7 +39,7 @@ def train(flags, spec, overrides):
     config, workdir = resolve(flags, spec, overrides)
     start()
     check_processes("train", flags, config)
-    requirements.check(config.data.to_dict(), config.tokenizer.to_dict(), workdir)
+    requirements.check(config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), workdir)
     from pretrain.training.train import train  # imported late: what is missing is named before its seconds
 
     return train(config, workdir, flags.fresh)
@@ -49,7 +49,7 @@ def prepare(flags, spec, overrides):
     from input_pipeline import pipeline, requirements
 
     config, workdir = resolve(flags, spec, overrides)
-    sections = config.data.to_dict(), config.tokenizer.to_dict()
+    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     requirements.check(*sections, workdir)
     from pretrain.assemble import check_sizes, check_vocabulary  # imported late, as in train
 

@@ -86,7 +86,9 @@ def _originals(config, workdir: str, named: str, count: int) -> np.ndarray:
             for document in itertools.islice(_documents(sources.parse(named, "--images", shape)), count)
         ]
     else:
-        corpus = pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), workdir, report=say)
+        corpus = pipeline.prepare(
+            config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), workdir, report=say
+        )
         found = corpus.first_documents(named, count)
     return np.array(found, np.uint8).reshape(-1, *shape)
 

@@ -15,8 +15,8 @@ from pretrain.parallel.mesh import AXES, path_name
 from pretrain.reporting.progress import amount
 from pretrain.reporting.tables import show
 from pretrain.step.engine import absent_engine
-from pretrain.step.recipe import make_recipe
-from pretrain.step.step import init_memory, init_params
+from pretrain.step.learner import make_learner
+from pretrain.step.step import init_params, start
 
 # Tables whose rows are picked, not multiplied by all of: scaling laws leave them out (Kaplan et al. 2020, section 2.1).
 LOOKED_UP = re.compile(r"tokens|positions|vocabulary/words_\d+")
@@ -30,11 +30,11 @@ def describe(config) -> dict:
     what `fsdp` leaves whole. Activations come on top. FLOPs follow the definition of `pretrain.costs.flops`. Raises
     ModelError, UserError or DataError for a config that cannot be trained, whatever files and devices there are.
     """
-    requirements.check_settings(config.data.to_dict(), config.tokenizer.to_dict())
+    requirements.check_settings(config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict())
     check_sizes(config)
-    engine = absent_engine(make_recipe(config), config)
+    engine = absent_engine(make_learner(config), config)
     check_split(engine, config, training=True)
-    model, optimizer = engine.recipe.model, engine.recipe.optimizer
+    model, optimizer = engine.learner.model, engine.learner.optimizer
     params = nn.unbox(jax.eval_shape(lambda rng: init_params(model, rng, 1), jax.random.key(0)))
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
 
@@ -45,7 +45,7 @@ def describe(config) -> dict:
         # Parts of an accumulated batch are added up in float32.
         "gradients": 4 * _count(params) if config.train.accumulate > 1 else _bytes(params),
         "optimizer": _bytes(jax.eval_shape(optimizer.init, params)),
-        "recurrent_memory": _bytes(jax.eval_shape(lambda: init_memory(model, config.train.batch_size))),
+        "recurrent_memory": _bytes(jax.eval_shape(lambda: start(model, config.train.batch_size))),
     }
     return {
         "name": config.name,

@@ -13,7 +13,7 @@ from input_pipeline import pipeline
 from pretrain.assemble import assemble
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import UserError
-from pretrain.evaluation.evaluation import bits_name, score
+from pretrain.evaluation.evaluation import score
 from pretrain.parallel.mesh import fits
 from pretrain.processes.host import say
 from pretrain.reporting.tables import show
@@ -54,15 +54,16 @@ def evaluate(config, workdir: str, flags) -> None:
         if flags.data:
             prepare, split = functools.partial(pipeline.prepare_given, flags.data, folder), flags.data
         run = assemble(config, workdir, say, prepare=prepare)
+        objective = run.engine.learner.objective
         step, params = checkpoints.read(
             flags.step, step, lambda step: run.engine.restored_params(checkpoints, step, config.seed)
         )
         result = score(run, params, split, stride=flags.stride, batches=flags.batches, timed=True)
         for name in _compressors(flags):
             text = run.corpus.raw_bytes(split)
-            result[f"{name}_{bits_name(config)}"] = 8 * len(COMPRESSORS[name](text)) / len(text)
+            result[f"{name}_{objective.bits}"] = 8 * len(COMPRESSORS[name](text)) / len(text)
     if jax.process_index() == 0:
-        report(result, step, split, bits_name(config), flags)
+        report(result, step, split, objective, flags)
 
 
 def _compressors(flags) -> list[str]:
@@ -70,9 +71,9 @@ def _compressors(flags) -> list[str]:
     return [name for name in COMPRESSORS if flags[name].value]
 
 
-def report(result: dict, step: int, split: str, bits: str, flags) -> None:
-    packed = [f"{name}_{bits}" for name in _compressors(flags)]
-    names = ["loss", "perplexity", bits, *packed, "tokens", "tokens_per_second"]
+def report(result: dict, step: int, split: str, objective, flags) -> None:
+    packed = [name for name in result if name.partition("_")[0] in COMPRESSORS]
+    names = [*objective.measures, *packed, "tokens", "tokens_per_second"]
     if flags.word_level:
         # The literature's figure for sub-word models: exp(total nll / number of original words and line ends).
         result["word_perplexity"] = math.exp(min(result["nll"] / result["words"], 700))

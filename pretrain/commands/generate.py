@@ -14,7 +14,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.decoding.decoding import generate as decode
 from pretrain.errors import UserError
 from pretrain.step.engine import make_engine
-from pretrain.step.recipe import make_recipe
+from pretrain.step.learner import make_learner
 
 
 def generate(config, workdir: str, flags) -> None:
@@ -87,14 +87,14 @@ def restored(config, workdir: str, step: str, tokenizer):
     with config.unlocked():
         config.train.backend = "jit"
         config.mesh.update(data=1, fsdp=1, sequence=1, tensor=1)
-    engine = make_engine(make_recipe(config), config, jax.local_devices()[:1])
+    engine = make_engine(make_learner(config), config, jax.local_devices()[:1])
 
     def read(number: int):
         checkpoints.check_tokenizer(number, tokenizer)
         return engine.restored_params(checkpoints, number, config.seed)
 
     found, params = checkpoints.read(step, checkpoints.find(step), read)
-    return engine.recipe.model, params, found
+    return engine.learner.model, params, found
 
 
 def read_prompts(flags) -> list[str]:

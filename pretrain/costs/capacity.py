@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import jax
 
-from input_pipeline.features import language_model
 from pretrain.errors import UserError
 from pretrain.parallel.mesh import path_name
 from pretrain.reporting.progress import amount
-from pretrain.step.step import init_memory
+from pretrain.step.step import start
 
 # Where Linux keeps a container's memory, its end and what is used of it: control groups of version 2 and 1.
 CONTAINER = (
@@ -49,10 +48,12 @@ def check_training(engine, config) -> None:
             *(weights, 0),
             "make the model smaller or split it over more devices with config.mesh.fsdp",
         ),
-        Need("recurrent memory", _bytes(state.memory), 0, "lower config.model.memory or config.train.batch_size"),
+        Need("recurrent memory", _bytes(state.carried), 0, "lower config.model.memory or config.train.batch_size"),
         Need("the layers' inputs", inputs, 0, "lower config.train.batch_size or raise config.train.accumulate"),
         Need(
-            "batches", 0, _batches(config, train.batch_size, length), "lower config.train.batch_size or data.prefetch"
+            "batches",
+            *(0, _batches(engine, config, train.batch_size, length)),
+            "lower config.train.batch_size or data.prefetch",
         ),
     )
     _compare("training", needs, engine.layout.mesh.devices.flat)
@@ -63,7 +64,7 @@ def check_evaluation(engine, config) -> None:
     size = engine.layout.filled(config.evaluate.batch_size)
     length = config.evaluate.length or config.data.length
     params = engine.resting_shapes(config.seed, engine.layout.batch_shards()).params
-    memory = jax.eval_shape(lambda: init_memory(engine.recipe.evaluated, size))
+    memory = jax.eval_shape(lambda: start(engine.learner.evaluated, size))
     shared = _whole_bytes(memory) // engine.layout.batch_shards()
     lower = "lower config.evaluate.batch_size"
     needs = (
@@ -75,7 +76,7 @@ def check_evaluation(engine, config) -> None:
         ),
         Need("recurrent memory", shared, 0, lower),
         Need("a layer's input", _layer_input(engine, config, size, length), 0, lower),
-        Need("batches", 0, _batches(config, size, length), lower),
+        Need("batches", 0, _batches(engine, config, size, length), lower),
     )
     _compare("evaluation", needs, engine.layout.mesh.devices.flat)
 
@@ -148,8 +149,8 @@ def _layer_input(engine, config, batch_size: int, length: int) -> int:
     return batch_size * length * config.model.width * itemsize // shards
 
 
-def _batches(config, batch_size: int, length: int) -> int:
+def _batches(engine, config, batch_size: int, length: int) -> int:
     """Bytes of the batches that are read ahead, on one host."""
-    features = language_model(batch_size, length, config.data.layout).values()
+    features = engine.learner.features(batch_size, length).values()
     one = sum(math.prod(feature.shape) * feature.dtype.itemsize for feature in features)
     return one * (config.data.prefetch + QUEUED) // jax.process_count()

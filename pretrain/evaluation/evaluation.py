@@ -11,11 +11,7 @@ import jax
 from input_pipeline.batches.evaluation import Evaluation
 from pretrain.assemble import Assembly
 from pretrain.errors import UserError
-
-
-def bits_name(config) -> str:
-    """What bits are counted per, by the literature's name."""
-    return "bits_per_dim" if config.data.image else "bits_per_byte"
+from pretrain.objectives import reported
 
 
 def scoring_pass(
@@ -32,12 +28,23 @@ def scoring_pass(
 def measure(run: Assembly) -> str:
     """What a validation loss of training depends on beside the parameters, hashed: only like losses are compared.
 
-    That is `config.evaluate`, but for when it is done, and the text.
+    That is `config.evaluate`, but for when it is done, the term that selects, and the text.
     """
     settings = run.config.evaluate.to_dict() | {"every": None, "text": run.corpus.stream("validation").identity}
+    settings["selects"] = run.config.objective.selects
     settings["length"] = run.config.evaluate.length or run.config.data.length
     settings["stride"] = run.config.evaluate.stride or settings["length"]
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def worded(name: str, value: float) -> str:
+    """A measure as a sentence has it: "loss 1.2345", "1.8000 bits per byte", "nsp accuracy 61.0 %"."""
+    words = name.replace("_", " ")
+    if name.startswith("bits_"):
+        return f"{value:.4f} {words}"
+    if name.endswith("accuracy"):
+        return f"{words} {100 * value:.1f} %"
+    return f"{words} {value:.2f}" if name == "perplexity" else f"{words} {value:.4f}"
 
 
 def score(
@@ -50,14 +57,11 @@ def score(
     cut: Callable[[], bool] = lambda: False,
     **options,
 ):
-    """The scores of `params` on `split`: loss (nats a token), perplexity, bits, tokens, nll, bytes, words.
+    """The scores of `params` on `split`: every term of the objective, and its `figures`.
 
-    Every token of the split is scored once. With `stride` below `length`, windows overlap and a token is
+    Every token of the split is read once. With `stride` below `length`, windows overlap and a token is
     scored with at least length - stride tokens before it, where the split has them; 0 means disjoint
     windows. `batches` cuts the split short; 0 means all. Zeros elsewhere mean the config's value.
-    `words` is the split's number of whitespace-separated words and line ends, where all of it was scored. The bits are
-    `bits_per_byte` of text, None where the tokenizer rewrites text, so that part of a split has no known number of
-    bytes; and `bits_per_dim` of images, a dimension being one colour of one pixel, which is a byte too.
     `timed` adds `tokens_per_second`, of the tokens that the model reads, padding left out.
     `cut` is asked after every batch whether to stop there; there are no scores then, but None.
     Errors: UserError where not one token is scored.
@@ -66,30 +70,23 @@ def score(
     size = batch_size or config.evaluate.batch_size
     data = scoring_pass(run, split, batch_size=size, **options)
     size = engine.layout.filled(size)
-    memory = engine.init_memory(size)
+    carried = engine.start(size)
     sums, started = [], None
     for batch in data.batches():
         batch = engine.put(batch, size)
         if timed and started is None:  # once more than is scored, to compile: that time is not the model's
-            jax.block_until_ready(engine.evaluate(params, batch, memory))
+            jax.block_until_ready(engine.evaluate(params, batch, carried))
             started = time.perf_counter()
-        result, memory = engine.evaluate(params, batch, memory)
+        result, carried = engine.evaluate(params, batch, carried)
         sums.append(result)
         if len(sums) > 1:
             jax.block_until_ready(sums[-2])  # one batch is queued at most: more would pile up on the device
         if cut():
             return None
-    nll, tokens, read = (math.fsum(float(s[name]) for s in sums) for name in ("nll", "tokens", "read"))
-    if not tokens:
+    total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
+    if not any(total["counts"].values()):
         raise UserError(f"split '{split}' has no token that the model could be scored on; give it more text")
-    loss = nll / tokens
-    scores = {
-        "loss": loss,
-        "perplexity": math.exp(min(loss, 700)),
-        bits_name(config): nll / math.log(2) / data.bytes if data.bytes else None,
-        "tokens": int(tokens),
-        "nll": nll,
-        "bytes": data.bytes,
-        "words": data.words,
-    }
-    return scores | ({"tokens_per_second": read / (time.perf_counter() - started)} if timed else {})
+    objective = run.learner.objective
+    terms = reported(objective, total["sums"], total["counts"])
+    scores = terms | objective.figures(terms, total, data)
+    return scores | ({"tokens_per_second": total["read"] / (time.perf_counter() - started)} if timed else {})

@@ -175,10 +175,9 @@ class Layout:
 
         return jax.tree_util.tree_map_with_path(one, shapes)
 
-    def batch(self, shape: Sequence[int]) -> NamedSharding:
-        """Sharding of a batch array: rows over `batch`, tokens over `length`; the sizes must divide."""
-        names = ("batch", "length")[: len(shape)]
-        return self.sharding(self.spec("batch", names + (None,) * (len(shape) - 2), shape))
+    def batch(self, shape: Sequence[int], axes: Sequence[str | None]) -> NamedSharding:
+        """Sharding of an array of a batch whose dimensions are named `axes`; the sizes must divide."""
+        return self.sharding(self.spec("batch", axes, shape))
 
     def batch_shards(self) -> int:
         """Into how many parts the rows of a batch are split."""
@@ -200,16 +199,16 @@ class Layout:
 
     def rows(self, size: int) -> np.ndarray:
         """Which of a batch's `size` rows this process's devices hold, in order."""
-        indices = self.batch((size,)).addressable_devices_indices_map((size,))
+        indices = self.batch((size,), ("batch",)).addressable_devices_indices_map((size,))
         return np.unique(np.concatenate([np.arange(size)[index[0]] for index in indices.values()]))
 
-    def put(self, batch: Mapping[str, np.ndarray], size: int) -> dict[str, jax.Array]:
-        """This process's rows of a global batch of `size` rows, as global arrays."""
+    def put(self, batch: Mapping[str, np.ndarray], axes: Mapping[str, Sequence], size: int) -> dict[str, jax.Array]:
+        """This process's rows of a global batch of `size` rows, as global arrays, whose dimensions `axes` names."""
         position = {row: i for i, row in enumerate(self.rows(size))}
 
-        def one(array):
+        def one(name, array):
             shape = (size, *array.shape[1:])
-            sharding = self.batch(shape)
+            sharding = self.batch(shape, axes[name])
 
             def part(index):
                 rows = range(*index[0].indices(size))
@@ -218,7 +217,7 @@ class Layout:
 
             return jax.make_array_from_callback(shape, sharding, part)
 
-        return {name: one(array) for name, array in batch.items()}
+        return {name: one(name, array) for name, array in batch.items()}
 
 
 def _pair(rule) -> tuple[str, tuple[str, ...]]:

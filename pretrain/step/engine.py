@@ -15,36 +15,37 @@ from jax.sharding import AbstractMesh, PartitionSpec, use_abstract_mesh
 from pretrain.errors import UserError, nearest
 from pretrain.parallel import at_rest
 from pretrain.parallel.mesh import AXES, Layout, make_mesh, smallest_mesh
-from pretrain.step.step import Recipe, TrainState, evaluate_step, init_memory, init_params, init_state, train_step
+from pretrain.step.step import Learner, TrainState, evaluate_step, init_params, init_state, start, train_step
 
 
 class JitEngine:
     """`jax.jit` over a mesh (data, fsdp, sequence, tensor); state and batches are global arrays."""
 
-    def __init__(self, recipe: Recipe, config, mesh_of: Callable):
-        self.recipe = recipe
+    def __init__(self, learner: Learner, config, mesh_of: Callable):
+        self.learner = learner
         self.layout = Layout(mesh_of(config.mesh), config.mesh.rules)
         self.layout.check("heads", config.model.heads, "config.model.heads")
         self.mesh = self.layout.mesh
+        self._axes = {name: feature.axes for name, feature in learner.features(1, config.data.length).items()}
         self._rules = [(name, axes or None) for name, axes in self.layout.rules.items()]
-        self._weights = self._all_but_memory()
+        self._weights = self._all_but_carried()
         self._step = jax.jit(self._train, donate_argnums=0)
-        lanes = self._memory_shardings(recipe.evaluated, self.layout.batch_shards())  # as for any number of lanes
+        lanes = self._lane_shardings(learner.evaluated, self.layout.batch_shards())  # as for any number of lanes
         self._evaluate = jax.jit(self._score, out_shardings=(self.layout.sharding(), lanes))
 
     def _train(self, state, batch):
-        leaves = self._leaves(len(batch["tokens"]))
-        state, metrics = train_step(self.recipe, at_rest.strip(state, leaves), batch)
+        leaves = self._leaves(len(batch["row"]))
+        state, metrics = train_step(self.learner, at_rest.strip(state, leaves), batch)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
         return jax.lax.with_sharding_constraint(at_rest.fill(state, leaves), shardings), metrics
 
-    def _score(self, params, batch, memory):
-        return evaluate_step(self.recipe, at_rest.strip(params, self._weights.params), batch, memory)
+    def _score(self, params, batch, carried):
+        return evaluate_step(self.learner, at_rest.strip(params, self._weights.params), batch, carried)
 
-    def _all_but_memory(self) -> TrainState:
+    def _all_but_carried(self) -> TrainState:
         """Shape, type and sharding of every leaf of the train state, as `pretrain.parallel.at_rest` takes them."""
-        shapes = jax.eval_shape(partial(init_state, self.recipe, batch_size=1, seed=0)).replace(memory={})
-        boxed = jax.eval_shape(partial(init_params, self.recipe.model, length=1), jax.random.key(0))
+        shapes = jax.eval_shape(partial(init_state, self.learner, batch_size=1, seed=0)).replace(carried={})
+        boxed = jax.eval_shape(partial(init_params, self.learner.model, length=1), jax.random.key(0))
         parameters = self.layout.parameters(boxed)
         everywhere = self.layout.sharding()
         shardings = TrainState(
@@ -52,15 +53,15 @@ class JitEngine:
             params=parameters,
             opt_state=self.layout.optimizer(shapes.opt_state, parameters, shapes.params),
             rng=everywhere,
-            memory={},
+            carried={},
             bad_in_row=everywhere,
             bad_total=everywhere,
         )
         return _with_shardings(shapes, shardings)
 
     def _leaves(self, batch_size: int) -> TrainState:
-        memory = jax.eval_shape(partial(init_memory, self.recipe.model, batch_size))
-        return self._weights.replace(memory=_with_shardings(memory, _memory_shardings(self.layout, memory)))
+        carried = jax.eval_shape(partial(start, self.learner.model, batch_size))
+        return self._weights.replace(carried=_with_shardings(carried, _lane_shardings(self.layout, carried)))
 
     def shapes(self, seed: int, batch_size: int) -> TrainState:
         """Shape, type and sharding of every leaf of the train state in a checkpoint; nothing is allocated."""
@@ -73,41 +74,40 @@ class JitEngine:
     def init(self, seed: int, batch_size: int) -> TrainState:
         """A fresh state, each device making its own part."""
         with self.scope():
-            return _initial(self.recipe, self._leaves(batch_size), seed, batch_size)
+            return _initial(self.learner, self._leaves(batch_size), seed, batch_size)
 
     def rows(self, size: int) -> np.ndarray:
         return self.layout.rows(size)
 
     def put(self, batch: Mapping, size: int):
-        return self.layout.put(batch, size)
+        return self.layout.put(batch, self._axes, size)
 
     def step(self, state: TrainState, batch):
         with self.scope():
             return self._step(state, batch)
 
-    def lower_step(self, features: Mapping) -> jax.stages.Lowered:
-        """The very program of `step` before it is compiled, for batches of these features; nothing is allocated."""
-        state = self.resting_shapes(0, _rows_of(features))
+    def lower_step(self, batch_size: int, length: int) -> jax.stages.Lowered:
+        """The very program of `step` before it is compiled, for batches of this size; nothing is allocated."""
+        state = self.resting_shapes(0, batch_size)
         with self.scope():
-            return self._step.lower(state, self._batch_shapes(features))
+            return self._step.lower(state, self._batch_shapes(batch_size, length))
 
-    def evaluate(self, params, batch, memory):
+    def evaluate(self, params, batch, carried):
         with self.scope():
-            return self._evaluate(params, batch, memory)
+            return self._evaluate(params, batch, carried)
 
-    def lower_evaluation(self, features: Mapping) -> jax.stages.Lowered:
+    def lower_evaluation(self, batch_size: int, length: int) -> jax.stages.Lowered:
         """The same of `evaluate`."""
-        size = _rows_of(features)
-        shapes = jax.eval_shape(partial(init_memory, self.recipe.evaluated, size))
-        memory = _with_shardings(shapes, _memory_shardings(self.layout, shapes))
+        shapes = jax.eval_shape(partial(start, self.learner.evaluated, batch_size))
+        carried = _with_shardings(shapes, _lane_shardings(self.layout, shapes))
         params = jax.tree.map(at_rest.padded, self._weights.params)
         with self.scope():
-            return self._evaluate.lower(params, self._batch_shapes(features), memory)
+            return self._evaluate.lower(params, self._batch_shapes(batch_size, length), carried)
 
-    def _batch_shapes(self, features: Mapping):
+    def _batch_shapes(self, batch_size: int, length: int):
         return {
-            name: jax.ShapeDtypeStruct(feature.shape, feature.dtype, sharding=self.layout.batch(feature.shape))
-            for name, feature in features.items()
+            name: jax.ShapeDtypeStruct(shape, dtype, sharding=self.layout.batch(shape, axes))
+            for name, (shape, dtype, axes) in self.learner.features(batch_size, length).items()
         }
 
     @contextmanager
@@ -117,20 +117,20 @@ class JitEngine:
         with known(self.mesh), nn.logical_axis_rules(self._rules):
             yield
 
-    def init_memory(self, batch_size: int):
-        """Empty recurrent memory for evaluating `batch_size` lanes, {} for models without."""
-        return self._memory(self.recipe.evaluated, batch_size)
+    def start(self, batch_size: int):
+        """What `batch_size` lanes carry at the start of an evaluation, {} for models without."""
+        return self._start(self.learner.evaluated, batch_size)
 
     def forget(self, state: TrainState, batch_size: int) -> TrainState:
-        """The state with empty memory, for `batch_size` lanes that go on with other text."""
-        return state.replace(memory=self._memory(self.recipe.model, batch_size))
+        """The state with lanes that carry nothing, for `batch_size` of them that go on with other text."""
+        return state.replace(carried=self._start(self.learner.model, batch_size))
 
-    def _memory(self, model, batch_size: int):
-        make = partial(init_memory, model, batch_size)
-        return jax.jit(make, out_shardings=self._memory_shardings(model, batch_size))()
+    def _start(self, model, batch_size: int):
+        make = partial(start, model, batch_size)
+        return jax.jit(make, out_shardings=self._lane_shardings(model, batch_size))()
 
-    def _memory_shardings(self, model, batch_size: int):
-        return _memory_shardings(self.layout, jax.eval_shape(partial(init_memory, model, batch_size)))
+    def _lane_shardings(self, model, batch_size: int):
+        return _lane_shardings(self.layout, jax.eval_shape(partial(start, model, batch_size)))
 
     def restored_params(self, checkpoints, step: int, seed: int):
         """The parameters of a checkpoint, ready for `evaluate`."""
@@ -157,14 +157,14 @@ class PmapEngine:
     State and batches carry a leading axis of this process's devices; in checkpoints they do not.
     """
 
-    def __init__(self, recipe: Recipe, config, mesh_of: Callable):
+    def __init__(self, learner: Learner, config, mesh_of: Callable):
         for axis in ("fsdp", "sequence", "tensor"):
             if config.mesh[axis] not in (1, -1):
                 raise UserError(
                     f"config.mesh.{axis} = {config.mesh[axis]} and config.train.backend = 'pmap' exclude each other; "
                     "set it to 1, or the backend to 'jit'"
                 )
-        self.recipe = recipe
+        self.learner = learner
         sizes = dict.fromkeys(AXES, 1) | {"data": -1}
         self.layout = Layout(mesh_of(sizes), (("batch", "data"), ("length", None), ("layers", None)))
 
@@ -175,13 +175,13 @@ class PmapEngine:
 
     @cached_property
     def _step(self):
-        return self._pmap(partial(train_step, self.recipe, axis_name="data"), donate_argnums=0)
+        return self._pmap(partial(train_step, self.learner, axis_name="data"), donate_argnums=0)
 
     @cached_property
     def _evaluate(self):
-        def evaluate(params, batch, memory):
-            sums, memory = evaluate_step(self.recipe, params, batch, memory)
-            return jax.lax.psum(sums, "data"), memory
+        def evaluate(params, batch, carried):
+            sums, carried = evaluate_step(self.learner, params, batch, carried)
+            return jax.lax.psum(sums, "data"), carried
 
         return self._pmap(evaluate)
 
@@ -194,14 +194,14 @@ class PmapEngine:
         return jax.pmap(function, axis_name="data", devices=devices, **options)
 
     def shapes(self, seed: int, batch_size: int) -> TrainState:
-        shapes = jax.eval_shape(partial(init_state, self.recipe, batch_size=batch_size, seed=seed))
+        shapes = jax.eval_shape(partial(init_state, self.learner, batch_size=batch_size, seed=seed))
         shardings = jax.tree.map(lambda _: self.layout.sharding(), shapes)
-        return _with_shardings(shapes, shardings.replace(memory=_memory_shardings(self.layout, shapes.memory)))
+        return _with_shardings(shapes, shardings.replace(carried=_lane_shardings(self.layout, shapes.carried)))
 
     resting_shapes = shapes  # nothing is split that would need padding
 
     def init(self, seed: int, batch_size: int) -> TrainState:
-        return self.restored(_initial(self.recipe, self.shapes(seed, batch_size), seed, batch_size))
+        return self.restored(_initial(self.learner, self.shapes(seed, batch_size), seed, batch_size))
 
     def rows(self, size: int) -> np.ndarray:
         return self.layout.rows(size)
@@ -217,31 +217,31 @@ class PmapEngine:
         state, metrics = self._step(state, batch)
         return state, jax.tree.map(_first, metrics)
 
-    def evaluate(self, params, batch, memory):
-        sums, memory = self._evaluate(params, batch, memory)
-        return jax.tree.map(_first, sums), memory
+    def evaluate(self, params, batch, carried):
+        sums, carried = self._evaluate(params, batch, carried)
+        return jax.tree.map(_first, sums), carried
 
-    def init_memory(self, batch_size: int):
-        return self._memory(self.recipe.evaluated, batch_size)
+    def start(self, batch_size: int):
+        return self._start(self.learner.evaluated, batch_size)
 
     def forget(self, state: TrainState, batch_size: int) -> TrainState:
-        return state.replace(memory=self._memory(self.recipe.model, batch_size))
+        return state.replace(carried=self._start(self.learner.model, batch_size))
 
-    def _memory(self, model, batch_size: int):
-        memory = init_memory(model, batch_size // self.layout.batch_shards())
-        return self._place(jax.tree.map(self._copies, memory)) if memory else memory
+    def _start(self, model, batch_size: int):
+        carried = start(model, batch_size // self.layout.batch_shards())
+        return self._place(jax.tree.map(self._copies, carried)) if carried else carried
 
     def restored_params(self, checkpoints, step: int, seed: int):
         params = checkpoints.restore_params(step, self.shapes(seed, self.layout.batch_shards()).params)
         return self._place(jax.tree.map(self._copies, params))
 
     def saved(self, state: TrainState) -> TrainState:
-        whole = jax.tree.map(self._whole, state.replace(memory={}))
-        return whole.replace(memory=jax.tree.map(self._join_lanes, state.memory))
+        whole = jax.tree.map(self._whole, state.replace(carried={}))
+        return whole.replace(carried=jax.tree.map(self._join_lanes, state.carried))
 
     def restored(self, state: TrainState) -> TrainState:
-        whole = jax.tree.map(self._copies, state.replace(memory={}))
-        return self._place(whole.replace(memory=jax.tree.map(self._lanes, state.memory)))
+        whole = jax.tree.map(self._copies, state.replace(carried={}))
+        return self._place(whole.replace(carried=jax.tree.map(self._lanes, state.carried)))
 
     def _copies(self, leaf):
         """A copy for each device of this process: [devices, ...]."""
@@ -252,14 +252,14 @@ class PmapEngine:
         array = np.asarray(_first(copies))
         return jax.make_array_from_callback(array.shape, self.layout.sharding(), lambda index: array[index])
 
-    def _lanes(self, memory):
+    def _lanes(self, carried):
         """This process's share of a global array [L, B, ...]: [devices, L, B / all devices, ...]."""
-        shards = sorted(memory.addressable_shards, key=lambda shard: shard.index[1].start or 0)
+        shards = sorted(carried.addressable_shards, key=lambda shard: shard.index[1].start or 0)
         return np.stack([np.asarray(shard.data) for shard in shards])
 
-    def _join_lanes(self, memory):
+    def _join_lanes(self, carried):
         """The inverse of `_lanes`."""
-        shards = sorted(memory.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        shards = sorted(carried.addressable_shards, key=lambda shard: shard.index[0].start or 0)
         local = np.concatenate([np.asarray(shard.data)[0] for shard in shards], axis=1)
         layers, _, *rest = local.shape
         size = local.shape[1] // len(self.local) * self.layout.batch_shards()
@@ -275,19 +275,15 @@ class PmapEngine:
         )
 
 
-def _initial(recipe: Recipe, leaves: TrainState, seed: int, batch_size: int) -> TrainState:
+def _initial(learner: Learner, leaves: TrainState, seed: int, batch_size: int) -> TrainState:
     """The initial state, at rest as `leaves` say. Making it runs once, so on CPUs it is not worth optimising."""
     level = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
 
     def make(seed):
-        return at_rest.fill(init_state(recipe, seed, batch_size), leaves)
+        return at_rest.fill(init_state(learner, seed, batch_size), leaves)
 
     return jax.jit(make, static_argnums=0, compiler_options=level, out_shardings=shardings)(seed)
-
-
-def _rows_of(features: Mapping) -> int:
-    return features["tokens"].shape[0]
 
 
 def _first(leaf):
@@ -295,13 +291,13 @@ def _first(leaf):
     return leaf.addressable_shards[0].data[0]
 
 
-def _memory_shardings(layout, memory):
-    """Memory is [L, B, ...]: split by lane, as the batch is."""
+def _lane_shardings(layout, carried):
+    """What lanes carry is [L, B, ...]: split by lane, as the batch is."""
 
     def one(leaf):
-        return layout.sharding(layout.spec("memory", ("layers", "batch", *(None,) * (leaf.ndim - 2)), leaf.shape))
+        return layout.sharding(layout.spec("carried", ("layers", "batch", *(None,) * (leaf.ndim - 2)), leaf.shape))
 
-    return jax.tree.map(one, memory)
+    return jax.tree.map(one, carried)
 
 
 def _with_shardings(shapes, shardings):
@@ -311,18 +307,18 @@ def _with_shardings(shapes, shardings):
 ENGINES = {"jit": JitEngine, "pmap": PmapEngine}
 
 
-def make_engine(recipe: Recipe, config, devices=None, report: Callable[[str], None] = lambda message: None):
+def make_engine(learner: Learner, config, devices=None, report: Callable[[str], None] = lambda message: None):
     """The engine that `config.train.backend` names; `report` is told what works, but may be slow."""
-    return _engine(recipe, config, partial(make_mesh, devices=devices, report=report))
+    return _engine(learner, config, partial(make_mesh, devices=devices, report=report))
 
 
-def absent_engine(recipe: Recipe, config):
+def absent_engine(learner: Learner, config):
     """The engine on as few devices as it fits, none of which is there: it knows shapes, and runs nothing."""
-    return _engine(recipe, config, smallest_mesh)
+    return _engine(learner, config, smallest_mesh)
 
 
-def _engine(recipe: Recipe, config, mesh_of: Callable):
+def _engine(learner: Learner, config, mesh_of: Callable):
     backend = config.train.backend
     if backend not in ENGINES:
         raise UserError(f"config.train.backend is '{backend}'{nearest(backend, ENGINES)}")
-    return ENGINES[backend](recipe, config, mesh_of)
+    return ENGINES[backend](learner, config, mesh_of)

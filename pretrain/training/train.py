@@ -13,7 +13,8 @@ from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.fresh import fresh_start_due, start_fresh
 from pretrain.errors import UserError
-from pretrain.evaluation.evaluation import bits_name, measure, score, scoring_pass
+from pretrain.evaluation.evaluation import measure, score, scoring_pass, worded
+from pretrain.objectives import cost, reported
 from pretrain.processes import lock
 from pretrain.processes.agreement import alike, decided
 from pretrain.processes.host import say
@@ -167,7 +168,7 @@ class Loop:
         self.compiled = True
         self.step, self.position = self.step + 1, self.position + 1
         self.profile.after(self.step, metrics)
-        return self.step, self.position, metrics, self.ledger.seconds() if metrics["nll"].is_ready() else None
+        return self.step, self.position, metrics, self.ledger.seconds() if metrics["grad_norm"].is_ready() else None
 
     def make_up(self) -> bool:
         """Validates the restored checkpoint if that was due and was cut short; False if it is again."""
@@ -202,7 +203,7 @@ class Loop:
 
     def record(self, step: int, position: int, metrics, seconds) -> int | None:
         """Reads an update's metrics, logs them, and returns its position in the data if it was bad."""
-        values = {name: float(value) for name, value in metrics.items()}
+        values = jax.tree.map(float, metrics)
         self.rates.count(values["read"], seconds)
         bad = int(values["bad_in_row"])
         if bad:
@@ -213,8 +214,7 @@ class Loop:
             if bad >= self.config.train.max_bad_steps:
                 self.stop_bad(position - 1, bad)
         if step % self.config.log.every == 0 or step == self.config.train.steps:
-            row = {
-                "loss": values["nll"] / max(values["tokens"], 1.0),
+            row = reported(self.engine.learner.objective, values["sums"], values["counts"]) | {
                 "learning_rate": values["learning_rate"],
                 "grad_norm": values["grad_norm"],
                 "bad_total": values["bad_total"],
@@ -254,20 +254,15 @@ class Loop:
         if not self.validates:
             return True
         self.settle()
-        batches = self.config.evaluate.batches
+        batches, objective = self.config.evaluate.batches, self.engine.learner.objective
         with self.ledger.spend("evaluate"):
             result = score(self.assembly, self.state.params, "validation", batches=batches, cut=leaving.reached)
         if result is None:
             return False
-        self.validated = {"step": self.step, "loss": result["loss"]}
-        bits = bits_name(self.config)
-        row = {name: result[name] for name in ("loss", "perplexity", bits, "tokens")}
-        row = {name: value for name, value in row.items() if value is not None}
-        self.writer.write("validation", self.step, row)
-        scores = f"validation loss {row['loss']:.4f}, perplexity {row['perplexity']:.2f}"
-        if bits in row:
-            scores += f", {row[bits]:.4f} {bits.replace('_', ' ')}"
-        self.progress.note(f"step {self.step}: {scores}")
+        self.validated = {"step": self.step, "loss": cost(self.config.objective.selects, result)}
+        row = {name: value for name, value in result.items() if name in objective.measures and value is not None}
+        self.writer.write("validation", self.step, row | {"tokens": result["tokens"]})
+        self.progress.note(f"step {self.step}: validation {', '.join(worded(*item) for item in row.items())}")
         return True
 
     def metrics(self) -> dict:

@@ -32,7 +32,7 @@ def prepare(tmp_path):
         config.data.update({"train": train, "holdout": 0.0, "length": 8, **data})
         config.tokenizer.update({"kind": "bytes", **(tokenizer or {})})
         report = (lambda line: None) if said is None else said.append
-        sections = config.data.to_dict(), config.tokenizer.to_dict()
+        sections = (section.to_dict() for section in (config.data, config.tokenizer, config.objective))
         return pipeline.prepare(*sections, str(tmp_path / "run"), report=report, read_all=read_all)
 
     return prepare

@@ -21,7 +21,11 @@ def refused(tmp_path, write):
         config.data.update({"train": f"text:{path}", "length": 8, **data})
         config.tokenizer.update({"kind": "bytes", **(tokenizer or {})})
         with pytest.raises(DataError, match=pattern) as error:
-            pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), str(tmp_path / "run"), report=print)
+            pipeline.prepare(
+                *(section.to_dict() for section in (config.data, config.tokenizer, config.objective)),
+                str(tmp_path / "run"),
+                report=print,
+            )
         assert not (tmp_path / "run").exists()
         return str(error.value)
 
@@ -62,7 +66,11 @@ def test_a_tokenizer_that_does_not_fit_is_refused_before_text_is_tokenised(prepa
     config = common.base()
     config.data.train, config.tokenizer.kind = f"text:{write('a.txt', 'text' * 100)}", "bytes"
     with pytest.raises(DataError, match="257 are too many"):
-        pipeline.prepare(config.data.to_dict(), config.tokenizer.to_dict(), str(tmp_path / "run"), accept=accept)
+        pipeline.prepare(
+            *(section.to_dict() for section in (config.data, config.tokenizer, config.objective)),
+            str(tmp_path / "run"),
+            accept=accept,
+        )
     assert not (tmp_path / "run/data").exists()
 
 
@@ -101,7 +109,7 @@ def test_one_small_file_is_enough(prepare, write):
 def test_checking_reads_no_document(write, monkeypatch):
     data = common.base().data.to_dict() | {"train": f"text:{write('a.txt', 'text')}", "holdout": 0.0}
     monkeypatch.setattr("input_pipeline.sources.readers.opened", None)
-    named = requirements.check(data, common.base().tokenizer.to_dict(), "/nowhere")
+    named = requirements.check(data, common.base().tokenizer.to_dict(), common.causal().to_dict(), "/nowhere")
     assert [source.spec for source in named["train"]] == [data["train"]]
 
 

@@ -3,7 +3,6 @@
 The answers in goldens/transformer_xl.json are the release's own; goldens/make_transformer_xl.py says how it was asked.
 """
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -19,9 +18,10 @@ from goldens import make_transformer_xl as asked
 
 import models
 from configs import common
+from pretrain.objectives.applied import Applied
+from pretrain.step.learner import make_learner
 from pretrain.step.optimizers import schedule
-from pretrain.step.recipe import make_recipe
-from pretrain.step.step import forward, init_memory, init_state, train_step
+from pretrain.step.step import init_state, start, train_step
 
 ANSWERS = json.loads(asked.ANSWERS.read_text())
 CHECKOUT = "TRANSFORMER_XL_RELEASE"  # the environment variable that names a checkout of the release
@@ -38,11 +38,11 @@ def params_of(weights):
 
 def batches(text, length):
     """An epoch of text [lanes, rows * length + 1]."""
-    for start in range(0, text.shape[1] - 1, length):
-        tokens, targets = (text[:, begin : begin + length] for begin in (start, start + 1))
+    for first in range(0, text.shape[1] - 1, length):
+        tokens, targets = (text[:, begin : begin + length] for begin in (first, first + 1))
         ones = np.ones_like(tokens)
         batch = {"tokens": tokens, "targets": targets, "positions": ones, "segments": ones}
-        yield batch | {"weights": ones.astype(np.float32), "reset": np.full(len(text), start == 0)}
+        yield batch | {"weights": ones.astype(np.float32), "reset": np.full(len(text), first == 0)}
 
 
 def close(ours, theirs, tolerance=1e-5):
@@ -131,13 +131,13 @@ def trained(name):
 def test_twenty_updates_of_its_training_loop(name):
     """Adam, clipping, a cosine, an epoch's end; then its evaluation, whose rows are shorter and memory is longer."""
     config, expected = trained(name)
-    recipe, began = make_recipe(config), asked.weights(config.model)
-    state = jax.jit(lambda params: init_state(recipe, 0, asked.LANES).replace(params=params))(params_of(began))
-    step, losses, rates = jax.jit(lambda state, batch: train_step(recipe, state, batch)), [], []
+    learner, began = make_learner(config), asked.weights(config.model)
+    state = jax.jit(lambda params: init_state(learner, 0, asked.LANES).replace(params=params))(params_of(began))
+    step, losses, rates = jax.jit(lambda state, batch: train_step(learner, state, batch)), [], []
     for _ in range(2):
         for batch in batches(asked.text(asked.LANES, asked.EPOCH * asked.LENGTH), asked.LENGTH):
             state, metrics = step(state, batch)
-            losses.append(metrics["nll"] / metrics["tokens"])
+            losses.append(metrics["sums"]["loss"] / metrics["counts"]["loss"])
             rates.append(metrics["learning_rate"])
     np.testing.assert_allclose(losses, expected.pop("losses"), rtol=1e-5)
     np.testing.assert_allclose(rates, expected.pop("rates"), rtol=1e-5)
@@ -148,12 +148,11 @@ def test_twenty_updates_of_its_training_loop(name):
 
     @jax.jit
     def score(params, memory, batch):
-        evaluated = dataclasses.replace(recipe, model=recipe.evaluated)
-        hidden, memory = forward(evaluated, params, batch, memory)
-        found = recipe.evaluated.apply({"params": params}, hidden, batch["targets"], method="log_probs")
-        return -found.mean(), memory
+        model = Applied(learner.evaluated, params, learner.inputs)
+        hidden, memory = model(batch, memory, None)
+        return -model.run("log_probs", hidden, batch["targets"]).mean(), memory
 
-    memory, losses = init_memory(recipe.evaluated, asked.EVALUATION_LANES), []
+    memory, losses = start(learner.evaluated, asked.EVALUATION_LANES), []
     for batch in batches(asked.validation(), asked.EVALUATED_LENGTH):
         loss, memory = score(state.params, memory, batch)
         losses.append(loss)

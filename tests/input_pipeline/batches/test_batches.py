@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from input_pipeline import features
 from input_pipeline.errors import DataError
+from input_pipeline.objectives.causal import Causal
 
 END = 256
 
@@ -103,14 +104,16 @@ def test_document_by_hand(prepare, write):
     assert (batch["positions"] == np.arange(4)).all()
 
 
-@pytest.mark.parametrize("layout", features.LAYOUTS)
+@pytest.mark.parametrize("layout", Causal.layouts)
 def test_batches_are_as_declared(prepare, source, layout):
     (batch,) = take(prepare(source(layout), layout=layout, length=16), 1)
-    declared = features.language_model(4, 16, layout)
-    assert {name: (value.shape, value.dtype) for name, value in batch.items()} == declared
+    declared = features.declared(Causal(), 4, 16, layout)
+    assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
+        name: feature[:2] for name, feature in declared.items()
+    }
 
 
-@pytest.mark.parametrize("layout", features.LAYOUTS)
+@pytest.mark.parametrize("layout", Causal.layouts)
 def test_batch_n_is_a_function_of_seed_and_n(prepare, source, layout):
     """Whatever the rows asked for, the start, the reading ahead: the heart of exact resume."""
     corpus = prepare(f"{source(layout)} + {source(layout, 20, 'more', 1)}", layout=layout, length=16)
@@ -138,9 +141,7 @@ def test_an_epoch_reads_every_row_once(prepare, source, layout):
         [b["tokens"].tobytes() for b in batches[len(rows) :]],
     ]
     assert sorted(epochs[0]) == sorted(epochs[1]) and epochs[0] != epochs[1]
-    expected = features.empty(len(rows), 16, layout)
-    rows.fill(expected, np.arange(len(rows)), np.arange(len(rows)))
-    assert sorted(epochs[0]) == sorted(row.tobytes() for row in expected["tokens"])
+    assert sorted(epochs[0]) == sorted(row.tobytes() for row in rows.read(np.arange(len(rows))).ids)
 
 
 def test_without_shuffle_rows_come_in_order(prepare, words):
@@ -169,10 +170,11 @@ def test_no_document_leaks_into_another(prepare, words):
 @settings(max_examples=20)
 @given(st.integers(1, 5), st.integers(1, 30))
 def test_streams_are_contiguous(stream_corpus, batch_size, length):
-    from input_pipeline.batches.training import Lanes
+    from input_pipeline.batches.training import Batching, Lanes
 
     stream = stream_corpus.stream("train")
-    lanes = Lanes(stream, seed=3, batch_size=batch_size, length=length, shuffle=True, rows=np.arange(batch_size))
+    batching = Batching(Causal(), "stream", 3, batch_size, length, np.arange(batch_size))
+    lanes = Lanes(batching, stream, shuffle=True)
     epochs = [[lanes[epoch * lanes.batches + n] for n in range(lanes.batches)] for epoch in range(2)]
     for batches in epochs:
         assert [bool(b["reset"].all()) for b in batches] == [n == 0 for n in range(lanes.batches)]
@@ -192,7 +194,11 @@ def stream_corpus(tmp_path_factory):
     config.data.update(train=f"text:{folder}/a.txt", holdout=0.0, layout="stream")
     config.tokenizer.kind = "bytes"
     return pipeline.prepare(
-        config.data.to_dict(), config.tokenizer.to_dict(), str(folder / "run"), report=lambda _: None
+        config.data.to_dict(),
+        config.tokenizer.to_dict(),
+        config.objective.to_dict(),
+        str(folder / "run"),
+        report=lambda _: None,
     )
 
 

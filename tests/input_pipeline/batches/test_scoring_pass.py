@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from configs import common
 from input_pipeline import features, pipeline
 from input_pipeline.errors import DataError
+from input_pipeline.objectives.causal import Causal
 
 TEXTS = [f"Document {n}: " + "wörter und Worte " * (n % 7) for n in range(23)]
 
@@ -25,7 +26,11 @@ def corpus(tmp_path_factory):
     config.data.update(train=f"text:{train}", validation=f"text:{folder}/*.txt", length=8)
     config.tokenizer.kind = "bytes"
     return pipeline.prepare(
-        config.data.to_dict(), config.tokenizer.to_dict(), str(folder / "run"), report=lambda _: None
+        config.data.to_dict(),
+        config.tokenizer.to_dict(),
+        config.objective.to_dict(),
+        str(folder / "run"),
+        report=lambda _: None,
     )
 
 
@@ -56,7 +61,7 @@ def test_totals_of_a_whole_split(corpus, layout, batch_size):
     scored = corpus.evaluation("validation", length=16, stride=0, batch_size=batch_size, layout=layout)
     batches = list(scored.batches())
     assert len(batches) == len(scored)
-    declared = features.language_model(batch_size, 16, layout)
+    declared = {name: f[:2] for name, f in features.declared(Causal(), batch_size, 16, layout).items()}
     assert all({name: (v.shape, v.dtype) for name, v in batch.items()} == declared for batch in batches)
     targets = np.concatenate([batch["targets"][batch["weights"] > 0] for batch in batches])
     assert sorted(targets.tolist()) == sorted(STREAM[1:])

@@ -69,7 +69,7 @@ def test_the_bytes_of_a_large_store_are_compared_where_it_is_asked_for(prepare, 
     config = common.base()
     config.data.update(train=words(3), holdout=0.0, length=8)
     config.tokenizer.kind = "bytes"
-    sections = config.data.to_dict(), config.tokenizer.to_dict(), str(tmp_path / "run")
+    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), str(tmp_path / "run")
     pipeline.prepare(*sections)
     (path,) = (tmp_path / "run/data").glob("*/00000.kept.tokens")
     zero(path)

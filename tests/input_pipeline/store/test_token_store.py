@@ -268,12 +268,12 @@ def test_a_source_that_cannot_be_read_is_named(tmp_path):
 
 SCRIPT = """
 import json, sys
-from input_pipeline.store import build
 from input_pipeline import pipeline
+from input_pipeline.store import build
 if __name__ == "__main__":
     build.PART_BYTES = 20_000
-    data, tokenizer, workdir = json.loads(sys.argv[1])
-    corpus = pipeline.prepare(data, tokenizer, workdir, report=lambda line: print(line, flush=True))
+    *sections, workdir = json.loads(sys.argv[1])
+    corpus = pipeline.prepare(*sections, workdir, report=lambda line: print(line, flush=True))
     print(json.dumps(corpus.summary()), flush=True)
 """
 
@@ -285,7 +285,9 @@ def start(tmp_path: Path, source: str) -> subprocess.Popen:
     config.tokenizer.update(kind="bytes")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    argument = json.dumps([config.data.to_dict(), config.tokenizer.to_dict(), str(tmp_path / "run")])
+    argument = json.dumps(
+        [config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), str(tmp_path / "run")]
+    )
     return subprocess.Popen(
         [sys.executable, str(script), argument],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

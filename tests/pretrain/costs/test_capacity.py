@@ -14,7 +14,7 @@ from pretrain.costs import capacity
 from pretrain.errors import UserError
 from pretrain.main import main
 from pretrain.step.engine import make_engine
-from pretrain.step.recipe import make_recipe
+from pretrain.step.learner import make_learner
 
 TINY = "configs/quickstart.py:tiny"
 GIGABYTE = 10**9
@@ -22,7 +22,7 @@ GIGABYTE = 10**9
 
 def built(spec=TINY, **overrides):
     config = load(spec, [(key.replace("__", "."), str(value)) for key, value in overrides.items()])
-    return make_engine(make_recipe(config), config), config
+    return make_engine(make_learner(config), config), config
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_device_with_memory_of_its_own(monkeypatch):
 
 def test_decoding_has_a_floor_too(machine):
     """Keys and values in float32: 2 x 2 layers x 4 rows x 64 tokens x 64 numbers, and 4 x 512 logits."""
-    model = built()[0].recipe.model
+    model = built()[0].learner.model
     machine(4 * (2 * 2 * 4 * 64 * 64 + 4 * 512) + 100)
     capacity.check_decoding(model, 2, 2, 64)
     with pytest.raises(UserError, match=r"of it for keys and values .*; lower the number of prompts or of beams"):

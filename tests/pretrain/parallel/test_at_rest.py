@@ -11,7 +11,7 @@ from configs import common
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.parallel import at_rest
 from pretrain.step.engine import make_engine
-from pretrain.step.recipe import make_recipe
+from pretrain.step.learner import make_learner
 
 BATCH, LENGTH, VOCABULARY = 8, 16, 67  # a prime
 TENSOR = {"data": 1, "tensor": 4}
@@ -42,26 +42,26 @@ def shared(config, optimizer):
     return config
 
 
-def batch(number):
+def batch(number, layout):
     rows = random_batch(number, BATCH, LENGTH, VOCABULARY)
     rows["tokens"][0, 0] = rows["targets"][0, -1] = VOCABULARY - 1  # the last row is a row like any other
-    return rows
+    return rows | ({"reset": np.zeros(BATCH, bool)} if layout == "stream" else {})
 
 
 def engine_of(config, sizes):
     config.mesh.update(dict.fromkeys(("data", "fsdp", "sequence", "tensor"), 1) | sizes)
-    return make_engine(make_recipe(config), config, jax.devices()[: int(np.prod([*sizes.values()]))])
+    return make_engine(make_learner(config), config, jax.devices()[: int(np.prod([*sizes.values()]))])
 
 
 def train(config, sizes, updates=2):
     engine = engine_of(config, sizes)
     state, history = engine.init(0, BATCH), []
     for number in range(updates):
-        rows = engine.put(batch(number), BATCH)
+        rows = engine.put(batch(number, config.data.layout), BATCH)
         state, metrics = engine.step(state, rows)
-        history.append([float(metrics[name]) for name in ("nll", "grad_norm")])
-    scores, _ = engine.evaluate(state.params, rows, engine.init_memory(BATCH))
-    return engine, state, np.array([*history, [float(scores["nll"]), float(scores["tokens"])]])
+        history.append([float(metrics["sums"]["loss"]), float(metrics["grad_norm"])])
+    scores, _ = engine.evaluate(state.params, rows, engine.start(BATCH))
+    return engine, state, np.array([*history, [float(scores[name]["loss"]) for name in ("sums", "counts")]])
 
 
 def host(tree):

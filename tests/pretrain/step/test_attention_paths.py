@@ -15,7 +15,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from configs import common
 from models import ModelError
 from pretrain.decoding.decoding import generate
-from pretrain.step.recipe import check_attention, make_recipe
+from pretrain.step.learner import check_attention, make_learner
 from pretrain.step.step import init_params, init_state, train_step
 
 ROWS, LENGTH = 2, 128
@@ -32,7 +32,7 @@ def recipe_of(path, architecture="decoder", evaluated=(), **model):
     config.model.update(**SMALL, attention_path=path, **model)
     config.data.length = LENGTH
     config.evaluate.model.update(dict(evaluated))
-    return make_recipe(config), config
+    return make_learner(config), config
 
 
 @pytest.fixture
@@ -47,7 +47,8 @@ def absent(monkeypatch):
 
 def batch():
     names = ("tokens", "targets", "positions", "segments")
-    return {name: jnp.zeros((ROWS, LENGTH), jnp.int32) for name in names} | {"weights": jnp.ones((ROWS, LENGTH))}
+    rows = {"row": jnp.arange(ROWS), "weights": jnp.ones((ROWS, LENGTH))}
+    return {name: jnp.zeros((ROWS, LENGTH), jnp.int32) for name in names} | rows
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -11,8 +11,9 @@ from flax import linen as nn
 
 from configs import common
 from pretrain.errors import UserError
-from pretrain.step.recipe import make_recipe
-from pretrain.step.step import evaluate_step, forward, loss_sums
+from pretrain.objectives.applied import Applied
+from pretrain.step.learner import make_learner
+from pretrain.step.step import evaluate_step
 
 B, T, V = 2, 12, 23
 SMALL = {"vocab_size": V, "context": T, "layers": 1, "width": 16, "heads": 2, "ff": 24, "dtype": "float32"}
@@ -41,7 +42,7 @@ CASES = [("decoder", case) for case in DECODERS] + [("transformer_xl", case) for
 
 
 def made(architecture, evaluated=(), **fields):
-    """A recipe, and parameters drawn wide so that no part of the model is all but silent."""
+    """A learner, and parameters drawn wide so that no part of the model is all but silent."""
     config = common.base()
     config.architecture = architecture
     config.model = getattr(common, architecture)()
@@ -49,10 +50,10 @@ def made(architecture, evaluated=(), **fields):
     config.evaluate.model.update(dict(evaluated))
     if architecture == "transformer_xl":
         config.model.memory, config.data.layout = T, "stream"
-    recipe = make_recipe(config)
-    shapes = nn.unbox(jax.eval_shape(recipe.model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
+    learner = make_learner(config)
+    shapes = nn.unbox(jax.eval_shape(learner.model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
     rng = np.random.default_rng(0)
-    return recipe, jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.4, leaf.shape), jnp.float32), shapes)
+    return learner, jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.4, leaf.shape), jnp.float32), shapes)
 
 
 def batch():
@@ -65,21 +66,25 @@ def batch():
         "weights": rng.integers(1, 4, (B, T)).astype(np.float32),
         "positions": np.tile(np.arange(T, dtype=np.int32), (B, 1)),
         "segments": np.ones((B, T), np.int32),
+        "row": np.arange(B, dtype=np.int32),
     }
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def both(recipe, params):
+def both(learner, params):
     """Value and gradient of the loss that training minimises, and of the cross-entropy of the logits."""
     rows = batch()
 
+    def applied(params):
+        return Applied(learner.model, params, learner.inputs)
+
     def by_loss(params):
-        objective, (nll, _) = loss_sums(recipe, params, rows, {}, None)
-        return objective, nll
+        sums, _ = learner.objective.score(applied(params), rows, {}, None)
+        return sums[next(iter(sums))], sums["loss"]
 
     def by_logits(params):
-        hidden, _ = forward(recipe, params, rows, {})
-        log_p = jax.nn.log_softmax(recipe.model.apply({"params": params}, hidden, method="logits"))
+        hidden, _ = applied(params)(rows, {}, None)
+        log_p = jax.nn.log_softmax(learner.model.apply({"params": params}, hidden, method="logits"))
         return -(rows["weights"] * jnp.take_along_axis(log_p, rows["targets"][..., None], -1)[..., 0]).sum()
 
     return jax.value_and_grad(by_loss, has_aux=True)(params), jax.value_and_grad(by_logits)(params)
@@ -101,11 +106,11 @@ def test_evaluation_computes_in_its_own_type():
     """A model trained in bfloat16 is scored in float32 where evaluation says so, to the bit."""
     nll = {}
     for trained, evaluated in (("bfloat16", {}), ("bfloat16", {"dtype": "float32"}), ("float32", {})):
-        recipe, params = made("transformer_xl", evaluated, dtype=trained)
-        memory = recipe.evaluated.init_memory(B)
+        learner, params = made("transformer_xl", evaluated, dtype=trained)
+        memory = learner.evaluated.init_memory(B)
         rows = batch() | {"reset": np.zeros(B, bool)}
-        sums, _ = jax.jit(evaluate_step, static_argnums=0)(recipe, params, rows, memory)
-        nll[trained, bool(evaluated)] = float(sums["nll"])
+        sums, _ = jax.jit(evaluate_step, static_argnums=0)(learner, params, rows, memory)
+        nll[trained, bool(evaluated)] = float(sums["sums"]["loss"])
     assert nll["bfloat16", True] == nll["float32", False] != nll["bfloat16", False]
 
 
@@ -117,6 +122,6 @@ def test_several_softmaxes_are_neither_smoothed_nor_drawn_to_zero(key):
     with pytest.raises(
         UserError, match=rf"config.train.{key} = 0.1 acts on one softmax .* set config.train.{key} to 0"
     ):
-        make_recipe(config)
+        make_learner(config)
     config.train[key] = 0.0
-    assert make_recipe(config).model.cutoffs == (5, 11)
+    assert make_learner(config).model.cutoffs == (5, 11)

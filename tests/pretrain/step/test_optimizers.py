@@ -13,7 +13,7 @@ from configs import common
 from pretrain.errors import UserError
 from pretrain.step import optimizers
 from pretrain.step.engine import make_engine
-from pretrain.step.recipe import make_recipe
+from pretrain.step.learner import make_learner
 
 L, D, F = 3, 6, 10
 
@@ -153,7 +153,7 @@ def t5_small(**mesh):
 
 def test_adafactors_state_is_as_small_as_on_paper():
     config = t5_small()
-    engine = make_engine(make_recipe(config), config, jax.devices()[:1])
+    engine = make_engine(make_learner(config), config, jax.devices()[:1])
     leaves = jax.tree.leaves(engine.shapes(0, 8).opt_state)
     # Whatever optax keeps of the moments that a tensor does not have is one number a layer, as are the counts.
     held = sum(leaf.size for leaf in leaves if leaf.size > 6)
@@ -163,7 +163,7 @@ def test_adafactors_state_is_as_small_as_on_paper():
 
 def test_adafactors_state_is_split_as_its_parameters_are():
     config = t5_small(fsdp=2, tensor=4)
-    engine = make_engine(make_recipe(config), config)
+    engine = make_engine(make_learner(config), config)
     named = {
         optimizers.path_name(path): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(engine.shapes(0, 8).opt_state)
@@ -209,14 +209,14 @@ def by_optax(params, gradients):
 @pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"tensor": 4}, {"fsdp": 2, "tensor": 2}])
 def test_adafactor_on_a_mesh_is_optaxs_of_the_flat_kernels(mesh):
     config = small_factored(**mesh)
-    engine = make_engine(make_recipe(config), config, jax.devices()[: math.prod(mesh.values())])
+    engine = make_engine(make_learner(config), config, jax.devices()[: math.prod(mesh.values())])
     shapes, rng = engine.shapes(0, 8), np.random.default_rng(3)
     draw = lambda scale: jax.tree.map(  # noqa: E731
         lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * scale, jnp.float32), shapes.params
     )
     params, gradients = draw(0.05), [draw(scale) for scale in (1.0, 3.0, 0.1)]
     place = lambda tree, like: jax.tree.map(lambda a, leaf: jax.device_put(a, leaf.sharding), tree, like)  # noqa: E731
-    tx, got = engine.recipe.optimizer, place(params, shapes.params)
+    tx, got = engine.learner.optimizer, place(params, shapes.params)
     state = place(tx.init(params), shapes.opt_state)
     update = jax.jit(tx.update)
     for gradient in gradients:
@@ -232,7 +232,7 @@ def test_whole_updates_with_adafactor_on_a_mesh_equal_one_devices():
         config = small_factored(**mesh)
         # The loss does not depend on a key's bias: its gradient is rounding, which Adafactor takes for a gradient.
         config.model.attention_bias = False
-        engine = make_engine(make_recipe(config), config, jax.devices()[: math.prod(mesh.values())])
+        engine = make_engine(make_learner(config), config, jax.devices()[: math.prod(mesh.values())])
         state = engine.init(0, 8)
         for seed in range(3):
             tokens = np.random.default_rng(seed).integers(0, 259, (8, 17)).astype(np.int32)

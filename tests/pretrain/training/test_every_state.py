@@ -8,7 +8,7 @@ from test_step import BATCH, MESHES, ragged_batch, small_config
 
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.step.engine import make_engine
-from pretrain.step.recipe import make_recipe
+from pretrain.step.learner import make_learner
 
 DECODER = {"model__dropout_residual": 0.1, "model__dropout_attention": 0.1}
 RECURRENT = {"model__dropout": 0.1, "optimizer__name": "adamw", "schedule__peak": 1e-2}
@@ -42,7 +42,7 @@ def test_resuming_changes_no_bit(kind, tmp_path):
         return state
 
     def new_engine():
-        return make_engine(make_recipe(config), config, jax.devices()[:devices])
+        return make_engine(make_learner(config), config, jax.devices()[:devices])
 
     engine = new_engine()
     first = updates(engine, engine.init(0, rows), range(3))
@@ -63,4 +63,4 @@ def test_resuming_changes_no_bit(kind, tmp_path):
     for (path, found), (_, expected) in zip(*ends, strict=True):
         np.testing.assert_array_equal(found, expected, err_msg=jax.tree_util.keystr(path))
     assert (int(whole.step), int(whole.bad_total)) == (6, 1)
-    assert bool(jax.tree.leaves(whole.memory)) == (config.architecture == "transformer_xl")
+    assert bool(jax.tree.leaves(whole.carried)) == (config.architecture == "transformer_xl")

@@ -4,7 +4,7 @@ import pytest
 
 from pretrain.config import load
 from pretrain.main import main
-from pretrain.step.recipe import make_recipe
+from pretrain.step.learner import make_learner
 
 SPARSE = "--config=configs/sparse_transformer.py:tiny"  # 2 layers, 4 heads, context 512 = 16 x 32
 RECURRENT = "--config=configs/transformer_xl.py:tiny"  # vocabulary of 257, memory 64
@@ -77,7 +77,7 @@ def test_memories_that_cannot_be(sentence, keys, words):
 def test_evaluation_may_change_any_field_of_the_model():
     config = load("configs/quickstart.py:tiny", [("evaluate.model.attention_path", "chunked")])
     assert config.evaluate.model.to_dict() == {"attention_path": "chunked"}
-    assert make_recipe(config).evaluated.attention_path == "chunked"
+    assert make_learner(config).evaluated.attention_path == "chunked"
 
 
 def test_a_model_without_memory_is_evaluated_without(sentence):

@@ -11,7 +11,7 @@ from configs import common
 from input_pipeline import pipeline
 from pretrain import config as configs
 from pretrain.step.engine import make_engine
-from pretrain.step.recipe import make_recipe
+from pretrain.step.learner import make_learner
 from pretrain.training.train import train
 
 LANES, LENGTH, MEMORY = 4, 4, 32  # more memory than all of a test's text
@@ -73,7 +73,7 @@ WAYS = {
 def test_memory_after_bad_updates_is_that_of_the_text_before_or_empty(way):
     devices, changes = WAYS[way]
     config = recurrent(**changes)
-    engine = make_engine(make_recipe(config), config, jax.devices()[:devices])
+    engine = make_engine(make_learner(config), config, jax.devices()[:devices])
     state = jax.tree.map(np.asarray, engine.saved(engine.init(0, LANES)))
     words = state.params["vocabulary"]["words_0"]
     state.params["vocabulary"]["words_0"] = np.where(np.arange(31)[:, None] == BROKEN, np.float32(np.nan), words)
@@ -93,10 +93,10 @@ def test_memory_after_bad_updates_is_that_of_the_text_before_or_empty(way):
         assert bool(metrics["bad_in_row"]) == (n in spoil)
         saved = jax.tree.map(np.asarray, engine.saved(state))
         for lane in range(LANES):
-            hidden, held = remembered(engine.recipe.model, saved.params, text[lane])
-            assert saved.memory.held[0, lane] == held == len(text[lane])
+            hidden, held = remembered(engine.learner.model, saved.params, text[lane])
+            assert saved.carried.held[0, lane] == held == len(text[lane])
             np.testing.assert_allclose(
-                saved.memory.hidden[:, lane, MEMORY - held :], hidden[:, MEMORY - held :], atol=1e-5
+                saved.carried.hidden[:, lane, MEMORY - held :], hidden[:, MEMORY - held :], atol=1e-5
             )
     assert [len(row) for row in text] == [12, 12, 12, 12]
 
@@ -129,5 +129,5 @@ def test_memory_is_empty_after_rewinding_past_a_batch(text, tmp_path, monkeypatc
     overrides = [(key, str(value)) for key, value in keys.items()]
     assert train(configs.load("configs/transformer_xl.py:tiny", overrides), str(tmp_path)) == 0
     for step, segments in ((4, 4), (8, 4), (10, 6)):
-        held = leaves(tmp_path, step)["['memory']['held']"]
+        held = leaves(tmp_path, step)["['carried']['held']"]
         assert (held == segments * 16).all(), step

@@ -1,40 +1,50 @@
 """From a config to what a train step is made of."""
 
-import dataclasses
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 import models
+from input_pipeline import objectives as corruptions
+from input_pipeline.features import declared
+from pretrain import objectives
 from pretrain.errors import UserError
+from pretrain.objectives.applied import Applied
 from pretrain.step import optimizers
-from pretrain.step.step import Recipe, forward, init_memory, init_params
+from pretrain.step.step import Learner, init_params, start
 
 
-def make_recipe(config) -> Recipe:
+def make_learner(config) -> Learner:
     """Model, optimiser and loss of a config."""
     model = models.build(config.architecture, config.model.to_dict())
-    for key in ("z_loss", "label_smoothing"):
-        if config.train[key] and getattr(model, "cutoffs", ()):
-            raise UserError(
-                f"config.train.{key} = {config.train[key]} acts on one softmax over the whole vocabulary, and "
-                f"config.model.cutoffs = {model.cutoffs} makes several; set config.train.{key} to 0 or drop the cutoffs"
-            )
-    return Recipe(
+    return Learner(
         model=model,
         evaluated=_evaluated(config, model),
-        segmented=config.data.layout == "packed",
+        inputs=_inputs(config),
+        features=_features(config),
+        objective=objectives.build(config, model),
         optimizer=optimizers.build(config.optimizer, config.schedule, config.train.steps),
         rate=optimizers.schedule(config.schedule, config.train.steps),
         accumulate=config.train.accumulate,
-        z_loss=config.train.z_loss,
-        label_smoothing=config.train.label_smoothing,
     )
 
 
-def check_attention(recipe: Recipe, config, training: bool) -> None:
+def _features(config):
+    """The features of a batch, as a function of its rows and their length."""
+    first_half = corruptions.build(config.objective.to_dict())
+    return lambda batch_size, length: declared(first_half, batch_size, length, config.data.layout)
+
+
+def _inputs(config) -> tuple[str, ...]:
+    """The features that the model is given.
+
+    Where rows are no more than one document each, whose padding comes last, a causal model needs no segments; and
+    kernels that know none, such as cuDNN's, can serve.
+    """
+    return ("tokens", "positions", "segments") if config.data.layout == "packed" else ("tokens", "positions")
+
+
+def check_attention(learner: Learner, config, training: bool) -> None:
     """Raises ModelError where attention refuses the rows of evaluation, or of `training`, on the mesh in scope.
 
     The path `auto` always finds one that serves, so that only heads which are to be traded for tokens can be too few.
@@ -43,17 +53,23 @@ def check_attention(recipe: Recipe, config, training: bool) -> None:
     train, length = config.train.batch_size // config.train.accumulate, config.data.length
     evaluate = config.evaluate.batch_size, config.evaluate.length or length
     key = jax.random.key(0)
-    uses = [(recipe.model, (train, length), key), (recipe.evaluated, evaluate, None)]
+    uses = [(learner.model, (train, length), key), (learner.evaluated, evaluate, None)]
     for model, shape, rng in uses if training else uses[1:]:
         if model.attention_path == "auto" and not trades:
             continue
         names = {"tokens": jnp.int32, "positions": jnp.int32, "segments": jnp.int32}
         batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in names.items()}
         batch["reset"] = jax.ShapeDtypeStruct(shape[:1], bool)
-        initial = lambda m=model, s=shape: (nn.unbox(init_params(m, key, 1)), init_memory(m, s[0]))  # noqa: E731
-        params, memory = jax.eval_shape(initial)
-        run = partial(forward, dataclasses.replace(recipe, model=model), rng=rng)
-        jax.eval_shape(run, params, batch, memory)
+
+        def initial(m=model, lanes=shape[0]):
+            return nn.unbox(init_params(m, key, 1)), start(m, lanes)
+
+        params, carried = jax.eval_shape(initial)
+
+        def run(params, batch, carried, m=model, key=rng):
+            return Applied(m, params, learner.inputs)(batch, carried, key)
+
+        jax.eval_shape(run, params, batch, carried)
 
 
 def _evaluated(config, model):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain.step.losses import cross_entropy
+from pretrain.objectives.losses import cross_entropy
 
 B, T, D, V = 3, 12, 8, 31
 

@@ -1,0 +1,27 @@
+"""Causal language modelling: every token of the text is predicted from those before it."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from input_pipeline.features import REAL, Feature, by_token
+from input_pipeline.layouts.raw import Raw
+
+
+class Causal:
+    """Batches of `targets` [B, T], the token after each, and `weights` [B, T]: 1 where one counts, 0 elsewhere."""
+
+    layouts = ("concat", "packed", "stream", "document")
+
+    def raw_length(self, length: int) -> int:
+        return length
+
+    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
+        tokens = by_token(batch_size, length)
+        features = dict.fromkeys(("tokens", "targets", "segments", "positions"), tokens)
+        return features | {"weights": by_token(batch_size, length, REAL)}
+
+    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
+        batch["tokens"][slots], batch["targets"][slots] = raw.ids, raw.following
+        batch["segments"][slots], batch["positions"][slots] = raw.segments, raw.positions
+        batch["weights"][slots] = raw.scored

@@ -1,0 +1,47 @@
+"""Pretraining tasks, their second half: scores of a batch, as named terms (the first: `input_pipeline.objectives`).
+
+An objective has
+
+    reads                    features of a batch that it looks at, besides those that the model takes
+    terms                    {name: weight}; what has the weight 0 is only reported
+    denominators(batch)      {name: what its sum is divided by}, of the batch alone, so that it can be summed over the
+                             parts of a batch and over devices before anything is differentiated
+    score(model, params, batch, carried, key)
+                             ({name: sum over the batch}, what the lanes carry on); `key` None means no dropout
+
+    figures(terms, totals, data), measures
+                             what a scoring pass says besides, and the names of what is shown
+
+What training minimises is the sum of weight x sum / denominator, each over the whole global batch.
+"""
+
+from collections.abc import Mapping
+
+from pretrain.errors import UserError, nearest
+from pretrain.objectives.causal import Causal
+
+OBJECTIVES = {"causal": Causal}
+
+
+def build(config, model):
+    """The objective of `config.objective`, scored on `model`. Raises UserError where the two do not go together."""
+    kind, selects = config.objective.kind, config.objective.selects
+    if kind not in OBJECTIVES:
+        raise UserError(f"config.objective.kind is '{kind}'{nearest(kind, OBJECTIVES)}")
+    objective = OBJECTIVES[kind].of(config, model)
+    known = {*objective.terms, "loss"}
+    if selects not in known:
+        raise UserError(f"config.objective.selects is '{selects}'{nearest(selects, known)}")
+    return objective
+
+
+def reported(objective, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
+    """Every term, its sum by its denominator; and `loss`, their weighted sum, where none has that name."""
+    terms = {name: sums[name] / max(counts[name], 1.0) for name in objective.terms}
+    loss = {} if "loss" in terms else {"loss": sum(weight * terms[name] for name, weight in objective.terms.items())}
+    return loss | terms
+
+
+def cost(selects: str, terms: Mapping[str, float]) -> float:
+    """What the best checkpoint has the least of: the term that selects, or what an accuracy lacks."""
+    return 1 - terms[selects] if selects.endswith("accuracy") else terms[selects]
