@@ -185,9 +185,9 @@ class Corpus:
         pieces = []
         for part in self._splits[split]:
             for span in part.source.spans(1 << 30):
-                for place, chunks in part.source.documents(span):
-                    if (place < part.holdout) == (part.split == HELD):
-                        pieces += map(raw, chunks)
+                for document in part.source.documents(span):
+                    if (document.place < part.holdout) == (part.split == HELD):
+                        pieces += map(raw, document.chunks)
         return b"".join(pieces)
 
     def batches(

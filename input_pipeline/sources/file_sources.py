@@ -6,13 +6,13 @@ import glob
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from input_pipeline.errors import DataError
-from input_pipeline.sources import images, readers
+from input_pipeline.sources import images, readers, records
 from input_pipeline.sources.readers import Document, Span
 
 
@@ -32,6 +32,7 @@ class Source:
     """
 
     spec: str
+    fields: tuple[str, ...] = ()  # names of the texts that its documents are made of; () where each is a single text
     origin = ""  # what the files belong to, where they are expected to differ elsewhere (the interpreter's version)
 
     def files(self) -> list[File]:
@@ -66,6 +67,7 @@ class Files(Source):
     splits: bool  # whether a file can be read in several spans
     start: int = 0  # bytes of each file that are read
     end: int | None = None
+    fields: tuple[str, ...] = ()
 
     @classmethod
     def text(cls, spec: str, path: str, options: dict) -> "Files":
@@ -86,12 +88,11 @@ class Files(Source):
 
     @classmethod
     def json(cls, spec: str, path: str, options: dict) -> "Files":
-        return cls(
-            spec,
-            *_glob(path),
-            functools.partial(readers.json_documents, field=options.get("field", "text")),
-            True,
-        )
+        if fields := named_fields(spec, options):
+            read = functools.partial(records.fields_document, fields=fields)
+        else:
+            read = functools.partial(records.text_document, field=options.get("field", "text"))
+        return cls(spec, *_glob(path), functools.partial(readers.json_documents, read=read), True, fields=fields)
 
     @classmethod
     def images(cls, spec: str, path: str, options: dict, image: images.Shape) -> "Files":
@@ -166,6 +167,18 @@ class Files(Source):
 
     def documents(self, span: Span) -> Iterator[Document]:
         return self.read(span)
+
+
+def named_fields(spec: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    """The option `fields`, of a source of records. Errors: DataError where it names none, or one twice."""
+    if "fields" not in options:
+        return ()
+    fields = tuple(options["fields"].split(","))
+    if "field" in options or not all(fields) or len(set(fields)) < len(fields):
+        raise DataError(
+            f"'{spec}' is to name fields of its records; write fields=NAME,NAME, each once, or field=NAME for one text"
+        )
+    return fields
 
 
 def _glob(path: str) -> tuple[str, str]:

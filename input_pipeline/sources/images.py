@@ -11,7 +11,8 @@ from typing import BinaryIO
 import numpy as np
 
 from input_pipeline.errors import DataError
-from input_pipeline.sources.readers import Document, Span, place, value_at
+from input_pipeline.sources.readers import Document, Span, place
+from input_pipeline.sources.records import value_at
 
 MODES = ("L", "LA", "RGB", "RGBA")  # Pillow's names for bytes of 1 to 4 colours
 EXAMPLE = "(32, 32, 3)"
@@ -58,7 +59,7 @@ def _document(place: float, pixels: np.ndarray, shape: Shape, where: str) -> Doc
             f"{where} is an image of the wrong size: its rows, columns and colours are {pixels.shape}, but data.image "
             f"is {shape}; crop, resize or convert it, leave it out, or change data.image"
         )
-    return Document(place, (pixels.tobytes(),))
+    return Document(place, ((pixels.tobytes(),),))
 
 
 def decoded(file: str | BinaryIO, where: str) -> np.ndarray:

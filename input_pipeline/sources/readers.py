@@ -1,8 +1,9 @@
 """From files to documents: decompression, decoding and cutting, in bounded memory.
 
-A document is its text, in chunks of at most a million characters to be read once and in order, or an image's bytes,
-in one chunk; and its place: a hash from 0 to 1 of the file's name where a file is a document, else of the content, so
-that equal lines share a place. Those below `data.holdout` are held out: the same documents everywhere, always.
+A document is its text, or a text for each of its fields, in chunks of at most a million characters to be read once
+and in order, or an image's bytes, in one chunk; and its place: a hash from 0 to 1 of the file's name where a file is
+a document, else of the content, so that equal lines share a place. Those below `data.holdout` are held out: the same
+documents everywhere, always.
 """
 
 import codecs
@@ -10,6 +11,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
 import sys
@@ -31,10 +33,18 @@ COMPRESSED = (".gz", ".zst")  # these can only be read from the beginning
 
 
 class Document(NamedTuple):
-    """A hash that is uniform from 0 to 1, and the text, in chunks; of an image, its bytes."""
+    """A hash that is uniform from 0 to 1, and the texts that it is made of, each in chunks; of an image, its bytes.
+
+    There is one text, or one for each field that the source names; none where all would be empty.
+    """
 
     place: float
-    chunks: Iterable[str] | Iterable[bytes]
+    texts: tuple[Iterable[str] | Iterable[bytes], ...]
+
+    @property
+    def chunks(self) -> Iterator[str] | Iterator[bytes]:
+        """The chunks of all its texts."""
+        return itertools.chain.from_iterable(self.texts)
 
 
 class Span(NamedTuple):
@@ -130,19 +140,21 @@ def sentences(chunks: Iterable[str], span: Span) -> Iterator[str]:
         yield rest
 
 
-def of_text(place: float, text: str) -> Document:
+def of_text(place: float, *texts: str) -> Document:
     """A document that is in memory."""
-    return Document(place, chunks([text]) if len(text) > CHUNK else (text,) * bool(text))
+    if not any(texts):
+        return Document(place, ())
+    return Document(place, tuple(chunks([text]) if len(text) > CHUNK else (text,) for text in texts))
 
 
 def whole_file(span: Span) -> Iterator[Document]:
     """The span as one document, decoded as it is read."""
-    yield Document(place(os.fsencode(span.name)), chunks(_decoded(span)))
+    yield Document(place(os.fsencode(span.name)), (chunks(_decoded(span)),))
 
 
 def joined_file(span: Span) -> Iterator[Document]:
     """The span as one document, without its line ends."""
-    yield Document(place(os.fsencode(span.name)), chunks(block.replace("\n", "") for block in _decoded(span)))
+    yield Document(place(os.fsencode(span.name)), (chunks(block.replace("\n", "") for block in _decoded(span)),))
 
 
 def divided_file(span: Span, holdout: float, read: Callable[[Span], Iterator[Document]]) -> Iterator[Document]:
@@ -269,8 +281,8 @@ def _document(path: str, offset: int, data: bytes) -> Document:
     return of_text(place(data), text)
 
 
-def json_documents(span: Span, field: str) -> Iterator[Document]:
-    """The string at `field` of each line's JSON object."""
+def json_documents(span: Span, read: Callable[[object, str], Document]) -> Iterator[Document]:
+    """What `read` makes of each line's JSON object, and of the words that name the line."""
     for offset, line in lines(span):
         if span.end is not None and offset >= span.end:
             return
@@ -285,7 +297,7 @@ def json_documents(span: Span, field: str) -> Iterator[Document]:
             raise DataError(f"{where} is nested too deeply to be read; write one object a line") from None
         except ValueError as error:
             raise DataError(f"{where} is not JSON ({error}); write one object a line") from None
-        yield text_document(record, field, where)
+        yield read(record, where)
 
 
 class _Line(NamedTuple):
@@ -303,29 +315,3 @@ class _Line(NamedTuple):
                     break
                 number += 1
         return f"{self.path}, line {number}"
-
-
-def value_at(record: object, field: str, where: str) -> object:
-    """What a record (a dict of values) holds at `field`."""
-    if not isinstance(record, dict):
-        raise DataError(f"{where} is {_JSON[type(record)]}, not an object; write one object a line")
-    if not record:
-        raise DataError(f"{where} is an object without fields; give it '{field}', or leave it out")
-    if field not in record:
-        raise DataError(f"{where} has no field '{field}'; name one of: {', '.join(map(str, record))}, with ?field=NAME")
-    return record[field]
-
-
-_JSON = {list: "a list", str: "a string", int: "a number", float: "a number", bool: "a truth value", type(None): "null"}
-
-
-def text_document(record: object, field: str, where: str) -> Document:
-    """The text at `field` of a record."""
-    value = value_at(record, field, where)
-    try:
-        text = value.decode("utf-8") if isinstance(value, bytes) else value
-        if not isinstance(text, str):
-            raise DataError(f"{where} holds {type(value).__name__} at '{field}', not text; name another: ?field=NAME")
-        return of_text(place(text.encode("utf-8")), text)
-    except UnicodeError as error:
-        raise DataError(f"{where} holds text at '{field}' that is not UTF-8 ({error}); repair or drop it") from None

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from input_pipeline.errors import DataError
-from input_pipeline.sources import images, readers
-from input_pipeline.sources.file_sources import File, Files, Source, size_and_time
+from input_pipeline.sources import images, readers, records
+from input_pipeline.sources.file_sources import File, Files, Source, named_fields, size_and_time
 from input_pipeline.sources.readers import Document, Span
 
 
@@ -30,7 +30,7 @@ def parse(text: str, key: str, image: Sequence[int] = ()) -> list["Source"]:
     specs = [spec.strip() for spec in text.split(" + ")]
     if not all(specs):
         raise DataError(f"{key} = '{text}' names an empty source; write sources joined by ' + ', for example stdlib")
-    kinds = "|".join(f"{kind}(?=[:?]|$)" for kind in KINDS)
+    kinds = "|".join(f"{kind}(?={'[?]|$' if kind == 'stdlib' else '[:?]'})" for kind in KINDS)  # fields=label,text
     for spec in specs:
         apart = re.split(rf"\s*[+,]\s*(?={kinds})", spec)
         if len(apart) > 1:
@@ -125,11 +125,15 @@ class TensorFlowDataset(Source):
     field: str
     data_dir: str | None
     image: tuple[int, ...]  # the shape of its images; () of a set of text
+    fields: tuple[str, ...] = ()
 
     @classmethod
     def make(cls, spec: str, path: str, options: dict, image: tuple[int, ...]) -> "TensorFlowDataset":
+        fields = named_fields(spec, options)
+        if image and fields:
+            raise DataError(f"'{spec}' asks for fields of images, of which each is a document; write field=NAME")
         field = options.get("field", "image" if image else "text")
-        return cls(spec, path, options.get("split", "train"), field, options.get("data_dir"), image)
+        return cls(spec, path, options.get("split", "train"), field, options.get("data_dir"), image, fields)
 
     @functools.cached_property
     def _builder(self):
@@ -231,8 +235,10 @@ class TensorFlowDataset(Source):
             record, where = self._records[index], f"'{self.spec}', record {index}"
             if self.image:
                 yield images.record_document(record, self.field, where, self.image)
+            elif self.fields:
+                yield records.fields_document(record, where, self.fields)
             else:
-                yield readers.text_document(record, self.field, where)
+                yield records.text_document(record, where, self.field)
 
 
 def _suggested(spec: str, path: str) -> str:
@@ -245,9 +251,9 @@ def _suggested(spec: str, path: str) -> str:
 KINDS = {
     "stdlib": (StandardLibrary.make, ()),
     "text": (Files.text, ("document", "bytes", "line_ends")),
-    "jsonl": (Files.json, ("field",)),
+    "jsonl": (Files.json, ("field", "fields")),
     "images": (Files.images, ()),
-    "tfds": (TensorFlowDataset.make, ("split", "field", "data_dir")),
+    "tfds": (TensorFlowDataset.make, ("split", "field", "fields", "data_dir")),
 }
 
 IMAGES = ("images", "tfds")  # kinds that can read images

@@ -20,7 +20,7 @@ from input_pipeline.processes import cores, die_with_parent, workers_start
 from input_pipeline.sources import readers
 from input_pipeline.sources.readers import Span, raw
 from input_pipeline.sources.sources import File, Source
-from input_pipeline.store.store import FORMAT, MANIFEST, READ, SENTENCES, SPLITS, Form, Store, token_dtype
+from input_pipeline.store.store import FIELDS, FORMAT, MANIFEST, READ, SENTENCES, SPLITS, Form, Store, token_dtype
 from input_pipeline.store.writer import Piece, writing
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -89,7 +89,7 @@ def _build(source, tokenizer, saved, folder, holdout, report, sentences) -> Stor
         "dtype": token_dtype(tokenizer.vocab_size).str,
         "end": tokenizer.end_id is not None,
         "sentences": sentences,
-        "fields": [],
+        "fields": list(source.fields),
         "files": [list(file) for file in files],
     }
     begun = folder / "plan.json"
@@ -197,7 +197,7 @@ def _no_collection() -> Iterator[None]:
 def encode_part(job: Job) -> dict:
     """Writes one part's files and returns its record."""
     tokenizer = _tokenizer(job.tokenizer, job.fingerprint)
-    form = Form(token_dtype(tokenizer.vocab_size), tokenizer.end_id is not None, bool(job.sentences), ())
+    form = Form(token_dtype(tokenizer.vocab_size), tokenizer.end_id is not None, bool(job.sentences), job.source.fields)
     digest = hashlib.blake2b(digest_size=16)
     with ExitStack() as stack:
         writers = [
@@ -223,15 +223,19 @@ def encode_part(job: Job) -> dict:
 
 def _batches(source: Source, spans: Iterable[Span], sentences: str) -> Iterator[list[Piece]]:
     """The documents' pieces, some at a time."""
-    pieces, size = [], 0
+    pieces, size, cut = [], 0, SENTENCES if sentences else ""
     for span in spans:
-        for place, chunks in source.documents(span):
-            for text in readers.sentences(chunks, span) if sentences else chunks:
-                pieces.append(Piece(place, text, SENTENCES if sentences else ""))
-                place, size = None, size + len(text)
-                if size > BATCH:
-                    yield pieces
-                    pieces, size = [], 0
+        for place, texts in source.documents(span):
+            for chunks in texts:
+                for text in readers.sentences(chunks, span) if sentences else chunks:
+                    pieces.append(Piece(place, text, cut))
+                    place, size = None, size + len(text)
+                    if size > BATCH:
+                        yield pieces
+                        pieces, size = [], 0
+                if source.fields:
+                    pieces.append(Piece(place, "", FIELDS))
+                    place = None
     yield pieces
 
 

@@ -53,6 +53,17 @@ def test_a_prepared_folder_by_path(prepare, folder, monkeypatch):
     assert "tensorflow" not in sys.modules
 
 
+def test_fields_of_records(prepare, folder):
+    stream = prepare(f"tfds:{folder}?split=train[:3]&fields=label,text").stream("train")
+    for number in range(3):
+        found = {}
+        for name, (start, length) in stream.fields(number).items():
+            ids = np.zeros(length, np.uint8)
+            stream.copy(start, ids)
+            found[name] = bytes(ids).decode()
+        assert found["text"] == f"Dökument {found['label']} of 50"
+
+
 def test_a_set_by_name_and_a_part_of_a_split(prepare, folder):
     data_dir = folder.parent.parent
     corpus = prepare(f"tfds:tiny?split=train[:20%]&data_dir={data_dir}")

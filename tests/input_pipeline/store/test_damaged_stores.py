@@ -42,6 +42,8 @@ def miscount(path):
         ("00000.kept.tokens", zero, r"00000.kept.tokens has other bytes than were written"),
         ("00000.held.documents", zero, r"00000.held.documents has other bytes than were written"),
         ("00000.kept.tokens", cut, r"00000.kept.tokens has \d+ bytes instead of \d+"),
+        ("00000.kept.sentences", zero, r"00000.kept.sentences has other bytes than were written"),
+        ("00000.kept.sentences", cut, r"00000.kept.sentences has \d+ bytes instead of \d+"),
         ("00000.kept.documents", cut, r"00000.kept.documents has \d+ bytes instead of \d+"),
         ("00000.held.tokens", lambda path: path.write_bytes(b""), r"00000.held.tokens has 0 bytes"),
         ("00000.held.tokens", Path.unlink, r"00000.held.tokens is missing"),
@@ -49,19 +51,19 @@ def miscount(path):
         ("store.json", lambda path: path.write_bytes(b""), r"store.json is not what was written"),
         ("store.json", lambda path: path.write_text("{}"), r"store.json is not what was written"),
         ("store.json", lambda path: path.write_text("[]"), r"store.json is not what was written"),
-        ("store.json", miscount, r"store.json counts \(\d+, \d+, \d+, \d+, 0\) in part 0 where its files have"),
+        ("store.json", miscount, r"store.json counts \(\d+, \d+, \d+, \d+, \d+\) in part 0 where its files have"),
         ("store.json", lambda path: path.write_bytes(b"\xff\xfe"), r"store.json is not what was written"),
     ],
 )
 def test_a_damaged_store_is_named(prepare, words, tmp_path, name, damage, what):
     source = words(40)
-    prepare(source, holdout=0.3)
+    prepare(source, holdout=0.3, sentences="lines")
     (path,) = (tmp_path / "run/data").glob(f"*/{name}")
     damage(path)
     with pytest.raises(DataError, match=f"token store .* is damaged: {what}.*delete that folder to tokenise again"):
-        prepare(source, holdout=0.3)
+        prepare(source, holdout=0.3, sentences="lines")
     shutil.rmtree(path.parent)
-    assert prepare(source, holdout=0.3).splits == ("train", "validation")
+    assert prepare(source, holdout=0.3, sentences="lines").splits == ("train", "validation")
 
 
 def test_the_bytes_of_a_large_store_are_compared_where_it_is_asked_for(prepare, words, monkeypatch, tmp_path):
@@ -76,6 +78,26 @@ def test_the_bytes_of_a_large_store_are_compared_where_it_is_asked_for(prepare, 
     pipeline.prepare(*sections)
     with pytest.raises(DataError, match=r"00000.kept.tokens has other bytes than were written"):
         pipeline.prepare(*sections, read_all=True)
+
+
+@pytest.mark.parametrize(("damage", "what"), [(cut, r"has \d+ bytes instead of \d+"), (Path.unlink, "is missing")])
+@pytest.mark.parametrize("name", ["tokens", "documents", "sentences"])
+def test_a_file_of_a_large_store_is_looked_at_when_it_is_opened(
+    prepare, write, monkeypatch, tmp_path, name, damage, what
+):
+    """A start touches none of its files, of which a store of terabytes has many."""
+    monkeypatch.setattr(build, "READ", 10)
+    text = "one sentence\nand another\n"
+    source = f"text:{write('a.txt', text)}"
+    prepare(source, sentences="lines")
+    (path,) = (tmp_path / "run/data").glob(f"*/00000.kept.{name}")
+    damage(path)
+    stream = prepare(source, sentences="lines").stream("train")
+    with pytest.raises(DataError, match=f"is damaged: 00000.kept.{name} {what}"):
+        stream.copy(0, np.zeros(3, np.int64))
+        stream.sentences(0)
+    with pytest.raises(DataError, match=f"is damaged: 00000.kept.{name} {what}"):
+        prepare(source, sentences="lines", read_all=True)
 
 
 def test_damaged_notes_of_a_cut_build_are_made_again(prepare, words, monkeypatch, tmp_path):

@@ -168,3 +168,84 @@ def test_counts_that_are_none(prepare, write, tmp_path, change):
     manifest.write_text(json.dumps(content))
     with pytest.raises(DataError, match=r"store.json is not what was written"):
         prepare(source, sentences="lines")
+
+
+RECORDS = [
+    {"inputs": "übersetze: ein Haus", "targets": "a house", "label": 1},
+    {"inputs": "", "targets": "nothing\nat all", "label": 2.5},
+    {"inputs": "", "targets": "", "label": ""},
+    {"targets": "yes", "inputs": "is it?", "label": True, "more": None},
+]
+
+
+def by_name(stream: Stream) -> list[dict[str, str]]:
+    """The fields of every document."""
+    return [
+        {name: taken(stream, *place).decode() for name, place in stream.fields(number).items()}
+        for number in range(stream.counts.documents)
+    ]
+
+
+def records(write, name="a.jsonl", copies=1) -> str:
+    return write(name, "".join(json.dumps(record) + "\n" for record in RECORDS * copies))
+
+
+def test_named_fields_come_back_by_name(prepare, write, small_parts):
+    stream = prepare(f"jsonl:{records(write, copies=20)}?fields=inputs,targets,label").stream("train")
+    expected = [
+        {"inputs": "übersetze: ein Haus", "targets": "a house", "label": "1"},
+        {"inputs": "", "targets": "nothing\nat all", "label": "2.5"},
+        {"inputs": "is it?", "targets": "yes", "label": "true"},
+    ]
+    assert by_name(stream) == expected * 20 and len(stream.shards) > 5
+    assert texts(stream)[:3] == ["".join(fields.values()).encode() for fields in expected]
+    assert by_name(pickle.loads(pickle.dumps(stream))) == expected * 20
+
+
+def test_the_order_of_fields_is_the_sources(prepare, write):
+    corpus = prepare(f"jsonl:{records(write)}?fields=targets,inputs")
+    assert [list(fields) for fields in by_name(corpus.stream("train"))] == [["targets", "inputs"]] * 3
+    assert corpus.raw_bytes("train").startswith("a houseübersetze".encode())
+    assert by_name(prepare(f"jsonl:{records(write)}?field=targets").stream("train")) == [{}] * 3
+
+
+def test_the_bytes_and_words_of_all_fields_count(prepare, write):
+    corpus = prepare(f"jsonl:{records(write)}?fields=inputs,targets")
+    kept = [value for record in RECORDS for value in (record["inputs"], record["targets"]) if value]
+    (counts,) = corpus.summary()
+    assert counts["bytes"] == len("".join(kept).encode()) and counts["documents"] == 3
+    assert counts["words"] == sum(writer.word_count(text) for text in kept)
+
+
+def test_sentences_of_fields(prepare, write):
+    path = write("a.jsonl", json.dumps({"a": "One.\nTwo.", "b": "Three.\n\n"}) + "\n")
+    stream = prepare(f"jsonl:{path}?fields=a,b", sentences="lines").stream("train")
+    assert sentences(stream) == [[b"One.", b"Two.", b"Three."]]
+    assert by_name(stream) == [{"a": "One.Two.", "b": "Three."}]
+
+
+def test_equal_records_are_on_one_side(prepare, write):
+    path = write("a.jsonl", "".join(json.dumps({"a": f"{n % 30}", "b": "x"}) + "\n" for n in range(300)))
+    corpus = prepare(f"jsonl:{path}?fields=a,b", holdout=0.3)
+    train, held = ({tuple(fields.values()) for fields in by_name(corpus.stream(s))} for s in corpus.splits)
+    assert held and not train & held and len(train | held) == 30
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("fields=inputs,,label", r"write fields=NAME,NAME, each once"),
+        ("fields=inputs,inputs", r"write fields=NAME,NAME, each once"),
+        ("fields=inputs&field=targets", r"write fields=NAME,NAME, each once"),
+        ("fields=inputs,more", r"line 1 has no field 'more'; name one of: inputs, targets, label"),
+        ("fields=inputs,list", r"line 2 holds a list at 'list', neither text nor a number; name others: \?fields="),
+        ("fields=inputs,null", r"line 2 holds null at 'null', neither text nor a number"),
+    ],
+)
+def test_fields_that_cannot_be(prepare, write, options, message):
+    first, second = dict(RECORDS[0]), dict(RECORDS[0])
+    first |= {"list": "x", "null": "x"}
+    second |= {"list": [1], "null": None}
+    path = write("a.jsonl", "".join(json.dumps(record) + "\n" for record in (first, second)))
+    with pytest.raises(DataError, match=message):
+        prepare(f"jsonl:{path}?{options}")
