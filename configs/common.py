@@ -12,6 +12,7 @@ from configs.ranges import (
     non_negative,
     positive,
     positives,
+    probability,
     rate,
     real,
     section,
@@ -123,6 +124,35 @@ def causal() -> dict:
 
 
 @section
+def masked() -> dict:
+    """BERT's pretraining: hidden tokens are predicted from both sides, and whether one segment follows another."""
+    return dict(
+        kind="masked",  # which task the objective is
+        selects="loss",  # the term that selects the best checkpoint: loss, mlm, nsp or one of their accuracies
+        next_sentence=True,  # rows of two segments, of which it is told whether the second follows (data.layout pairs)
+        share=probability(0.15),  # share of a row's tokens that are predicted
+        max_predictions=count(20),  # K, at most so many of a row
+        masked=share(0.8),  # share of the predicted tokens that the mask stands for
+        random=share(0.1),  # share of them that a random token stands for; the rest stays as it is
+        whole_words=False,  # predict all pieces of a word or none
+        short_pairs=share(0.1),  # of layout pairs: share of the documents whose rows are of random length
+        passes=count(10),  # of layout pairs: how often the text is cut into pairs, each time otherwise
+    )
+
+
+@section
+def spans() -> dict:
+    """T5's pretraining: an encoder reads text with gaps, a decoder writes what is missing."""
+    return dict(
+        kind="spans",  # which task the objective is
+        selects="loss",  # the term that selects the best checkpoint: loss or accuracy
+        noise="spans",  # what is missing: spans, each with a sentinel in its place, or (all that follows a) prefix
+        density=rate(0.15),  # share of the tokens that is missing
+        mean_span=positive(3.0),  # tokens of a span on average
+    )
+
+
+@section
 def base() -> dict:
     """Every key with its default."""
     return dict(
@@ -151,7 +181,7 @@ def base() -> dict:
             weights=positives(()),  # mixing weight of each source of data.train; empty means by size
             temperature=positive(1.0),  # sizes are raised to 1/temperature before mixing
             cap=non_negative(0, below=2**63),  # sizes are capped at so many tokens before mixing; 0 means no cap
-            layout="concat",  # concat (joined, cut), packed (no leaks), stream (contiguous), document (one a row)
+            layout="concat",  # concat (joined, cut), packed (no leaks), stream (contiguous), document (a row), pairs
             length=count(1024),  # T, tokens of one training row
             shuffle=True,  # new order of rows each epoch
             store="",  # folder of the token store; empty means <workdir>/data
@@ -229,5 +259,5 @@ def base() -> dict:
     )
 
 
-OBJECTIVES = {"causal": causal}  # the section that is `objective`, by its kind
+OBJECTIVES = {"causal": causal, "masked": masked, "spans": spans}  # the section that is `objective`, by its kind
 ARCHITECTURES = {"decoder": decoder, "transformer_xl": transformer_xl}  # the section that is `model`, by its name

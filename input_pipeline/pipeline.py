@@ -13,10 +13,11 @@ from input_pipeline import objectives, requirements
 from input_pipeline.batches import loader
 from input_pipeline.batches.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
 from input_pipeline.batches.order import mixing_weights
-from input_pipeline.batches.training import Batching, Examples, Lanes
+from input_pipeline.batches.training import Batching, Examples, Lanes, Layout
 from input_pipeline.errors import DataError
-from input_pipeline.layouts import packing
-from input_pipeline.layouts.rows import Packed, Windows, whole_documents
+from input_pipeline.layouts import packing, pairs
+from input_pipeline.layouts.pairs import Pairs
+from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
 from input_pipeline.sources import sources
 from input_pipeline.sources.readers import raw
 from input_pipeline.sources.sources import Source
@@ -58,7 +59,8 @@ def prepare(
     """
     named, holdout = requirements.check(data, tokenizer, objective, workdir), requirements.holdout(data)
     folder = Path(workdir) / "tokenizer"
-    opened = tokenizer_folder.make_folder(folder, tokenizer, named, holdout, report)
+    special = objectives.build(objective).special
+    opened = tokenizer_folder.make_folder(folder, tokenizer, named, holdout, report, special)
     accept(opened)
 
     def store(source: Source, share: float) -> Store:
@@ -130,7 +132,7 @@ class Corpus:
     ):
         self.tokenizer, self._read_all, self._plans = tokenizer, read_all, {}
         self._data, self._splits, self._root, self._report = data, splits, root, report
-        self._objective = objectives.build(objective)
+        self._objective = objectives.build(objective, tokenizer)
         self._streams = {
             name: Stream([shard for part in parts for shard in part.stream.shards]) for name, parts in splits.items()
         }
@@ -142,24 +144,39 @@ class Corpus:
             sizes = [part.stream.tokens for part in splits["train"]]
             self._weights = mixing_weights(sizes, data["weights"], data["temperature"], data["cap"])
 
-    def _training_rows(self, part: Part) -> Windows | Packed:
+    def _training_rows(self, part: Part) -> Layout:
         length = self._objective.raw_length(self._data["length"])
-        if part.stream.tokens < (length if self._data["layout"] == "concat" else 1):
+        if self._data["layout"] == "concat":
+            rows = Windows(self._text(part.stream), length, length)
+        else:
+            rows = self._planned(part.stream, self._data["layout"], length, f"'{part.source.spec}'", training=True)
+        if not len(rows):
             raise DataError(
                 f"'{part.source.spec}' has {part.stream.tokens} tokens to train on, too few for one row of "
                 f"data.length = {self._data['length']}; lower it or give more text"
             )
-        if self._data["layout"] == "packed":
-            return self._packed(part.stream, length)
-        if self._data["layout"] == "document":
-            return whole_documents(part.stream, length, f"'{part.source.spec}'")
-        return Windows(part.stream, length, length)
+        return rows
 
-    def _packed(self, stream: Stream, length: int) -> Packed:
-        key = stream.identity, length
+    def _text(self, stream: Stream) -> Stream | Bare:
+        """What windows are cut from."""
+        return Bare(stream) if self._objective.bare else stream
+
+    def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> Layout:
+        """The rows of a stream in a layout that looks at its documents; errors give the stream's `name`."""
+        if layout == "document":
+            return whole_documents(stream, length, name)
+        key = stream.identity, layout, length, training
+        where = self._root, self._report, self._read_all
         if key not in self._plans:  # evaluation asks each time, and each time files would be read to the end
-            self._plans[key] = packing.plan(stream, length, self._root, self._report, self._read_all)
-        return Packed(stream, self._plans[key], length)
+            if layout == "packed":
+                self._plans[key] = packing.plan(stream, length, *where)
+            else:
+                passes = self._objective.passes if training else 1
+                self._plans[key] = pairs.plan(stream, length, self._objective.short_pairs, passes, *where)
+        if layout == "packed":
+            return Packed(stream, self._plans[key], length)
+        special = self.tokenizer.special
+        return Pairs(stream, self._plans[key], length, special["classifier"], special["separator"])
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -231,7 +248,7 @@ class Corpus:
         if stride < length and layout != "concat":
             raise DataError(f"evaluate.stride below the row's length needs layout concat, not {layout}; set it to 0")
         batching = Batching(objective, layout, SCORING_SEED, batch_size, length, _rows(rows, batch_size))
-        length, whole = objective.raw_length(length), stream.counts
+        overlap, length, whole = length - stride, objective.raw_length(length), stream.counts
         if self.tokenizer.end_id is None:  # nothing precedes the text, so that its first token is only read
             first = np.empty(1, np.int32)
             stream.copy(0, first)
@@ -241,11 +258,12 @@ class Corpus:
             scored = Lanewise(batching, stream, whole.tokens)
         else:
             if layout == "concat":
-                source = Overlapping(stream, whole.tokens, length, stride)
-            elif layout == "packed":
-                source = self._packed(stream, length)
+                read = stream.bare_tokens if objective.bare else whole.tokens
+                moved = max(1, length - overlap)
+                source = Overlapping(self._text(stream), read, length, moved)
             else:
-                source = whole_documents(stream, length, f"split {split}")
+                source = self._planned(stream, layout, length, f"split {split}", training=False)
+            if layout == "document":
                 whole = whole._replace(tokens=whole.tokens - whole.documents)  # end tokens are read, not predicted
             scored = Rowwise(batching, source)
         return Evaluation(scored, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])

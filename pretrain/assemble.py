@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from input_pipeline import pipeline
-from input_pipeline.tokenizers.tokenizer import Bytes
+from input_pipeline import objectives, pipeline
+from input_pipeline.tokenizers import folder as tokenizer_folder
 from pretrain.costs import capacity
 from pretrain.errors import UserError
 from pretrain.processes.agreement import check_alike
@@ -85,10 +85,10 @@ def check_sizes(config) -> None:
         )
     if train.on_bad_step not in ("skip", "rewind"):
         raise UserError(f"config.train.on_bad_step is '{train.on_bad_step}'; choose one of: skip, rewind")
-    if config.tokenizer.kind == "bytes":
-        check_vocabulary(config, Bytes())
-    if config.tokenizer.kind in ("sentencepiece", "words") and not config.tokenizer.path:  # known before it is made
-        _check_vocabulary(config, config.tokenizer.vocab_size)
+    special = objectives.build(config.objective.to_dict()).special
+    entries = tokenizer_folder.known_size(config.tokenizer.to_dict(), special)
+    if entries is not None:
+        _check_vocabulary(config, entries)
 
 
 def check_split(engine, config, training: bool) -> None:

@@ -356,9 +356,10 @@ def flat(config, prefix: str = "") -> dict:
 
 
 def every_key() -> list[str]:
-    """The dotted keys of all configs, of whatever architecture."""
+    """The dotted keys of all configs, of whatever model and objective."""
     models = [f"model.{name}" for declared in common.ARCHITECTURES.values() for name in declared()]
-    return list(dict.fromkeys([*flat(common.base()), *models]))
+    objectives = [f"objective.{name}" for declared in common.OBJECTIVES.values() for name in declared()]
+    return list(dict.fromkeys([*flat(common.base()), *models, *objectives]))
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from input_pipeline.batches import loader
 from input_pipeline.batches.training import Batching, Layout
 from input_pipeline.layouts.raw import Raw
-from input_pipeline.layouts.rows import read_at
+from input_pipeline.layouts.rows import Bare, read_at
 from input_pipeline.store.store import Counts, Stream
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
@@ -22,8 +22,8 @@ class Overlapping:
     So every target is scored once, with at least R - stride ids before it wherever the split has them.
     """
 
-    stream: Stream
-    targets: int  # how many of the stream's ids are predicted, from the second on
+    stream: Stream | Bare
+    targets: int  # how many of the stream's ids are read, and of causal modelling those after them predicted
     length: int
     stride: int
 
@@ -55,7 +55,7 @@ class Rowwise:
         slots = np.flatnonzero((batching.rows < batching.batch_size) & (wanted < len(self.source)))
         if len(slots):
             raw = self.source.read(wanted[slots])
-            batching.objective.fill(batch, slots, raw, batching.keys(n)[slots])
+            batching.objective.fill(batch, slots, raw, batching.keys(wanted[slots]))
         return batch
 
 
@@ -85,7 +85,7 @@ class Lanewise:
         starts = batching.rows * self.lane
         inside = (within < self.lane) & (starts[:, None] + within < self.targets)  # [n, R]
         raw = read_at(self.stream, starts + n * self.raw_length, self.raw_length).where(inside)
-        batching.objective.fill(batch, np.arange(len(starts)), raw, batching.keys(n))
+        batching.objective.fill(batch, np.arange(len(starts)), raw, batching.keys(batching.rows, n))
         batch["reset"][:] = n == 0
         return batch
 

@@ -44,9 +44,9 @@ class Batching:
         """This host's rows, of nothing but padding."""
         return empty(self.features()) | {"row": self.rows.astype(np.int32)}
 
-    def keys(self, *words: int) -> np.ndarray:
-        """One integer for each of this host's rows, int64 [n], a function of the seed, `words` and the row."""
-        return key(self.seed, *words) * (1 << 31) + self.rows
+    def keys(self, numbers: np.ndarray, *words: int) -> np.ndarray:
+        """One integer for each of `numbers` (int64 [n] below 2^31), a function of the seed, `words` and the number."""
+        return key(self.seed, *words) * (1 << 31) + numbers
 
 
 class Examples:
@@ -57,7 +57,7 @@ class Examples:
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         batching = self.batching
-        batch, keys = batching.empty(), batching.keys(n)
+        batch, keys = batching.empty(), batching.keys(batching.rows, n)
         source, counts = self.mixture.locate(n * batching.batch_size + batching.rows)
         for index, rows in enumerate(self.sources):
             slots = np.flatnonzero(source == index)
@@ -93,6 +93,6 @@ class Lanes:
         batch = batching.empty()
         starts = offset + batching.rows * self.lane + step * self.raw_length
         raw = read_at(self.stream, starts, self.raw_length)
-        batching.objective.fill(batch, np.arange(len(starts)), raw, batching.keys(n))
+        batching.objective.fill(batch, np.arange(len(starts)), raw, batching.keys(batching.rows, n))
         batch["reset"][:] = step == 0
         return batch

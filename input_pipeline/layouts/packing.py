@@ -4,16 +4,15 @@ Documents longer than a row are cut into pieces. A piece of n tokens is n ids to
 it to predict, so that pieces partition the stream: every token and every separator is predicted once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.files import checksum, locked, read_json, remove_partial, replaced, write_json, written_under
-from input_pipeline.store.store import READ, Stream
+from input_pipeline.layouts import plans
+from input_pipeline.store.store import Stream
 
-MADE = "made.json"  # bytes and CRC-32 of a plan's files; written last
 BLOCK = 1 << 16  # pieces packed together: a row's pieces lie near one another on disk, and planning is linear
 
 
@@ -24,47 +23,19 @@ class Plan(NamedTuple):
     starts: np.ndarray  # int64 [pieces]
     lengths: np.ndarray  # int32 [pieces]
 
-    def __reduce__(self):
-        """A plan on disk travels to other processes by name."""
-        return _restored, tuple(field.filename if isinstance(field, np.memmap) else field for field in self)
-
-
-def _restored(*fields) -> Plan:
-    return Plan(*(field if isinstance(field, np.ndarray) else np.load(field, mmap_mode="r") for field in fields))
+    __reduce__ = plans.by_name
 
 
 def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None], read_all: bool) -> Plan:
-    """The stored plan for rows of `length`, made first if it is not there, and again where its files are damaged.
-
-    Of a plan beyond `store.READ` bytes the sizes are compared with what was written, and the bytes where `read_all`.
-    """
-    folder = folder / f"packed-{stream.identity}-{length}"
-    paths = [folder / f"{name}.npy" for name in Plan._fields]
-    with written_under(folder, "data.store"):
-        if not _whole(folder, paths, read_all):
-            with locked(folder / "lock", lambda: report("waiting for another process to pack documents")):
-                if not _whole(folder, paths, read_all):
-                    remove_partial(folder)
-                    report(f"packing {stream.counts.documents:,} documents into rows of {length}")
-                    (folder / MADE).unlink(missing_ok=True)
-                    for path, values in zip(paths, pack(stream.documents(), length), strict=True):
-                        with replaced(path) as partial, open(partial, "wb") as file:
-                            np.save(file, values)
-                    write_json(folder / MADE, {path.name: [path.stat().st_size, checksum(path)] for path in paths})
-    return _restored(*paths)
-
-
-def _whole(folder: Path, paths: Sequence[Path], read_all: bool) -> bool:
-    """Whether the files of a plan are there, as they were written."""
-    try:
-        made = read_json(folder / MADE)
-        written = {path: tuple(map(int, made[path.name])) for path in paths}
-        if any(path.stat().st_size != size for path, (size, _) in written.items()):
-            return False
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return False
-    read = read_all or sum(size for size, _ in written.values()) <= READ
-    return not read or all(checksum(path) == crc for path, (_, crc) in written.items())
+    """The stored plan for rows of `length`, made first if it is not there, and again where its files are damaged."""
+    return plans.kept(
+        Plan,
+        folder / f"packed-{stream.identity}-{length}",
+        lambda: pack(stream.documents(), length),
+        f"packing {stream.counts.documents:,} documents into rows of {length}",
+        report,
+        read_all,
+    )
 
 
 def pack(documents: np.ndarray, length: int) -> Plan:

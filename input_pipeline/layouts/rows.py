@@ -8,10 +8,17 @@ from input_pipeline.layouts.raw import Raw, contiguous
 from input_pipeline.store.store import Stream
 
 
+class Bare:
+    """The text of a stream without end tokens, to be read as a stream is."""
+
+    def __init__(self, stream: Stream):
+        self.tokens, self.copy = stream.bare_tokens, stream.copy_bare
+
+
 class Windows:
     """Windows of R ids every `stride` ids of the stream."""
 
-    def __init__(self, stream: Stream, length: int, stride: int):
+    def __init__(self, stream: Stream | Bare, length: int, stride: int):
         self.stream, self.length, self.stride = stream, length, stride
 
     def __len__(self) -> int:
@@ -23,7 +30,7 @@ class Windows:
         return read_at(self.stream, rows * self.stride, self.length)
 
 
-def read_at(stream: Stream, starts: np.ndarray, length: int) -> Raw:
+def read_at(stream: Stream | Bare, starts: np.ndarray, length: int) -> Raw:
     """Rows of `length` ids of the stream that begin at ids `starts` (int64 [n])."""
     ids = np.empty((len(starts), length + 1), np.int32)
     for out, start in zip(ids, starts.tolist(), strict=True):

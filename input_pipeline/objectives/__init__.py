@@ -3,6 +3,8 @@
 An objective has
 
     layouts                           the layouts that it works with
+    bare                              whether windows are cut from text without end tokens
+    special                           names of the special ids that it writes
     raw_length(length)                how many ids of text make a row of so many tokens
     features(batch_size, length)      what its batches hold, by name
     fill(batch, slots, raw, keys)     writes raw rows into rows `slots` of a batch
@@ -14,10 +16,16 @@ number, in evaluation of the row alone.
 from collections.abc import Mapping
 
 from input_pipeline.objectives.causal import Causal
+from input_pipeline.objectives.masked import Masked
+from input_pipeline.objectives.spans import Spans
+from input_pipeline.tokenizers.tokenizer import Tokenizer
 
-OBJECTIVES = {"causal": Causal}
+OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans}
 
 
-def build(section: Mapping):
-    """The objective of `config.objective`."""
-    return OBJECTIVES[section["kind"]]()
+def build(section: Mapping, tokenizer: Tokenizer | None = None):
+    """The objective of `config.objective`. Without a tokenizer it says what batches hold, but fills none.
+
+    Errors: DataError where the tokenizer lacks what it needs, or its settings contradict each other.
+    """
+    return OBJECTIVES[section["kind"]](section, tokenizer)

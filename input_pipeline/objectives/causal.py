@@ -6,12 +6,18 @@ import numpy as np
 
 from input_pipeline.features import REAL, Feature, by_token
 from input_pipeline.layouts.raw import Raw
+from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 
 class Causal:
     """Batches of `targets` [B, T], the token after each, and `weights` [B, T]: 1 where one counts, 0 elsewhere."""
 
     layouts = ("concat", "packed", "stream", "document")
+    bare = False
+    special = ()
+
+    def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
+        """There is nothing to set, and no id to add."""
 
     def raw_length(self, length: int) -> int:
         return length

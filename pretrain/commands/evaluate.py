@@ -55,6 +55,12 @@ def evaluate(config, workdir: str, flags) -> None:
             prepare, split = functools.partial(pipeline.prepare_given, flags.data, folder), flags.data
         run = assemble(config, workdir, say, prepare=prepare)
         objective = run.engine.learner.objective
+        for name in ("word_level", *COMPRESSORS):
+            if flags[name].value and objective.bits is None:
+                raise UserError(
+                    f"--{name} is about all of a text, of which config.objective.kind = {config.objective.kind} "
+                    "predicts a part; leave it out"
+                )
         step, params = checkpoints.read(
             flags.step, step, lambda step: run.engine.restored_params(checkpoints, step, config.seed)
         )

@@ -11,6 +11,7 @@ An objective has
 
     figures(terms, totals, data), measures
                              what a scoring pass says besides, and the names of what is shown
+    bits                     the name of its bits of a unit of text; None where it predicts but a part of a text
 
 What training minimises is the sum of weight x sum / denominator, each over the whole global batch.
 """
@@ -19,8 +20,10 @@ from collections.abc import Mapping
 
 from pretrain.errors import UserError, nearest
 from pretrain.objectives.causal import Causal
+from pretrain.objectives.masked import Masked
+from pretrain.objectives.spans import Spans
 
-OBJECTIVES = {"causal": Causal}
+OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans}
 
 
 def build(config, model):

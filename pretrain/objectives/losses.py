@@ -12,19 +12,22 @@ import jax.numpy as jnp
 ROWS_PER_CHUNK = 512  # rows of logits made at a time: 16 MB of float32 at V 8,192, which stays in a CPU's cache
 
 
-def cross_entropy(hidden, matrix, bias, targets, weights, *, z_loss=0.0, label_smoothing=0.0, chunk=ROWS_PER_CHUNK):
+def cross_entropy(
+    hidden, matrix, bias, targets, weights, *, z_loss=0.0, label_smoothing=0.0, hits=False, chunk=ROWS_PER_CHUNK
+):
     """Weighted sum of next-token losses, without ever holding all logits.
 
     hidden [B, T, D] in the compute dtype, matrix [V, D], bias [V] or None, targets [B, T] int,
     weights [B, T] float32. Returns (objective, nll), two float32 scalars: the sum to differentiate
-    (with smoothing and z-loss) and the plain negative log-likelihood in nats.
+    (with smoothing and z-loss) and the plain negative log-likelihood in nats. With `hits` a third: the weights of the
+    targets that no other id is likelier than, which costs nothing, since the highest logit is sought anyway.
 
     The gradient is made together with the value, chunk by chunk, while a chunk's logits are still at
     hand: three matrix products in all, nothing kept and nothing computed twice.
     """
     if bias is None:
         bias = jnp.zeros(matrix.shape[0], jnp.float32)
-    return _cross_entropy(hidden, matrix, bias, targets, weights, z_loss, label_smoothing, chunk)
+    return _cross_entropy(hidden, matrix, bias, targets, weights, z_loss, label_smoothing, hits, chunk)
 
 
 def _chunks(array, chunk):
@@ -37,8 +40,8 @@ def _chunks(array, chunk):
     return jnp.moveaxis(array.reshape(batch, length // size, size, *array.shape[2:]), 1, 0)
 
 
-def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing):
-    """Sums over one chunk, with what the gradient needs: (objective, nll, logits [B, c, V], log Z [B, c])."""
+def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits):
+    """Over one chunk: ((objective, nll) and perhaps hits, logits [B, c, V], log Z [B, c])."""
     logits = (
         jnp.einsum("btd,vd->btv", hidden, matrix, preferred_element_type=jnp.float32)
         + bias.astype(jnp.float32)[None, None]
@@ -51,27 +54,34 @@ def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing):
         loss -= smoothing * logits.mean(-1)
     if z_loss:
         loss += z_loss * jnp.square(log_z)
-    return jnp.sum(weights * loss), nll, logits, log_z
+    sums = jnp.sum(weights * loss), nll
+    if hits:
+        sums += (jnp.sum(weights * (target >= logits.max(-1))),)
+    return sums, logits, log_z
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
-def _cross_entropy(hidden, matrix, bias, targets, weights, z_loss, smoothing, chunk):
+def _added(sums, more):
+    return tuple(a + b for a, b in zip(sums, more, strict=True))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7, 8))
+def _cross_entropy(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits, chunk):
     def body(sums, part):
-        objective, nll, _, _ = _chunk_loss(part[0], matrix, bias, *part[1:], z_loss, smoothing)
-        return (sums[0] + objective, sums[1] + nll), None
+        more, _, _ = _chunk_loss(part[0], matrix, bias, *part[1:], z_loss, smoothing, hits)
+        return _added(sums, more), None
 
     parts = tuple(_chunks(a, chunk) for a in (hidden, targets, weights))
-    sums, _ = jax.lax.scan(body, (jnp.float32(0), jnp.float32(0)), parts)
+    sums, _ = jax.lax.scan(body, (jnp.float32(0),) * (2 + hits), parts)
     return sums
 
 
-def _forward(hidden, matrix, bias, targets, weights, z_loss, smoothing, chunk):
+def _forward(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits, chunk):
     vocab = matrix.shape[0]
 
     def body(carry, part):
-        objective_sum, nll_sum, d_matrix, d_bias = carry
+        sums, d_matrix, d_bias = carry
         hidden, targets, weights = part
-        objective, nll, logits, log_z = _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing)
+        more, logits, log_z = _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits)
         probability = jnp.exp(logits - log_z[..., None])
         scale = weights * (1 + 2 * z_loss * log_z) if z_loss else weights
         here = jnp.arange(vocab)[None, None] == targets[..., None]
@@ -83,17 +93,17 @@ def _forward(hidden, matrix, bias, targets, weights, z_loss, smoothing, chunk):
         d_hidden = jnp.einsum("btv,vd->btd", d_logits, matrix)
         # [D, V], because XLA's matrix product on CPUs transposes its left operand: better hidden than the logits.
         d_matrix += jnp.einsum("btd,btv->dv", hidden, d_logits, preferred_element_type=jnp.float32)
-        return (objective_sum + objective, nll_sum + nll, d_matrix, d_bias), d_hidden
+        return (_added(sums, more), d_matrix, d_bias), d_hidden
 
     parts = tuple(_chunks(a, chunk) for a in (hidden, targets, weights))
-    zeros = (jnp.float32(0), jnp.float32(0), jnp.zeros(matrix.shape[::-1], jnp.float32), jnp.zeros(vocab, jnp.float32))
-    (objective, nll, d_matrix, d_bias), d_hidden = jax.lax.scan(body, zeros, parts)
+    zeros = jnp.zeros(matrix.shape[::-1], jnp.float32), jnp.zeros(vocab, jnp.float32)
+    (sums, d_matrix, d_bias), d_hidden = jax.lax.scan(body, ((jnp.float32(0),) * (2 + hits), *zeros), parts)
     d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
-    return (objective, nll), (d_hidden, d_matrix.T.astype(matrix.dtype), d_bias.astype(bias.dtype), targets, weights)
+    return sums, (d_hidden, d_matrix.T.astype(matrix.dtype), d_bias.astype(bias.dtype), targets, weights)
 
 
-def _backward(z_loss, smoothing, chunk, saved, cotangents):
-    """Only the objective carries gradient; the plain nll is for reporting."""
+def _backward(z_loss, smoothing, hits, chunk, saved, cotangents):
+    """Only the objective carries gradient; the others are for reporting."""
     d_hidden, d_matrix, d_bias, _, weights = saved
     scale = cotangents[0]
     return (scale.astype(d_hidden.dtype) * d_hidden, scale * d_matrix, scale * d_bias, None, jnp.zeros_like(weights))

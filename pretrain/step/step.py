@@ -204,4 +204,5 @@ def evaluate_step(learner: Learner, params, batch: Mapping, carried):
 
 
 def _read(batch: Mapping) -> jax.Array:
-    return jnp.sum(batch["segments"] != 0)
+    """Tokens that are no padding, on both sides of a model that has two."""
+    return sum(jnp.sum(batch[name] != 0) for name in ("segments", "input_segments") if name in batch)

@@ -26,9 +26,18 @@ def prepare(tmp_path):
     """`prepare("text:...", length=8)`: a Corpus of bytes from these sources; keywords are keys of config.data."""
 
     def prepare(
-        train: str, *, tokenizer: dict | None = None, said: list | None = None, read_all: bool = False, **data
+        train: str,
+        *,
+        tokenizer: dict | None = None,
+        objective: dict | None = None,
+        said: list | None = None,
+        read_all: bool = False,
+        **data,
     ) -> pipeline.Corpus:
         config = common.base()
+        if objective:
+            config.objective = common.OBJECTIVES[objective["kind"]]()
+            config.objective.update(objective)
         config.data.update({"train": train, "holdout": 0.0, "length": 8, **data})
         config.tokenizer.update({"kind": "bytes", **(tokenizer or {})})
         report = (lambda line: None) if said is None else said.append

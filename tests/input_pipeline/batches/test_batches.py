@@ -107,7 +107,7 @@ def test_document_by_hand(prepare, write):
 @pytest.mark.parametrize("layout", Causal.layouts)
 def test_batches_are_as_declared(prepare, source, layout):
     (batch,) = take(prepare(source(layout), layout=layout, length=16), 1)
-    declared = features.declared(Causal(), 4, 16, layout)
+    declared = features.declared(Causal({}), 4, 16, layout)
     assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
         name: feature[:2] for name, feature in declared.items()
     }
@@ -173,7 +173,7 @@ def test_streams_are_contiguous(stream_corpus, batch_size, length):
     from input_pipeline.batches.training import Batching, Lanes
 
     stream = stream_corpus.stream("train")
-    batching = Batching(Causal(), "stream", 3, batch_size, length, np.arange(batch_size))
+    batching = Batching(Causal({}), "stream", 3, batch_size, length, np.arange(batch_size))
     lanes = Lanes(batching, stream, shuffle=True)
     epochs = [[lanes[epoch * lanes.batches + n] for n in range(lanes.batches)] for epoch in range(2)]
     for batches in epochs:

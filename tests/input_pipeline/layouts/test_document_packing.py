@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from input_pipeline.layouts import packing
+from input_pipeline.layouts import packing, plans
 
 
 def rows_of(plan: packing.Plan) -> list[list[tuple[int, int]]]:
@@ -98,7 +98,7 @@ def test_a_large_plan_is_read_where_that_is_asked_for(prepare, words, monkeypatc
     prepare(source, layout="packed")
     (path,) = (tmp_path / "run/data").glob("packed-*/starts.npy")
     other_bytes(path)
-    monkeypatch.setattr(packing, "READ", 10)
+    monkeypatch.setattr(plans, "READ", 10)
     prepare(source, layout="packed", said=said)
     assert said == []
     prepare(source, layout="packed", said=said, read_all=True)

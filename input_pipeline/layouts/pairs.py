@@ -1,0 +1,173 @@
+"""Pairs of segments, of which the second follows the first in the text or is a random one (Devlin et al. 2018, A.2).
+
+Which sentences make which pair is planned once for a stream and a row length, by the sequential algorithm of the
+paper's released code, and kept on disk.
+"""
+
+import random
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from input_pipeline.layouts import plans
+from input_pipeline.store.store import Stream
+
+SEED = 12345  # of all plans: a run's own seed orders the pairs
+TRIES = 10  # at most, to find another document than the first segment's
+FRAME = 3  # special tokens of a row: one before the first segment, one after each
+
+
+class RawPairs(NamedTuple):
+    """n raw rows of a classifier, a segment, a separator, another segment and a separator. Zeros behind."""
+
+    ids: np.ndarray  # int32 [n, R]
+    following: np.ndarray  # int32 [n, R], the id after each in the row
+    segments: np.ndarray  # int32 [n, R], 1 up to the last separator: the two see each other
+    positions: np.ndarray  # int32 [n, R], its place in the row
+    scored: np.ndarray  # bool [n, R]
+    types: np.ndarray  # int32 [n, R], 1 in the second segment and its separator
+    is_random: np.ndarray  # bool [n], whether the second does not follow the first
+
+
+class Plan(NamedTuple):
+    """Pair i is ids first[i] .. first[i] + first_lengths[i] - 1 of the text, and so many from second[i] on."""
+
+    first: np.ndarray  # int64 [pairs]
+    first_lengths: np.ndarray  # int32 [pairs]
+    second: np.ndarray  # int64 [pairs]
+    second_lengths: np.ndarray  # int32 [pairs]
+    is_random: np.ndarray  # bool [pairs]
+
+    __reduce__ = plans.by_name
+
+
+def plan(
+    stream: Stream,
+    length: int,
+    short: float,
+    passes: int,
+    folder: Path,
+    report: Callable[[str], None],
+    read_all: bool,
+) -> Plan:
+    """The stored plan of a stream, made first if it is not there, and again where its files are damaged."""
+    return plans.kept(
+        Plan,
+        folder / f"pairs-{stream.identity}-{length}-{short:g}-{passes}",
+        lambda: _within(stream, paired(*_tables(stream), length, short, passes)),
+        f"pairing the sentences of {stream.counts.documents:,} documents for rows of {length}",
+        report,
+        read_all,
+    )
+
+
+def _tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
+    """What `paired` takes, in ids without end tokens; sentences and documents without any are left out."""
+    sizes = [np.diff(stream.sentences(document), prepend=0) for document in range(stream.counts.documents)]
+    sizes = [sentences[sentences > 0] for sentences in sizes if sentences.any()]
+    none = np.zeros(1, np.int64)
+    return np.cumsum(np.concatenate([none, *sizes])), np.cumsum([0, *map(len, sizes)])
+
+
+def _within(stream: Stream, plan: Plan) -> Plan:
+    """A plan in ids without end tokens as one in ids of the stream."""
+    if stream.bare_tokens == stream.tokens:
+        return plan
+    sizes = stream.documents() - 1
+    begins = np.cumsum(sizes) - sizes  # of each document, without end tokens
+    before = {name: np.searchsorted(begins, getattr(plan, name), "right") for name in ("first", "second")}
+    return plan._replace(**{name: getattr(plan, name) + ends for name, ends in before.items()})
+
+
+def paired(bounds: np.ndarray, documents: np.ndarray, length: int, short: float, passes: int, seed: int = SEED) -> Plan:
+    """Pairs of sentences for rows of `length`, of so many passes over all documents.
+
+    bounds: where each sentence begins and the last one ends, int64 [S + 1], each sentence of a token at least.
+    documents: number of sentences before each document, and of all, int64 [D + 1], each document of one at least.
+    short: the probability with which a document's pairs are made for a random length, from 2 tokens on.
+    """
+    draw, (bounds, documents) = random.Random(seed).random, map(memoryview, (bounds, documents))
+    columns = array("q"), array("i"), array("q"), array("i"), array("b")
+    for _ in range(passes):
+        for document in range(len(documents) - 1):
+            for row in _of_document(document, bounds, documents, length - FRAME, short, draw):
+                for column, value in zip(columns, row, strict=True):
+                    column.append(value)
+    return Plan(*map(np.array, columns))._replace(is_random=np.array(columns[-1], bool))
+
+
+def _of_document(document: int, bounds, documents, most: int, short: float, draw) -> Iterator[tuple]:
+    """The pairs of one document, as columns of the plan; what is drawn, and in which order, is the released code's."""
+
+    def below(number: int) -> int:
+        return int(draw() * number)
+
+    here, stop = documents[document], documents[document + 1]
+    target = 2 + below(most - 1) if draw() < short else most
+    while here < stop:
+        end = min(bisect_left(bounds, bounds[here] + target, here + 1), stop)  # sentences here .. end - 1 suffice
+        middle = here + (1 + below(end - here - 1) if end - here > 1 else 1)
+        is_random = end - here == 1 or draw() < 0.5
+        begin, after = middle, end
+        if is_random:  # the sentences from the middle on are left for the next pair
+            for _ in range(TRIES):
+                other = below(len(documents) - 1)
+                if other != document:
+                    break
+            begin = documents[other] + below(documents[other + 1] - documents[other])
+            wanted = bounds[begin] + target - (bounds[middle] - bounds[here])
+            end, after = min(bisect_left(bounds, wanted, begin + 1), documents[other + 1]), middle
+        yield *_cut(bounds[here], bounds[middle], bounds[begin], bounds[end], most, draw), is_random
+        here = after
+
+
+def _cut(first: int, first_end: int, second: int, second_end: int, most: int, draw) -> tuple[int, int, int, int]:
+    """(first, its length, second, its length) with tokens dropped from the longer one until `most` are left in all.
+
+    Each from its front or its back with equal chance; from the second where both are as long.
+    """
+    excess = max(0, first_end - first + second_end - second - most)
+    fronts = [draw() < 0.5 for _ in range(excess)]
+    longer = first_end - first - (second_end - second)
+    alone, both = fronts[: abs(longer)], fronts[abs(longer) :]  # dropped while one is longer, and in turn
+    from_first, from_second = (alone if longer > 0 else []) + both[1::2], (alone if longer <= 0 else []) + both[0::2]
+    first, first_end = first + sum(from_first), first_end - len(from_first) + sum(from_first)
+    second, second_end = second + sum(from_second), second_end - len(from_second) + sum(from_second)
+    return first, first_end - first, second, second_end - second
+
+
+class Pairs:
+    """Rows of two segments under a plan, between a classifier and separators."""
+
+    def __init__(self, stream: Stream, plan: Plan, length: int, classifier: int, separator: int):
+        self.stream, self.plan, self.length = stream, plan, length
+        self.classifier, self.separator = classifier, separator
+
+    def __len__(self) -> int:
+        return len(self.plan.first)
+
+    def read(self, rows: np.ndarray) -> RawPairs:
+        """Rows `rows` (int64 [n]) of the plan."""
+        ids = np.zeros((len(rows), self.length + 1), np.int32)
+        columns = [field[rows].tolist() for field in self.plan[:4]]
+        for out, first, size, second, other in zip(ids, *columns, strict=True):
+            self.stream.copy(first, out[1 : 1 + size])
+            self.stream.copy(second, out[2 + size : 2 + size + other])
+        places, rank = np.arange(self.length, dtype=np.int32), np.arange(len(rows))
+        middle = 1 + self.plan.first_lengths[rows]  # place of the first separator
+        last = middle + 1 + self.plan.second_lengths[rows]
+        ids[:, 0], ids[rank, middle], ids[rank, last] = self.classifier, self.separator, self.separator
+        there = places <= last[:, None]
+        return RawPairs(
+            ids=ids[:, :-1],
+            following=ids[:, 1:],
+            segments=there.astype(np.int32),
+            positions=places * there,
+            scored=there,
+            types=((places > middle[:, None]) & there).astype(np.int32),
+            is_random=self.plan.is_random[rows],
+        )

@@ -1,0 +1,69 @@
+"""Which tokens are taken out of texts (Raffel et al. 2019, section 3.1.4): pure functions of lengths and keys."""
+
+import numpy as np
+
+from input_pipeline.objectives.draws import subset, uniform
+
+SPANS, TEXT, PREFIX = range(3)  # what is drawn
+
+
+def counts(texts: np.ndarray, density: float, mean_span: float) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens taken out, spans that they make) of texts of so many tokens: int64 of the same shape.
+
+    Halves are rounded to even. At least one token is taken out and one is left; of a text of one token, it is left.
+    """
+    texts = np.asarray(texts, np.int64)
+    noise = np.minimum(np.maximum(np.rint(texts * density).astype(np.int64), 1), np.maximum(texts - 1, 0))
+    spans = np.maximum(np.rint(noise / mean_span).astype(np.int64), 1)
+    return noise, np.minimum(spans, np.minimum(noise, texts - noise))  # each has a token, and one of text before it
+
+
+def span_lengths(inputs: int, density: float, mean_span: float) -> tuple[int, int]:
+    """(tokens of text, tokens of targets) for inputs of `inputs` tokens: of the longest text whose input fits.
+
+    Input and target hold a sentinel a span and end with an end token. Half of a text makes no target longer than its
+    input.
+    """
+    texts = np.arange(int(inputs / (1 - density)) + 2)
+    noise, spans = counts(texts, density, mean_span)
+    text = int(np.flatnonzero(texts - noise + spans + 1 <= inputs)[-1])
+    targets = int((noise + spans + 1)[text])
+    return (text - 1, targets - 1) if density == 0.5 and targets > inputs else (text, targets)
+
+
+def composition(keys: np.ndarray, purpose: int, totals: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """A uniformly random way to write each of `totals` as an ordered sum of `parts` positive numbers.
+
+    int64 [n] each, parts <= totals; int64 [n, max(parts)], zeros behind.
+    """
+    places = np.arange(max(totals.max(initial=1), 1))
+    ends = subset(keys, purpose, places < totals[:, None] - 1, parts - 1)  # where a part ends, and another begins
+    ends |= (places == totals[:, None] - 1) & (parts > 0)[:, None]
+    _, places = np.nonzero(ends)
+    bounds = np.zeros((len(keys), max(parts.max(initial=1), 1) + 1), np.int64)
+    filled = np.arange(1, bounds.shape[1]) <= parts[:, None]
+    bounds[:, 1:][filled] = places + 1
+    return np.diff(bounds, axis=1) * filled
+
+
+def spans(keys: np.ndarray, texts: np.ndarray, density: float, mean_span: float, width: int) -> np.ndarray:
+    """Which tokens of texts of so many tokens (int64 [n]) are taken out: bool [n, width].
+
+    Text and spans take turns, text first; the lengths of both are random compositions.
+    """
+    noise, parts = counts(texts, density, mean_span)
+    lengths = [composition(keys, TEXT, texts - noise, parts), composition(keys, SPANS, noise, parts)]
+    ends = np.cumsum(np.stack(lengths, -1).reshape(len(keys), -1), axis=1)  # of text, of a span, of text, ...
+    there = np.arange(ends.shape[1] // 2) < parts[:, None]
+    rows = np.repeat(np.arange(len(keys)), parts)
+    turns = np.zeros((len(keys), width + 1), np.int8)
+    turns[rows, ends[:, 0::2][there]] = 1
+    turns[rows, ends[:, 1::2][there]] = -1
+    return np.cumsum(turns, axis=1, dtype=np.int8)[:, :width] > 0
+
+
+def prefixes(keys: np.ndarray, texts: np.ndarray, width: int) -> np.ndarray:
+    """All but a prefix is taken out, of uniform length from 1 to all but one of so many tokens: bool [n, width]."""
+    left = 1 + np.floor(uniform(keys, PREFIX, 1)[:, 0] * (texts - 1)).astype(np.int64)
+    places = np.arange(width)
+    return (places >= left[:, None]) & (places < texts[:, None])

@@ -1,0 +1,98 @@
+"""Denoising with an encoder and a decoder (Raffel et al. 2019): spans are taken out of the text, and written out.
+
+The encoder reads the text with a sentinel in the place of each span; the decoder writes, for each, its sentinel and
+what it stood for. Both texts end with the end token. With noise "prefix" the encoder reads the beginning of the text
+and the decoder writes the rest, without sentinels.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from input_pipeline.errors import DataError
+from input_pipeline.features import REAL, Feature, by_token
+from input_pipeline.layouts.raw import Raw
+from input_pipeline.objectives import noise
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+
+NOISE = ("spans", "prefix")
+
+
+class Spans:
+    """Batches of `inputs` [B, T], and of `tokens`, `targets` and `weights` [B, T'], which the decoder reads and writes.
+
+    Each side has its segments and positions. T' follows from T: 114 from 512, for texts of 568 tokens.
+    """
+
+    layouts = ("concat",)
+    bare = True
+    special = ("pad", "end")
+
+    def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
+        self.noise, self.density, self.mean_span = section["noise"], section["density"], section["mean_span"]
+        if self.noise not in NOISE:
+            raise DataError(f"objective.noise is '{self.noise}'; choose one of: {', '.join(NOISE)}")
+        self.sentinels = None
+        if tokenizer:
+            self.start, self.end = (tokenizer.special[name] for name in self.special)
+            if self.noise == "spans":
+                self.sentinels = np.array(tokenizer.sentinels, np.int32)
+
+    def raw_length(self, length: int) -> int:
+        """Errors: DataError where a row has more spans than the tokenizer has sentinels."""
+        text, _ = self._lengths(length)
+        if self.sentinels is not None:
+            spans = int(noise.counts(text, self.density, self.mean_span)[1])
+            if spans > len(self.sentinels):
+                raise DataError(
+                    f"data.length = {length} takes {spans} spans out of a row, and the tokenizer has "
+                    f"{len(self.sentinels)} sentinels; lower it, raise objective.mean_span or tokenizer.sentinels"
+                )
+        return text
+
+    def _lengths(self, length: int) -> tuple[int, int]:
+        """(tokens of text, tokens of targets) for inputs of `length`."""
+        if self.noise == "prefix":
+            return length - 1, length
+        return noise.span_lengths(length, self.density, self.mean_span)
+
+    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
+        read = dict.fromkeys(("inputs", "input_segments", "input_positions"), by_token(batch_size, length))
+        length = self._lengths(length)[1]
+        written = dict.fromkeys(("tokens", "targets", "segments", "positions"), by_token(batch_size, length))
+        return read | written | {"weights": by_token(batch_size, length, REAL)}
+
+    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
+        here = raw.segments > 0
+        texts, width = here.sum(1), here.shape[1]
+        if self.noise == "prefix":
+            taken = noise.prefixes(keys, texts, width)
+        else:
+            taken = noise.spans(keys, texts, self.density, self.mean_span, width)
+        inputs, read, _ = self._without(taken, raw, texts, batch["inputs"].shape[1])
+        batch["inputs"][slots], batch["input_segments"][slots] = inputs, read
+        batch["input_positions"][slots] = np.arange(inputs.shape[1]) * read
+        targets, written, scored = self._without(here & ~taken, raw, texts, batch["targets"].shape[1])
+        batch["targets"][slots], batch["segments"][slots], batch["weights"][slots] = targets, written, scored
+        batch["positions"][slots] = np.arange(targets.shape[1]) * written
+        before = np.pad(targets, ((0, 0), (1, 0)), constant_values=self.start)[:, :-1]
+        batch["tokens"][slots] = before * written
+
+    def _without(self, taken: np.ndarray, raw: Raw, texts: np.ndarray, width: int) -> tuple[np.ndarray, ...]:
+        """Texts without the tokens `taken` (bool [n, R]), with a sentinel for each run of them, and the end token.
+
+        (ids, whether there is one, whether it is scored), [n, width] each.
+        """
+        rows = np.arange(len(texts))
+        ids, scored = (np.pad(field, ((0, 0), (0, 1))) for field in (raw.ids, raw.scored))
+        ids[rows, texts], scored[rows, texts] = self.end, scored[rows, texts - 1]
+        taken = np.pad(taken, ((0, 0), (0, 1)))
+        kept = (np.arange(ids.shape[1]) <= texts[:, None]) & (texts > 0)[:, None] & ~taken
+        if self.sentinels is not None:
+            begins = taken & ~np.pad(taken, ((0, 0), (1, 0)))[:, :-1]
+            kept |= begins
+            ids = np.where(begins, self.sentinels[np.cumsum(begins, axis=1) - 1], ids)
+        there = np.arange(width) < kept.sum(1)[:, None]
+        shortened = np.zeros((2, len(texts), width), np.int32)
+        shortened[0][there], shortened[1][there] = ids[kept], scored[kept]
+        return shortened[0], there, shortened[1]

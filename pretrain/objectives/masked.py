@@ -1,0 +1,78 @@
+"""Masked language modelling and next-sentence prediction (Devlin et al. 2018): the sum of two means.
+
+Logits over the vocabulary are made for the masked tokens alone.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from pretrain.errors import UserError
+from pretrain.objectives.applied import Applied
+from pretrain.objectives.losses import cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class Masked:
+    """The terms `mlm`, in nats a masked token, and `nsp`, in nats a pair of segments; of each how many are right."""
+
+    next_sentence: bool
+
+    bits = None  # only some tokens are predicted
+
+    @classmethod
+    def of(cls, config, model) -> "Masked":
+        """The objective of a config."""
+        if model.causal:
+            raise UserError(
+                f"config.objective.kind = masked predicts tokens from both sides, and config.model.kind = "
+                f"{config.model.kind} sees one; choose an encoder, or config.objective.kind = causal"
+            )
+        for key in ("z_loss", "label_smoothing"):
+            if config.train[key]:
+                raise UserError(
+                    f"config.train.{key} = {config.train[key]} is not for config.objective.kind = masked; set it to 0"
+                )
+        return cls(config.objective.next_sentence)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("slots", "targets", "weights", *(("next", "next_weights") if self.next_sentence else ()))
+
+    @property
+    def terms(self) -> Mapping[str, float]:
+        pairs = {"nsp": 1.0, "nsp_accuracy": 0.0} if self.next_sentence else {}
+        return {"mlm": 1.0, "mlm_accuracy": 0.0} | pairs
+
+    def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
+        masked = jnp.sum(batch["weights"])
+        pairs = jnp.sum(batch["next_weights"]) if self.next_sentence else None
+        return {name: masked if name.startswith("mlm") else pairs for name in self.terms}
+
+    def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
+        states, carried = model(batch, carried, key)
+        at_slots = jnp.take_along_axis(states, batch["slots"][..., None], axis=1)  # [B, K, D]
+        hidden, matrix, bias = model.run("head_inputs", at_slots)
+        mlm, _, right = cross_entropy(
+            hidden, matrix.astype(hidden.dtype), bias, batch["targets"], batch["weights"], hits=True
+        )
+        sums = {"mlm": mlm, "mlm_accuracy": right}
+        if self.next_sentence:
+            logits, labels, weights = model.run("pair_logits", states), batch["next"], batch["next_weights"]
+            log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+            sums["nsp"] = -jnp.sum(weights * jnp.take_along_axis(log_probs, labels[:, None], axis=1)[:, 0])
+            sums["nsp_accuracy"] = jnp.sum(weights * (jnp.argmax(logits, axis=1) == labels))
+        return sums, carried
+
+    def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        """The perplexity of the masked tokens, how many they are, and how many pairs."""
+        pairs = {"pairs": int(totals["counts"]["nsp"])} if self.next_sentence else {}
+        return {"perplexity": math.exp(min(terms["mlm"], 700)), "tokens": int(totals["counts"]["mlm"])} | pairs
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of what is shown."""
+        return ("loss", *self.terms, "perplexity")

@@ -1,0 +1,105 @@
+"""Pairs of segments: the very ones that the paper's released algorithm makes."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from input_pipeline.layouts import pairs
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Draws(random.Random):
+    """Random numbers of which every draw takes one, so that two algorithms that draw alike see the same."""
+
+    def randint(self, a, b):
+        return a + int(self.random() * (b - a + 1))
+
+
+def released(documents, length, short, passes, seed):
+    """Devlin et al.'s procedure, sentence by sentence: (tokens of A, tokens of B, whether B is random) in order."""
+    rng, made = Draws(seed), []
+    for _ in range(passes):
+        for index, document in enumerate(documents):
+            most = length - 3
+            target = rng.randint(2, most) if rng.random() < short else most
+            chunk, size, i = [], 0, 0
+            while i < len(document):
+                chunk.append(document[i])
+                size += len(document[i])
+                if i == len(document) - 1 or size >= target:
+                    a_end = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
+                    first = [token for sentence in chunk[:a_end] for token in sentence]
+                    second = []
+                    is_random = len(chunk) == 1 or rng.random() < 0.5
+                    if is_random:
+                        for _ in range(10):
+                            other = rng.randint(0, len(documents) - 1)
+                            if other != index:
+                                break
+                        for sentence in documents[other][rng.randint(0, len(documents[other]) - 1) :]:
+                            second.extend(sentence)
+                            if len(second) >= target - len(first):
+                                break
+                        i -= len(chunk) - a_end
+                    else:
+                        second = [token for sentence in chunk[a_end:] for token in sentence]
+                    while len(first) + len(second) > most:
+                        longer = first if len(first) > len(second) else second
+                        if rng.random() < 0.5:
+                            del longer[0]
+                        else:
+                            longer.pop()
+                    made.append((first, second, is_random))
+                    chunk, size = [], 0
+                i += 1
+    return made
+
+
+def tables(documents):
+    """Bounds of the sentences and of the documents, as a stream gives them."""
+    sizes = [len(sentence) for document in documents for sentence in document]
+    return np.cumsum([0, *sizes]), np.cumsum([0, *map(len, documents)])
+
+
+def placed(documents):
+    """The same documents, each token its place in the joined text."""
+    count = iter(range(10**9))
+    return [[[next(count) for _ in sentence] for sentence in document] for document in documents]
+
+
+@pytest.fixture(scope="module")
+def real():
+    """Words of this project's own pages and modules: a document a file, a sentence a line."""
+    paths = sorted((ROOT / "input_pipeline").rglob("*.py")) + sorted((ROOT / "docs").glob("*.md"))
+    documents = [[line.split() for line in path.read_text().split("\n") if line.split()] for path in paths]
+    return placed([document for document in documents if document])
+
+
+def drawn(plan):
+    """The pairs of a plan, as `released` gives them."""
+    rows = zip(*(field.tolist() for field in plan), strict=True)
+    return [(list(range(a, a + n)), list(range(b, b + m)), is_random) for a, n, b, m, is_random in rows]
+
+
+@pytest.mark.parametrize(("length", "short", "passes"), [(128, 0.1, 2), (16, 0.5, 3), (512, 0.1, 1), (5, 1.0, 1)])
+def test_pairs_are_the_released_algorithms(real, length, short, passes):
+    plan = pairs.paired(*tables(real), length, short, passes, seed=7)
+    assert drawn(plan) == released(real, length, short, passes, seed=7)
+
+
+def test_a_lone_document_is_paired_with_itself():
+    documents = placed([[[0] * 3, [0] * 2, [0] * 9]])
+    assert drawn(pairs.paired(*tables(documents), 12, 0.1, 4)) == released(documents, 12, 0.1, 4, pairs.SEED)
+
+
+def test_what_pairs_are_like(real):
+    """Statistics that hold whatever is drawn."""
+    plan = pairs.paired(*tables(real), 64, 0.1, 20)
+    size = plan.first_lengths + plan.second_lengths
+    assert size.max() <= 61 and plan.first_lengths.min() >= 1 and plan.second_lengths.min() >= 1
+    follows = plan.first + plan.first_lengths <= plan.second
+    assert follows[~plan.is_random].all()
+    assert 0.5 < plan.is_random.mean() < 0.7  # half, and all of the chunks with a single sentence
