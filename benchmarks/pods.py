@@ -1,4 +1,4 @@
-"""Small models on four chips: every architecture, every attention path and every layout of the mesh, as programs.
+"""Small models on four chips: every kind of model, every attention path and every layout of the mesh, as programs.
 
     python -m benchmarks.tpu_compile --only 'pod splash, fsdp=2 tensor=2, step' --topologies v5e:2x2
 
@@ -23,7 +23,7 @@ def config_of(model: str, layout: dict[str, int]):
     """Two scanned layers that take this path, on this layout."""
     config = common.base()
     if model == "relative":
-        config.architecture, config.model = "transformer_xl", common.transformer_xl()
+        config.model = common.recurrent()
         config.model.memory, config.data.layout = LENGTH // 2, "stream"
     elif model == "sparse":
         config.model.attention = ("strided_16",)

@@ -13,6 +13,7 @@ import statistics
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 import models
 from benchmarks import report
@@ -25,8 +26,8 @@ PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 def both_ways(length: int, changes: dict):
     """Two functions that wait for what they compute: score one token by a window, and `length` tokens with memory."""
     fields = transformer_xl.get_config("enwik8").model.to_dict() | changes | {"memory": length, "clamp": 0}
-    window = models.build("transformer_xl", fields)
-    recurrent = models.build("transformer_xl", fields | {"same_length": True})
+    window = models.build(fields)
+    recurrent = models.build(fields | {"same_length": True})
     rng = np.random.default_rng(0)
     tokens, targets = (jnp.asarray(rng.integers(0, fields["vocab_size"], (1, length)), jnp.int32) for _ in range(2))
     params = jax.jit(window.init)(jax.random.key(0), tokens[:, :1])
@@ -37,14 +38,14 @@ def both_ways(length: int, changes: dict):
         return window.apply(params, hidden[:, -1:], targets[:, -1:], method="log_probs")
 
     @jax.jit
-    def segment(params, tokens, targets, memory):
-        output = recurrent.apply(params, tokens, memory=memory)
-        return recurrent.apply(params, output.hidden, targets, method="log_probs"), output.memory
+    def segment(params, tokens, targets, carried):
+        output = recurrent.apply(params, tokens, carried=carried)
+        return recurrent.apply(params, output.hidden, targets, method="log_probs"), output.carried
 
-    _, memory = segment(params, tokens, targets, recurrent.init_memory(1))
+    _, carried = segment(params, tokens, targets, nn.unbox(recurrent.start(1)))
     return (
         lambda: jax.block_until_ready(last_token(params, tokens, targets)),
-        lambda: jax.block_until_ready(segment(params, tokens, targets, memory)),
+        lambda: jax.block_until_ready(segment(params, tokens, targets, carried)),
     )
 
 

@@ -19,6 +19,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 import models
 from benchmarks import report
@@ -58,18 +59,18 @@ def candidates(length: int, lanes: int, layers: int, dtype: str):
         ("transformer_xl", recurrent, (lanes, length)),
         ("decoder", dense, (lanes // 2, 2 * length)),
     ):
-        model = models.build(name, fields)
+        model = models.build(fields)
         tokens = jnp.asarray(rng.integers(0, 256, shape), jnp.int32)
         direction = jnp.asarray(rng.normal(size=(*shape, fields["width"])), jnp.float32)
         params = jax.jit(model.init)(jax.random.key(0), tokens[:, :1])
         inputs = {}
         if name == "transformer_xl":
-            memory = model.init_memory(lanes)
+            memory = nn.unbox(model.start(lanes))["attention"]
             hidden = jnp.asarray(rng.normal(size=memory.hidden.shape), memory.hidden.dtype)
-            inputs["memory"] = memory.replace(hidden=hidden, held=jnp.full_like(memory.held, length))
+            inputs["carried"] = {"attention": memory.replace(hidden=hidden, held=jnp.full_like(memory.held, length))}
         runs[name] = gradient(model, params, tokens, direction, **inputs)
         if name == "transformer_xl":
-            with mock.patch("models.recurrent.attend_relative", content_alone):
+            with mock.patch("models.stack.relative_attention.attend_relative", content_alone):
                 runs["dense"] = gradient(model, params, tokens, direction, **inputs)
     return runs
 

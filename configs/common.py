@@ -34,8 +34,9 @@ def variant_error(recipe: str, variant: str, choices) -> ConfigError:
 
 @section
 def decoder() -> dict:
-    """A GPT-style decoder: the fields of `models.Decoder`, splatted into it unchanged."""
+    """A GPT-style decoder: the fields of `models.decoder.Decoder`, splatted into it unchanged."""
     return dict(
+        kind="decoder",  # which model this section describes; a recipe chooses it with the whole section
         vocab_size=count(50257),  # rows of the token table; at least the tokenizer's size
         context=count(1024),  # longest sequence, in tokens (rows of a learned position table)
         layers=count(12, below=2**16),  # number of blocks
@@ -79,9 +80,10 @@ def decoder() -> dict:
 
 
 @section
-def transformer_xl() -> dict:
-    """Transformer-XL: the fields of `models.TransformerXL`, splatted into it unchanged."""
+def recurrent() -> dict:
+    """Transformer-XL: the fields of `models.recurrent.Recurrent`, splatted into it unchanged."""
     return dict(
+        kind="recurrent",  # which model this section describes; a recipe chooses it with the whole section
         vocab_size=count(204),  # words, most frequent first where there are cutoffs
         context=count(8192),  # longest text that `generate` writes, prompt included
         cutoffs=counts(()),  # first words of the clusters after the first, for adaptive embedding and softmax
@@ -158,7 +160,6 @@ def base() -> dict:
     return dict(
         name="base",  # name of the recipe, shown in reports
         seed=non_negative(0, below=2**32),  # the one seed: initial parameters, dropout, and the order of the data
-        architecture="decoder",  # which model `model` describes: decoder, transformer_xl
         model=decoder(),
         tokenizer=dict(
             kind="sentencepiece",  # sentencepiece, wordpiece, bytes, symbols, words, huggingface (docs/data.md)
@@ -238,7 +239,7 @@ def base() -> dict:
         checkpoint=dict(
             every=count(1000),  # updates between saves; the last update is always saved
             keep=count(3),  # newest checkpoints kept
-            keep_best=True,  # also keep the one with the lowest validation loss, of those measured alike
+            keep_best=True,  # also keep the one with the lowest validation loss
         ),
         evaluate=dict(
             every=non_negative(1000),  # updates between evaluations during training; 0 means only at the end
@@ -259,5 +260,6 @@ def base() -> dict:
     )
 
 
-OBJECTIVES = {"causal": causal, "masked": masked, "spans": spans}  # the section that is `objective`, by its kind
-ARCHITECTURES = {"decoder": decoder, "transformer_xl": transformer_xl}  # the section that is `model`, by its name
+# Sections of which a config has one, by their kind.
+MODELS = {"decoder": decoder, "recurrent": recurrent}
+OBJECTIVES = {"causal": causal, "masked": masked, "spans": spans}

@@ -27,8 +27,7 @@ def get_config(variant="dense"):
     config.tokenizer.update(kind="bytes", vocab_size=257)
     network = {"vocab_size": 257, "layers": 4, "width": 192, "heads": 4, "dtype": "float32"}
     if variant == "transformer_xl":
-        config.architecture = "transformer_xl"
-        config.model = common.transformer_xl()
+        config.model = common.recurrent()
         config.model.update(**network, ff=690, memory=96, dropout=0.0, activation="gelu_tanh")
         config.data.update(layout="stream", length=32, shuffle=False)
         config.evaluate.model.update(memory=192, clamp=128, same_length=True)

@@ -128,8 +128,7 @@ def get_config(variant=""):
     data, network, length, lanes, warmup, steps = VARIANTS[variant]
     config = common.base()
     config.name = f"transformer_xl:{variant}"
-    config.architecture = "transformer_xl"
-    config.model = common.transformer_xl()
+    config.model = common.recurrent()
     config.model.update(memory=length, **network)
     _DATA[data](config)
     config.data.update(layout="stream", length=length, shuffle=False)

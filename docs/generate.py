@@ -7,7 +7,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from configs import common, ranges
+from configs import ranges
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "configs" / "common.py"
@@ -33,12 +33,22 @@ def page(source: str) -> str:
     parts = [HEAD]
     for title, keywords in _sections("config", schemas.pop("base")):
         parts += [f"## `{title}`\n", _table(keywords, comments)]
+    tables = _tables(source)
     for name, schema in schemas.items():
         about = ast.get_docstring(functions[name]).split("\n")[0]
-        section, by = ("objective", "kind") if name in common.OBJECTIVES else ("model", "architecture")
-        for title, keywords in _sections(f"config.{section}", schema):
-            parts += [f"## `{title}` of {by} `{name}`\n", about + "\n", _table(keywords, comments)]
+        for title, keywords in _sections(f"config.{tables[name]}", schema):
+            parts += [f"## `{title}` of kind `{name}`\n", about + "\n", _table(keywords, comments)]
     return "\n".join(parts)
+
+
+def _tables(source: str) -> dict[str, str]:
+    """Function -> the section that is one of its table's: `MODELS = {"decoder": decoder}` makes it of `model`."""
+    return {
+        value.id: node.targets[0].id.lower().removesuffix("s")
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+        for value in node.value.values
+    }
 
 
 def _schema(function: ast.FunctionDef) -> ast.Call | None:
@@ -76,7 +86,7 @@ def _table(keywords: list[ast.keyword], comments: dict[int, str]) -> str:
             ends = [f", below {ast.unparse(end.value)}" for end in default.keywords]
             default, rule = default.args[0], getattr(ranges, called).rule + "".join(ends)
         elif called:  # another function of the file, which has a section of its own
-            rows.append(f"| `{keyword.arg}` | | | its keys depend on what it is of; those of `{called}` are below |")
+            rows.append(f"| `{keyword.arg}` | | | its fields depend on its `kind`; those of `{called}` are below |")
             continue
         if keyword.lineno not in comments:
             raise ValueError(f"configs/common.py:{keyword.lineno}: the key '{keyword.arg}' lacks a comment")

@@ -5,7 +5,23 @@ The axis alphabet, used in every shape comment and einsum of the project:
     B batch, T query length, S key length, D model width, N heads, G key/value heads, H head size,
     F feed-forward, V vocabulary, L layers, M memory length
 
-`build(architecture, fields)` makes a model; everything else is imported from the module that holds it.
+`build(section)` makes a model of a config's model section; everything else is imported from the module that holds it.
+
+What every model offers, so that nobody outside need know which it is:
+
+    inputs                 the features of a batch that its call takes, by name
+    example()              the smallest inputs, which it can be initialised with
+    model(**inputs, carried, row, train) -> Output(hidden, carried)
+    start(lanes)           what lanes carry from batch to batch, at the start of their streams, boxed with the names of
+                           its axes; {} for models without
+    start_decoding(rows, length)   what decoding carries from token to token
+    vocab_size, reads      the ids that it predicts, and those that it can read
+    causal                 whether no token sees a later one: then padding, which comes last, needs no segments
+    one_softmax            whether one softmax gives all probabilities
+    head_inputs(hidden)    (hidden, matrix, bias) of that softmax, or None
+    log_probs(hidden, targets), logits(hidden)
+
+`row` [B] is each row's place in the whole global batch. What is carried maps the name of a branch to what it carries.
 """
 
 from models.build import build

@@ -1,4 +1,4 @@
-"""From a name and a mapping of fields to a model, with every mistake said in one sentence."""
+"""From a config's model section to a model, with every mistake said in one sentence."""
 
 import dataclasses
 import difflib
@@ -11,29 +11,32 @@ from models.attention import PATHS
 from models.attention.patterns import parse_pattern, per_head
 from models.decoder import Decoder
 from models.errors import ModelError
+from models.parts.activations import ACTIVATIONS, GATED
 from models.parts.adaptive import SHARING, check_clusters
-from models.parts.layers import ACTIVATIONS, GATED, NORMS
+from models.parts.norms import NORMS
 from models.parts.positions import POSITIONS
-from models.recurrent import TransformerXL
+from models.recurrent import Recurrent
 from models.stack.block import PLACEMENTS
 from models.stack.depth import REMAT
 
 
-def build(architecture: str, fields: Mapping) -> nn.Module:
-    """The model that `architecture` names, with `fields` as its fields, checked. Raises ModelError."""
-    _choice("architecture", architecture, _ARCHITECTURES, where="")
-    model, check = _ARCHITECTURES[architecture]
+def build(section: Mapping) -> nn.Module:
+    """The model of the kind that `section["kind"]` names, with the rest as its fields, checked. Raises ModelError."""
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in section.items()}
+    kind = fields.pop("kind", None)
+    _choice("kind", kind, KINDS)
+    model, check = KINDS[kind]
     known = [field.name for field in dataclasses.fields(model) if field.name not in ("parent", "name")]
     for name in fields:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1, 0)[0]
             raise ModelError(
-                f"{architecture} has no field '{name}'; the nearest is '{near}'; choose from: {', '.join(known)}"
+                f"a model of kind '{kind}' has no field '{name}'; the nearest is '{near}'; "
+                f"choose from: {', '.join(known)}"
             )
     missing = [name for name in known if name not in fields]
     if missing:
-        raise ModelError(f"{architecture} needs a value for: {', '.join(missing)}")
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        raise ModelError(f"a model of kind '{kind}' needs a value for: {', '.join(missing)}")
     check(fields)
     return model(**fields)
 
@@ -52,7 +55,7 @@ def _check_decoder(fields: Mapping):
     _check_patterns(fields)
 
 
-def _check_transformer_xl(fields: Mapping):
+def _check_recurrent(fields: Mapping):
     if fields["width"] % 2:
         raise ModelError(f"model.width is {fields['width']}; distances pair sine and cosine, so make it even")
     if not fields["head_size"] and fields["width"] % fields["heads"]:
@@ -128,12 +131,12 @@ def _check_patterns(fields: Mapping):
                 )
 
 
-def _choice(name: str, value, choices, where="model."):
+def _choice(name: str, value, choices):
     if value not in choices:
-        raise ModelError(f"{where}{name} is '{value}', which is unknown; choose from: {', '.join(choices)}")
+        raise ModelError(f"model.{name} is '{value}', which is unknown; choose from: {', '.join(choices)}")
 
 
-_ARCHITECTURES = {
+KINDS = {
     "decoder": (Decoder, _check_decoder),
-    "transformer_xl": (TransformerXL, _check_transformer_xl),
+    "recurrent": (Recurrent, _check_recurrent),
 }

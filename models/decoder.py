@@ -2,29 +2,28 @@
 
 import functools
 import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
+from models.parts.dropout import dropout
 from models.parts.heads import head_logits
-from models.parts.layers import FeedForward, Norm, constant, dropout, normal, residual_std
+from models.parts.initialisers import constant, normal, residual_std
+from models.parts.norms import Norm
 from models.parts.positions import sinusoid
-from models.stack.block import Block, SelfAttention
+from models.stack.block import Block
 from models.stack.cache import Cache
 from models.stack.depth import Stack
-
-
-@struct.dataclass
-class Output:
-    """What a decoder returns: hidden states [B, T, D] after the last norm, and the cache if one was given."""
-
-    hidden: jax.Array
-    cache: Cache | None = None
+from models.stack.feed_forward import FeedForward
+from models.stack.output import Output
+from models.stack.self_attention import SelfAttention
+from models.stack.signals import Signals
 
 
 class Decoder(nn.Module):
@@ -32,6 +31,10 @@ class Decoder(nn.Module):
 
     Parameters of the layers are stored stacked, [L, ...] under "layers", whether or not the layers are scanned.
     """
+
+    inputs: ClassVar[tuple[str, ...]] = ("tokens", "positions", "segments")
+    causal: ClassVar[bool] = True
+    one_softmax: ClassVar[bool] = True
 
     vocab_size: int
     context: int
@@ -101,17 +104,21 @@ class Decoder(nn.Module):
         *,
         positions: jax.Array | None = None,
         segments: jax.Array | None = None,
+        carried: Mapping[str, Any] | None = None,
+        row: jax.Array | None = None,
         train: bool = False,
-        cache: Cache | None = None,
     ) -> Output:
         """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`, after the last norm.
 
         positions [B, T] count from 0 in each document; the default counts from the row's first token, or goes on
         where the cache ends. segments [B, T] keep documents of one row apart: a token sees its own segment alone, and
-        0 is padding. With a cache, segments only tell tokens (nonzero) from the padding at the right end of a prompt.
-        `train` turns dropout on; it draws from the rng named "dropout".
+        0 is padding. carried: what `start_decoding` or the call before gave; then segments only tell tokens (nonzero)
+        from the padding at the right end of a prompt. `train` turns dropout on; it draws from the rng named "dropout"
+        and by row [B], each row's place in the whole global batch, by default its place in `tokens`.
         """
         length = tokens.shape[1]
+        carried = dict(carried or {})
+        cache = carried.get("attention")
         if length > self.context:
             raise ModelError(
                 f"{length} tokens do not fit context={self.context}; shorten the row or raise model.context"
@@ -126,16 +133,16 @@ class Decoder(nn.Module):
             mask = Mask(causal=True, offset=cache.lengths)
 
         x = self._embed(tokens, positions)
-        random = self.make_rng("dropout") if train and self._drops else None
-        x = dropout(x, self.dropout_embedding, random)
+        row = jnp.arange(len(tokens)) if row is None else row
+        key = self.make_rng("dropout") if train and self._drops else None
+        x = dropout(x, self.dropout_embedding, key, row)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
-        x, extended = self.stack(self.stacked, x, rng=random, cache=cache, mask=mask, positions=positions, train=train)
+        x, carried = self.stack(self.stacked, x, Signals(mask, row, positions, train=train), carried, key)
         if self.placement == "pre":
             x = self.final_norm(x)
         if cache is not None:
-            held = length if segments is None else (segments != 0).sum(-1, dtype=jnp.int32)
-            extended = extended.replace(lengths=cache.lengths + held)
-        return Output(x, extended)
+            carried["attention"] = carried["attention"].hold(length, segments)
+        return Output(x, carried)
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """What logits are made of: hidden [..., D], the matrix [V, D] and the bias [V] or None, as stored.
@@ -149,12 +156,25 @@ class Decoder(nn.Module):
         y = head_logits(*self.head_inputs(hidden))
         return nn.with_logical_constraint(y, ("batch", "length", "vocab")[-y.ndim :])
 
-    def init_cache(self, batch: int, length: int) -> Cache:
-        """An empty cache for `batch` rows of at most `length` tokens, prompt included."""
+    def example(self) -> dict[str, jax.Array]:
+        """The smallest inputs: one row of one token."""
+        return dict.fromkeys(self.inputs, jnp.ones((1, 1), jnp.int32))
+
+    def start(self, lanes: int) -> dict:
+        """What lanes of the batch carry at the start of their streams: nothing."""
+        return {}
+
+    def start_decoding(self, rows: int, length: int) -> dict[str, Cache]:
+        """What is carried from token to token: an empty cache for `rows` of up to `length` tokens, prompt included."""
         if length > self.context:
             raise ModelError(f"a cache of {length} tokens exceeds context={self.context}; generate fewer tokens")
         sizes = self.query_size or self._head_size, self._head_size
-        return Cache.empty(self.layers, batch, length, self._kv_heads, sizes, self.dtype)
+        return {"attention": Cache.empty(self.layers, rows, length, self._kv_heads, sizes, self.dtype)}
+
+    @property
+    def reads(self) -> int:
+        """How many ids can be read: those that are predicted, and a start symbol that never is."""
+        return self.vocab_size + self.start_row
 
     @property
     def _head_size(self) -> int:
@@ -180,11 +200,10 @@ class Decoder(nn.Module):
                 positions = positions // len(table)
         return x.astype(self.dtype)
 
-    def _init_stack(self, rng):
+    def _init_stack(self, key):
         x = jnp.zeros((1, 1, self.width), self.dtype)
-        return self._stack("reference").init(
-            rng, x, mask=Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32), train=False
-        )
+        signals = Signals(Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32))
+        return self._stack("reference").init(key, x, signals)
 
     def _norm(self, epsilon: float):
         gains = self.norm_init_mean, self.norm_init_std
@@ -206,9 +225,10 @@ class Decoder(nn.Module):
 
     def _block(self, pattern: str, path: str) -> Block:
         """The block of a layer whose attention follows `pattern`, computed by `path`."""
-        shared = {"width": self.width, "std": self._std(self.width), "parent": None}
+        shared = {"width": self.width, "std": self._std(self.width)}
         shared |= {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        attention = SelfAttention(
+        attention = functools.partial(
+            SelfAttention,
             heads=self.heads,
             kv_heads=self._kv_heads,
             head_size=self._head_size,
@@ -222,7 +242,8 @@ class Decoder(nn.Module):
             fused_glorot=self.fused_glorot_init,
             **shared,
         )
-        feed_forward = FeedForward(
+        feed_forward = functools.partial(
+            FeedForward,
             ff=self.ff,
             activation=self.activation,
             bias=self.ff_bias,
@@ -230,6 +251,5 @@ class Decoder(nn.Module):
             out_std=self._residual_std(self.ff),
             **shared,
         )
-        return Block(
-            attention, feed_forward, self._norm(self.norm_epsilon), self.placement, self.dropout_residual, parent=None
-        )
+        branches = {"attention": attention, "feed_forward": feed_forward}
+        return Block(branches, self._norm(self.norm_epsilon), self.placement, self.dropout_residual, parent=None)

@@ -5,115 +5,40 @@ memory, the last M of them, through which no gradient flows. Each layer reaches 
 """
 
 import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 
 from models.attention.masks import Mask
 from models.attention.patterns import Dense, Local
-from models.attention.relative import attend_relative, distance_table
+from models.attention.relative import distance_table
 from models.parts.adaptive import AdaptiveVocabulary
-from models.parts.layers import FeedForward, Linear, Norm, dropout, normal
+from models.parts.dropout import dropout
+from models.parts.initialisers import normal
+from models.parts.norms import Norm
 from models.stack.block import Block
 from models.stack.cache import Cache
 from models.stack.depth import Stack
+from models.stack.feed_forward import FeedForward
+from models.stack.memory import Memory
+from models.stack.output import Output
+from models.stack.relative_attention import RelativeSelfAttention
+from models.stack.signals import Distances, Signals
 
 
-@struct.dataclass
-class Memory:
-    """What a lane of the batch carries from one segment to the next."""
+class Recurrent(nn.Module):
+    """The fields are the keys of `configs.common.recurrent()`, which explains and defaults them.
 
-    hidden: jax.Array  # [L, B, M, D]: inputs of every layer at the last M positions
-    held: jax.Array  # [1, B] int32: so many of them, at the end, belong to the document in progress
-
-
-@struct.dataclass
-class Recurrence:
-    """The memory's hidden states on their way through the layers, which read and replace theirs in turn."""
-
-    hidden: jax.Array  # [L, B, M, D]
-    layer: jax.Array  # [] int32, the layer that `extend` reads and writes
-
-    def extend(self, x: jax.Array) -> tuple["Recurrence", jax.Array]:
-        """The same with layer input x [B, T, D] put behind the layer's memory; and [memory ; x], of M + T positions."""
-        old = jax.lax.stop_gradient(self.hidden[self.layer].astype(x.dtype))
-        seen = jnp.concatenate([old, x], axis=1)
-        kept = jax.lax.stop_gradient(seen[:, seen.shape[1] - old.shape[1] :])
-        return self.replace(hidden=self.hidden.at[self.layer].set(kept.astype(self.hidden.dtype))), seen
-
-
-@struct.dataclass
-class Distances:
-    """What relative attention knows of positions: a row for each distance, and the two biases of all layers."""
-
-    rows: jax.Array  # [R, D], the farthest first
-    content_bias: jax.Array | None  # u [N, H]; None where each layer has its own
-    position_bias: jax.Array | None  # v [N, H]
-
-
-@struct.dataclass
-class Output:
-    """Hidden states [B, T, D], and the memory or cache that was given, extended."""
-
-    hidden: jax.Array
-    memory: Memory | None = None
-    cache: Cache | None = None
-
-
-class RelativeSelfAttention(nn.Module):
-    """Self-attention by content and distance over [memory ; x]; no biases but u and v (section 3.3)."""
-
-    width: int
-    heads: int
-    head_size: int
-    dropout: float
-    std: float
-    attention_path: str
-    dtype: str
-    param_dtype: str
-
-    @nn.compact
-    def __call__(self, x, *, mask: Mask, positions: Distances, train: bool, cache: Recurrence | Cache | None = None):
-        """x [B, T, D] -> [B, T, D], and the memory or cache with this layer's share."""
-        kind = {"bias": False, "std": self.std, "dtype": self.dtype, "param_dtype": self.param_dtype}
-        split = {"heads": self.heads, "head_size": self.head_size}
-
-        def project(name, x):
-            return Linear({"embed": self.width}, split, name=name, **kind)(x)
-
-        seen = x
-        if isinstance(cache, Recurrence):
-            cache, seen = cache.extend(x)
-        query, key, value = project("query", x), project("key", seen), project("value", seen)
-        if isinstance(cache, Cache):
-            cache = cache.extend(key, value)
-            key, value = cache.key[cache.layer], cache.value[cache.layer]
-        u, v = positions.content_bias, positions.position_bias
-        if u is None:
-            u, v = (self._bias(name) for name in ("content_bias", "position_bias"))
-        y = attend_relative(
-            *(query, key, value, project("distance", positions.rows), u, v, mask),
-            dropout_rate=self.dropout if train else 0.0,
-            dropout_rng=self.make_rng("dropout") if train and self.dropout else None,
-            path=self.attention_path,
-        )
-        y = nn.with_logical_constraint(y, ("batch", "length", "heads", "head_size"))
-        return Linear(split, {"embed": self.width}, name="output", **kind)(y), cache
-
-    def _bias(self, name):
-        names, shape = ("heads", "head_size"), (self.heads, self.head_size)
-        return self.param(name, normal(self.std, *names), shape, self.param_dtype)
-
-
-class TransformerXL(nn.Module):
-    """The fields are the keys of `configs.common.transformer_xl()`, which explains and defaults them.
-
-    `model.apply(variables, tokens, memory=memory)` runs one segment and returns the memory for the next;
-    without `memory`, a row stands alone. The parameters do not depend on `memory`, `clamp` or `same_length`, so a model
+    `model.apply(variables, tokens, carried=carried)` runs one segment and returns what the next is given;
+    without it, a row stands alone. The parameters do not depend on `memory`, `clamp` or `same_length`, so a model
     trained with a short memory is evaluated with a long one.
     """
+
+    inputs: ClassVar[tuple[str, ...]] = ("tokens", "segments", "reset")
+    causal: ClassVar[bool] = True
 
     vocab_size: int
     context: int
@@ -174,58 +99,46 @@ class TransformerXL(nn.Module):
         self,
         tokens: jax.Array,
         *,
-        positions: jax.Array | None = None,
         segments: jax.Array | None = None,
-        memory: Memory | None = None,
         reset: jax.Array | None = None,
-        cache: Cache | None = None,
+        carried: Mapping[str, Any] | None = None,
+        row: jax.Array | None = None,
         train: bool = False,
     ) -> Output:
         """tokens [B, T] int32 -> hidden [B, T, D].
 
-        memory: what the same lanes' segment before returned; reset [B] bool: these lanes start afresh. segments [B, T]
-        keep documents of a row apart, 0 is padding; the memory belongs to the document that the row starts with. cache:
-        keys and values for decoding token by token. `positions` are taken for the data's sake and not looked at.
-        `train` turns dropout on; it draws from the rng named "dropout".
+        carried: what `start` gave, unboxed, or the same lanes' segment before; reset [B] bool: these lanes start
+        afresh. Or what `start_decoding` gave, to go on token by token. segments [B, T] keep documents of a row apart, 0
+        is padding; the memory belongs to the document that the row starts with. `train` turns dropout on; it draws from
+        the rng named "dropout" and by row [B], each row's place in the whole global batch, by default its place in
+        `tokens`.
         """
         T, S = tokens.shape[1], tokens.shape[1] + self.memory
-        if cache is not None:
-            mask, S = Mask(causal=True, offset=cache.lengths), cache.key.shape[2]
-        elif memory is None:
-            mask, S = Mask(causal=True, query_segments=segments), T
-        else:
-            memory = _reset(memory, reset)
-            mask = self._memory_mask(tokens, segments, memory)
+        carried = dict(carried or {})
+        match carried.get("attention"):
+            case Cache() as cache:
+                mask, S = Mask(causal=True, offset=cache.lengths), cache.key.shape[2]
+            case Memory() as memory:
+                carried["attention"] = memory = memory.reset(reset)
+                mask = self._memory_mask(tokens, segments, memory)
+            case None:
+                mask, S = Mask(causal=True, query_segments=segments), T
         mask = mask.replace(pattern=Local(self.memory) if self.same_length else Dense())
-        random = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
+        key = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
+        row = jnp.arange(len(tokens)) if row is None else row
 
-        def drop(x, name):
-            key = None if random is None else jax.random.fold_in(random, self.layers + name)
-            return dropout(x, self.dropout, key)
+        def drop(x, site, row=None):
+            return dropout(x, self.dropout, None if key is None else jax.random.fold_in(key, self.layers + site), row)
 
-        x = drop(self.vocabulary.embed_tokens(tokens), 0)
+        x = drop(self.vocabulary.embed_tokens(tokens), 0, row)
         reach = min(S, self.memory) if self.same_length else S
         rows = drop(distance_table(T, reach, self.width, self.clamp).astype(self.dtype), 1)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
         biases = (self.content_bias, self.position_bias) if self.shared_biases else (None, None)
-        carried = cache
-        if memory is not None:
-            carried = Recurrence(memory.hidden, jnp.zeros((), jnp.int32))
-        x, carried = self.stack(
-            *(self.stacked, x),
-            rng=random,
-            cache=carried,
-            mask=mask,
-            positions=Distances(rows, *biases),
-            train=train,
-        )
-        x = drop(x, 2)
-        if cache is not None:
-            added = T if segments is None else (segments != 0).sum(-1, dtype=jnp.int32)
-            return Output(x, cache=carried.replace(lengths=cache.lengths + added))
-        if memory is not None:
-            memory = Memory(carried.hidden, _held(memory.held, segments, T, self.memory))
-        return Output(x, memory=memory)
+        signals = Signals(mask, row, distances=Distances(rows, *biases), train=train)
+        x, carried = self.stack(self.stacked, x, signals, carried, key)
+        x = drop(x, 2, row)
+        return Output(x, {name: one.hold(T, segments) for name, one in carried.items()})
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array] | None:
         """What logits are made of: hidden [..., E] as projected, the matrix [V, E] and the bias [V].
@@ -242,18 +155,31 @@ class TransformerXL(nn.Module):
         """hidden [..., D] -> log-probabilities [..., V] float32."""
         return self.vocabulary.logits(hidden)
 
-    def init_memory(self, batch: int) -> Memory:
-        """Empty memory for `batch` lanes: nothing is seen of it until it is filled."""
-        hidden = jnp.zeros((self.layers, batch, self.memory, self.width), self.dtype)
-        return Memory(hidden, jnp.zeros((1, batch), jnp.int32))
+    def example(self) -> dict[str, jax.Array]:
+        """The smallest inputs: one row of one token."""
+        ones = jnp.ones((1, 1), jnp.int32)
+        return {"tokens": ones, "segments": ones, "reset": jnp.zeros((1,), bool)}
 
-    def init_cache(self, batch: int, length: int) -> Cache:
-        """An empty cache for `batch` rows of at most `length` tokens, prompt included."""
-        return Cache.empty(self.layers, batch, length, self.heads, (self._head_size,) * 2, self.dtype)
+    def start(self, lanes: int) -> dict[str, Memory]:
+        """What lanes of the batch carry at the start of their streams: memory that holds nothing, its axes named."""
+        return {"attention": Memory.empty(self.layers, lanes, self.memory, self.width, self.dtype)}
+
+    def start_decoding(self, rows: int, length: int) -> dict[str, Cache]:
+        """What is carried from token to token: an empty cache for `rows` of up to `length` tokens, prompt included."""
+        return {"attention": Cache.empty(self.layers, rows, length, self.heads, (self._head_size,) * 2, self.dtype)}
+
+    @property
+    def reads(self) -> int:
+        """How many ids can be read: those that are predicted."""
+        return self.vocab_size
+
+    @property
+    def one_softmax(self) -> bool:
+        """Whether all probabilities are of one softmax, so that `head_inputs` gives what it is made of."""
+        return not self.cutoffs
 
     def _memory_mask(self, tokens, segments, memory):
-        M = self.memory
-        there = jnp.arange(M)[None, :] >= M - memory.held[0][:, None]
+        M, there = self.memory, memory.there()
         if segments is None:
             valid = jnp.concatenate([there, jnp.ones(tokens.shape, bool)], axis=1)
             return Mask(causal=True, memory=M, key_valid=valid)
@@ -265,11 +191,11 @@ class TransformerXL(nn.Module):
     def _head_size(self) -> int:
         return self.head_size or self.width // self.heads
 
-    def _init_stack(self, rng):
+    def _init_stack(self, key):
         x = jnp.zeros((1, 1, self.width), self.dtype)
         biases = (jnp.zeros((self.heads, self._head_size)),) * 2 if self.shared_biases else (None, None)
-        positions = Distances(distance_table(1, 1, self.width), *biases)
-        return self._stack("reference").init(rng, x, mask=Mask(causal=True), positions=positions, train=False)
+        distances = Distances(distance_table(1, 1, self.width), *biases)
+        return self._stack("reference").init(key, x, Signals(Mask(causal=True), distances=distances))
 
     def _stack(self, path: str) -> Stack:
         """All layers, their attention computed by `path`."""
@@ -277,39 +203,24 @@ class TransformerXL(nn.Module):
 
     def _block(self, path: str) -> Block:
         shared = {"width": self.width, "std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
-        attention = RelativeSelfAttention(
+        attention = functools.partial(
+            RelativeSelfAttention,
             heads=self.heads,
             head_size=self._head_size,
             dropout=self.dropout_attention,
             attention_path=path,
-            parent=None,
             **shared,
         )
-        feed_forward = FeedForward(
+        feed_forward = functools.partial(
+            FeedForward,
             ff=self.ff,
             activation=self.activation,
             bias=True,
             out_std=self.init_std,
             dropout=self.dropout,
-            parent=None,
             **shared,
         )
         gains = 1.0, self.norm_init_std
         norm = functools.partial(Norm, "layer", self.norm_epsilon, *gains, self.dtype, self.param_dtype)
-        return Block(attention, feed_forward, norm, "post", self.dropout, parent=None)
-
-
-def _reset(memory, reset):
-    """The memory with nothing held by the lanes that start afresh."""
-    return memory if reset is None else memory.replace(held=jnp.where(reset[None], 0, memory.held))
-
-
-def _held(held, segments, T, M):
-    """How many of the last M positions belong to each lane's document in progress: [1, B]."""
-    if segments is None:
-        return jnp.minimum(held + T, M)
-    last = segments[:, -1:]
-    run = jnp.cumprod((segments == last)[:, ::-1].astype(jnp.int32), axis=1).sum(1)  # length of the last document here
-    whole = run == T
-    held = jnp.minimum(jnp.where(whole[None], held, 0) + run[None], M)
-    return jnp.where((last[:, 0] == 0)[None], 0, held)
+        branches = {"attention": attention, "feed_forward": feed_forward}
+        return Block(branches, norm, "post", self.dropout, parent=None)

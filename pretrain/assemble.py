@@ -2,6 +2,9 @@
 
 import dataclasses
 
+import jax
+
+import models
 from input_pipeline import objectives, pipeline
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from pretrain.costs import capacity
@@ -78,9 +81,10 @@ def check_sizes(config) -> None:
             f"config.evaluate.stride = {config.evaluate.stride} lets windows overlap, which needs config.data.layout = "
             f"'concat', not '{data.layout}'; set it to 0"
         )
-    if config.architecture == "transformer_xl" and data.layout != "stream":
+    model = models.build(config.model.to_dict())
+    if jax.eval_shape(lambda: model.start(1)) and data.layout != "stream":
         raise UserError(
-            f"config.data.layout = '{data.layout}' gives Transformer-XL's memory nothing to go on with; "
+            f"config.data.layout = '{data.layout}' gives the model's memory nothing to go on with; "
             "set --config.data.layout=stream"
         )
     if train.on_bad_step not in ("skip", "rewind"):
@@ -111,8 +115,7 @@ def check_vocabulary(config, tokenizer) -> None:
 
 
 def _check_vocabulary(config, entries: int) -> None:
-    start_row = config.architecture == "decoder" and config.model.start_row
-    if entries > config.model.vocab_size + start_row:
+    if entries > models.build(config.model.to_dict()).reads:
         raise UserError(
             f"config.model.vocab_size = {config.model.vocab_size} is smaller than the tokenizer's {entries} entries; "
             f"set --config.model.vocab_size={entries} or use a smaller tokenizer"

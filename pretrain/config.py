@@ -25,6 +25,9 @@ from pretrain.errors import USER_ERRORS, UserError, nearest
 RECIPES = Path(__file__).resolve().parent.parent / "configs"
 RESOLVED = "config.json"
 
+# Sections of which there are several, by their kind.
+OF_A_KIND = {"model": common.MODELS, "objective": common.OBJECTIVES}
+
 # Keys that a run may change when it goes on: where and how it runs, not what it learns.
 FREE = (
     "name",
@@ -168,18 +171,20 @@ def override(config: ConfigDict, key: str, text: str) -> None:
     if isinstance(known[last], ConfigDict):
         raise UserError(f"{walked}.{last} is a section; set one of its keys: {', '.join(known[last])}")
     value = parse_value(f"{walked}.{last}", text, known[last], _ranges(config).get(key))
-    if key == "architecture" and value in common.ARCHITECTURES and value != config.architecture:
-        raise UserError(
-            f"config.architecture is '{config.architecture}', as the recipe's config.model has it, and cannot be "
-            f"'{value}' with that; give --config a recipe of that architecture, such as {_recipe_of(value)}"
-        )
+    if last == "kind" and sections[-1] in OF_A_KIND and value != known.kind:
+        raise UserError(_other_kind(walked, sections[-1], value, known.kind))
     node[last] = value
 
 
-def _recipe_of(architecture: str) -> str:
-    """The first recipe that builds such a model."""
-    paths = (f"configs/{name}.py" for name in recipes())
-    return next(path for path in paths if recipe_module(path).get_config().architecture == architecture)
+def _other_kind(walked: str, section: str, kind: str, ours: str) -> str:
+    """What to say of an override that would have a section be of another kind than its keys are."""
+    if kind not in OF_A_KIND[section]:
+        return f"{walked}.kind is '{kind}'{nearest(kind, OF_A_KIND[section])}"
+    other = next(name for name in recipes() if recipe_module(f"configs/{name}.py").get_config()[section].kind == kind)
+    return (
+        f"{walked}.kind is '{ours}', as the recipe's other keys of config.{section} have it, and cannot be '{kind}' "
+        f"with those; give --config a recipe of that kind, such as configs/{other}.py"
+    )
 
 
 def _unknown(walked: str, name: str, node: ConfigDict) -> UserError:
@@ -244,15 +249,15 @@ def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
     `config.evaluate.model` may hold any of the model's keys; `remedy` is what helps where a key is missing.
     """
     known = common.base()
-    if "architecture" in config:
-        known.model = _model_section(config)()
-    if "objective" in config:
-        known.objective = _objective_section(config, source)()
+    for section in OF_A_KIND:
+        if section in config and isinstance(config[section], ConfigDict) and "kind" in config[section]:
+            known[section] = _declared(config, section, source)
 
     def check(walked: str, given: ConfigDict, known: ConfigDict, partly: bool = False) -> None:
         for name in given:
             if name not in known:
-                built = f", whose config.architecture is '{config.architecture}'" if "model" in walked else ""
+                section = walked.rpartition(".")[2]
+                built = f", whose config.{section}.kind is '{config[section].kind}'" if section in OF_A_KIND else ""
                 raise UserError(f"{source}{built}: {_unknown(walked, name, known)}")
         for name, default in known.items():
             key = f"{walked}.{name}"
@@ -261,35 +266,32 @@ def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
                     raise UserError(f"{source} lacks {key}; {remedy}")
             elif type(given[name]) is not type(default):
                 raise UserError(f"{source}: {key} is {_shown(given[name])}, {_not_a(default)}")
-            elif key == "config.evaluate.model":
-                check(key, given[name], config.model, partly=True)
             elif isinstance(default, ConfigDict):
-                check(key, given[name], default)
+                some = key == "config.evaluate.model"
+                check(key, given[name], config.model if some else default, some)
 
     check("config", config, known)
 
 
-def _model_section(config: ConfigDict):
-    """The function of configs/common.py that declares the model of `config`."""
-    name = config.architecture
-    if name not in common.ARCHITECTURES:
-        raise UserError(f"config.architecture is '{name}'{nearest(str(name), common.ARCHITECTURES)}")
-    return common.ARCHITECTURES[name]
-
-
-def _objective_section(config: ConfigDict, source: str = "config.objective"):
-    """The function of configs/common.py that declares the objective of `config`."""
-    kind = config.objective.kind if isinstance(config.objective, ConfigDict) and "kind" in config.objective else ""
-    if kind not in common.OBJECTIVES:
-        raise UserError(f"{source}: config.objective.kind is '{kind}'{nearest(str(kind), common.OBJECTIVES)}")
-    return common.OBJECTIVES[kind]
+def _declared(config: ConfigDict, section: str, source: str) -> ConfigDict:
+    """The defaults of a section of the kind that the config from `source` has. Raises UserError where there is none."""
+    kinds, kind = OF_A_KIND[section], config[section].kind
+    if kind not in kinds:
+        raise UserError(f"{source}: config.{section}.kind is '{kind}'{nearest(str(kind), kinds)}")
+    fitting = [other for other, declare in kinds.items() if set(config[section]) == set(declare())]
+    if fitting and kind not in fitting:
+        raise UserError(
+            f"{source}: config.{section}.kind is '{kind}', but its other keys are those of kind '{fitting[0]}'; give "
+            f"it the whole section, config.{section} = common.{kind}(), and then set its keys"
+        )
+    return kinds[kind]()
 
 
 def _ranges(config: ConfigDict) -> dict[str, Range]:
     """The range of each number of `config`, by dotted key."""
-    model, objective = _model_section(config).ranges, _objective_section(config).ranges
-    of_kind = {"model": model, "evaluate.model": model, "objective": objective}
-    return common.base.ranges | {f"{s}.{name}": r for s, ranges in of_kind.items() for name, r in ranges.items()}
+    ranges = {f"{s}.{name}": r for s in OF_A_KIND for name, r in OF_A_KIND[s][config[s].kind].ranges.items()}
+    evaluated = {f"evaluate.{key}": kept for key, kept in ranges.items() if key.startswith("model.")}
+    return common.base.ranges | ranges | evaluated
 
 
 def check_ranges(config: ConfigDict) -> None:
@@ -356,10 +358,9 @@ def flat(config, prefix: str = "") -> dict:
 
 
 def every_key() -> list[str]:
-    """The dotted keys of all configs, of whatever model and objective."""
-    models = [f"model.{name}" for declared in common.ARCHITECTURES.values() for name in declared()]
-    objectives = [f"objective.{name}" for declared in common.OBJECTIVES.values() for name in declared()]
-    return list(dict.fromkeys([*flat(common.base()), *models, *objectives]))
+    """The dotted keys of all configs, of whatever kinds."""
+    keys = [f"{s}.{name}" for s, kinds in OF_A_KIND.items() for declared in kinds.values() for name in declared()]
+    return list(dict.fromkeys([*flat(common.base()), *keys]))
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:

@@ -37,7 +37,7 @@ def test_page_is_up_to_date(generate):
 
 def test_page_has_every_key(generate):
     page = generate.PAGE.read_text()
-    sections = defaultdict(str)  # config.model has one for each architecture
+    sections = defaultdict(str)  # config.model has one for each kind
     for part in page.split("\n## ")[1:]:
         sections[part.split("`")[1]] += part
     missing = []
@@ -65,6 +65,9 @@ def base():
             ),
         ),
     )
+
+
+MODELS = {"encoder": encoder}
 """
     page = generate.page(source)
     assert (
@@ -72,7 +75,7 @@ def base():
         "| `seed` | `0` | at least 0, below 2 ** 32 | the one &lt;seed> \\| of all |" in page
     )
     assert "## `config.train`" in page and "| `rules` | `(('a', 'b'),)` |  | a table |" in page
-    assert "## `config.model` of architecture `encoder`\n\nAn encoder.\n" in page
+    assert "## `config.model` of kind `encoder`\n\nAn encoder.\n" in page
 
 
 def test_key_without_a_comment_is_named(generate):

@@ -26,20 +26,36 @@ PATHS: dict[str, Path] = {
 }
 
 
-def attend(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, dropout_rng=None, scale=None, path="auto"):
+def attend(
+    query,
+    key,
+    value,
+    mask: Mask,
+    *,
+    bias=None,
+    dropout_rate=0.0,
+    dropout_rng=None,
+    dropout_rows=None,
+    scale=None,
+    path="auto",
+):
     """Attention of `query` [B, T, N, H] over `key`, `value` [B, S, G, H] where `mask` lets it: [B, T, N, H].
 
     Values, and so the result, may be of another head size than queries and keys. G key/value heads serve N query heads
     in equal runs. `bias` [B or 1, N or 1, T, S], or what makes it (`bias.py`), is added to the scaled scores. `scale`
-    is 1/sqrt(H) unless given. Queries that see nothing get zeros. Dropout acts on the probabilities. Raises ModelError
-    for sizes that cannot be and for a path that does not support the request.
+    is 1/sqrt(H) unless given. Queries that see nothing get zeros. Dropout acts on the probabilities; a row draws by its
+    place `dropout_rows` [B] in the whole global batch, by default that in these arrays. Raises ModelError for sizes
+    that cannot be and for a path that does not support the request.
     """
     B, T, heads, H = query.shape
     S = key.shape[1]
     _check_shapes(query, key, value, bias, dropout_rate, dropout_rng)
     mask.check(T, S)
     scale = H**-0.5 if scale is None else float(scale)
-    dropout = Dropout.from_rng(dropout_rate, dropout_rng, B, heads) if dropout_rate else None
+    dropout = None
+    if dropout_rate:
+        rows = jnp.arange(B) if dropout_rows is None else dropout_rows
+        dropout = Dropout.of_rows(dropout_rate, dropout_rng, rows, heads)
     patterns = per_head(mask.pattern, heads)
     outputs = {}  # pattern -> (its heads, their output); one call for the heads that share a pattern
     for pattern in dict.fromkeys(patterns):

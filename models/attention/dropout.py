@@ -1,4 +1,4 @@
-"""Dropout of attention probabilities as a function of (seed, batch row, head, query, key).
+"""Dropout of attention probabilities as a function of (seed, row of the batch, head, query, key).
 
 Every path draws the same bits for the same entry, however it tiles or skips, so a fast path equals the oracle with
 dropout too, and a tile is drawn again in the backward pass instead of being stored.
@@ -24,8 +24,10 @@ class Dropout:
     rate: float = struct.field(pytree_node=False)
 
     @classmethod
-    def from_rng(cls, rate: float, rng: jax.Array, batch: int, heads: int) -> "Dropout":
-        return cls(jax.random.bits(rng, (batch, heads), jnp.uint32), rate)
+    def of_rows(cls, rate: float, key: jax.Array, rows: jax.Array, heads: int) -> "Dropout":
+        """What rows [B] int32 draw, which are their places in the whole global batch, however it is split."""
+        draw = jax.vmap(lambda row: jax.random.bits(jax.random.fold_in(key, row), (heads,), jnp.uint32))
+        return cls(draw(rows), rate)
 
     def heads(self, index) -> "Dropout":
         """The same for some of the heads."""

@@ -18,7 +18,7 @@ from flax import linen as nn
 
 from models.errors import ModelError
 from models.parts.heads import head_logits
-from models.parts.layers import constant, normal
+from models.parts.initialisers import constant, normal
 
 SHARING = ("all", "tails", "none")  # which projections the output shares with the input
 ROWS = 256  # positions whose logits are made at a time

@@ -17,27 +17,32 @@ class Cache:
     key: jax.Array  # [L, B, S, G, H]
     value: jax.Array  # [L, B, S, G, H], where H may be another than the keys'
     lengths: jax.Array  # [B] int32, tokens held by each row
-    layer: jax.Array  # [] int32, the layer that `extend` reads and writes
 
     @classmethod
     def empty(cls, layers: int, batch: int, length: int, heads: int, sizes: tuple[int, int], dtype) -> "Cache":
         """A cache of `length` slots a row that holds nothing yet; `sizes` are those of a key and of a value."""
         key, value = (jnp.zeros((layers, batch, length, heads, size), dtype) for size in sizes)
-        return cls(key, value, jnp.zeros((batch,), jnp.int32), jnp.zeros((), jnp.int32))
+        return cls(key, value, jnp.zeros((batch,), jnp.int32))
 
     def slots(self, length: int) -> jax.Array:
         """[B, T] int32: where each row's next `length` tokens go, which is also their position."""
         return self.lengths[:, None] + jnp.arange(length, dtype=jnp.int32)[None, :]
 
-    def extend(self, key: jax.Array, value: jax.Array) -> "Cache":
-        """Write key and value [B, T, G, H] of the current layer behind each row's tokens."""
+    def extend(self, layer: jax.Array, key: jax.Array, value: jax.Array) -> tuple["Cache", jax.Array, jax.Array]:
+        """The same with key and value [B, T, G, H] of a layer behind each row's tokens; and all of that layer's."""
         rows, slots = jnp.arange(key.shape[0])[:, None], self.slots(key.shape[1])
 
         def write(old, new):
             # Slots beyond the end are dropped: the padding of a row that is nearly full falls there.
-            return old.at[self.layer, rows, slots].set(new.astype(old.dtype), mode="drop")
+            return old.at[layer, rows, slots].set(new.astype(old.dtype), mode="drop")
 
-        return self.replace(key=write(self.key, key), value=write(self.value, value))
+        cache = self.replace(key=write(self.key, key), value=write(self.value, value))
+        return cache, cache.key[layer], cache.value[layer]
+
+    def hold(self, length: int, segments: jax.Array | None) -> "Cache":
+        """The same behind `length` tokens a row, of which segments [B, T], if given, say by 0 which are padding."""
+        added = length if segments is None else (segments != 0).sum(-1, dtype=jnp.int32)
+        return self.replace(lengths=self.lengths + added)
 
     def take(self, rows: jax.Array) -> "Cache":
         """The cache of a batch whose rows are `rows` [B'] of this one's: beams that part or die."""

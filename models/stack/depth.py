@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from models.parts.products import PRODUCT
+from models.stack.signals import Signals
 
 _products = jax.checkpoint_policies.save_only_these_names(PRODUCT)
 REMAT: Mapping[str, Callable | None] = {
@@ -34,21 +35,20 @@ class Stack:
     scan: bool
     remat: str
 
-    def init(self, rng: jax.Array, x: jax.Array, **context) -> Mapping:
+    def init(self, key: jax.Array, x: jax.Array, signals: Signals) -> Mapping:
         """Parameters of all layers, [L, ...], drawn independently; every leaf's first axis is named "layers"."""
-        draw = jax.vmap(lambda key: self.blocks[0].init(key, x, **context)["params"])
-        return nn.meta.add_axis(draw(jax.random.split(rng, self.layers)), 0, {nn.PARTITION_NAME: "layers"})
+        draw = jax.vmap(lambda one: self.blocks[0].init(one, x, signals, {})["params"])
+        return nn.meta.add_axis(draw(jax.random.split(key, self.layers)), 0, {nn.PARTITION_NAME: "layers"})
 
-    def __call__(self, params: Mapping, x: jax.Array, *, rng: jax.Array | None, cache, **context):
-        """x [B, T, D] -> [B, T, D], and the cache as the last layer left it. `rng` feeds dropout; None without it."""
+    def __call__(self, params: Mapping, x: jax.Array, signals: Signals, carried: Mapping, key: jax.Array | None):
+        """x [B, T, D] -> [B, T, D], and `carried` as the last layer left it. `key` feeds dropout; None without it."""
 
-        def apply(block, x, cache, params, layer):
-            rngs = {} if rng is None else {"dropout": jax.random.fold_in(rng, layer)}
-            cache = None if cache is None else cache.replace(layer=layer)
-            return block.apply({"params": params}, x, cache=cache, rngs=rngs, **context)
+        def apply(block, x, carried, params, layer):
+            rngs = {} if key is None else {"dropout": jax.random.fold_in(key, layer)}
+            return block.apply({"params": params}, x, signals.replace(layer=layer), carried, rngs=rngs)
 
         runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
-        period, carry = len(runs), (x, cache)
+        period, carry = len(runs), (x, dict(carried))
         if not self.scan:
             for layer, own in enumerate(_apart(params)):
                 carry = runs[layer % period](*carry, own, jnp.asarray(layer))

@@ -15,8 +15,9 @@ from pretrain.parallel.mesh import AXES, path_name
 from pretrain.reporting.progress import amount
 from pretrain.reporting.tables import show
 from pretrain.step.engine import absent_engine
+from pretrain.step.lanes import start
 from pretrain.step.learner import make_learner
-from pretrain.step.step import init_params, start
+from pretrain.step.step import init_params
 
 # Tables whose rows are picked, not multiplied by all of: scaling laws leave them out (Kaplan et al. 2020, section 2.1).
 LOOKED_UP = re.compile(r"tokens|positions|vocabulary/words_\d+")
@@ -35,7 +36,7 @@ def describe(config) -> dict:
     engine = absent_engine(make_learner(config), config)
     check_split(engine, config, training=True)
     model, optimizer = engine.learner.model, engine.learner.optimizer
-    params = nn.unbox(jax.eval_shape(lambda rng: init_params(model, rng, 1), jax.random.key(0)))
+    params = nn.unbox(jax.eval_shape(lambda key: init_params(model, key), jax.random.key(0)))
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
 
     tokens_per_step = config.train.batch_size * config.data.length

@@ -16,7 +16,7 @@ import jax
 from pretrain.errors import UserError
 from pretrain.parallel.mesh import path_name
 from pretrain.reporting.progress import amount
-from pretrain.step.step import start
+from pretrain.step.lanes import start
 
 # Where Linux keeps a container's memory, its end and what is used of it: control groups of version 2 and 1.
 CONTAINER = (
@@ -84,7 +84,7 @@ def check_evaluation(engine, config) -> None:
 def check_decoding(model, prompts: int, beams: int, room: int) -> None:
     """Raises UserError where one device has not the memory to continue so many prompts to `room` tokens each."""
     rows = prompts * beams
-    cache = jax.eval_shape(functools.partial(model.init_cache, rows, room))
+    cache = jax.eval_shape(functools.partial(model.start_decoding, rows, room))
     lower = "lower the number of prompts or of beams"
     needs = (
         Need("keys and values of earlier tokens", _whole_bytes(cache), 0, lower),

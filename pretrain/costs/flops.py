@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from models.attention.patterns import Dense, Pattern, parse_pattern, per_head
-from models.parts.layers import GATED
+from models.parts.activations import GATED
 from pretrain.errors import UserError, nearest
 
 TRAIN = 3  # forward passes in one training step: itself and a backward pass of twice its products
@@ -33,21 +33,19 @@ def flops_per_token(config) -> dict[str, float]:
 
 def forward_flops(config) -> dict[str, dict[str, float]]:
     """FLOPs of one token's forward pass by part of the model: {"full": {part: FLOPs}, "causal": {...}}."""
-    if config.architecture not in PARTS:
-        raise UserError(
-            f"FLOPs of architecture '{config.architecture}' are not known{nearest(config.architecture, PARTS)}"
-        )
+    kind = config.model.kind
+    if kind not in PARTS:
+        raise UserError(f"FLOPs of a model of kind '{kind}' are not known{nearest(kind, PARTS)}")
     return {
         convention: {
-            part: 2 * products
-            for part, products in PARTS[config.architecture](config.model, config.data.length, convention).items()
+            part: 2 * products for part, products in PARTS[kind](config.model, config.data.length, convention).items()
         }
         for convention in ("full", "causal")
     }
 
 
 def decoder(model: Mapping, length: int, convention: str) -> dict[str, float]:
-    """Multiply-adds of one token's forward pass through `models.Decoder`, by part."""
+    """Multiply-adds of one token's forward pass through `models.decoder.Decoder`, by part."""
     D, N, L = model["width"], model["heads"], model["layers"]
     H, G = model["head_size"] or D // N, model["kv_heads"] or N
     Q = model["query_size"] or H
@@ -62,8 +60,8 @@ def decoder(model: Mapping, length: int, convention: str) -> dict[str, float]:
     }
 
 
-def transformer_xl(model: Mapping, length: int, convention: str) -> dict[str, float]:
-    """Multiply-adds of one token's forward pass through `models.TransformerXL`, by part."""
+def recurrent(model: Mapping, length: int, convention: str) -> dict[str, float]:
+    """Multiply-adds of one token's forward pass through `models.recurrent.Recurrent`, by part."""
     D, N, L, M = model["width"], model["heads"], model["layers"], model["memory"]
     H = model["head_size"] or D // N
     again = (M + length) / length  # keys and values are made of the memory too
@@ -98,7 +96,7 @@ def _clusters(model: Mapping) -> tuple[int, int, int]:
     return read, scored, sum(width * size for width, size in zip(widths, sizes, strict=True))
 
 
-PARTS = {"decoder": decoder, "transformer_xl": transformer_xl}
+PARTS = {"decoder": decoder, "recurrent": recurrent}
 
 
 def keys_per_query(word: str, heads: int, length: int, convention: str) -> float:

@@ -56,10 +56,10 @@ def generate(
     if cached:
         capacity.check_decoding(model, len(prompts), beams, room)
     begin = _begin_cached if cached else _begin_recomputing
-    logits, memory = begin(model, params, tokens, lengths, room)
+    logits, carried = begin(model, params, tokens, lengths, room)
     end_id = -1 if end_id is None else end_id
     if beams > 1:
-        results = _beam_search(model, params, logits, memory, beams, max_tokens, length_penalty, end_id, vocabulary)
+        results = _beam_search(model, params, logits, carried, beams, max_tokens, length_penalty, end_id, vocabulary)
         for row, (ids, _) in enumerate(results):
             for token in ids if on_token else ():
                 on_token(row, int(token))
@@ -74,7 +74,7 @@ def generate(
     for step in range(max_tokens):
         token, log_probability = _pick(logits, vocabulary, key, step, *sampling)
         if step + 1 < max_tokens:  # queued before the host waits for the token
-            logits, memory = _advance(model, params, memory, token)
+            logits, carried = _advance(model, params, carried, token)
         for row, (one, nats) in enumerate(zip(np.asarray(token), np.asarray(log_probability), strict=True)):
             if not done[row]:
                 rows[row].append(int(one))
@@ -125,12 +125,12 @@ def _known(logits, vocabulary):
     return jnp.where(jnp.arange(logits.shape[-1])[None] < vocabulary, logits, -jnp.inf)
 
 
-# Reading: `begin` takes the prompts, `_advance` one token a row; both give the next logits and what to remember.
+# Reading: `begin` takes the prompts, `_advance` one token a row; both give the next logits and what is carried on.
 
 
 @struct.dataclass
 class Recomputing:
-    """The memory of decoding without a cache: all tokens so far, read again for each new one."""
+    """What decoding without a cache carries: all tokens so far, read again for each new one."""
 
     tokens: jax.Array  # [B, S]
     lengths: jax.Array  # [B]
@@ -142,25 +142,32 @@ class Recomputing:
 @partial(jax.jit, static_argnames=("model", "room"))
 def _begin_cached(model, params, tokens, lengths, room):
     there = jnp.arange(tokens.shape[1])[None, :] < lengths[:, None]
-    cache = model.init_cache(tokens.shape[0], room)
-    output = model.apply({"params": params}, tokens, segments=there.astype(jnp.int32), cache=cache)
-    return _logits_at(model, params, output.hidden, lengths - 1), output.cache
+    empty = model.start_decoding(tokens.shape[0], room)
+    output = model.apply({"params": params}, tokens, segments=there.astype(jnp.int32), carried=empty)
+    return _logits_at(model, params, output.hidden, lengths - 1), output.carried
 
 
 @partial(jax.jit, static_argnames=("model", "room"))
 def _begin_recomputing(model, params, tokens, lengths, room):
-    memory = Recomputing(jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1]))), lengths)
-    return _reread(model, params, memory), memory
+    carried = Recomputing(jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1]))), lengths)
+    return _reread(model, params, carried), carried
 
 
-@partial(jax.jit, static_argnames="model", donate_argnames="memory")
-def _advance(model, params, memory, token):
-    if isinstance(memory, Recomputing):
+@partial(jax.jit, static_argnames="model", donate_argnames="carried")
+def _advance(model, params, carried, token):
+    if isinstance(carried, Recomputing):
         rows = jnp.arange(len(token))
-        memory = Recomputing(memory.tokens.at[rows, memory.lengths].set(token), memory.lengths + 1)
-        return _reread(model, params, memory), memory
-    output = model.apply({"params": params}, token[:, None], cache=memory)
-    return _logits_at(model, params, output.hidden, jnp.zeros_like(token)), output.cache
+        carried = Recomputing(carried.tokens.at[rows, carried.lengths].set(token), carried.lengths + 1)
+        return _reread(model, params, carried), carried
+    output = model.apply({"params": params}, token[:, None], carried=carried)
+    return _logits_at(model, params, output.hidden, jnp.zeros_like(token)), output.carried
+
+
+def _take(carried, rows):
+    """What is carried for a batch whose rows are `rows` of this one's."""
+    if isinstance(carried, Recomputing):
+        return carried.take(rows)
+    return {name: one.take(rows) for name, one in carried.items()}
 
 
 def lower(model, params, rows: int, length: int) -> dict[str, jax.stages.Lowered]:
@@ -170,17 +177,17 @@ def lower(model, params, rows: int, length: int) -> dict[str, jax.stages.Lowered
     """
     model = model.clone(attention_path="auto")
     tokens, lengths = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, length // 2), (rows,)))
-    _, cache = jax.eval_shape(partial(_begin_cached, model, room=length), params, tokens, lengths)
+    _, carried = jax.eval_shape(partial(_begin_cached, model, room=length), params, tokens, lengths)
     return {
         "prompt": _begin_cached.lower(model, params, tokens, lengths, length),
-        "token": _advance.lower(model, params, cache, lengths),
+        "token": _advance.lower(model, params, carried, lengths),
     }
 
 
-def _reread(model, params, memory):
-    there = jnp.arange(memory.tokens.shape[1])[None, :] < memory.lengths[:, None]
-    output = model.apply({"params": params}, memory.tokens, segments=there.astype(jnp.int32))
-    return _logits_at(model, params, output.hidden, memory.lengths - 1)
+def _reread(model, params, carried):
+    there = jnp.arange(carried.tokens.shape[1])[None, :] < carried.lengths[:, None]
+    output = model.apply({"params": params}, carried.tokens, segments=there.astype(jnp.int32))
+    return _logits_at(model, params, output.hidden, carried.lengths - 1)
 
 
 def _logits_at(model, params, hidden, index):
@@ -197,7 +204,7 @@ class Beams:
 
     step: jax.Array  # []
     logits: jax.Array  # [B K, V] of the next token
-    memory: object  # of B K rows
+    carried: object  # for B K rows
     tokens: jax.Array  # [B, K, max_tokens]
     nats: jax.Array  # [B, K] log-probability so far
     done_tokens: jax.Array  # [B, K, max_tokens]
@@ -206,8 +213,8 @@ class Beams:
     done_scores: jax.Array  # [B, K]
 
 
-def _beam_search(model, params, logits, memory, beams, max_tokens, length_penalty, end_id, vocabulary):
-    final = _search(model, params, logits, memory, length_penalty, end_id, vocabulary, beams, max_tokens)
+def _beam_search(model, params, logits, carried, beams, max_tokens, length_penalty, end_id, vocabulary):
+    final = _search(model, params, logits, carried, length_penalty, end_id, vocabulary, beams, max_tokens)
     tokens, lengths, nats, scores = map(
         np.asarray, (final.done_tokens, final.done_lengths, final.done_nats, final.done_scores)
     )
@@ -216,7 +223,7 @@ def _beam_search(model, params, logits, memory, beams, max_tokens, length_penalt
 
 
 @partial(jax.jit, static_argnames=("model", "beams", "max_tokens"))
-def _search(model, params, logits, memory, length_penalty, end_id, vocabulary, beams, max_tokens):
+def _search(model, params, logits, carried, length_penalty, end_id, vocabulary, beams, max_tokens):
     B, V = logits.shape
     K = beams
     rows = jnp.arange(B)[:, None]
@@ -249,11 +256,11 @@ def _search(model, params, logits, memory, length_penalty, end_id, vocabulary, b
         alive_nats, alive = jax.lax.top_k(jnp.where(ended, -jnp.inf, nats), K)
         parents = (rows * K + parent[rows, alive]).reshape(-1)
         next_token = token[rows, alive].reshape(-1)
-        next_logits, memory = _advance(model, params, state.memory.take(parents), next_token)
+        next_logits, carried = _advance(model, params, _take(state.carried, parents), next_token)
         return Beams(
             step=length,
             logits=next_logits,
-            memory=memory,
+            carried=carried,
             tokens=tokens[rows, alive],
             nats=alive_nats,
             done_tokens=keep(state.done_tokens, tokens),
@@ -267,7 +274,7 @@ def _search(model, params, logits, memory, length_penalty, end_id, vocabulary, b
     first = Beams(
         step=jnp.zeros((), jnp.int32),
         logits=logits[spread],
-        memory=memory.take(spread),
+        carried=_take(carried, spread),
         tokens=jnp.zeros((B, K, max_tokens), jnp.int32),
         nats=nothing.at[:, 0].set(0.0),  # the prompt itself, once
         done_tokens=jnp.zeros((B, K, max_tokens), jnp.int32),
@@ -310,7 +317,7 @@ def _check(model, prompts, max_tokens, temperature, beams, length_penalty):
     for index, prompt in enumerate(prompts):
         if not len(prompt):
             raise UserError(f"prompt {index} has no token; start it with the tokenizer's beginning-of-text token")
-        if max(prompt) >= model.vocab_size + getattr(model, "start_row", False) or min(prompt) < 0:
+        if max(prompt) >= model.reads or min(prompt) < 0:
             raise UserError(
                 f"prompt {index} holds token {max(prompt)}, outside the model's vocabulary of {model.vocab_size}; "
                 "use the tokenizer that the model was trained with"

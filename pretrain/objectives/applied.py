@@ -21,12 +21,10 @@ class Applied:
 
     def __call__(self, batch: Mapping, carried, key: jax.Array | None):
         """(hidden states [B, T, D], what the lanes carry on). With a `key`, dropout is on."""
-        inputs = {name: batch[name] for name in self.inputs if name != "tokens"}
-        if carried:
-            inputs |= {"memory": carried, "reset": batch["reset"]}
+        inputs = {name: batch[name] for name in self.inputs} | {"row": batch["row"], "carried": carried}
         rngs = {} if key is None else {"dropout": key}
-        output = self.model.apply({"params": self.params}, batch["tokens"], **inputs, train=key is not None, rngs=rngs)
-        return output.hidden, output.memory if carried else carried
+        output = self.model.apply({"params": self.params}, **inputs, train=key is not None, rngs=rngs)
+        return output.hidden, output.carried
 
     def run(self, method: str, *arguments):
         """What the model's `method` gives for these arguments."""

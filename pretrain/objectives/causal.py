@@ -27,13 +27,12 @@ class Causal:
     def of(cls, config, model) -> "Causal":
         """The objective of a config."""
         for key in ("z_loss", "label_smoothing"):
-            if config.train[key] and getattr(model, "cutoffs", ()):
+            if config.train[key] and not model.one_softmax:
                 raise UserError(
                     f"config.train.{key} = {config.train[key]} acts on one softmax over the whole vocabulary, and "
-                    f"config.model.cutoffs = {model.cutoffs} makes several; set config.train.{key} to 0 or drop the "
-                    "cutoffs"
+                    f"config.model.cutoffs makes several; set config.train.{key} to 0 or drop the cutoffs"
                 )
-        predicted = model.vocab_size if getattr(model, "start_row", False) else None
+        predicted = model.vocab_size if model.reads > model.vocab_size else None
         bits = "bits_per_dim" if config.data.image else "bits_per_byte"
         return cls(predicted, config.train.z_loss, config.train.label_smoothing, bits)
 

@@ -15,7 +15,9 @@ from jax.sharding import AbstractMesh, PartitionSpec, use_abstract_mesh
 from pretrain.errors import UserError, nearest
 from pretrain.parallel import at_rest
 from pretrain.parallel.mesh import AXES, Layout, make_mesh, smallest_mesh
-from pretrain.step.step import Learner, TrainState, evaluate_step, init_params, init_state, start, train_step
+from pretrain.step import lanes
+from pretrain.step.lanes import start
+from pretrain.step.step import Learner, TrainState, evaluate_step, init_params, init_state, train_step
 
 
 class JitEngine:
@@ -30,8 +32,8 @@ class JitEngine:
         self._rules = [(name, axes or None) for name, axes in self.layout.rules.items()]
         self._weights = self._all_but_carried()
         self._step = jax.jit(self._train, donate_argnums=0)
-        lanes = self._lane_shardings(learner.evaluated, self.layout.batch_shards())  # as for any number of lanes
-        self._evaluate = jax.jit(self._score, out_shardings=(self.layout.sharding(), lanes))
+        carried = _lane_shardings(self.layout, learner.evaluated, self.layout.batch_shards())  # as for any number
+        self._evaluate = jax.jit(self._score, out_shardings=(self.layout.sharding(), carried))
 
     def _train(self, state, batch):
         leaves = self._leaves(len(batch["row"]))
@@ -45,7 +47,7 @@ class JitEngine:
     def _all_but_carried(self) -> TrainState:
         """Shape, type and sharding of every leaf of the train state, as `pretrain.parallel.at_rest` takes them."""
         shapes = jax.eval_shape(partial(init_state, self.learner, batch_size=1, seed=0)).replace(carried={})
-        boxed = jax.eval_shape(partial(init_params, self.learner.model, length=1), jax.random.key(0))
+        boxed = jax.eval_shape(partial(init_params, self.learner.model), jax.random.key(0))
         parameters = self.layout.parameters(boxed)
         everywhere = self.layout.sharding()
         shardings = TrainState(
@@ -61,7 +63,8 @@ class JitEngine:
 
     def _leaves(self, batch_size: int) -> TrainState:
         carried = jax.eval_shape(partial(start, self.learner.model, batch_size))
-        return self._weights.replace(carried=_with_shardings(carried, _lane_shardings(self.layout, carried)))
+        shardings = _lane_shardings(self.layout, self.learner.model, batch_size)
+        return self._weights.replace(carried=_with_shardings(carried, shardings))
 
     def shapes(self, seed: int, batch_size: int) -> TrainState:
         """Shape, type and sharding of every leaf of the train state in a checkpoint; nothing is allocated."""
@@ -99,7 +102,7 @@ class JitEngine:
     def lower_evaluation(self, batch_size: int, length: int) -> jax.stages.Lowered:
         """The same of `evaluate`."""
         shapes = jax.eval_shape(partial(start, self.learner.evaluated, batch_size))
-        carried = _with_shardings(shapes, _lane_shardings(self.layout, shapes))
+        carried = _with_shardings(shapes, _lane_shardings(self.layout, self.learner.evaluated, batch_size))
         params = jax.tree.map(at_rest.padded, self._weights.params)
         with self.scope():
             return self._evaluate.lower(params, self._batch_shapes(batch_size, length), carried)
@@ -127,10 +130,7 @@ class JitEngine:
 
     def _start(self, model, batch_size: int):
         make = partial(start, model, batch_size)
-        return jax.jit(make, out_shardings=self._lane_shardings(model, batch_size))()
-
-    def _lane_shardings(self, model, batch_size: int):
-        return _lane_shardings(self.layout, jax.eval_shape(partial(start, model, batch_size)))
+        return jax.jit(make, out_shardings=_lane_shardings(self.layout, model, batch_size))()
 
     def restored_params(self, checkpoints, step: int, seed: int):
         """The parameters of a checkpoint, ready for `evaluate`."""
@@ -189,6 +189,10 @@ class PmapEngine:
     def _place(self):
         return self._pmap(lambda tree: tree)
 
+    @cached_property
+    def _lane_axes(self):
+        return lanes.axes(self.learner.model)
+
     def _pmap(self, function: Callable, **options):
         devices = self.local if jax.process_count() == 1 else None
         return jax.pmap(function, axis_name="data", devices=devices, **options)
@@ -196,7 +200,8 @@ class PmapEngine:
     def shapes(self, seed: int, batch_size: int) -> TrainState:
         shapes = jax.eval_shape(partial(init_state, self.learner, batch_size=batch_size, seed=seed))
         shardings = jax.tree.map(lambda _: self.layout.sharding(), shapes)
-        return _with_shardings(shapes, shardings.replace(carried=_lane_shardings(self.layout, shapes.carried)))
+        carried = _lane_shardings(self.layout, self.learner.model, batch_size)
+        return _with_shardings(shapes, shardings.replace(carried=carried))
 
     resting_shapes = shapes  # nothing is split that would need padding
 
@@ -237,11 +242,11 @@ class PmapEngine:
 
     def saved(self, state: TrainState) -> TrainState:
         whole = jax.tree.map(self._whole, state.replace(carried={}))
-        return whole.replace(carried=jax.tree.map(self._join_lanes, state.carried))
+        return whole.replace(carried=jax.tree.map(self._join_lanes, state.carried, self._lane_axes))
 
     def restored(self, state: TrainState) -> TrainState:
         whole = jax.tree.map(self._copies, state.replace(carried={}))
-        return self._place(whole.replace(carried=jax.tree.map(self._lanes, state.carried)))
+        return self._place(whole.replace(carried=jax.tree.map(self._lanes, state.carried, self._lane_axes)))
 
     def _copies(self, leaf):
         """A copy for each device of this process: [devices, ...]."""
@@ -252,27 +257,26 @@ class PmapEngine:
         array = np.asarray(_first(copies))
         return jax.make_array_from_callback(array.shape, self.layout.sharding(), lambda index: array[index])
 
-    def _lanes(self, carried):
-        """This process's share of a global array [L, B, ...]: [devices, L, B / all devices, ...]."""
-        shards = sorted(carried.addressable_shards, key=lambda shard: shard.index[1].start or 0)
+    def _lanes(self, carried, axis: int):
+        """This process's share of a global array whose lanes are on `axis`: [devices, ...], the lanes divided."""
+        shards = sorted(carried.addressable_shards, key=lambda shard: shard.index[axis].start or 0)
         return np.stack([np.asarray(shard.data) for shard in shards])
 
-    def _join_lanes(self, carried):
+    def _join_lanes(self, carried, axis: int):
         """The inverse of `_lanes`."""
         shards = sorted(carried.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-        local = np.concatenate([np.asarray(shard.data)[0] for shard in shards], axis=1)
-        layers, _, *rest = local.shape
-        size = local.shape[1] // len(self.local) * self.layout.batch_shards()
+        local = np.concatenate([np.asarray(shard.data)[0] for shard in shards], axis=axis)
+        size = local.shape[axis] // len(self.local) * self.layout.batch_shards()
         position = {row: i for i, row in enumerate(self.rows(size))}
 
         def part(index):
-            lanes = range(*index[1].indices(size))
-            first = position[lanes[0]]
-            return local[:, first : first + len(lanes)]
+            here = range(*index[axis].indices(size))
+            first = position[here[0]]
+            return np.take(local, range(first, first + len(here)), axis=axis)
 
-        return jax.make_array_from_callback(
-            (layers, size, *rest), self.layout.sharding(PartitionSpec(None, "data")), part
-        )
+        shape = (*local.shape[:axis], size, *local.shape[axis + 1 :])
+        sharding = self.layout.sharding(PartitionSpec(*[None] * axis, "data"))
+        return jax.make_array_from_callback(shape, sharding, part)
 
 
 def _initial(learner: Learner, leaves: TrainState, seed: int, batch_size: int) -> TrainState:
@@ -291,13 +295,13 @@ def _first(leaf):
     return leaf.addressable_shards[0].data[0]
 
 
-def _lane_shardings(layout, carried):
-    """What lanes carry is [L, B, ...]: split by lane, as the batch is."""
+def _lane_shardings(layout, model, batch_size: int):
+    """Where lies what lanes carry: split by lane, as the batch is."""
 
-    def one(leaf):
-        return layout.sharding(layout.spec("carried", ("layers", "batch", *(None,) * (leaf.ndim - 2)), leaf.shape))
+    def one(box):
+        return layout.sharding(layout.spec("carried", box.names, box.value.shape))
 
-    return jax.tree.map(one, carried)
+    return jax.tree.map(one, lanes.boxed(model, batch_size), is_leaf=lanes.is_box)
 
 
 def _with_shardings(shapes, shardings):

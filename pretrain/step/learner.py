@@ -1,7 +1,6 @@
 """From a config to what a train step is made of."""
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 import models
@@ -11,17 +10,19 @@ from pretrain import objectives
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.step import optimizers
-from pretrain.step.step import Learner, init_params, start
+from pretrain.step.lanes import start
+from pretrain.step.step import Learner, init_params
 
 
 def make_learner(config) -> Learner:
     """Model, optimiser and loss of a config."""
-    model = models.build(config.architecture, config.model.to_dict())
+    model = models.build(config.model.to_dict())
+    features = _features(config)
     return Learner(
         model=model,
         evaluated=_evaluated(config, model),
-        inputs=_inputs(config),
-        features=_features(config),
+        inputs=_inputs(config, model, features),
+        features=features,
         objective=objectives.build(config, model),
         optimizer=optimizers.build(config.optimizer, config.schedule, config.train.steps),
         rate=optimizers.schedule(config.schedule, config.train.steps),
@@ -35,13 +36,15 @@ def _features(config):
     return lambda batch_size, length: declared(first_half, batch_size, length, config.data.layout)
 
 
-def _inputs(config) -> tuple[str, ...]:
-    """The features that the model is given.
+def _inputs(config, model, features) -> tuple[str, ...]:
+    """The features that the model is given: those that it takes, of those that there are.
 
     Where rows are no more than one document each, whose padding comes last, a causal model needs no segments; and
     kernels that know none, such as cuDNN's, can serve.
     """
-    return ("tokens", "positions", "segments") if config.data.layout == "packed" else ("tokens", "positions")
+    known = features(1, config.data.length).keys()
+    needless = {"segments"} if model.causal and config.data.layout != "packed" else set()
+    return tuple(name for name in model.inputs if name in known - needless)
 
 
 def check_attention(learner: Learner, config, training: bool) -> None:
@@ -57,12 +60,11 @@ def check_attention(learner: Learner, config, training: bool) -> None:
     for model, shape, rng in uses if training else uses[1:]:
         if model.attention_path == "auto" and not trades:
             continue
-        names = {"tokens": jnp.int32, "positions": jnp.int32, "segments": jnp.int32}
-        batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in names.items()}
-        batch["reset"] = jax.ShapeDtypeStruct(shape[:1], bool)
+        features = learner.features(*shape).items()
+        batch = {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
 
         def initial(m=model, lanes=shape[0]):
-            return nn.unbox(init_params(m, key, 1)), start(m, lanes)
+            return nn.unbox(init_params(m, key)), start(m, lanes)
 
         params, carried = jax.eval_shape(initial)
 
@@ -77,9 +79,9 @@ def _evaluated(config, model):
     changes = config.evaluate.model.to_dict()
     if not changes:
         return model
-    evaluated = models.build(config.architecture, config.model.to_dict() | changes)
+    evaluated = models.build(config.model.to_dict() | changes)
     trained, needed = (
-        jax.eval_shape(lambda key, m=m: init_params(m, key, 1), jax.random.key(0)) for m in (model, evaluated)
+        jax.eval_shape(lambda key, m=m: init_params(m, key), jax.random.key(0)) for m in (model, evaluated)
     )
     if trained != needed:
         raise UserError(

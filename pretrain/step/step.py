@@ -18,6 +18,7 @@ from flax import linen as nn
 from flax import struct
 
 from pretrain.objectives.applied import Applied
+from pretrain.step import lanes
 
 
 @struct.dataclass
@@ -47,46 +48,18 @@ class Learner:
     accumulate: int
 
 
-def example_batch(length: int) -> dict:
-    """The smallest batch that a model can be initialised with."""
-    return {name: jnp.ones((1, length), jnp.int32) for name in ("tokens", "positions", "segments")}
-
-
-def init_params(model, rng, length: int):
+def init_params(model, key):
     """Initial parameters, boxed with their logical axis names."""
-    batch = example_batch(length)
-    return model.init(rng, batch["tokens"], positions=batch["positions"], segments=batch["segments"])["params"]
+    return model.init(key, **model.example())["params"]
 
 
 def init_state(learner: Learner, seed: int, batch_size: int) -> TrainState:
     """The state before the first update; a function of `seed` alone, whatever the devices."""
     init_rng, run_rng = jax.random.split(jax.random.key(seed))
-    params = nn.unbox(init_params(learner.model, init_rng, 1))
-    carried = start(learner.model, batch_size)
+    params = nn.unbox(init_params(learner.model, init_rng))
+    carried = lanes.start(learner.model, batch_size)
     zero = jnp.zeros([], jnp.int32)
     return TrainState(zero, params, learner.optimizer.init(params), jax.random.key_data(run_rng), carried, zero, zero)
-
-
-def start(model, lanes: int):
-    """What a model's lanes carry at the start of their streams; {} for models without."""
-    return model.init_memory(lanes) if hasattr(model, "init_memory") else {}
-
-
-def _finite(model, carried):
-    """`carried` with nothing in the lanes where it is not finite: they start afresh, as they would in a new epoch.
-
-    Each leaf is [L, B, ...]. So what a lane remembers is always the text right before its next row, or nothing.
-    """
-    leaves = jax.tree.leaves(carried)
-    if not leaves:
-        return carried
-    lanes = leaves[0].shape[1]
-    finite = jnp.stack([jnp.isfinite(leaf).all(axis=(0, *range(2, leaf.ndim))) for leaf in leaves]).all(0)
-
-    def keep(leaf, empty):
-        return jnp.where(finite.reshape(1, lanes, *(1,) * (leaf.ndim - 2)), leaf, empty)
-
-    return jax.tree.map(keep, carried, start(model, lanes))
 
 
 def gradients(learner: Learner, params, batch: Mapping, carried, key, counts: Mapping):
@@ -106,15 +79,15 @@ def gradients(learner: Learner, params, batch: Mapping, carried, key, counts: Ma
         return gradient, sums, carried
 
     def body(total, part):
-        index, rows, lanes = part
-        gradient, (sums, lanes) = grad(params, rows, lanes, jax.random.fold_in(key, index))
-        return jax.tree.map(jnp.add, total, (gradient, sums)), lanes
+        gradient, (sums, carried) = grad(params, *part, key)  # one key for all: dropout draws by row
+        return jax.tree.map(jnp.add, total, (gradient, sums)), carried
 
-    rows = jax.tree.map(lambda a: _split(a, 0, parts), dict(batch))
-    lanes = jax.tree.map(lambda m: _split(m, 1, parts), carried)
+    along = lanes.axes(learner.model)
+    rows = jax.tree.map(lambda a: lanes.split(a, 0, parts), dict(batch))
+    split = jax.tree.map(lambda a, axis: lanes.split(a, axis, parts), carried, along)
     zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params), dict.fromkeys(counts, jnp.float32(0))
-    (gradient, sums), lanes = jax.lax.scan(body, zeros, (jnp.arange(parts), rows, lanes))
-    return gradient, sums, jax.tree.map(lambda m: _join(m, 1), lanes)
+    (gradient, sums), split = jax.lax.scan(body, zeros, (rows, split))
+    return gradient, sums, jax.tree.map(lanes.join, split, along)
 
 
 def _joined(terms: Mapping[str, float], sums: Mapping, counts: Mapping) -> jax.Array:
@@ -131,18 +104,6 @@ def _divided(total, count):
     return total / jnp.where(count > 0, count, 1)
 
 
-def _split(array, axis: int, parts: int):
-    """`axis` in `parts`: part k has rows k, k + parts, ..., so every device works on its own rows in every part."""
-    shape = array.shape
-    return jnp.moveaxis(array.reshape(*shape[:axis], -1, parts, *shape[axis + 1 :]), axis + 1, 0)
-
-
-def _join(array, axis: int):
-    """The inverse of `_split`."""
-    array = jnp.moveaxis(array, 0, axis + 1)
-    return array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :])
-
-
 def train_step(learner: Learner, state: TrainState, batch: Mapping, axis_name: str | None = None):
     """One update: (new state, metrics). `axis_name` is pmap's axis, over which sums are then added up.
 
@@ -153,8 +114,6 @@ def train_step(learner: Learner, state: TrainState, batch: Mapping, axis_name: s
     """
     terms = learner.objective.terms
     key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
-    if axis_name:
-        key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
     counts, read = learner.objective.denominators(batch), _read(batch)
     if axis_name:
         counts, read = jax.lax.psum((counts, read), axis_name)
@@ -189,7 +148,7 @@ def train_step(learner: Learner, state: TrainState, batch: Mapping, axis_name: s
         params=keep(params, state.params),
         opt_state=keep(opt_state, state.opt_state),
         rng=state.rng,
-        carried=_finite(learner.model, carried),
+        carried=lanes.finite(learner.model, carried),
         bad_in_row=metrics["bad_in_row"],
         bad_total=metrics["bad_total"],
     )

@@ -81,7 +81,7 @@ def check_pods(names):
 
 
 def test_thin_row_of_pods():
-    """A mixture of layouts for both architectures: training, evaluation, cached decoding."""
+    """A mixture of layouts for both kinds of model: training, evaluation, cached decoding."""
     check_pods(THIN)
 
 

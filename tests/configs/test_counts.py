@@ -30,7 +30,7 @@ COUNTS = [
 @pytest.mark.parametrize(("recipe", "variant", "count"), COUNTS, ids=[f"{r.__name__}:{v}" for r, v, _ in COUNTS])
 def test_parameter_count_is_the_published_one(recipe, variant, count):
     config = recipe.get_config(variant)
-    model = models.build(config.architecture, config.model)
+    model = models.build(config.model)
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == count
 

@@ -32,7 +32,7 @@ COUNTS = [
 
 
 def parameters(config):
-    model = models.build(config.architecture, config.model.to_dict())
+    model = models.build(config.model.to_dict())
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
@@ -61,5 +61,5 @@ def test_variants(recipe, default):
 def test_sizes_fit(recipe, variant):
     config = recipe.get_config(variant)
     assert config.data.length <= config.model.context
-    rows = config.model.vocab_size + (config.architecture == "decoder" and config.model.start_row)
+    rows = models.build(config.model.to_dict()).reads
     assert config.tokenizer.vocab_size <= rows

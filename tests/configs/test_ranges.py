@@ -8,7 +8,7 @@ from configs import common, ranges
 from pretrain.config import flat
 
 
-@pytest.mark.parametrize("declare", [common.base, *common.ARCHITECTURES.values()], ids=lambda declare: declare.__name__)
+@pytest.mark.parametrize("declare", [common.base, *common.MODELS.values()], ids=lambda declare: declare.__name__)
 def test_every_number_has_a_range_that_its_default_keeps(declare):
     numbers = {key: value for key, value in flat(declare()).items() if type(value) in (int, float)}
     if declare is common.base:

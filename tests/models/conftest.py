@@ -22,7 +22,7 @@ def small():
         fields = decoder()
         fields.update(vocab_size=31, context=24, layers=2, width=16, heads=4, ff=40, dtype="float32")
         fields.update(changes)
-        model = models.build("decoder", fields.to_dict())
+        model = models.build(fields.to_dict())
         shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
         rng = np.random.default_rng(seed)
 

@@ -32,34 +32,39 @@ from configs.common import decoder
         ({"attention": (3,)}, "model.attention holds 3; name patterns by words"),
         ({"attention": ("dens",)}, "attention pattern 'dens' is unknown"),
         ({"attention": ("dense+dense+dense+dense+local_2",)}, "splits the heads into 5 equal parts"),
-        ({"head": 3}, "decoder has no field 'head'; the nearest is 'heads'; choose from: vocab_size, "),
+        (
+            {"head": 3},
+            "a model of kind 'decoder' has no field 'head'; the nearest is 'heads'; choose from: vocab_size, ",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_impossible_fields(change, message):
     with pytest.raises(models.ModelError, match=message):
-        models.build("decoder", {**decoder().to_dict(), **change})
+        models.build({**decoder().to_dict(), **change})
 
 
 def test_rotary_positions_turn_queries_whatever_the_size_of_values():
     fields = {**decoder().to_dict(), "positions": "rotary", "head_size": 15, "query_size": 16}
-    assert models.build("decoder", fields).query_size == 16
+    assert models.build(fields).query_size == 16
 
 
-def test_unknown_architecture():
-    with pytest.raises(models.ModelError, match="architecture is 'encoder', which is unknown; choose from: decoder"):
-        models.build("encoder", {})
+def test_unknown_kind():
+    with pytest.raises(models.ModelError, match=r"model\.kind is 'coder', which is unknown; choose from: decoder"):
+        models.build({"kind": "coder"})
+    with pytest.raises(models.ModelError, match=r"model\.kind is 'None', which is unknown"):
+        models.build({})
 
 
 def test_missing_field():
     fields = decoder().to_dict()
     del fields["heads"], fields["remat"]
-    with pytest.raises(models.ModelError, match="decoder needs a value for: heads, remat"):
-        models.build("decoder", fields)
+    with pytest.raises(models.ModelError, match="a model of kind 'decoder' needs a value for: heads, remat"):
+        models.build(fields)
 
 
 def test_a_list_of_patterns_is_as_good_as_a_tuple():
     """A configuration read back from JSON has lists."""
     fields = {**decoder().to_dict(), "attention": ["dense", "local_256"]}
-    model = models.build("decoder", fields)
+    model = models.build(fields)
     assert model.attention == ("dense", "local_256") and hash(model) is not None

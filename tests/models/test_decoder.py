@@ -14,7 +14,7 @@ from models.decoder import Decoder
 
 def test_fields_are_the_keys_of_the_config():
     ours = [field.name for field in dataclasses.fields(Decoder) if field.name not in ("parent", "name")]
-    assert set(ours) == set(decoder())
+    assert {*ours, "kind"} == set(decoder())
 
 
 def norm(x, p, kind, epsilon):
@@ -148,7 +148,7 @@ def test_head_inputs_are_the_stored_arrays(small):
 def test_compute_type_and_storage_type(small):
     model, params = small(dtype="bfloat16")
     output = model.apply(params, jnp.zeros((1, 4), jnp.int32))
-    assert output.hidden.dtype == jnp.bfloat16 and output.cache is None
+    assert output.hidden.dtype == jnp.bfloat16 and output.carried == {}
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
     _, params = small(param_dtype="bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
@@ -159,9 +159,9 @@ def test_a_row_longer_than_the_context_is_refused(small):
     with pytest.raises(models.ModelError, match=r"9 tokens do not fit context=8; .* model.context"):
         model.apply(params, jnp.zeros((1, 9), jnp.int32))
     with pytest.raises(models.ModelError, match="cache of 9 tokens exceeds context=8"):
-        model.init_cache(1, 9)
+        model.start_decoding(1, 9)
     with pytest.raises(models.ModelError, match="5 tokens do not fit a cache of 4"):
-        model.apply(params, jnp.zeros((1, 5), jnp.int32), cache=model.init_cache(1, 4))
+        model.apply(params, jnp.zeros((1, 5), jnp.int32), carried=model.start_decoding(1, 4))
 
 
 def test_patterns_take_turns_over_the_depth(small):

@@ -50,13 +50,13 @@ def test_cached_decoding_equals_the_whole_row(small):
     model, params = small(**SPARSE)
     row = tokens(24)
     whole = hidden(model, params, row)
-    cache = model.init_cache(2, 24)
-    assert cache.key.shape[-1] == 2
-    assert cache.value.shape[-1] == 4
-    step = jax.jit(lambda params, tokens, cache: model.apply(params, tokens, cache=cache))
+    carried = model.start_decoding(2, 24)
+    assert carried["attention"].key.shape[-1] == 2
+    assert carried["attention"].value.shape[-1] == 4
+    step = jax.jit(lambda params, tokens, carried: model.apply(params, tokens, carried=carried))
     for at in range(24):
-        out = step(params, row[:, at : at + 1], cache)
-        cache = out.cache
+        out = step(params, row[:, at : at + 1], carried)
+        carried = out.carried
         np.testing.assert_allclose(out.hidden[:, 0], whole[:, at], atol=2e-5)
 
 
@@ -83,7 +83,7 @@ def test_matrices_start_at_their_variance_and_the_head_at_zero():
     fields.update(vocab_size=256, context=96, layers=8, width=128, heads=2, query_size=32, ff=256)
     fields.update(positions="factorised", position_axes=(4, 8, 3), tied_head=False, start_row=True)
     fields.update(init_std=0.01, init_gain=0.125, head_init_std=0.0, position_init_std=0.01 / 3**0.5)
-    model = models.build("decoder", fields.to_dict())
+    model = models.build(fields.to_dict())
     params = nn.unbox(model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
     std = jax.tree.map(lambda leaf: float(np.std(leaf)), params)
     layer = std["layers"]

@@ -9,17 +9,17 @@ import pytest
 from flax import linen as nn
 
 import models
-from configs.common import transformer_xl
+from configs.common import recurrent
 from models.errors import ModelError
 
 B, T = 2, 6
 
 
 def build(**changes):
-    fields = transformer_xl()
+    fields = recurrent()
     fields.update(vocab_size=31, context=24, layers=2, width=16, heads=4, ff=24, memory=2 * T, dtype="float32")
     fields.update(changes)
-    return models.build("transformer_xl", fields.to_dict())
+    return models.build(fields.to_dict())
 
 
 def drawn(model):
@@ -45,22 +45,22 @@ def run(model, params, tokens, **inputs):
 
 
 def in_segments(model, params, row, **inputs):
-    memory, hidden = model.init_memory(B), []
+    carried, hidden = nn.unbox(model.start(B)), []
     for start in range(0, row.shape[1], T):
         part = {name: x[:, start : start + T] for name, x in inputs.items()}
-        out = run(model, params, row[:, start : start + T], memory=memory, **part)
-        memory = out.memory
+        out = run(model, params, row[:, start : start + T], carried=carried, **part)
+        carried = out.carried
         hidden.append(out.hidden)
-    return jnp.concatenate(hidden, 1), memory
+    return jnp.concatenate(hidden, 1), carried
 
 
 def test_segments_with_memory_are_one_long_row(xl):
     row = tokens(3 * T)
     whole = run(*xl, row).hidden
-    parts, memory = in_segments(*xl, row)
+    parts, carried = in_segments(*xl, row)
     np.testing.assert_allclose(parts, whole, atol=1e-5)
-    assert memory.hidden.shape == (2, B, 2 * T, 16)
-    np.testing.assert_array_equal(memory.held, [[2 * T] * B])
+    assert carried["attention"].hidden.shape == (2, B, 2 * T, 16)
+    np.testing.assert_array_equal(carried["attention"].held, [2 * T] * B)
 
 
 def test_memory_reaches_further_in_each_layer():
@@ -88,10 +88,11 @@ def test_a_longer_memory_serves_the_same_parameters(xl):
 
 def test_no_gradient_flows_through_memory(xl):
     model, params = xl
-    _, memory = in_segments(model, params, tokens(T))
+    memory = in_segments(model, params, tokens(T))[1]["attention"]
 
     def loss(hidden, weights):
-        return model.apply(weights, tokens(T), memory=memory.replace(hidden=hidden)).hidden.var()
+        carried = {"attention": memory.replace(hidden=hidden)}
+        return model.apply(weights, tokens(T), carried=carried).hidden.var()
 
     by_memory, by_params = jax.grad(loss, (0, 1))(memory.hidden, params)
     assert (by_memory == 0).all()
@@ -101,11 +102,11 @@ def test_no_gradient_flows_through_memory(xl):
 @pytest.mark.parametrize("path", ["xla", "chunked"])
 def test_gradients_equal_the_oracle_with_memory(xl, path):
     _, params = xl
-    _, memory = in_segments(*xl, tokens(T))
+    _, carried = in_segments(*xl, tokens(T))
 
     def gradient(path):
         model = build(attention_path=path)
-        return jax.jit(jax.grad(lambda params: model.apply(params, tokens(T), memory=memory).hidden.var()))(params)
+        return jax.jit(jax.grad(lambda params: model.apply(params, tokens(T), carried=carried).hidden.var()))(params)
 
     fast, slow = jax.tree.leaves(gradient(path)), jax.tree.leaves(gradient("reference"))
     for a, b in zip(fast, slow, strict=True):
@@ -114,12 +115,12 @@ def test_gradients_equal_the_oracle_with_memory(xl, path):
 
 def test_a_lane_that_is_reset_forgets(xl):
     model, params = xl
-    _, memory = in_segments(*xl, tokens(2 * T))
-    out = run(model, params, tokens(T, 5), memory=memory, reset=jnp.array([True, False]))
+    _, carried = in_segments(*xl, tokens(2 * T))
+    out = run(model, params, tokens(T, 5), carried=carried, reset=jnp.array([True, False]))
     alone = run(model, params, tokens(T, 5)).hidden
     np.testing.assert_allclose(out.hidden[0], alone[0], atol=1e-5)
     assert np.abs(out.hidden[1] - alone[1]).max() > 1e-3
-    np.testing.assert_array_equal(out.memory.held, [[T, 2 * T]])
+    np.testing.assert_array_equal(out.carried["attention"].held, [T, 2 * T])
 
 
 def test_documents_in_a_stream_never_leak(xl):
@@ -143,17 +144,17 @@ def test_documents_in_a_stream_give_no_gradient_to_one_another(path):
     weights = jnp.zeros((B, T)).at[0, 2:].set(1.0)
 
     @jax.jit
-    def gradient(params, memory, tokens):
+    def gradient(params, carried, tokens):
         def loss(params):
-            hidden = model.apply(params, tokens, memory=memory, segments=segments).hidden
+            hidden = model.apply(params, tokens, carried=carried, segments=segments).hidden
             return (jnp.square(hidden).sum(-1) * jnp.cos(hidden).sum(-1) * weights).sum()
 
         return jax.grad(loss)(params)
 
     row, results = tokens(2 * T), []
     for changed in (row, row.at[0, : T + 2].add(7) % 31):
-        _, memory = in_segments(model, params, changed[:, :T])
-        results.append(gradient(params, memory, changed[:, T:]))
+        _, carried = in_segments(model, params, changed[:, :T])
+        results.append(gradient(params, carried, changed[:, T:]))
     jax.tree.map(np.testing.assert_array_equal, *results)
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(results[0])) > 1e-3
 
@@ -163,19 +164,19 @@ def test_cached_decoding_equals_the_whole_row(xl):
     row = tokens(9)
     whole = run(model, params, row).hidden
     prompt = jnp.arange(5)[None, :] < jnp.array([[5], [3]])  # prompts of 5 and 3 tokens, padded on the right
-    out = run(model, params, row[:, :5], segments=prompt.astype(jnp.int32), cache=model.init_cache(B, 9))
+    out = run(model, params, row[:, :5], segments=prompt.astype(jnp.int32), carried=model.start_decoding(B, 9))
     np.testing.assert_allclose(out.hidden[0], whole[0, :5], atol=1e-5)
     np.testing.assert_allclose(out.hidden[1, :3], whole[1, :3], atol=1e-5)
     for step in range(4):
         places = jnp.array([5, 3]) + step
-        out = run(model, params, row[jnp.arange(B), places][:, None], cache=out.cache)
+        out = run(model, params, row[jnp.arange(B), places][:, None], carried=out.carried)
         np.testing.assert_allclose(out.hidden[:, 0], whole[jnp.arange(B), places], atol=1e-5)
 
 
 def test_scanned_and_unrolled_layers_agree(xl):
     _, params = xl
-    _, memory = in_segments(*xl, tokens(T))
-    one, other = (run(build(scan=scan, remat="full"), params, tokens(T), memory=memory) for scan in (True, False))
+    _, carried = in_segments(*xl, tokens(T))
+    one, other = (run(build(scan=scan, remat="full"), params, tokens(T), carried=carried) for scan in (True, False))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
@@ -191,8 +192,10 @@ def test_dropout_needs_training_and_its_key():
     assert np.abs(noisy[0] - quiet).max() > 0
 
 
-def test_every_leaf_of_the_memory_has_lanes_second(xl):
-    assert [leaf.shape[1] for leaf in jax.tree.leaves(xl[0].init_memory(5))] == [5, 5]
+def test_every_leaf_of_the_memory_names_the_axis_of_its_lanes(xl):
+    boxes = jax.tree.leaves(xl[0].start(5), is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+    assert [box.names for box in boxes] == [("layers", "batch", None, None), ("batch",)]
+    assert all(box.value.shape[box.names.index("batch")] == 5 for box in boxes)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from configs import common
 from pretrain.objectives.applied import Applied
 from pretrain.step.learner import make_learner
 from pretrain.step.optimizers import schedule
-from pretrain.step.step import init_state, start, train_step
+from pretrain.step.step import init_state, train_step
 
 ANSWERS = json.loads(asked.ANSWERS.read_text())
 CHECKOUT = "TRANSFORMER_XL_RELEASE"  # the environment variable that names a checkout of the release
@@ -38,11 +38,12 @@ def params_of(weights):
 
 def batches(text, length):
     """An epoch of text [lanes, rows * length + 1]."""
-    for first in range(0, text.shape[1] - 1, length):
-        tokens, targets = (text[:, begin : begin + length] for begin in (first, first + 1))
+    for start in range(0, text.shape[1] - 1, length):
+        tokens, targets = (text[:, begin : begin + length] for begin in (start, start + 1))
         ones = np.ones_like(tokens)
         batch = {"tokens": tokens, "targets": targets, "positions": ones, "segments": ones}
-        yield batch | {"weights": ones.astype(np.float32), "reset": np.full(len(text), first == 0)}
+        batch |= {"row": np.arange(len(text)), "reset": np.full(len(text), start == 0)}
+        yield batch | {"weights": ones.astype(np.float32)}
 
 
 def close(ours, theirs, tolerance=1e-5):
@@ -53,7 +54,7 @@ def close(ours, theirs, tolerance=1e-5):
 
 def section(fields, dtype="float32"):
     """The model section of a config."""
-    model = common.transformer_xl()
+    model = common.recurrent()
     model.update(fields, dtype=dtype, dropout=0.0)
     return model
 
@@ -62,28 +63,29 @@ def section(fields, dtype="float32"):
 def test_losses_memory_and_gradients(name):
     """Four segments of three lanes, with memory, in each of the release's options."""
     fields, expected = asked.sizes(asked.CASES[name]), answers(name)
-    model = models.build("transformer_xl", section(fields).to_dict())
+    model = models.build(section(fields).to_dict())
     params = {"params": params_of(asked.weights(fields))}
     shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
 
     @jax.jit
-    def segment(params, memory, tokens, targets, weights):
+    def segment(params, carried, tokens, targets, weights):
         def objective(params):
-            output = model.apply(params, tokens, memory=memory)
+            output = model.apply(params, tokens, carried=carried)
             losses = -model.apply(params, output.hidden, targets, method="log_probs")
-            return (losses * weights).sum(), (losses, output.memory)
+            return (losses * weights).sum(), (losses, output.carried)
 
         return jax.grad(objective, has_aux=True)(params)
 
-    text, memory = asked.text(asked.LANES, asked.SEGMENTS * asked.LENGTH), model.init_memory(asked.LANES)
+    text, carried = asked.text(asked.LANES, asked.SEGMENTS * asked.LENGTH), nn.unbox(model.start(asked.LANES))
     counts = np.split(asked.token_weights(), asked.SEGMENTS, axis=1)
     gradient, losses, remembered = jax.tree.map(jnp.zeros_like, params), [], []
     for batch, weights in zip(batches(text, asked.LENGTH), counts, strict=True):
-        added, (loss, memory) = segment(params, memory, batch["tokens"], batch["targets"], weights)
+        added, (loss, carried) = segment(params, carried, batch["tokens"], batch["targets"], weights)
         gradient = jax.tree.map(jnp.add, gradient, added)
         losses.append(loss)
-        held = int(memory.held[0, 0])
+        memory = carried["attention"]
+        held = int(memory.held[0])
         remembered += asked.digest(memory.hidden[:, :, fields["memory"] - held :])
 
     np.testing.assert_allclose(np.ravel(losses), expected.pop("losses"), rtol=1e-5)
@@ -97,17 +99,17 @@ def test_bfloat16_moves_single_losses_and_hardly_their_mean():
     """What the recipes say of it: by up to 0.056 nats in this model of wide weights."""
     name = "divisor 2, tails shared"
     fields = asked.sizes(asked.CASES[name])
-    model = models.build("transformer_xl", section(fields, "bfloat16").to_dict())
+    model = models.build(section(fields, "bfloat16").to_dict())
     params = {"params": params_of(asked.weights(fields))}
 
     @jax.jit
-    def segment(params, memory, tokens, targets):
-        output = model.apply(params, tokens, memory=memory)
-        return -model.apply(params, output.hidden, targets, method="log_probs"), output.memory
+    def segment(params, carried, tokens, targets):
+        output = model.apply(params, tokens, carried=carried)
+        return -model.apply(params, output.hidden, targets, method="log_probs"), output.carried
 
-    memory, losses = model.init_memory(asked.LANES), []
+    carried, losses = nn.unbox(model.start(asked.LANES)), []
     for batch in batches(asked.text(asked.LANES, asked.SEGMENTS * asked.LENGTH), asked.LENGTH):
-        loss, memory = segment(params, memory, batch["tokens"], batch["targets"])
+        loss, carried = segment(params, carried, batch["tokens"], batch["targets"])
         losses.append(loss)
     moved = np.ravel(losses) - answers(name)["losses"]
     assert 0.01 < np.abs(moved).max() < 0.09  # eight bits a number, wherever they are rounded
@@ -118,7 +120,7 @@ def trained(name):
     """The config of a training loop, and the release's answers to it."""
     changes, warmup = asked.UPDATES[name]
     config = common.base()
-    config.architecture, config.model = "transformer_xl", section(asked.sizes(changes))
+    config.model = section(asked.sizes(changes))
     config.data.layout = "stream"
     config.train.update(steps=2 * asked.EPOCH, batch_size=asked.LANES)
     config.evaluate.model.update(memory=config.model.memory + asked.LENGTH - asked.EVALUATED_LENGTH)
@@ -147,14 +149,14 @@ def test_twenty_updates_of_its_training_loop(name):
         close(moved, expected.pop(f"moved {path}"), tolerance=1e-4)
 
     @jax.jit
-    def score(params, memory, batch):
+    def score(params, carried, batch):
         model = Applied(learner.evaluated, params, learner.inputs)
-        hidden, memory = model(batch, memory, None)
-        return -model.run("log_probs", hidden, batch["targets"]).mean(), memory
+        hidden, carried = model(batch, carried, None)
+        return -model.run("log_probs", hidden, batch["targets"]).mean(), carried
 
-    memory, losses = start(learner.evaluated, asked.EVALUATION_LANES), []
+    carried, losses = nn.unbox(learner.evaluated.start(asked.EVALUATION_LANES)), []
     for batch in batches(asked.validation(), asked.EVALUATED_LENGTH):
-        loss, memory = score(state.params, memory, batch)
+        loss, carried = score(state.params, carried, batch)
         losses.append(loss)
     np.testing.assert_allclose(losses, expected.pop("evaluation"), rtol=1e-5)
     assert not expected

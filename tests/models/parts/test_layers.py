@@ -11,7 +11,9 @@ from flax import linen as nn
 import models
 from configs import hands_on, sparse_transformer, transformer_xl
 from configs.common import decoder
-from models.parts.layers import ACTIVATIONS, Norm, dropout
+from models.parts.activations import ACTIVATIONS
+from models.parts.dropout import dropout
+from models.parts.norms import Norm
 from models.parts.positions import rotate, sinusoid
 
 PHI = [0.5 * (1 + math.erf(x / math.sqrt(2))) for x in (-2.0, -0.5, 0.0, 1.0, 3.0)]
@@ -71,6 +73,20 @@ def test_dropout_keeps_the_mean():
 
 
 @pytest.mark.parametrize("site", ["embedding", "attention", "residual", "ff"])
+def test_a_row_draws_by_its_place_in_the_whole_batch(small, site):
+    """However a batch is cut, and in whatever order its rows come, each row's dropout is the same."""
+    model, params = small(**{f"dropout_{site}": 0.5})
+    tokens, row = jnp.tile(jnp.arange(7)[None], (6, 1)), jnp.array([4, 0, 5, 1, 3, 2])
+    key = {"dropout": jax.random.key(0)}
+    run = jax.jit(lambda tokens, row: model.apply(params, tokens, row=row, train=True, rngs=key).hidden)
+    whole = run(tokens, row)
+    for part in (slice(0, 2), slice(2, 6)):
+        np.testing.assert_array_equal(run(tokens[part], row[part]), whole[part])
+    np.testing.assert_array_equal(whole[jnp.argsort(row)], run(tokens, jnp.arange(6)))
+    assert np.abs(whole[0] - whole[1]).max() > 1e-2  # rows of the same tokens, which draw apart
+
+
+@pytest.mark.parametrize("site", ["embedding", "attention", "residual", "ff"])
 def test_each_dropout_rate_has_its_site(small, site):
     model, params = small(**{f"dropout_{site}": 0.5})
     tokens = jnp.array([[1, 2, 3, 4]])
@@ -91,7 +107,7 @@ def test_spread_at_the_start(scaled):
     fields = decoder()
     fields.update(vocab_size=1000, context=500, layers=8, width=64, heads=4, ff=256, dtype="float32", tied_head=False)
     fields.update(scale_residual_init=scaled)
-    model = models.build("decoder", fields.to_dict())
+    model = models.build(fields.to_dict())
     params = nn.unbox(jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
     layers = params["layers"]
     small = 0.02 / math.sqrt(16) if scaled else 0.02
@@ -119,7 +135,7 @@ def start(recipe, **changes):
     """Initial parameters of a recipe's model, two layers deep, without axis names."""
     config = recipe.get_config()
     config.model.update(layers=2, **changes)
-    model = models.build(config.architecture, config.model.to_dict())
+    model = models.build(config.model.to_dict())
     init = jax.jit(model.init)
     return jax.tree.map(np.asarray, nn.unbox(init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"])
 

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 import models
-from configs.common import base, transformer_xl
+from configs.common import base, recurrent
 from pretrain.commands import describe as described
 from pretrain.config import load, recipe_module, recipes
 from pretrain.errors import USER_ERRORS, UserError
@@ -159,8 +159,8 @@ def test_nothing_is_left_whole_where_all_divides(capsys):
 
 def test_equals_what_is_allocated():
     config = tiny()
-    model = models.build(config.architecture, config.model.to_dict())
-    real = jax.tree.leaves(jax.jit(lambda rng: init_params(model, rng, 1))(jax.random.key(0)))
+    model = models.build(config.model.to_dict())
+    real = jax.tree.leaves(jax.jit(lambda rng: init_params(model, rng))(jax.random.key(0)))
     facts = described.describe(config)
     assert facts["parameters"] == sum(leaf.size for leaf in real)
     assert facts["bytes"]["parameters"] == sum(leaf.nbytes for leaf in real) == facts["bytes"]["gradients"]
@@ -201,9 +201,8 @@ def test_prints_tables_and_json(capsys):
 def test_recurrent_memory_is_part_of_the_state():
     config = tiny(batch_size=6)
     assert described.describe(config)["bytes"]["recurrent_memory"] == 0
-    config.architecture = "transformer_xl"
     config.data.layout = "stream"
-    config.model = transformer_xl()
+    config.model = recurrent()
     config.model.update(vocab_size=50, layers=2, width=16, heads=2, ff=32, memory=12)
     hidden = 2 * 6 * 12 * 16 * 2  # layers, rows, positions, width, bytes of a bfloat16
     held = 6 * 4  # an int32 of each row

@@ -41,10 +41,14 @@ def sentence(tmp_path, capsys):
         ("config.train.steps = None", "config.train.steps is None, which is not an int; write for example 100"),
         ("config.train.steps = 'many'", "line 6, fails with TypeError: Could not override field 'steps'"),
         ("config.train.steps = 0", "config.train.steps = 0; it must be at least 1"),
-        ("config.architecture = 'transformer'", "config.architecture is 'transformer', did you mean 'transformer_xl'?"),
+        ("config.model.kind = 'recurent'", "config.model.kind is 'recurent', did you mean 'recurrent'?"),
         (
-            "config.architecture = 'transformer_xl'",
-            "/mine.py, whose config.architecture is 'transformer_xl': there is no config key config.model.",
+            "config.model.kind = 'recurrent'",
+            "/mine.py: config.model.kind is 'recurrent', but its other keys are those of kind 'decoder';",
+        ),
+        (
+            "config.model = common.recurrent(); config.model.kv_heads = 2",
+            "/mine.py, whose config.model.kind is 'recurrent': there is no config key config.model.kv_heads",
         ),
         (
             "return None",

@@ -9,11 +9,11 @@ import pytest
 from configs import common
 from pretrain.main import Number, commands, main
 
-RECIPES = {"decoder": "configs/quickstart.py:tiny", "transformer_xl": "configs/transformer_xl.py:tiny"}
+RECIPES = {"decoder": "configs/quickstart.py:tiny", "recurrent": "configs/transformer_xl.py:tiny"}
 VALUES = ("-1", "0", "nan", "inf", "1e30", "-1e30", "1e999", "many", "")
 KEYS = [("decoder", key) for key in common.base.ranges]
-KEYS += [(name, f"model.{key}") for name, declare in common.ARCHITECTURES.items() for key in declare.ranges]
-KEYS += [(name, f"evaluate.model.{key}") for name, declare in common.ARCHITECTURES.items() for key in declare.ranges]
+KEYS += [(name, f"model.{key}") for name, declare in common.MODELS.items() for key in declare.ranges]
+KEYS += [(name, f"evaluate.model.{key}") for name, declare in common.MODELS.items() for key in declare.ranges]
 
 
 @pytest.fixture
@@ -33,11 +33,9 @@ def outcome(capsys):
     return run
 
 
-@pytest.mark.parametrize(("architecture", "key"), KEYS)
-def test_numbers(outcome, architecture, key):
-    said = {
-        value: outcome("describe", f"--config={RECIPES[architecture]}", f"--config.{key}={value}") for value in VALUES
-    }
+@pytest.mark.parametrize(("kind", "key"), KEYS)
+def test_numbers(outcome, kind, key):
+    said = {value: outcome("describe", f"--config={RECIPES[kind]}", f"--config.{key}={value}") for value in VALUES}
     assert all(said[value] for value in ("nan", "inf", "1e999", "many", "")), said
     name = key.split(".")[-1]
     assert all(name in sentence for sentence in said.values() if sentence), said

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from hypothesis import given
 from hypothesis import strategies as st
 
 import models
 from configs import sparse_transformer
-from configs.common import base, transformer_xl
+from configs.common import base, recurrent
 from models.attention.patterns import parse_pattern, per_head
 from pretrain.costs.flops import flops_per_token, forward_flops, keys_per_query
 from pretrain.errors import UserError
@@ -75,7 +76,7 @@ def test_counted_by_hand():
 def test_equals_the_products_of_the_traced_forward_pass(model):
     """The reference path multiplies all T x S scores, which is the `full` convention to the integer."""
     config = small(**model)
-    decoder = models.build(config.architecture, config.model.to_dict())
+    decoder = models.build(config.model.to_dict())
     tokens = jnp.zeros((1, config.data.length), jnp.int32)
     params = jax.eval_shape(lambda: decoder.init(jax.random.key(0), tokens))
 
@@ -88,8 +89,7 @@ def test_equals_the_products_of_the_traced_forward_pass(model):
 
 def small_xl(**model):
     config = base()
-    config.architecture, config.data.length = "transformer_xl", 8
-    config.model = transformer_xl()
+    config.model, config.data.length = recurrent(), 8
     config.model.update(vocab_size=50, layers=3, width=16, heads=2, ff=40, memory=12, context=32)
     config.model.update(dtype="float32", attention_path="reference")
     config.model.update(model)
@@ -112,12 +112,12 @@ def small_xl(**model):
 def test_equals_the_products_of_a_traced_segment_with_memory(model):
     config = small_xl(**model)
     T, M = config.data.length, config.model.memory
-    network = models.build(config.architecture, config.model.to_dict())
+    network = models.build(config.model.to_dict())
     tokens = jnp.zeros((1, T), jnp.int32)
     params = jax.eval_shape(lambda: network.init(jax.random.key(0), tokens))
 
     def forward(params):
-        hidden = network.apply(params, tokens, memory=network.init_memory(1)).hidden
+        hidden = network.apply(params, tokens, carried=nn.unbox(network.start(1))).hidden
         return network.apply(params, hidden, method="logits")
 
     products = traced_products(jax.make_jaxpr(forward)(params).jaxpr)
@@ -189,9 +189,9 @@ def test_both_conventions_charge_a_sparse_layer_what_it_sees():
     assert keys_per_query("dense", 2, 8, "full") == 8
 
 
-def test_unknown_architecture():
+def test_unknown_kind():
     config = small()
-    config.architecture = "decodr"
+    config.model.kind = "decodr"
     with pytest.raises(UserError, match=r"'decodr' are not known, did you mean 'decoder'\?"):
         flops_per_token(config)
 

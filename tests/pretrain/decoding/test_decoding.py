@@ -33,7 +33,7 @@ def tiny():
     """A decoder of 5 tokens with decided opinions, and its parameters."""
     fields = decoder()
     fields.update(vocab_size=5, context=16, layers=2, width=16, heads=2, ff=16, dtype="float32")
-    model = models.build("decoder", fields.to_dict())
+    model = models.build(fields.to_dict())
     shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
     rng = np.random.default_rng(4)
     return model, jax.tree.map(lambda leaf: jnp.asarray(0.4 * rng.standard_normal(leaf.shape), leaf.dtype), shapes)

@@ -27,7 +27,7 @@ def decoder(optimizer, **model):
 
 def recurrent(optimizer):
     config = common.base()
-    config.architecture, config.model = "transformer_xl", common.transformer_xl()
+    config.model = common.recurrent()
     config.model.update(vocab_size=VOCABULARY, cutoffs=(21, 40), embed=32, divisor=2, context=64, memory=8, dropout=0.0)
     config.model.update(layers=2, width=32, heads=4, ff=64, dtype="float32", attention_path="xla")
     config.data.layout = "stream"

@@ -83,8 +83,9 @@ def test_memory_in_two_processes_and_under_jit_in_one_go_on_with_each_other(back
     here(RECURRENT, back, text, train__steps=CUT)
     in_two_processes(RECURRENT, back, text, 2, train__backend=backend, train__steps=STEPS)
     expected = leaves(whole, STEPS)
-    assert (expected["['carried']['held']"] == 32).all()
-    assert (np.abs(expected["['carried']['hidden']"]).max((-1, -2)) > 0).all()  # every layer of every lane remembers
+    hidden, held = (expected[f"['carried']['attention']['{name}']"] for name in ("hidden", "held"))
+    assert (held == 32).all()
+    assert (np.abs(hidden).max((-1, -2)) > 0).all()  # every layer of every lane remembers
     for workdir in (there, back):
         assert_same_run(workdir, whole)
 

@@ -26,9 +26,9 @@ ABSENT = {
 }
 
 
-def recipe_of(path, architecture="decoder", evaluated=(), **model):
+def recipe_of(path, kind="decoder", evaluated=(), **model):
     config = common.base()
-    config.architecture, config.model = architecture, getattr(common, architecture)()
+    config.model = common.MODELS[kind]()
     config.model.update(**SMALL, attention_path=path, **model)
     config.data.length = LENGTH
     config.evaluate.model.update(dict(evaluated))
@@ -62,10 +62,10 @@ def test_a_step_for_an_absent_platform_is_traced_here(absent, path, named):
     assert {"cudnn": "dot_product_attention_fwd", "splash": "splash_mha"}[path] in program
 
 
-@pytest.mark.parametrize("architecture", ["decoder", "transformer_xl"])
+@pytest.mark.parametrize("kind", ["decoder", "recurrent"])
 @pytest.mark.parametrize("path", ABSENT)
-def test_parameters_do_not_depend_on_the_path(architecture, path):
-    make = lambda path: init_params(recipe_of(path, architecture)[0].model, jax.random.key(0), 1)  # noqa: E731
+def test_parameters_do_not_depend_on_the_path(kind, path):
+    make = lambda path: init_params(recipe_of(path, kind)[0].model, jax.random.key(0))  # noqa: E731
     jax.tree.map(np.testing.assert_array_equal, make(path), make("auto"))
 
 
@@ -73,7 +73,7 @@ def test_parameters_do_not_depend_on_the_path(architecture, path):
 def test_text_is_generated_whatever_path_is_named(cached):
     def text(path):
         model = recipe_of(path)[0].model
-        params = nn.unbox(init_params(model, jax.random.key(0), 1))
+        params = nn.unbox(init_params(model, jax.random.key(0)))
         options = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "beams": 1, "length_penalty": 0.0, "end_id": None}
         options |= {"vocabulary": 23, "seed": 0, "max_tokens": 4, "cached": cached}
         return generate(model, params, [np.array([1, 2, 3])], **options)[0][0].tolist()
@@ -85,7 +85,7 @@ def test_text_is_generated_whatever_path_is_named(cached):
     ("path", "fields", "reason"),
     [
         ("splash", {}, "it runs on TPUs and the platform is cpu"),
-        ("cudnn", {"architecture": "transformer_xl"}, "it runs on GPUs and the platform is cpu"),
+        ("cudnn", {"kind": "recurrent"}, "it runs on GPUs and the platform is cpu"),
         ("sparse", {}, "the pattern is dense"),
     ],
 )

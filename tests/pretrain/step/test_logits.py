@@ -38,17 +38,16 @@ RECURRENT = [
     ]
     for projections, words in SHARING
 ]
-CASES = [("decoder", case) for case in DECODERS] + [("transformer_xl", case) for case in RECURRENT]
+CASES = [("decoder", case) for case in DECODERS] + [("recurrent", case) for case in RECURRENT]
 
 
-def made(architecture, evaluated=(), **fields):
+def made(kind, evaluated=(), **fields):
     """A learner, and parameters drawn wide so that no part of the model is all but silent."""
     config = common.base()
-    config.architecture = architecture
-    config.model = getattr(common, architecture)()
+    config.model = common.MODELS[kind]()
     config.model.update(SMALL | fields)
     config.evaluate.model.update(dict(evaluated))
-    if architecture == "transformer_xl":
+    if kind == "recurrent":
         config.model.memory, config.data.layout = T, "stream"
     learner = make_learner(config)
     shapes = nn.unbox(jax.eval_shape(learner.model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
@@ -67,6 +66,7 @@ def batch():
         "positions": np.tile(np.arange(T, dtype=np.int32), (B, 1)),
         "segments": np.ones((B, T), np.int32),
         "row": np.arange(B, dtype=np.int32),
+        "reset": np.zeros(B, bool),
     }
 
 
@@ -90,9 +90,9 @@ def both(learner, params):
     return jax.value_and_grad(by_loss, has_aux=True)(params), jax.value_and_grad(by_logits)(params)
 
 
-@pytest.mark.parametrize(("architecture", "fields"), CASES, ids=str)
-def test_the_loss_is_the_cross_entropy_of_the_logits(architecture, fields):
-    ((objective, nll), trained), (expected, sampled) = both(*made(architecture, **fields))
+@pytest.mark.parametrize(("kind", "fields"), CASES, ids=str)
+def test_the_loss_is_the_cross_entropy_of_the_logits(kind, fields):
+    ((objective, nll), trained), (expected, sampled) = both(*made(kind, **fields))
     np.testing.assert_allclose([objective, nll], [expected] * 2, rtol=1e-5)
     for (path, ours), theirs in zip(
         jax.tree_util.tree_leaves_with_path(trained), jax.tree.leaves(sampled), strict=True
@@ -106,10 +106,9 @@ def test_evaluation_computes_in_its_own_type():
     """A model trained in bfloat16 is scored in float32 where evaluation says so, to the bit."""
     nll = {}
     for trained, evaluated in (("bfloat16", {}), ("bfloat16", {"dtype": "float32"}), ("float32", {})):
-        learner, params = made("transformer_xl", evaluated, dtype=trained)
-        memory = learner.evaluated.init_memory(B)
-        rows = batch() | {"reset": np.zeros(B, bool)}
-        sums, _ = jax.jit(evaluate_step, static_argnums=0)(learner, params, rows, memory)
+        learner, params = made("recurrent", evaluated, dtype=trained)
+        carried = nn.unbox(learner.evaluated.start(B))
+        sums, _ = jax.jit(evaluate_step, static_argnums=0)(learner, params, batch(), carried)
         nll[trained, bool(evaluated)] = float(sums["sums"]["loss"])
     assert nll["bfloat16", True] == nll["float32", False] != nll["bfloat16", False]
 
@@ -117,7 +116,7 @@ def test_evaluation_computes_in_its_own_type():
 @pytest.mark.parametrize("key", ["z_loss", "label_smoothing"])
 def test_several_softmaxes_are_neither_smoothed_nor_drawn_to_zero(key):
     config = common.base()
-    config.architecture, config.model = "transformer_xl", common.transformer_xl()
+    config.model = common.recurrent()
     config.model.cutoffs, config.train[key] = (5, 11), 0.1
     with pytest.raises(
         UserError, match=rf"config.train.{key} = 0.1 acts on one softmax .* set config.train.{key} to 0"

@@ -110,6 +110,22 @@ def test_accumulation_equals_one_batch(parts, reference):
     assert_same_run(run(small_config(**GRADIENT, train__accumulate=parts), 1), reference)
 
 
+DROPOUT = {f"model__dropout_{site}": 0.2 for site in ("embedding", "attention", "residual", "ff")}
+
+
+@pytest.fixture(scope="module")
+def dropped(reference):
+    history, params = run(small_config(**GRADIENT, **DROPOUT), 1)
+    assert np.abs(history - reference[0]).max() > 1e-3
+    return history, params
+
+
+@pytest.mark.parametrize("name", ["mixed", "sequence", "pmap", "accumulated"])
+def test_dropout_draws_alike_however_the_batch_is_split(name, dropped):
+    result = run(small_config(**GRADIENT, **DROPOUT, **MESHES[name]), 4 if name == "accumulated" else 8)
+    assert_same_run(result, dropped)
+
+
 def test_adamw_on_a_mixed_mesh_equals_one_device():
     mixed = run(small_config(**MESHES["mixed"]), 8)
     # Adam divides by the root of tiny second moments, which magnifies rounding in near-zero gradients.

@@ -30,7 +30,7 @@ KINDS = {
 def test_resuming_changes_no_bit(kind, tmp_path):
     devices, config, changes = KINDS[kind]
     config = config(**(RECURRENT if config is recurrent else DECODER) | changes)
-    make, rows = (stream_batch, LANES) if config.architecture == "transformer_xl" else (ragged_batch, BATCH)
+    make, rows = (stream_batch, LANES) if config.model.kind == "recurrent" else (ragged_batch, BATCH)
 
     def batch(n):
         """Batch 1 is one that cannot be learned from, so that the counters have something to count."""
@@ -63,4 +63,4 @@ def test_resuming_changes_no_bit(kind, tmp_path):
     for (path, found), (_, expected) in zip(*ends, strict=True):
         np.testing.assert_array_equal(found, expected, err_msg=jax.tree_util.keystr(path))
     assert (int(whole.step), int(whole.bad_total)) == (6, 1)
-    assert bool(jax.tree.leaves(whole.carried)) == (config.architecture == "transformer_xl")
+    assert bool(jax.tree.leaves(whole.carried)) == (config.model.kind == "recurrent")

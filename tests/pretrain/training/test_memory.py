@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from random_batches import random_batch
 from runs import leaves
 
@@ -20,7 +21,7 @@ BROKEN = 30  # a token whose vector is not finite
 
 def recurrent(**changes):
     config = common.base()
-    config.architecture, config.model = "transformer_xl", common.transformer_xl()
+    config.model = common.recurrent()
     config.model.update(vocab_size=31, context=64, layers=2, width=16, heads=2, ff=32, memory=MEMORY, dtype="float32")
     config.model.update(tied_words=False, init_std=0.3, dropout=0.0)
     config.data.update(layout="stream", length=LENGTH)
@@ -55,11 +56,13 @@ def unscorable_epoch(batch):
 
 def remembered(model, params, text):
     """The memory that one lane has of `text`, read at once: [L, M, D] and how many positions."""
-    memory = model.init_memory(1)
+    carried = nn.unbox(model.start(1))
     if len(text):
         segments = jnp.ones((1, len(text)), jnp.int32)
-        memory = model.apply({"params": params}, jnp.asarray(text)[None], segments=segments, memory=memory).memory
-    return np.asarray(memory.hidden)[:, 0], int(memory.held[0, 0])
+        output = model.apply({"params": params}, jnp.asarray(text)[None], segments=segments, carried=carried)
+        carried = output.carried
+    memory = carried["attention"]
+    return np.asarray(memory.hidden)[:, 0], int(memory.held[0])
 
 
 WAYS = {
@@ -94,10 +97,9 @@ def test_memory_after_bad_updates_is_that_of_the_text_before_or_empty(way):
         saved = jax.tree.map(np.asarray, engine.saved(state))
         for lane in range(LANES):
             hidden, held = remembered(engine.learner.model, saved.params, text[lane])
-            assert saved.carried.held[0, lane] == held == len(text[lane])
-            np.testing.assert_allclose(
-                saved.carried.hidden[:, lane, MEMORY - held :], hidden[:, MEMORY - held :], atol=1e-5
-            )
+            kept = saved.carried["attention"]
+            assert kept.held[lane] == held == len(text[lane])
+            np.testing.assert_allclose(kept.hidden[:, lane, MEMORY - held :], hidden[:, MEMORY - held :], atol=1e-5)
     assert [len(row) for row in text] == [12, 12, 12, 12]
 
 
@@ -129,5 +131,5 @@ def test_memory_is_empty_after_rewinding_past_a_batch(text, tmp_path, monkeypatc
     overrides = [(key, str(value)) for key, value in keys.items()]
     assert train(configs.load("configs/transformer_xl.py:tiny", overrides), str(tmp_path)) == 0
     for step, segments in ((4, 4), (8, 4), (10, 6)):
-        held = leaves(tmp_path, step)["['carried']['held']"]
+        held = leaves(tmp_path, step)["['carried']['attention']['held']"]
         assert (held == segments * 16).all(), step

@@ -1,0 +1,37 @@
+"""A matrix product over named axes, and a bias."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
+
+from models.parts.initialisers import constant, normal
+from models.parts.products import PRODUCT, product
+
+
+class Linear(nn.Module):
+    """x [..., *inputs] -> [..., *outputs]: one matrix product over named axes, and a bias.
+
+    `inputs` and `outputs` map axis name to size, in order; the kernel is [*inputs, *outputs]. A residual branch's last
+    matrix starts at a smaller `std` where the recipe says so. `initialiser` is `normal` or `uniform`.
+    """
+
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    bias: bool
+    std: float
+    dtype: str
+    param_dtype: str
+    initialiser: Callable = normal
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        names, shape = (*self.inputs, *self.outputs), (*self.inputs.values(), *self.outputs.values())
+        kernel = self.param("kernel", self.initialiser(self.std, *names), shape, self.param_dtype)
+        y = checkpoint_name(product(x.astype(self.dtype), kernel, len(self.inputs)), PRODUCT)
+        if not self.bias:
+            return y
+        bias = self.param("bias", constant(0.0, *self.outputs), tuple(self.outputs.values()), self.param_dtype)
+        return y + jnp.broadcast_to(bias.astype(self.dtype), y.shape)

@@ -1,0 +1,73 @@
+"""The branch of self-attention: queries, keys and values of x, attention between them, the output projection."""
+
+import math
+
+import jax
+from flax import linen as nn
+
+from models.attention import attend
+from models.attention.patterns import Pattern
+from models.parts.initialisers import uniform
+from models.parts.linear import Linear
+from models.parts.positions import rotate
+from models.stack.cache import Cache
+from models.stack.signals import Signals
+
+
+class SelfAttention(nn.Module):
+    """`kv_heads` below `heads` shares each key/value head among heads / kv_heads queries (Ainslie et al. 2023).
+
+    Queries and keys are of `query_size`, values of `head_size`. `fused_glorot` starts the three projections as one
+    uniform matrix of variance 2 / (inputs + outputs) (Glorot and Bengio 2010), as PyTorch's MultiheadAttention does.
+    """
+
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    query_size: int
+    pattern: Pattern
+    rotary: bool
+    bias: bool
+    dropout: float
+    std: float
+    out_std: float
+    fused_glorot: bool
+    attention_path: str
+    dtype: str
+    param_dtype: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array, signals: Signals, carried: Cache | None) -> tuple[jax.Array, Cache | None]:
+        """x [B, T, D] -> [B, T, D]; a cache is extended by this layer's keys and values, and all it holds are seen."""
+        shared = {"bias": self.bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
+
+        start = {"std": self.std}
+        if self.fused_glorot:
+            outputs = self.heads * self.query_size + self.kv_heads * (self.query_size + self.head_size)
+            start = {"std": math.sqrt(2 / (self.width + outputs)), "initialiser": uniform}
+
+        def project(name, axis, heads, size):
+            y = Linear({"embed": self.width}, {axis: heads, "head_size": size}, name=name, **start, **shared)(x)
+            return nn.with_logical_constraint(y, ("batch", "length", axis, "head_size"))
+
+        query = project("query", "heads", self.heads, self.query_size)
+        key = project("key", "kv_heads", self.kv_heads, self.query_size)
+        value = project("value", "kv_heads", self.kv_heads, self.head_size)
+        if self.rotary:
+            query, key = rotate(query, signals.positions), rotate(key, signals.positions)
+        if carried is not None:
+            carried, key, value = carried.extend(signals.layer, key, value)
+        y = attend(
+            query,
+            key,
+            value,
+            signals.mask.replace(pattern=self.pattern),
+            dropout_rate=self.dropout if signals.train else 0.0,
+            dropout_rng=self.make_rng("dropout") if signals.train and self.dropout else None,
+            dropout_rows=signals.row,
+            path=self.attention_path,
+        )
+        y = nn.with_logical_constraint(y, ("batch", "length", "heads", "head_size"))
+        inputs = {"heads": self.heads, "head_size": self.head_size}
+        return Linear(inputs, {"embed": self.width}, std=self.out_std, name="output", **shared)(y), carried
