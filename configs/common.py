@@ -117,6 +117,33 @@ def recurrent() -> dict:
 
 
 @section
+def encoder() -> dict:
+    """BERT and its kin: the fields of `models.encoder.Encoder`, splatted into it unchanged."""
+    return dict(
+        kind="encoder",  # which model this section describes; a recipe chooses it with the whole section
+        vocab_size=count(30522),  # rows of the token table; at least the tokenizer's size
+        context=count(512),  # longest row, in tokens (rows of the position table)
+        types=count(2),  # rows of the type table: which of a pair's two texts a token is of
+        layers=count(12, below=2**16),  # number of blocks
+        width=count(768),  # D, size of the residual stream
+        heads=count(12, below=2**16),  # N, attention heads
+        ff=count(3072),  # F, hidden size of the feed-forward block
+        activation="gelu_tanh",  # gelu_tanh (BERT's release), gelu_erf (its ports), gelu_sigmoid, relu, silu
+        norm_epsilon=positive(1e-12),  # added to the variance
+        attention=("dense",),  # attention pattern of each layer in turn; their number divides `layers`
+        attention_path="auto",  # implementation: auto, reference, xla, chunked, cudnn, ...
+        pair_head=True,  # a pooler and a head of two logits on it, for next-sentence prediction
+        dropout=rate(0.1),  # rate on the embeddings and on each branch's output before it joins the residual
+        dropout_attention=rate(0.1),  # rate on attention probabilities
+        init_std=non_negative(0.02),  # standard deviation of matrices and tables at the start, cut off at twice that
+        dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
+        param_dtype="float32",  # storage of parameters
+        scan=True,  # compile one layer and scan it; the checkpoint is the same either way
+        remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+    )
+
+
+@section
 def causal() -> dict:
     """Causal language modelling: every token is predicted from those before it."""
     return dict(
@@ -261,5 +288,5 @@ def base() -> dict:
 
 
 # Sections of which a config has one, by their kind.
-MODELS = {"decoder": decoder, "recurrent": recurrent}
+MODELS = {"decoder": decoder, "recurrent": recurrent, "encoder": encoder}
 OBJECTIVES = {"causal": causal, "masked": masked, "spans": spans}

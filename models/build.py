@@ -10,6 +10,7 @@ from flax import linen as nn
 from models.attention import PATHS
 from models.attention.patterns import parse_pattern, per_head
 from models.decoder import Decoder
+from models.encoder import Encoder
 from models.errors import ModelError
 from models.parts.activations import ACTIVATIONS, GATED
 from models.parts.adaptive import SHARING, check_clusters
@@ -46,10 +47,7 @@ def _check_decoder(fields: Mapping):
     _choice("norm", fields["norm"], NORMS)
     _choice("placement", fields["placement"], PLACEMENTS)
     _choice("positions", fields["positions"], POSITIONS)
-    _choice("attention_path", fields["attention_path"], ("auto", *PATHS))
-    _choice("remat", fields["remat"], REMAT)
-    for name in ("dtype", "param_dtype"):
-        _choice(name, fields[name], ("float32", "bfloat16", "float16"))
+    _check_running(fields)
     _check_heads(fields)
     _check_axes(fields)
     _check_patterns(fields)
@@ -58,27 +56,40 @@ def _check_decoder(fields: Mapping):
 def _check_recurrent(fields: Mapping):
     if fields["width"] % 2:
         raise ModelError(f"model.width is {fields['width']}; distances pair sine and cosine, so make it even")
-    if not fields["head_size"] and fields["width"] % fields["heads"]:
-        raise ModelError(
-            f"model.heads is {fields['heads']}, which does not divide model.width={fields['width']}; "
-            f"use a divisor of {fields['width']} or set model.head_size"
-        )
+    if not fields["head_size"]:
+        _check_division(fields["width"], fields["heads"], " or set model.head_size")
     check_clusters(**{name: fields[name] for name in ("vocab_size", "cutoffs", "width", "embed", "divisor")})
     _choice("shared_projections", fields["shared_projections"], SHARING)
     _choice("activation", fields["activation"], ACTIVATIONS)
+    _check_running(fields)
+
+
+def _check_encoder(fields: Mapping):
+    _choice("activation", fields["activation"], ACTIVATIONS)
+    _check_running(fields)
+    _check_division(fields["width"], fields["heads"])
+    _check_patterns(fields)
+
+
+def _check_running(fields: Mapping):
+    """What says how a model is run, whichever it is."""
     _choice("attention_path", fields["attention_path"], ("auto", *PATHS))
     _choice("remat", fields["remat"], REMAT)
     for name in ("dtype", "param_dtype"):
         _choice(name, fields[name], ("float32", "bfloat16", "float16"))
 
 
+def _check_division(width: int, heads: int, otherwise: str = ""):
+    if width % heads:
+        raise ModelError(
+            f"model.heads is {heads}, which does not divide model.width={width}; use a divisor of {width}{otherwise}"
+        )
+
+
 def _check_heads(fields: Mapping):
     width, heads, kv_heads, head_size = (fields[name] for name in ("width", "heads", "kv_heads", "head_size"))
-    if not head_size and width % heads:
-        raise ModelError(
-            f"model.heads is {heads}, which does not divide model.width={width}; "
-            f"use a divisor of {width} or set model.head_size"
-        )
+    if not head_size:
+        _check_division(width, heads, " or set model.head_size")
     if kv_heads and heads % kv_heads:
         raise ModelError(
             f"model.kv_heads is {kv_heads}, which does not divide model.heads={heads}; use a divisor of {heads}, "
@@ -139,4 +150,5 @@ def _choice(name: str, value, choices):
 KINDS = {
     "decoder": (Decoder, _check_decoder),
     "recurrent": (Recurrent, _check_recurrent),
+    "encoder": (Encoder, _check_encoder),
 }

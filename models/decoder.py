@@ -226,7 +226,7 @@ class Decoder(nn.Module):
     def _block(self, pattern: str, path: str) -> Block:
         """The block of a layer whose attention follows `pattern`, computed by `path`."""
         shared = {"width": self.width, "std": self._std(self.width)}
-        shared |= {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        shared |= {"initialiser": normal, "dtype": self.dtype, "param_dtype": self.param_dtype}
         attention = functools.partial(
             SelfAttention,
             heads=self.heads,

@@ -217,6 +217,7 @@ class Recurrent(nn.Module):
             activation=self.activation,
             bias=True,
             out_std=self.init_std,
+            initialiser=normal,
             dropout=self.dropout,
             **shared,
         )

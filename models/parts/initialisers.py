@@ -11,6 +11,11 @@ def normal(std: float, *names: str | None):
     return nn.with_logical_partitioning(nn.initializers.normal(std), names)
 
 
+def truncated_normal(std: float, *names: str | None):
+    """An initialiser N(0, std) drawn anew beyond two standard deviations, as in BERT; axes carry `names`."""
+    return nn.with_logical_partitioning(nn.initializers.truncated_normal(std), names)
+
+
 def uniform(std: float, *names: str | None):
     """An initialiser, uniform around 0 with that standard deviation; the parameter's axes carry `names`."""
     bound = std * math.sqrt(3)

@@ -1,6 +1,7 @@
 """The branch of feed-forward: two products with an activation between them, token by token."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 from flax import linen as nn
@@ -21,6 +22,7 @@ class FeedForward(nn.Module):
     bias: bool
     std: float
     out_std: float
+    initialiser: Callable
     dropout: float
     dtype: str
     param_dtype: str
@@ -28,7 +30,8 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, signals: Signals, carried: None) -> tuple[jax.Array, None]:
         """x [B, T, D] -> [B, T, D]; it carries nothing."""
-        shared = {"bias": self.bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        shared = {"bias": self.bias, "initialiser": self.initialiser}
+        shared |= {"dtype": self.dtype, "param_dtype": self.param_dtype}
         widen = functools.partial(Linear, {"embed": self.width}, {"ff": self.ff}, std=self.std, **shared)
         activation = light(ACTIVATIONS[self.activation.removeprefix(GATED)])
         hidden = widen(name="in")(x)

@@ -1,6 +1,7 @@
 """The branch of self-attention: queries, keys and values of x, attention between them, the output projection."""
 
 import math
+from collections.abc import Callable
 
 import jax
 from flax import linen as nn
@@ -32,6 +33,7 @@ class SelfAttention(nn.Module):
     dropout: float
     std: float
     out_std: float
+    initialiser: Callable
     fused_glorot: bool
     attention_path: str
     dtype: str
@@ -42,7 +44,7 @@ class SelfAttention(nn.Module):
         """x [B, T, D] -> [B, T, D]; a cache is extended by this layer's keys and values, and all it holds are seen."""
         shared = {"bias": self.bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
 
-        start = {"std": self.std}
+        start = {"std": self.std, "initialiser": self.initialiser}
         if self.fused_glorot:
             outputs = self.heads * self.query_size + self.kv_heads * (self.query_size + self.head_size)
             start = {"std": math.sqrt(2 / (self.width + outputs)), "initialiser": uniform}
@@ -70,4 +72,5 @@ class SelfAttention(nn.Module):
         )
         y = nn.with_logical_constraint(y, ("batch", "length", "heads", "head_size"))
         inputs = {"heads": self.heads, "head_size": self.head_size}
-        return Linear(inputs, {"embed": self.width}, std=self.out_std, name="output", **shared)(y), carried
+        start = {"std": self.out_std, "initialiser": self.initialiser}
+        return Linear(inputs, {"embed": self.width}, name="output", **start, **shared)(y), carried

@@ -82,7 +82,7 @@ def small(**changes):
             "a value, not a section with keys; write --config.train.st",
         ),
         (["describe", CONFIG, "--config.model.kind=recurrent"], "such as configs/transformer_xl.py"),
-        (["describe", CONFIG, "--config.model.kind=coder"], "config.model.kind is 'coder', did you mean 'decoder'?"),
+        (["describe", CONFIG, "--config.model.kind=decodr"], "config.model.kind is 'decodr', did you mean 'decoder'?"),
         (["describe", CONFIG, "--config.evaluate.model.kind=recurrent"], "config.evaluate.model.kind is 'decoder', as"),
         (["describe", CONFIG, "--config.model.attention=dense"], """; write --config.model.attention="('dense',)\""""),
         (["describe", CONFIG, "--config.model.attention=dense, local_8"], """attention="('dense', 'local_8')\""""),

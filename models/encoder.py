@@ -1,0 +1,192 @@
+"""The encoder: every token sees every other, and masked ones are predicted (BERT, Devlin et al. 2018, and its kin)."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from models.attention.masks import Mask
+from models.attention.patterns import parse_pattern
+from models.errors import ModelError
+from models.parts.activations import ACTIVATIONS
+from models.parts.dropout import dropout
+from models.parts.heads import head_logits
+from models.parts.initialisers import constant, truncated_normal
+from models.parts.light import light
+from models.parts.linear import Linear
+from models.parts.norms import Norm
+from models.stack.block import Block
+from models.stack.depth import Stack
+from models.stack.feed_forward import FeedForward
+from models.stack.output import Output
+from models.stack.self_attention import SelfAttention
+from models.stack.signals import Signals
+
+
+class Encoder(nn.Module):
+    """BERT's encoder and its two heads. The fields are the keys of `configs.common.encoder()`.
+
+    Embeddings are the sum of a token's, its position's and its type's, normed; blocks have their norms after the
+    residual. The head of masked tokens is a product, an activation and a norm before the token table; that of pairs,
+    if there is one, reads the first token through a product and tanh. All parameters start truncated at two standard
+    deviations.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("tokens", "types", "positions", "segments")
+    causal: ClassVar[bool] = False
+    one_softmax: ClassVar[bool] = True
+
+    vocab_size: int
+    context: int
+    types: int
+    layers: int
+    width: int
+    heads: int
+    ff: int
+    activation: str
+    norm_epsilon: float
+    attention: tuple[str, ...]
+    attention_path: str
+    pair_head: bool
+    dropout: float
+    dropout_attention: float
+    init_std: float
+    dtype: str
+    param_dtype: str
+    scan: bool
+    remat: str
+
+    def setup(self):
+        self.token_table = self._table("tokens", "vocab", self.vocab_size)
+        self.position_table = self._table("positions", "positions", self.context)
+        self.type_table = self._table("types", None, self.types)
+        self.embedding_norm = self._norm()()
+        # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
+        self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
+        self.stacked = self.param("layers", self._init_stack)
+        self.transform, self.transform_norm = self._linear(self.width), self._norm()()
+        self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
+        if self.pair_head:
+            self.pooler, self.pairs = self._linear(self.width), self._linear(2)
+
+    def __call__(
+        self,
+        tokens: jax.Array,
+        *,
+        types: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        segments: jax.Array | None = None,
+        carried: Mapping[str, Any] | None = None,
+        row: jax.Array | None = None,
+        train: bool = False,
+    ) -> Output:
+        """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`.
+
+        types [B, T] tell the two texts of a pair apart; the default is the first everywhere. positions [B, T] count
+        from 0 in each document, by default from the row's first token. segments [B, T] keep documents of one row apart:
+        a token sees all of its own segment and nothing else, and 0 is padding. `train` turns dropout on; it draws from
+        the rng named "dropout" and by row [B], each row's place in the whole global batch, by default its place in
+        `tokens`. Nothing is carried.
+        """
+        length = tokens.shape[1]
+        if length > self.context:
+            raise ModelError(
+                f"{length} tokens do not fit context={self.context}; shorten the row or raise model.context"
+            )
+        x = jnp.take(self.token_table, tokens, axis=0)
+        places = jnp.broadcast_to(jnp.arange(length), tokens.shape) if positions is None else positions
+        x = x + jnp.take(self.position_table, places, axis=0)
+        x = x + jnp.take(self.type_table, jnp.zeros_like(tokens) if types is None else types, axis=0)
+        x = self.embedding_norm(x.astype(self.dtype))
+        row = jnp.arange(len(tokens)) if row is None else row
+        key = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
+        x = nn.with_logical_constraint(dropout(x, self.dropout, key, row), ("batch", "length", None))
+        signals = Signals(Mask(query_segments=segments), row, train=train)
+        x, carried = self.stack(self.stacked, x, signals, carried or {}, key)
+        if self.is_initializing():  # the heads, whose parameters are made where they are first used
+            self.head_inputs(x)
+            if self.pair_head:
+                self.pair_logits(x)
+        return Output(x, carried)
+
+    def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What logits of masked tokens are made of: hidden [..., D] transformed, the matrix [V, D], the bias [V]."""
+        transformed = self.transform_norm(light(ACTIVATIONS[self.activation])(self.transform(hidden)))
+        return transformed, self.token_table, self.head_bias
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """hidden [..., D] -> logits [..., V] float32."""
+        y = head_logits(*self.head_inputs(hidden))
+        return nn.with_logical_constraint(y, ("batch", "length", "vocab")[-y.ndim :])
+
+    def pooled(self, hidden: jax.Array) -> jax.Array:
+        """hidden [B, T, D] -> [B, D]: what stands for the whole row, made of its first token."""
+        return jnp.tanh(self.pooler(hidden[:, 0]))
+
+    def pair_logits(self, hidden: jax.Array) -> jax.Array:
+        """hidden [B, T, D] -> logits [B, 2] float32 of whether the second text of a pair follows (0) or not (1)."""
+        return self.pairs(self.pooled(hidden)).astype(jnp.float32)
+
+    def example(self) -> dict[str, jax.Array]:
+        """The smallest inputs: one row of one token."""
+        return dict.fromkeys(self.inputs, jnp.ones((1, 1), jnp.int32)) | {"types": jnp.zeros((1, 1), jnp.int32)}
+
+    def start(self, lanes: int) -> dict:
+        """What lanes of the batch carry at the start of their streams: nothing."""
+        return {}
+
+    def start_decoding(self, rows: int, length: int):
+        """Raises ModelError: every token's state depends on those that follow it."""
+        raise ModelError(
+            "a model of kind 'encoder' fills in masks and cannot go on with a text; train a decoder for that"
+        )
+
+    @property
+    def reads(self) -> int:
+        """How many ids can be read: those that are predicted."""
+        return self.vocab_size
+
+    def _table(self, name, axis, size):
+        return self.param(name, truncated_normal(self.init_std, axis, "embed"), (size, self.width), self.param_dtype)
+
+    def _linear(self, outputs: int) -> Linear:
+        """From the model's width to `outputs`, which are of one head and no axis of the mesh."""
+        shared = {"std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        return Linear({"embed": self.width}, {None: outputs}, bias=True, initialiser=truncated_normal, **shared)
+
+    def _norm(self) -> functools.partial:
+        return functools.partial(Norm, "layer", self.norm_epsilon, 1.0, 0.0, self.dtype, self.param_dtype)
+
+    def _init_stack(self, key):
+        x = jnp.zeros((1, 1, self.width), self.dtype)
+        return self._stack("reference").init(key, x, Signals(Mask()))
+
+    def _stack(self, path: str) -> Stack:
+        """All layers, their attention computed by `path`."""
+        blocks = tuple(self._block(pattern, path) for pattern in self.attention)
+        return Stack(blocks, self.layers, self.scan, self.remat)
+
+    def _block(self, pattern: str, path: str) -> Block:
+        """The block of a layer whose attention follows `pattern`, computed by `path`."""
+        shared = {"width": self.width, "std": self.init_std, "out_std": self.init_std, "bias": True}
+        shared |= {"initialiser": truncated_normal, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        size = self.width // self.heads
+        attention = functools.partial(
+            SelfAttention,
+            heads=self.heads,
+            kv_heads=self.heads,
+            head_size=size,
+            query_size=size,
+            pattern=parse_pattern(pattern),
+            rotary=False,
+            dropout=self.dropout_attention,
+            attention_path=path,
+            fused_glorot=False,
+            **shared,
+        )
+        feed_forward = functools.partial(FeedForward, ff=self.ff, activation=self.activation, dropout=0.0, **shared)
+        branches = {"attention": attention, "feed_forward": feed_forward}
+        return Block(branches, self._norm(), "post", self.dropout, parent=None)

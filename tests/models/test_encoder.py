@@ -1,0 +1,212 @@
+"""BERT's encoder: its published sizes, who sees whom, its heads, how it starts. test_bert_parity.py has its numbers."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import models
+from configs.common import base, encoder
+from models.encoder import Encoder
+
+
+def build(**changes):
+    fields = encoder()
+    fields.update(vocab_size=31, context=24, layers=2, width=16, heads=4, ff=24, dtype="float32", init_std=0.3)
+    fields.update(changes)
+    return models.build(fields.to_dict())
+
+
+def initial(model):
+    return nn.unbox(jax.jit(lambda key: model.init(key, **model.example()))(jax.random.key(0)))
+
+
+@pytest.fixture(scope="module")
+def bert():
+    model = build()
+    return model, initial(model)
+
+
+def tokens(rows=2, length=9):
+    return jnp.asarray(np.random.default_rng(1).integers(0, 31, (rows, length)))
+
+
+def run(model, params, *args, **inputs):
+    return jax.jit(lambda params, args, inputs: model.apply(params, *args, **inputs).hidden)(params, args, inputs)
+
+
+def count(**sizes):
+    """Parameters of a model of these sizes, counted apart: {what: how many}."""
+    fields = encoder()
+    fields.update(sizes)
+    model = models.build(fields.to_dict())
+    shapes = nn.unbox(jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0)))["params"]
+    return {name: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree)) for name, tree in shapes.items()}
+
+
+SIZES = {  # layers, width, heads, vocabulary; parameters of the encoder with its pooler, and with both heads
+    "base uncased": (12, 768, 12, 30_522, 109_482_240, 110_106_428),
+    "base cased": (12, 768, 12, 28_996, 108_310_272, 108_932_934),
+    "large uncased": (24, 1024, 16, 30_522, 335_141_888, 336_226_108),
+    "large cased": (24, 1024, 16, 28_996, 333_579_264, 334_661_958),
+    "multilingual cased": (12, 768, 12, 119_547, 177_853_440, 178_566_653),
+    "multilingual uncased": (12, 768, 12, 105_879, 167_356_416, 168_055_961),
+    "tiny": (2, 128, 2, 30_522, 4_385_920, None),
+    "mini": (4, 256, 4, 30_522, 11_170_560, None),
+    "small": (4, 512, 8, 30_522, 28_763_648, None),
+    "medium": (8, 512, 8, 30_522, 41_373_184, None),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_parameters(name):
+    layers, width, heads, vocabulary, encoder_alone, whole = SIZES[name]
+    counts = count(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=vocabulary)
+    of_heads = ("transform", "transform_norm", "head_bias", "pairs")
+    assert sum(counts.values()) - sum(counts[name] for name in of_heads) == encoder_alone
+    assert whole in (None, sum(counts.values()))
+
+
+def test_without_pairs_there_is_no_pooler():
+    sizes = {"base": 30_522, "cased": 28_996, "multilingual": 119_547}
+    counts = {name: sum(count(vocab_size=size, pair_head=False).values()) for name, size in sizes.items()}
+    assert counts == {"base": 109_514_298, "cased": 108_340_804, "multilingual": 177_974_523}
+
+
+def test_fields_are_the_keys_of_the_config():
+    ours = [field.name for field in dataclasses.fields(Encoder) if field.name not in ("parent", "name")]
+    assert {*ours, "kind"} == set(encoder())
+
+
+def test_every_token_sees_those_before_and_behind(bert):
+    row = tokens(1)
+    hidden = run(*bert, row)
+    for place in (0, 4, 8):
+        assert (np.abs(run(*bert, row.at[0, place].add(1) % 31) - hidden).max(-1) > 1e-4).all()
+
+
+def test_padding_is_not_seen(bert):
+    row, real = tokens(), jnp.array([[1] * 9, [1] * 5 + [0] * 4])
+    hidden = run(*bert, row, segments=real)
+    np.testing.assert_array_equal(run(*bert, jnp.where(real, row, 7), segments=real)[1, :5], hidden[1, :5])
+    np.testing.assert_allclose(run(*bert, row[1:, :5])[0], hidden[1, :5], atol=1e-5)
+
+
+def test_documents_of_a_row_never_leak(bert):
+    """Nor in gradients: a document's is the same whatever stands beside it."""
+    row, segments = tokens(1, 12), jnp.array([[1] * 5 + [2] * 4 + [0] * 3])
+    positions = jnp.array([[*range(5), *range(4), 0, 0, 0]])
+    model, params = bert
+
+    @jax.jit
+    def second(params, row):
+        def loss(params):
+            hidden = model.apply(params, row, segments=segments, positions=positions).hidden[0, 5:9]
+            return jnp.sin(hidden).sum(), hidden
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    gradient, hidden = second(params, row)
+    changed, same = second(params, row.at[0, :5].add(3) % 31)
+    np.testing.assert_allclose(run(*bert, row[:, 5:9])[0], hidden, atol=1e-5)
+    np.testing.assert_array_equal(same, hidden)
+    jax.tree.map(np.testing.assert_array_equal, gradient, changed)
+    assert np.abs(gradient["params"]["layers"]["attention"]["query"]["kernel"]).max() > 1e-3
+
+
+def test_types_tell_the_texts_of_a_pair_apart(bert):
+    row, types = tokens(), jnp.array([[0] * 4 + [1] * 5] * 2)
+    hidden = run(*bert, row)
+    np.testing.assert_array_equal(run(*bert, row, types=jnp.zeros_like(row)), hidden)
+    assert np.abs(run(*bert, row, types=types) - hidden).max() > 1e-2
+
+
+def test_heads(bert):
+    """Logits of a few masked places need no others; pairs are told apart by the first token alone."""
+    model, params = bert
+    hidden = run(*bert, tokens())
+    logits = model.apply(params, hidden, method="logits")
+    assert logits.shape == (2, 9, 31) and logits.dtype == jnp.float32
+    np.testing.assert_allclose(model.apply(params, hidden[:, 3:5], method="logits"), logits[:, 3:5], atol=1e-5)
+    given, matrix, bias = model.apply(params, hidden, method="head_inputs")
+    np.testing.assert_allclose(given @ matrix.T + bias[None, None], logits, atol=1e-5)
+    np.testing.assert_array_equal(matrix, params["params"]["tokens"])
+    pairs = model.apply(params, hidden, method="pair_logits")
+    assert pairs.shape == (2, 2) and pairs.dtype == jnp.float32
+    np.testing.assert_array_equal(model.apply(params, hidden.at[:, 1:].set(0), method="pair_logits"), pairs)
+    assert np.abs(model.apply(params, hidden, method="pooled")).max() < 1
+
+
+@pytest.mark.parametrize("rates", [{"dropout": 0.5}, {"dropout_attention": 0.5}], ids=str)
+def test_dropout_draws_by_row(rates):
+    model = build(**{"dropout": 0.0, "dropout_attention": 0.0} | rates)
+    params, row, place = initial(model), jnp.tile(jnp.arange(7)[None], (3, 1)), jnp.array([2, 0, 5])
+    key = {"dropout": jax.random.key(0)}
+    noisy = jax.jit(lambda tokens, row: model.apply(params, tokens, row=row, train=True, rngs=key).hidden)
+    whole = noisy(row, place)
+    np.testing.assert_array_equal(noisy(row[1:], place[1:]), whole[1:])
+    assert np.abs(whole[0] - whole[1]).max() > 1e-2
+
+
+def test_parameters_start_within_two_standard_deviations():
+    params = initial(build(init_std=0.02, width=128, ff=512, vocab_size=1000))["params"]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = path[-1].key
+        if name in ("scale", "bias", "head_bias"):
+            np.testing.assert_array_equal(leaf, 1.0 if name == "scale" else 0.0)
+        else:
+            assert 0.02 < np.abs(leaf).max() <= 0.04
+        if leaf.size > 50_000:  # a normal cut off at two standard deviations has 0.8796 of its spread
+            assert float(leaf.std()) == pytest.approx(0.8796 * 0.02, rel=0.01)
+
+
+@pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (1, 2, 2, 2)], ids=str)
+def test_a_mesh_changes_nothing(sizes):
+    model = build(vocab_size=32)
+    params, row = initial(model), tokens(8, 12)
+    segments = jnp.asarray(np.arange(12)[None] < np.arange(5, 13)[:, None], jnp.int32)
+
+    def loss(params, row, segments):
+        hidden = model.apply(params, row, segments=segments).hidden
+        logits = model.apply(params, hidden, method="logits")
+        return jnp.square(logits).mean() + jnp.square(model.apply(params, hidden, method="pair_logits")).mean()
+
+    expected, gradient = jax.jit(jax.value_and_grad(loss))(params, row, segments)
+    mesh = jax.make_mesh(sizes, ("data", "fsdp", "sequence", "tensor"), axis_types=(AxisType.Auto,) * 4)
+    rules = base().mesh.rules
+    boxed = jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0))
+    shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
+    rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "sequence"))
+    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
+        placed = jax.device_put(params, shardings), *jax.device_put((row, segments), rows)
+        value, split = jax.jit(jax.value_and_grad(loss))(*placed)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient))
+    for a, b in zip(jax.tree.leaves(split), jax.tree.leaves(gradient), strict=True):
+        np.testing.assert_allclose(jax.device_get(a), b, rtol=1e-4, atol=2e-6 * scale)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 3}, r"model\.heads is 3, which does not divide model\.width=16; use a divisor of 16$"),
+        ({"activation": "gated_relu"}, r"model\.activation is 'gated_relu', which is unknown; choose from: gelu_tanh"),
+        ({"attention": ("dense",) * 3}, "names 3 patterns to repeat over"),
+        ({"remat": "some"}, r"model\.remat is 'some'"),
+    ],
+)
+def test_fields_that_cannot_be(changes, message):
+    with pytest.raises(models.ModelError, match=message):
+        build(**changes)
+
+
+def test_what_an_encoder_does_not_do(bert):
+    with pytest.raises(models.ModelError, match="cannot go on with a text; train a decoder"):
+        bert[0].start_decoding(1, 4)
+    with pytest.raises(models.ModelError, match=r"25 tokens do not fit context=24; .* raise model\.context"):
+        bert[0].apply(bert[1], jnp.zeros((1, 25), jnp.int32))
