@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from input_pipeline.errors import DataError
@@ -140,11 +140,18 @@ def sentences(chunks: Iterable[str], span: Span) -> Iterator[str]:
         yield rest
 
 
-def of_text(place: float, *texts: str) -> Document:
+def of_text(place: float, text: str) -> Document:
     """A document that is in memory."""
-    if not any(texts):
-        return Document(place, ())
-    return Document(place, tuple(chunks([text]) if len(text) > CHUNK else (text,) for text in texts))
+    return Document(place, (_in_chunks(text),) if text else ())
+
+
+def of_texts(place: float, texts: Sequence[str]) -> Document:
+    """A document of several texts that are in memory."""
+    return Document(place, tuple(map(_in_chunks, texts)) if any(texts) else ())
+
+
+def _in_chunks(text: str) -> Iterable[str]:
+    return chunks([text]) if len(text) > CHUNK else (text,)
 
 
 def whole_file(span: Span) -> Iterator[Document]:

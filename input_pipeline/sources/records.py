@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from input_pipeline.errors import DataError
-from input_pipeline.sources.readers import Document, of_text, place
+from input_pipeline.sources.readers import Document, of_text, of_texts, place
 
 
 def value_at(record: object, field: str, where: str) -> object:
@@ -43,7 +43,7 @@ def fields_document(record: object, where: str, fields: Sequence[str]) -> Docume
             )
         for kept, part in zip((texts, data), _utf8(value, field, where), strict=True):
             kept.append(part)
-    return of_text(place(b"\0".join(data)), *texts)
+    return of_texts(place(b"\0".join(data)), texts)
 
 
 def _utf8(value: str | bytes | float, field: str, where: str) -> tuple[str, bytes]:

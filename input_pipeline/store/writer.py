@@ -50,58 +50,60 @@ class Writer:
         self.split, self.checksums = split, dict.fromkeys(files, 0)  # CRC-32 of what the files hold
         self._form, self._files = form, files
         self._end = np.array([] if end_id is None else [end_id], np.int32)
-        self._documents = self._tokens = self._bytes = self._words = self.sentences = 0
-        self._ids, self._flushed, self._before = [], 0, ""  # what was added last, to tell whether it broke a word
-        self._ends = {what: [] for what in files}
+        self._ids, self._waiting, self._pieces = [], 0, []
+        self._before = ""  # what was added last, to tell whether it broke a word
+        self._documents, self._sums = 0, np.zeros((1, 4), np.int64)  # what is written: as a row of `documents` has it
 
     @property
     def total(self) -> Counts:
-        """What has been added."""
-        return Counts(self._documents, self._tokens, self._bytes, self._words)
+        """What has been written."""
+        return Counts(self._documents, *self._sums[0, :3].tolist())
+
+    @property
+    def sentences(self) -> int:
+        return int(self._sums[0, 3])
 
     def add(self, piece: Piece, size: int, ids: np.ndarray) -> None:
         """Adds the next piece of a document: with its bytes and ids."""
-        text = piece.text
-        words = word_count(text) if isinstance(text, str) and text else 0  # an image has none
-        if piece.place is not None:
-            self._end_document()
-            self._documents += 1
+        place, text, ends = piece
+        words = word_count(text) if text and isinstance(text, str) else 0  # an image has none
+        if place is not None:
             self._ids.append(self._end)
-            self._tokens += len(self._end)
         elif text:
             words -= not (self._before[-1:].isspace() or text[:1].isspace())  # one word, which was counted twice
             words -= self._before[-1:] != "\n"  # and where that piece ended, no line does
-        self._before = "\n" if piece.ends else text
+        self._before = "\n" if ends else text
         self._ids.append(ids)
-        self._tokens += len(ids)
-        self._bytes += size
-        self._words += words
-        if piece.ends == FIELDS:
-            self._ends[FIELDS].append(self._tokens)
-        elif piece.ends and len(ids):  # text that gives no ids is no sentence
-            self._ends[SENTENCES].append(self._tokens)
-            self.sentences += 1
-        if self._tokens - self._flushed > FLUSH:
+        sentence = ends == SENTENCES and len(ids) > 0  # text that gives no ids is none
+        self._pieces.append((len(ids), size, words, sentence, place is not None, ends == FIELDS))
+        self._waiting += len(ids)
+        if self._waiting > FLUSH:
             self._flush()
-
-    def _end_document(self) -> None:
-        if self._documents:
-            self._ends[DOCUMENTS].append((self._tokens, self._bytes, self._words, self.sentences))
 
     def finish(self) -> None:
         """Writes what is left."""
-        self._end_document()
         self._flush()
+        if self._documents:
+            self._write(DOCUMENTS, self._sums)
 
     def _flush(self) -> None:
-        if self._ids:
-            self._write(TOKENS, np.concatenate(self._ids).astype(self._form.dtype))
-        for what, ends in self._ends.items():
-            if ends:
-                self._write(what, np.array(ends, "<i8"))
-        self._ids, self._flushed, self._ends = [], self._tokens, {what: [] for what in self._files}
+        """Writes what is gathered; of the documents all but the last, which may go on."""
+        if not self._pieces:
+            return
+        pieces = np.array(self._pieces, np.int64)
+        begins, fields = pieces[:, 4].astype(bool), pieces[:, 5].astype(bool)
+        pieces[begins, 0] += len(self._end)
+        sums = np.concatenate([self._sums, self._sums + np.cumsum(pieces[:, :4], axis=0)])  # before and after each
+        before, after = sums[:-1], sums[1:]
+        self._write(TOKENS, np.concatenate(self._ids).astype(self._form.dtype))
+        self._write(DOCUMENTS, before[begins][self._documents == 0 :])
+        self._write(SENTENCES, after[pieces[:, 3] > 0, 0])
+        self._write(FIELDS, after[fields, 0])
+        self._documents += int(begins.sum())
+        self._ids, self._waiting, self._pieces, self._sums = [], 0, [], sums[-1:]
 
     def _write(self, what: str, values: np.ndarray) -> None:
-        data = values.data.cast("B")
-        self._files[what].write(data)
-        self.checksums[what] = zlib.crc32(data, self.checksums[what])
+        if values.size:
+            data = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data.cast("B")
+            self._files[what].write(data)
+            self.checksums[what] = zlib.crc32(data, self.checksums[what])
