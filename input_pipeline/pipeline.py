@@ -22,7 +22,8 @@ from input_pipeline.sources import sources
 from input_pipeline.sources.readers import raw
 from input_pipeline.sources.sources import Source
 from input_pipeline.store import build
-from input_pipeline.store.store import HELD, KEPT, Store, Stream
+from input_pipeline.store.store import HELD, KEPT, Store
+from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 

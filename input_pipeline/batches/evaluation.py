@@ -11,7 +11,8 @@ from input_pipeline.batches import loader
 from input_pipeline.batches.training import Batching, Layout
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.layouts.rows import Bare, read_at
-from input_pipeline.store.store import Counts, Stream
+from input_pipeline.store.store import Counts
+from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 
@@ -95,7 +96,7 @@ class Evaluation:
 
     `whole` counts a pass over all rows. tokens: targets scored. bytes: UTF-8 bytes of their text, or bytes of images;
     None where only a part of the split is scored and the tokenizer cannot tell. words: whitespace-separated words and
-    line ends of the text, as `build.word_count` has them; None where only a part is scored.
+    line ends of the text, as `writer.word_count` has them; None where only a part is scored.
     """
 
     def __init__(self, scored: Rowwise | Lanewise, whole: Counts, tokenizer: Tokenizer, *, limit: int, prefetch: int):

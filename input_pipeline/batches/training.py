@@ -15,7 +15,7 @@ from input_pipeline.errors import DataError
 from input_pipeline.features import Feature, declared, empty
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.layouts.rows import read_at
-from input_pipeline.store.store import Stream
+from input_pipeline.store.stream import Stream
 
 
 class Layout(Protocol):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from input_pipeline.layouts import plans
-from input_pipeline.store.store import Stream
+from input_pipeline.store.stream import Stream
 
 BLOCK = 1 << 16  # pieces packed together: a row's pieces lie near one another on disk, and planning is linear
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from input_pipeline.layouts import plans
-from input_pipeline.store.store import Stream
+from input_pipeline.store.stream import Stream
 
 SEED = 12345  # of all plans: a run's own seed orders the pairs
 TRIES = 10  # at most, to find another document than the first segment's

@@ -5,7 +5,7 @@ import numpy as np
 from input_pipeline.errors import DataError
 from input_pipeline.layouts.packing import Plan
 from input_pipeline.layouts.raw import Raw, contiguous
-from input_pipeline.store.store import Stream
+from input_pipeline.store.stream import Stream
 
 
 class Bare:

@@ -10,7 +10,7 @@ import pytest
 from input_pipeline.errors import DataError
 from input_pipeline.sources import readers
 from input_pipeline.store import build, writer
-from input_pipeline.store.store import Stream
+from input_pipeline.store.stream import Stream
 
 END = 256  # of the byte tokenizer
 BOOK = "One. \n  Two, and more.\r\n\nThree\n\n\nA new one\nends here"

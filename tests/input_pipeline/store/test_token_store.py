@@ -19,7 +19,7 @@ from input_pipeline.errors import DataError
 from input_pipeline.files import written_under
 from input_pipeline.sources import readers, sources
 from input_pipeline.store import build, store, writer
-from input_pipeline.store.store import Stream
+from input_pipeline.store.stream import Stream
 
 END = 256  # of the byte tokenizer
 
