@@ -15,9 +15,10 @@ from input_pipeline.batches.evaluation import Evaluation, Lanewise, Overlapping,
 from input_pipeline.batches.order import mixing_weights
 from input_pipeline.batches.training import Batching, Examples, Lanes, Layout
 from input_pipeline.errors import DataError
-from input_pipeline.layouts import packing, pairs
+from input_pipeline.layouts import packing, pairs, texts
 from input_pipeline.layouts.pairs import Pairs
 from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
+from input_pipeline.layouts.texts import Texts
 from input_pipeline.sources import sources
 from input_pipeline.sources.readers import raw
 from input_pipeline.sources.sources import Source
@@ -146,11 +147,14 @@ class Corpus:
             self._weights = mixing_weights(sizes, data["weights"], data["temperature"], data["cap"])
 
     def _training_rows(self, part: Part) -> Layout:
-        length = self._objective.raw_length(self._data["length"])
-        if self._data["layout"] == "concat":
-            rows = Windows(self._text(part.stream), length, length)
+        length, layout, name = self._data["length"], self._data["layout"], f"'{part.source.spec}'"
+        raw_length = self._objective.raw_length(length)
+        if self._pairs_texts(part.stream):
+            rows = self._texts(part.stream, length, name)
+        elif layout == "concat":
+            rows = Windows(self._text(part.stream), raw_length, raw_length)
         else:
-            rows = self._planned(part.stream, self._data["layout"], length, f"'{part.source.spec}'", training=True)
+            rows = self._planned(part.stream, layout, raw_length, name, training=True)
         if not len(rows):
             raise DataError(
                 f"'{part.source.spec}' has {part.stream.tokens} tokens to train on, too few for one row of "
@@ -161,6 +165,19 @@ class Corpus:
     def _text(self, stream: Stream) -> Stream | Bare:
         """What windows are cut from."""
         return Bare(stream) if self._objective.bare else stream
+
+    def _pairs_texts(self, stream: Stream) -> bool:
+        """Whether documents are made of a text that is read and one that is written, for a task that takes both."""
+        return self._objective.two_texts and any(shard.form.fields for shard in stream.shards)
+
+    def _texts(self, stream: Stream, length: int, name: str) -> Texts:
+        """Rows of both texts of documents; errors give the stream's `name`."""
+        texts.check_fields(stream, name)
+        lengths = length, self._objective.target_length(length)
+        key = stream.identity, *lengths
+        if key not in self._plans:
+            self._plans[key] = texts.plan(stream, lengths, self._root, self._report, self._read_all)
+        return Texts(stream, self._plans[key], lengths, self.tokenizer.special["end"])
 
     def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> Layout:
         """The rows of a stream in a layout that looks at its documents; errors give the stream's `name`."""
@@ -258,16 +275,27 @@ class Corpus:
         if layout == "stream":
             scored = Lanewise(batching, stream, whole.tokens)
         else:
-            if layout == "concat":
-                read = stream.bare_tokens if objective.bare else whole.tokens
-                moved = max(1, length - overlap)
-                source = Overlapping(self._text(stream), read, length, moved)
+            if objective.two_texts:
+                sources = [
+                    self._scored_part(part, batching.length, overlap)
+                    for part in self._splits[split]
+                    if part.stream.tokens
+                ]
+            elif layout == "concat":
+                sources = [Overlapping(stream, whole.tokens, length, length - overlap)]
             else:
-                source = self._planned(stream, layout, length, f"split {split}", training=False)
+                sources = [self._planned(stream, layout, length, f"split {split}", training=False)]
             if layout == "document":
                 whole = whole._replace(tokens=whole.tokens - whole.documents)  # end tokens are read, not predicted
-            scored = Rowwise(batching, source)
+            scored = Rowwise(batching, sources)
         return Evaluation(scored, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
+
+    def _scored_part(self, part: Part, length: int, overlap: int) -> Layout:
+        """The rows of a part of a split, of which each source may be of text or of pairs of texts."""
+        if self._pairs_texts(part.stream):
+            return self._texts(part.stream, length, f"'{part.source.spec}'")
+        length, text = self._objective.raw_length(length), self._text(part.stream)
+        return Overlapping(text, text.tokens, length, max(1, length - overlap))
 
     def first_documents(self, split: str, count: int) -> list[np.ndarray]:
         """The ids, int32, of the first `count` documents of a split."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,19 +44,22 @@ class Rowwise:
     """Batches of consecutive rows; the last one is filled up with padding, as are rows beyond a batch's size."""
 
     batching: Batching
-    source: Layout
+    sources: Sequence[Layout]  # in order
 
     def __len__(self) -> int:
-        return -(-len(self.source) // self.batching.batch_size)
+        return -(-sum(map(len, self.sources)) // self.batching.batch_size)
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         batching = self.batching
         batch = batching.empty()
-        wanted = n * batching.batch_size + batching.rows
-        slots = np.flatnonzero((batching.rows < batching.batch_size) & (wanted < len(self.source)))
-        if len(slots):
-            raw = self.source.read(wanted[slots])
-            batching.objective.fill(batch, slots, raw, batching.keys(wanted[slots]))
+        wanted, begin = n * batching.batch_size + batching.rows, 0
+        for source in self.sources:
+            end = begin + len(source)
+            slots = np.flatnonzero((batching.rows < batching.batch_size) & (begin <= wanted) & (wanted < end))
+            if len(slots):
+                raw = source.read(wanted[slots] - begin)
+                batching.objective.fill(batch, slots, raw, batching.keys(wanted[slots]))
+            begin = end
         return batch
 
 

@@ -4,6 +4,7 @@ An objective has
 
     layouts                           the layouts that it works with
     bare                              whether windows are cut from text without end tokens
+    two_texts                         whether documents of two fields are a text that is read and one that is written
     special                           names of the special ids that it writes
     raw_length(length)                how many ids of text make a row of so many tokens
     features(batch_size, length)      what its batches hold, by name

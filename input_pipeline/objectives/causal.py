@@ -14,6 +14,7 @@ class Causal:
 
     layouts = ("concat", "packed", "stream", "document")
     bare = False
+    two_texts = False
     special = ()
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):

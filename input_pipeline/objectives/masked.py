@@ -59,6 +59,7 @@ class Masked:
     """
 
     bare = False
+    two_texts = False
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.section, self.pairs, self.most = section, section["next_sentence"], section["max_predictions"]

@@ -2,7 +2,7 @@
 
 The encoder reads the text with a sentinel in the place of each span; the decoder writes, for each, its sentinel and
 what it stood for. Both texts end with the end token. With noise "prefix" the encoder reads the beginning of the text
-and the decoder writes the rest, without sentinels.
+and the decoder writes the rest, without sentinels. Of sources of two fields it reads the one and writes the other.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ import numpy as np
 from input_pipeline.errors import DataError
 from input_pipeline.features import REAL, Feature, by_token
 from input_pipeline.layouts.raw import Raw
+from input_pipeline.layouts.texts import RawTexts
 from input_pipeline.objectives import noise
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
@@ -26,6 +27,7 @@ class Spans:
 
     layouts = ("concat",)
     bare = True
+    two_texts = True
     special = ("pad", "end")
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
@@ -56,13 +58,23 @@ class Spans:
             return length - 1, length
         return noise.span_lengths(length, self.density, self.mean_span)
 
+    def target_length(self, length: int) -> int:
+        """Tokens of a row's targets, for inputs of `length`."""
+        return self._lengths(length)[1]
+
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
         read = dict.fromkeys(("inputs", "input_segments", "input_positions"), by_token(batch_size, length))
-        length = self._lengths(length)[1]
+        length = self.target_length(length)
         written = dict.fromkeys(("tokens", "targets", "segments", "positions"), by_token(batch_size, length))
         return read | written | {"weights": by_token(batch_size, length, REAL)}
 
-    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
+    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawTexts, keys: np.ndarray) -> None:
+        if isinstance(raw, RawTexts):
+            for name, values in raw._asdict().items():
+                batch[name][slots] = values
+            batch["weights"][slots] = raw.segments > 0
+            self._shift(batch, slots)
+            return
         here = raw.segments > 0
         texts, width = here.sum(1), here.shape[1]
         if self.noise == "prefix":
@@ -75,8 +87,13 @@ class Spans:
         targets, written, scored = self._without(here & ~taken, raw, texts, batch["targets"].shape[1])
         batch["targets"][slots], batch["segments"][slots], batch["weights"][slots] = targets, written, scored
         batch["positions"][slots] = np.arange(targets.shape[1]) * written
-        before = np.pad(targets, ((0, 0), (1, 0)), constant_values=self.start)[:, :-1]
-        batch["tokens"][slots] = before * written
+        self._shift(batch, slots)
+
+    def _shift(self, batch: Mapping[str, np.ndarray], slots: np.ndarray) -> None:
+        """Lets the decoder read of each target the one before it, and the start before the first of a text."""
+        targets, first = batch["targets"][slots], batch["positions"][slots] == 0
+        tokens = np.where(first, self.start, np.roll(targets, 1, axis=1))
+        batch["tokens"][slots] = tokens * (batch["segments"][slots] > 0)
 
     def _without(self, taken: np.ndarray, raw: Raw, texts: np.ndarray, width: int) -> tuple[np.ndarray, ...]:
         """Texts without the tokens `taken` (bool [n, R]), with a sentinel for each run of them, and the end token.
