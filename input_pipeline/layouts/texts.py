@@ -12,7 +12,7 @@ import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.layouts import plans
-from input_pipeline.store.store import Stream
+from input_pipeline.store.stream import Stream
 
 OPEN = 64  # rows that are filled at a time: one for which there is too little room in all of them closes the oldest
 
