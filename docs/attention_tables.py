@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.attention import PATHS, chosen_path
+from models.attention.biases import ByBucket, ByDistance, Stored
+from models.attention.biases.shift import relative_shift
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
-from models.attention.relative import relative_shift
 from models.errors import ModelError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,13 +67,16 @@ class Call:
     def describe(self) -> str:
         """What the mask and the call have besides causality."""
         parts = [*self.mask, *([f"memory {self.memory}"] if self.memory else [])]
-        parts += [{"bias": "bias", "dropout_rate": "dropout"}[name] for name in self.options]
+        parts += [NAMES[type(value)] if name == "bias" else "dropout" for name, value in self.options.items()]
         parts += [f"{self.kv_heads} key/value heads"] if self.kv_heads != 8 else []
         parts += [f"head size {self.head_size}"] if self.head_size != 64 else []
         return ", ".join(parts) or "nothing"
 
 
-BIAS = {"bias": 0}
+BIAS = {"bias": Stored(ARRAY)}
+BUCKETS = {"bias": ByBucket(ARRAY, True, 128)}
+DISTANCE = {"bias": ByDistance(ARRAY, ARRAY, 0)}
+NAMES = {Stored: "bias, stored", ByBucket: "bias by bucket", ByDistance: "bias by distance"}
 DROPOUT = {"dropout_rate": 0.1}
 CALLS = (
     Call("dense", 1024),
@@ -85,12 +89,15 @@ CALLS = (
     Call("dense", 512, 1024, mask=("both ways", "padded keys")),
     Call("dense", 1, 4096, mask=("cache",)),
     Call("dense", 1024, options=DROPOUT),
+    Call("dense", 512, 1024, mask=("both ways", "documents")),
     Call("dense", 1024, options=BIAS),
+    Call("dense", 1024, mask=("both ways", "documents"), options=BUCKETS),
+    Call("dense", 8192, mask=("both ways", "documents"), options=BUCKETS),
     Call("dense", 1024, kv_heads=2),
     Call("dense", 1024, head_size=80),
     Call("dense", 512, memory=512),
-    Call("dense", 512, memory=512, options=BIAS),
-    Call("dense", 128, memory=3840, mask=("padded keys",), options=BIAS),
+    Call("dense", 512, memory=512, options=DISTANCE),
+    Call("dense", 128, memory=3840, mask=("padded keys",), options=DISTANCE),
     Call("local_512", 512, memory=512),
     Call("local_256", 4096),
     Call("local_256", 4096, mask=("documents",)),
@@ -101,8 +108,9 @@ CALLS = (
     Call("strided_128", 12_288, options=DROPOUT),
     Call("strided_128", 12_288, kv_heads=2),
     Call("strided_128", 1, 12_288, mask=("cache",)),
-    Call("strided_128", 4096, mask=("both ways",)),
-    Call("strided_128", 4096, options=BIAS),
+    Call("strided_128", 16_384, mask=("both ways",)),
+    Call("strided_128", 16_384, mask=("both ways", "documents")),
+    Call("strided_128", 4096, options=BUCKETS),
     Call("fixed_128_32", 12_288),
     Call("fixed_128_32_by_head", 12_288),
     Call("column_128", 12_288),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.attention import chunked, kernels, parallel, reference, sparse, xla
+from models.attention.biases import described
 from models.attention.dropout import Dropout
 from models.attention.masks import Mask
 from models.attention.path import Path, Request
@@ -42,13 +43,14 @@ def attend(
     """Attention of `query` [B, T, N, H] over `key`, `value` [B, S, G, H] where `mask` lets it: [B, T, N, H].
 
     Values, and so the result, may be of another head size than queries and keys. G key/value heads serve N query heads
-    in equal runs. `bias` [B or 1, N or 1, T, S], or what makes it (`bias.py`), is added to the scaled scores. `scale`
-    is 1/sqrt(H) unless given. Queries that see nothing get zeros. Dropout acts on the probabilities; a row draws by its
-    place `dropout_rows` [B] in the whole global batch, by default that in these arrays. Raises ModelError for sizes
-    that cannot be and for a path that does not support the request.
+    in equal runs. `bias` [B or 1, N or 1, T, S], or one that is described (`biases`), is added to the scaled scores.
+    `scale` is 1/sqrt(H) unless given. Queries that see nothing get zeros. Dropout acts on the probabilities; rows draw
+    by their places `dropout_rows` [B] in the whole global batch, by default that in these arrays. Raises ModelError for
+    sizes that cannot be and for a path that does not support the request.
     """
     B, T, heads, H = query.shape
     S = key.shape[1]
+    bias = described(bias)
     _check_shapes(query, key, value, bias, dropout_rate, dropout_rng)
     mask.check(T, S)
     scale = H**-0.5 if scale is None else float(scale)
@@ -61,7 +63,7 @@ def attend(
     for pattern in dict.fromkeys(patterns):
         index = np.flatnonzero([one == pattern for one in patterns])
         picked = _pick_heads(index, query, key, value, bias, dropout)
-        request = _request(*picked[:3], mask.replace(pattern=pattern), bias is not None, dropout is not None)
+        request = _request(*picked[:3], mask.replace(pattern=pattern), picked[3], dropout is not None)
         run = _resolve(path, request).run
         outputs[pattern] = index, parallel.attend(run, *picked[:3], mask.replace(pattern=pattern), *picked[3:], scale)
     if len(outputs) == 1:
@@ -75,7 +77,7 @@ def chosen_path(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, p
     heads = query.shape[2]
     return tuple(
         _resolve(
-            path, _request(query, key, value, mask.replace(pattern=one), bias is not None, dropout_rate > 0, platform)
+            path, _request(query, key, value, mask.replace(pattern=one), described(bias), dropout_rate > 0, platform)
         ).name
         for one in dict.fromkeys(per_head(mask.pattern, heads))
     )
@@ -140,14 +142,8 @@ def _check_shapes(query, key, value, bias, dropout_rate, dropout_rng):
         )
     if heads % groups:
         raise ModelError(f"{heads} attention heads cannot share {groups} key/value heads; kv_heads must divide heads")
-    if isinstance(bias, jax.Array | np.ndarray):
-        full = (query.shape[0], heads, query.shape[1], key.shape[1])
-        if (
-            bias.ndim != 4
-            or bias.shape[2:] != full[2:]
-            or any(b not in (1, f) for b, f in zip(bias.shape, full, strict=True))
-        ):
-            raise ModelError(f"attention bias has shape {bias.shape}; it must be [1 or B, 1 or N, T, S] of {full}")
+    if bias is not None:
+        bias.check(query.shape[0], heads, query.shape[1], key.shape[1])
     if not 0 <= dropout_rate < 1:
         raise ModelError(f"attention dropout_rate is {dropout_rate}; it must be at least 0 and below 1")
     if dropout_rate and dropout_rng is None:

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from models.attention import flash
-from models.attention.bias import whole
 from models.attention.path import Path
 from models.attention.rows import Rows
 
@@ -16,7 +15,6 @@ ROWS = 128  # queries of a block
 def attend(query, key, value, mask, bias, dropout, scale):
     """Attention of any mask: [B, T, N, H]. Peak temporary memory is a few times B * N * ROWS * S floats."""
     T = query.shape[1]
-    bias = whole(bias, mask, T, key.shape[1])
     unused = -T % ROWS
     query, key, value = flash.heads_first(query, key, value, scale)
     if unused:  # whole blocks only; the added queries are cut off again
@@ -32,17 +30,21 @@ def _pad_rows(mask, bias, unused):
         mask = mask.replace(query_segments=pad(mask.query_segments), key_segments=key_segments)
     if mask.query_ranks is not None:
         mask = mask.replace(query_ranks=pad(mask.query_ranks))
-    return mask, bias if bias is None else jnp.pad(bias, ((0, 0), (0, 0), (0, unused), (0, 0)))
+    if bias is not None:
+        bias = bias.map_queries(lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, unused)) + ((0, 0),) * (x.ndim - 3)))
+    return mask, bias
 
 
-def _rows(mask, bias, dropout):
+def _rows(mask, dropout):
     def block(start, rows, keys):
         drop = None if dropout is None else dropout.tile(start, rows, 0, keys)
-        added = None if bias is None else jax.lax.dynamic_slice_in_dim(bias, start, rows, axis=2)[..., :keys]
-        return mask.tile(start, rows, 0, keys), drop, added
+        return mask.tile(start, rows, 0, keys), drop
+
+    def added(bias, start, rows, keys):
+        return bias.tile(mask, start, rows, 0, keys)
 
     known_future = mask.causal and mask.offset is None and mask.prefix is None
-    return Rows(ROWS, (lambda stop: mask.memory + stop) if known_future else None, block)
+    return Rows(ROWS, (lambda stop: mask.memory + stop) if known_future else None, block, added)
 
 
 @jax.custom_vjp
@@ -51,18 +53,16 @@ def _attend(query, key, value, mask, bias, dropout):
 
 
 def _forward(query, key, value, mask, bias, dropout):
-    out, lse = flash.merge([_rows(mask, bias, dropout).forward(query, key, value)])
+    out, lse = flash.merge([_rows(mask, dropout).forward(query, key, value, bias)])
     out = out.astype(query.dtype)
     return out, (query, key, value, mask, bias, dropout, out, lse)
 
 
 def _backward(kept, gradient):
     query, key, value, mask, bias, dropout, out, lse = kept
-    rows = _rows(mask, bias, dropout)
     delta = flash.delta(gradient, out)
-    gradients = rows.backward(query, key, value, lse, gradient, delta, None if bias is None else bias.shape)
-    d_query, d_key, d_value, *d_bias = (x.astype(query.dtype) for x in gradients)
-    return d_query, d_key, d_value, None, d_bias[0].astype(bias.dtype) if d_bias else None, None
+    *gradients, d_bias = _rows(mask, dropout).backward(query, key, value, lse, gradient, delta, bias)
+    return *(x.astype(query.dtype) for x in gradients), None, d_bias, None
 
 
 _attend.defvjp(_forward, _backward)

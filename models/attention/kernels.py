@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
 
-from models.attention.bias import whole
+from models.attention.biases import whole
 from models.attention.path import Path, Request, refuse_features
 from models.attention.patterns import Dense, Local
 

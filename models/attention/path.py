@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from models.attention.biases import Bias
 from models.attention.dropout import Dropout
 from models.attention.masks import Mask
 from models.attention.patterns import Pattern
@@ -24,7 +25,7 @@ class Request:
     dtype: np.dtype
     pattern: Pattern
     features: frozenset[str]
-    bias: bool
+    bias: Bias | None  # whether and how it is stored; its arrays may be shapes
     dropout: bool
     platform: str
 
@@ -38,7 +39,7 @@ class Path:
     """
 
     name: str
-    run: Callable[[jax.Array, jax.Array, jax.Array, Mask, jax.Array | None, Dropout | None, float], jax.Array]
+    run: Callable[[jax.Array, jax.Array, jax.Array, Mask, Bias | None, Dropout | None, float], jax.Array]
     refuses: Callable[[Request], str | None]
     wasteful: Callable[[Request], bool] = lambda request: False
 

@@ -33,7 +33,7 @@ class Dense:
         return True
 
     def count(self, query, before):
-        """How many keys of 0 .. before - 1 each position `query` may look at, where before <= query + 1 (NumPy)."""
+        """How many keys of 0 .. before - 1 each position `query` may look at (NumPy)."""
         return before
 
     def __str__(self):
@@ -51,11 +51,14 @@ class Local:
         return (query - key < self.window) & (key - query < self.window)
 
     def first(self, query):
-        """The first key; all from there to the query are seen."""
+        """The first key; all from there to the last are seen."""
         return (query - self.window + 1).clip(0)
 
+    def last(self, query):
+        return query + self.window - 1
+
     def count(self, query, before):
-        return (before - self.first(query)).clip(0)
+        return ((self.last(query) + 1).clip(max=before) - self.first(query)).clip(0)
 
     def __str__(self):
         return f"local_{self.window}"
@@ -87,11 +90,14 @@ class Block:
         return query // self.stride == key // self.stride
 
     def first(self, query):
-        """The first key; all from there to the query are seen."""
+        """The first key; all from there to the last are seen."""
         return query // self.stride * self.stride
 
+    def last(self, query):
+        return self.first(query) + self.stride - 1
+
     def count(self, query, before):
-        return (before - self.first(query)).clip(0)
+        return ((self.last(query) + 1).clip(max=before) - self.first(query)).clip(0)
 
     def __str__(self):
         return f"block_{self.stride}"
@@ -142,8 +148,9 @@ class Union:
         return self.near.sees(query, key) | self.far.sees(query, key)
 
     def count(self, query, before):
-        first = self.near.first(query)
-        return self.near.count(query, before) + self.far.count(query, first.clip(max=before))
+        first, after = (x.clip(max=before) for x in (self.near.first(query), self.near.last(query) + 1))
+        far = self.far.count(query, first) + self.far.count(query, before) - self.far.count(query, after)
+        return self.near.count(query, before) + far
 
     def __str__(self):
         return f"{self.near}|{self.far}"

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from models.attention.bias import whole
+from models.attention.biases import whole
 from models.attention.path import Path
 
 

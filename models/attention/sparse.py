@@ -3,16 +3,18 @@
 Each pattern is covered by one or two parts; a part is a rearrangement of queries and keys after which the keys of a
 query lie together, so that a batch of small dense attentions does the work on any platform:
 
-    local_W      blocks of W queries, or half as many, against their own block and those before within W
+    local_W      blocks of W queries, or half as many, against their own block and those within W: before, and after
+                 it where attention is not causal
     block_L      blocks of L queries against their own block
     column_L     the sequence as a matrix of width L, transposed: T/L queries against the T/L keys of their column
-    summary_L_C  all queries against the gathered summary keys, in bands that leave out the keys of their future
+    summary_L_C  all queries against the gathered summary keys; causal ones in bands that leave out their future's
 
-Of the keys that a rearrangement brings to it, a query sees those in an interval of positions. Where two patterns are
-merged, the far one's interval ends where the near one's begins, and the two outputs are merged by their log-sum-exp.
+Of the keys that a rearrangement brings to it, a query sees those in a run of positions. Where two patterns are merged,
+the far one's runs end where the near one's begins, and the two outputs are merged by their log-sum-exp.
 """
 
 import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +25,7 @@ from flax import struct
 from models.attention import flash
 from models.attention.dropout import Dropout
 from models.attention.path import Path, Request, refuse_features
-from models.attention.patterns import Block, Column, Dense, Local, Summary, Union
+from models.attention.patterns import Block, Column, Dense, Local, Pattern, Summary, Union
 from models.attention.rows import Rows
 
 HALVED_FROM = 128  # windows; smaller blocks than 64 make products too small for a CPU's cores
@@ -33,14 +35,14 @@ HALVED_FROM = 128  # windows; smaller blocks than 64 make products too small for
 class Rearranged:
     """A part that brings a query's keys together: views of [B, N, T, ...] as batches, [B, N, batch, rows, ...].
 
-    `back` undoes the view `queries`. A place that no key fills holds 0. `interval` gives the first and the last key
-    that a query at a position sees, of those that the view brings to it.
+    `back` undoes the view `queries`. A place that no key fills holds 0. `intervals` gives the first and the last key of
+    each run of positions that a query at a position sees, of those that the view brings to it.
     """
 
     queries: Callable
     keys: Callable
     back: Callable
-    interval: Callable
+    intervals: Callable
 
     def forward(self, query, key, value, context):
         """Output [B, N, T, H] and lse [B, N, T, 1]."""
@@ -58,7 +60,7 @@ class Rearranged:
         return [_undo(*one) for one in zip(views, shapes, gradients, strict=True)]
 
     def _conditions(self, context):
-        return context.conditions(self.interval, self.queries, self.keys)
+        return context.conditions(self.intervals, self.queries, self.keys)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Gathered:
     """A part of all queries against a few gathered keys, a block of queries at a time."""
 
     pattern: Summary
-    interval: Callable
+    intervals: Callable
+    causal: bool
 
     def keys(self, x):
         """The summary keys of every block: [B, N, T, ...] -> [B, N, T/stride * width, ...]."""
@@ -78,7 +81,7 @@ class Gathered:
 
     def backward(self, query, key, value, lse, gradient, delta, context):
         inputs = query, self.keys(key), self.keys(value)
-        d_query, *d_keys = self._rows(context).backward(*inputs, lse, gradient, delta)
+        d_query, *d_keys, _ = self._rows(context).backward(*inputs, lse, gradient, delta)
         shapes = key.shape, value.shape
         return [d_query, *(_undo(self.keys, *one) for one in zip(shapes, d_keys, strict=True))]
 
@@ -87,9 +90,12 @@ class Gathered:
             def queries(x):
                 return jax.lax.dynamic_slice_in_dim(x, start, rows, axis=2)
 
-            return *context.conditions(self.interval, queries, lambda x: self.keys(x)[:, :, :count]), None
+            return context.conditions(self.intervals, queries, lambda x: self.keys(x)[:, :, :count])
 
-        return Rows(self.pattern.stride, lambda stop: stop // self.pattern.stride * self.pattern.width, block)
+        def limit(stop):
+            return stop // self.pattern.stride * self.pattern.width
+
+        return Rows(self.pattern.stride, limit if self.causal else None, block)
 
 
 @struct.dataclass
@@ -103,7 +109,7 @@ class Context:
 
     @classmethod
     def of(cls, mask, dropout, T, padded):
-        """The context of a mask over T positions; those added at the end come after every query that counts."""
+        """The context of a mask over T positions, lengthened to whole blocks."""
         positions = jnp.arange(padded, dtype=jnp.int32)[None, None]
         if not mask.features() & {"segments", "key_valid"}:
             return cls(positions, None, None, dropout)
@@ -114,12 +120,11 @@ class Context:
         marks = (jnp.pad(x, ((0, 0), (0, padded - T)))[:, None] for x in (jnp.where(query == 0, -1, query), key))
         return cls(positions, *marks, dropout)
 
-    def conditions(self, interval, queries, keys):
+    def conditions(self, intervals, queries, keys):
         """Visibility and dropout factors, or None, of the pairs that two views bring together."""
         i = queries(self.positions)[..., :, None]
         j = keys(self.positions + 1)[..., None, :] - 1  # -1 where no key fills a place, before every interval
-        first, last = interval(i)
-        visible = (first <= j) & (j <= last)
+        visible = functools.reduce(operator.or_, ((first <= j) & (j <= last) for first, last in intervals(i)))
         if self.query_marks is not None:
             visible &= queries(self.query_marks)[..., :, None] == keys(self.key_marks)[..., None, :]
         return visible, None if self.dropout is None else self.dropout.scales(i, j)
@@ -135,11 +140,11 @@ def _join(x):
     return x.reshape(*x.shape[:2], -1, *x.shape[4:])
 
 
-def _with_previous(blocks, count):
-    """Each block behind the `count` before it: [B, N, batch, size, ...] -> [B, N, batch, (count + 1) size, ...]."""
+def _with_neighbours(blocks, before, after):
+    """Each block between those next to it: [B, N, batch, size, ...] -> [B, N, batch, (before + 1 + after) size, ...]"""
     batch = blocks.shape[2]
-    padded = jnp.pad(blocks, [(0, 0), (0, 0), (count, 0)] + [(0, 0)] * (blocks.ndim - 3))
-    return jnp.concatenate([padded[:, :, i : i + batch] for i in range(count + 1)], axis=3)
+    padded = jnp.pad(blocks, [(0, 0), (0, 0), (before, after)] + [(0, 0)] * (blocks.ndim - 3))
+    return jnp.concatenate([padded[:, :, i : i + batch] for i in range(before + 1 + after)], axis=3)
 
 
 def _undo(view, shape, gradient):
@@ -147,46 +152,75 @@ def _undo(view, shape, gradient):
     return jax.linear_transpose(view, jax.ShapeDtypeStruct(shape, gradient.dtype))(gradient)[0]
 
 
-def _local(window):
+def _local(window, causal, intervals):
     # Two blocks before a block of half a window are 3/4 of the keys of one before a block of a whole one.
     blocks = 2 if window >= HALVED_FROM and window % 2 == 0 else 1
 
     def queries(x):
         return _split(x, window // blocks)
 
-    def interval(i):
-        return jnp.maximum(i - window + 1, 0), i
+    def keys(x):
+        return _with_neighbours(queries(x), blocks, 0 if causal else blocks)
 
-    return Rearranged(queries, lambda x: _with_previous(queries(x), blocks), _join, interval)
+    return Rearranged(queries, keys, _join, intervals)
 
 
-def _block(size):
+def _block(size, intervals):
     split = functools.partial(_split, size=size)
-    return Rearranged(split, split, _join, lambda i: (0, i))
+    return Rearranged(split, split, _join, intervals)
 
 
-def _column(stride, interval):
+def _column(stride, intervals):
     def transpose(x):
         return jnp.swapaxes(_split(x, stride), 2, 3)
 
-    return Rearranged(transpose, transpose, lambda x: _join(jnp.swapaxes(x, 2, 3)), interval)
+    return Rearranged(transpose, transpose, lambda x: _join(jnp.swapaxes(x, 2, 3)), intervals)
 
 
-def _parts(pattern):
-    """Parts whose keys are disjoint and together are the pattern's."""
-    match pattern:
-        case Local(window):
-            return (_local(window),)
-        case Block(size):
-            return (_block(size),)
-        case Column(stride):
-            return (_column(stride, lambda i: (0, i)),)
-        case Summary():
-            return (Gathered(pattern, lambda i: (0, i)),)
-        case Union(Local(window), Column(stride)):
-            return _local(window), _column(stride, lambda i: (0, i - window))
-        case Union(Block(size), Summary() as far):
-            return _block(size), Gathered(far, lambda i: (0, i // size * size - 1))
+@dataclass(frozen=True)
+class Kind:
+    """What the parts are made of: a pattern, over positions 0 .. T - 1, of which a causal query sees those up to it."""
+
+    pattern: Pattern
+    T: int
+    causal: bool
+
+    def parts(self):
+        """Parts whose keys are disjoint and together are the pattern's."""
+        match self.pattern:
+            case Local(window):
+                return (_local(window, self.causal, self._near(window)),)
+            case Block(size):
+                return (_block(size, self._all),)
+            case Column(stride):
+                return (_column(stride, self._all),)
+            case Summary() as pattern:
+                return (Gathered(pattern, self._all, self.causal),)
+            case Union(Local(window), Column(stride)):
+                beyond = self._outside(lambda i: (i - window + 1, i + window - 1))
+                return _local(window, self.causal, self._near(window)), _column(stride, beyond)
+            case Union(Block(size), Summary() as far):
+                beyond = self._outside(lambda i: (i // size * size, i // size * size + size - 1))
+                return _block(size, self._all), Gathered(far, beyond, self.causal)
+
+    # Positions that a query at i sees, as runs (first, last).
+
+    def _all(self, i):
+        return ((0, i if self.causal else self.T - 1),)
+
+    def _near(self, window):
+        def intervals(i):
+            last = i if self.causal else jnp.minimum(i + window - 1, self.T - 1)
+            return ((jnp.maximum(i - window + 1, 0), last),)
+
+        return intervals
+
+    def _outside(self, hole):
+        def intervals(i):
+            first, last = hole(i)
+            return ((0, first - 1),) if self.causal else ((0, first - 1), (last + 1, self.T - 1))
+
+        return intervals
 
 
 def _unit(pattern) -> int:
@@ -201,31 +235,31 @@ def _unit(pattern) -> int:
 
 
 def attend(query, key, value, mask, bias, dropout, scale):
-    """Attention by one sparse pattern, causal: [B, T, N, H]. Rows are padded to whole blocks; the padding is unseen."""
+    """Attention by one sparse pattern: [B, T, N, H]. Rows are padded to whole blocks; the padding is unseen."""
     T = query.shape[1]
     padded = T + -T % _unit(mask.pattern)
     arrays = (
         jnp.pad(x, ((0, 0), (0, 0), (0, padded - T), (0, 0))) for x in flash.heads_first(query, key, value, scale)
     )
-    out = _attend(mask.pattern, *arrays, Context.of(mask, dropout, T, padded))
+    out = _attend(Kind(mask.pattern, T, mask.causal), *arrays, Context.of(mask, dropout, T, padded))
     return jnp.swapaxes(out[:, :, :T], 1, 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(pattern, query, key, value, context):
-    return _forward(pattern, query, key, value, context)[0]
+def _attend(kind, query, key, value, context):
+    return _forward(kind, query, key, value, context)[0]
 
 
-def _forward(pattern, query, key, value, context):
-    out, lse = flash.merge([part.forward(query, key, value, context) for part in _parts(pattern)])
+def _forward(kind, query, key, value, context):
+    out, lse = flash.merge([part.forward(query, key, value, context) for part in kind.parts()])
     out = out.astype(query.dtype)
     return out, (query, key, value, context, out, lse)
 
 
-def _backward(pattern, kept, gradient):
+def _backward(kind, kept, gradient):
     query, key, value, context, out, lse = kept
     rows = lse, gradient, flash.delta(gradient, out)
-    parts = [part.backward(query, key, value, *rows, context) for part in _parts(pattern)]
+    parts = [part.backward(query, key, value, *rows, context) for part in kind.parts()]
     return *(sum(part).astype(query.dtype) for part in zip(*parts, strict=True)), None
 
 
@@ -235,11 +269,12 @@ _attend.defvjp(_forward, _backward)
 def _refuses(request: Request) -> str | None:
     if isinstance(request.pattern, Dense):
         return "the pattern is dense"
-    if "causal" not in request.features:
-        return "the attention is not causal"
     if request.bias:
         return "a bias has an entry for every pair, which is what a sparse pattern does without"
-    return refuse_features(request, {"causal", "segments", "key_valid"})
+    missing = refuse_features(request, {"causal", "segments", "key_valid"})
+    if missing is None and request.T != request.S:
+        return f"its queries are its keys' own positions, which {request.T} queries and {request.S} keys are not"
+    return missing
 
 
 PATH = Path("sparse", attend, _refuses)

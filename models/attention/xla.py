@@ -13,7 +13,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from models.attention.bias import tile
+from models.attention.biases import tile
 from models.attention.path import Path, Request
 from models.attention.patterns import Dense, Local
 
@@ -106,8 +106,8 @@ def _may_be_blind(mask):
 
 
 def _wasteful(request: Request) -> bool:
-    """Scores of 2048 x 2048 and more, 16 MB a row and head, are better not made at once, unless a bias is anyway."""
-    return request.T * request.S > 2048 * 2048 and not request.bias
+    """Scores of 2048 x 2048 and more, 16 MB a row and head, are better not made at once, unless a stored bias is."""
+    return request.T * request.S > 2048 * 2048 and not (request.bias and request.bias.stored)
 
 
 PATH = Path("xla", attend, lambda request: None, _wasteful)

@@ -24,7 +24,8 @@ def chosen(mask, rows=1024, keys=None, platform="cpu", dtype=jnp.bfloat16, **opt
         ("chunked", Mask(causal=True), {"rows": 4096}),
         ("xla", Mask(causal=True, offset=jnp.array(0)), {"rows": 1, "keys": 4096}),
         ("sparse", Mask(causal=True, pattern=parse_pattern("strided_32")), {}),
-        ("xla", Mask(pattern=parse_pattern("strided_32")), {}),
+        ("sparse", Mask(pattern=parse_pattern("strided_32")), {}),
+        ("xla", Mask(pattern=parse_pattern("strided_32")), {"keys": 512}),
         ("cudnn", Mask(causal=True), {"platform": "gpu"}),
         ("xla", Mask(causal=True), {"platform": "gpu", "dtype": jnp.float32}),
         ("xla", Mask(causal=True), {"platform": "gpu", "dropout_rate": 0.1}),
@@ -55,7 +56,6 @@ def test_one_choice_for_each_pattern_of_the_heads():
     ("path", "mask", "reason"),
     [
         ("sparse", Mask(causal=True), "because the pattern is dense; use auto or one of: xla, chunked, reference"),
-        ("sparse", Mask(pattern=parse_pattern("strided_8")), "because the attention is not causal"),
         (
             "sparse",
             Mask(causal=True, pattern=parse_pattern("strided_8"), offset=jnp.array(0)),
@@ -99,7 +99,7 @@ def test_cudnn_refuses(mask, options, reason):
     ("mask", "options", "reason"),
     [
         (Mask(causal=True), {"rows": 1000}, "blocks are multiples of 128"),
-        (Mask(causal=True), {"bias": 0}, "it has no bias"),
+        (Mask(causal=True), {"bias": jnp.zeros((1, 1, 1024, 1024))}, "it has no bias"),
         (Mask(causal=True), {"dropout_rate": 0.1}, "it has no dropout"),
         (Mask(causal=True, prefix=jnp.array([1])), {}, "it has no prefix"),
         (Mask(pattern=parse_pattern("column_8")), {}, "dense and local patterns alone"),

@@ -38,27 +38,55 @@ def test_bias(agree, path, shape):
 
 
 @pytest.mark.parametrize("pattern", SPARSE)
-@pytest.mark.parametrize("extra", ["causal", "causal segments"])
+@pytest.mark.parametrize("extra", ["causal", "causal segments", "bidirectional", "segments"])
 def test_sparse_path(agree, pattern, extra):
     agree("sparse", MASKS[extra][0].replace(pattern=parse_pattern(pattern)), arrays())
 
 
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("pattern", ["strided_16", "fixed_16_4"])
-def test_sparse_path_with_padded_keys(agree, pattern):
+def test_sparse_path_with_padded_keys(agree, pattern, causal):
     valid = jnp.arange(T)[None, :] < jnp.array([[T], [95]])
-    agree("sparse", Mask(causal=True, pattern=parse_pattern(pattern), key_valid=valid), arrays())
+    agree("sparse", Mask(causal=causal, pattern=parse_pattern(pattern), key_valid=valid), arrays())
 
 
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 33])
 @pytest.mark.parametrize("pattern", ["strided_8", "fixed_8_3"])
-def test_sparse_path_with_rows_that_fill_no_block(agree, pattern, length):
-    agree("sparse", Mask(causal=True, pattern=parse_pattern(pattern)), arrays(length, rows=length))
+def test_sparse_path_with_rows_that_fill_no_block(agree, pattern, length, causal):
+    agree("sparse", Mask(causal=causal, pattern=parse_pattern(pattern)), arrays(length, rows=length))
 
 
-def test_a_window_longer_than_the_row_is_dense():
+@pytest.mark.parametrize("pattern", ["strided_16", "fixed_16_4", "local_128"])
+def test_sparse_path_both_ways_grows_as_the_root(pattern):
+    """Work and memory of four times the tokens, with blocks twice as long: 8 times as much, where dense has 16."""
+
+    def measured(length, word):
+        shape = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
+        mask = Mask(pattern=parse_pattern(word))
+        run = jax.grad(lambda *qkv: attend(*qkv, mask, path="sparse").sum(), argnums=(0, 1, 2))
+        program = jax.jit(run).lower(shape, shape, shape).compile()
+        return program.cost_analysis()["flops"], program.memory_analysis().temp_size_in_bytes
+
+    name, *sizes = pattern.split("_")
+    small, large = ("_".join([name, str(times * int(sizes[0])), *sizes[1:]]) for times in (8, 16))
+    grown = [b / a for a, b in zip(measured(4096, small), measured(16384, large), strict=True)]
+    assert max(grown) < 8.5, grown
+
+
+@pytest.mark.parametrize("path", DENSE_PATHS)
+def test_cross_attention_between_documents(agree, path):
+    """Targets of a packed row look at the inputs of their own example; padding is no example's."""
+    queries = jnp.array([[1] * 50 + [2] * 90 + [0] * (T - 140), [1] * 30 + [2] * (T - 30)])
+    keys = jnp.array([[1] * 20 + [2] * 60 + [0] * 10, [2] * 80 + [1] * 10])
+    agree(path, Mask(query_segments=queries, key_segments=keys), arrays(90))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_window_longer_than_the_row_is_dense(causal):
     given = arrays()
     dense, local = (
-        with_gradients(path, Mask(causal=True, pattern=parse_pattern(word)), *given)
+        with_gradients(path, Mask(causal=causal, pattern=parse_pattern(word)), *given)
         for path, word in (("reference", "dense"), ("sparse", "local_512"))
     )
     for a, b in zip(dense, local, strict=True):
@@ -156,6 +184,7 @@ SPLASHED = {
     "local": Mask(causal=True, pattern=Local(30)),
     "bidirectional": Mask(),
     "bidirectional local": Mask(pattern=Local(30)),
+    "bidirectional segments": Mask(query_segments=jnp.array([[1] * 60 + [2] * 50 + [0] * 18, [1] * 128])),
 }
 
 

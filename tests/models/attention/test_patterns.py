@@ -36,6 +36,17 @@ def test_literal_sets(pattern, query, keys):
     assert seen_by(pattern, query) == keys
 
 
+@pytest.mark.parametrize(
+    "word", ["local_5", "column_4", "strided_4", "block_4", "summary_4_1", "summary_4_3", "fixed_4_2", "fixed_8_3"]
+)
+def test_counts_are_of_the_keys_that_are_seen(word):
+    """Of all keys before any one, those after the query among them."""
+    pattern, (i, j) = parse_pattern(word), np.ogrid[:16, :16]
+    sees = np.broadcast_to(pattern.sees(i, j), (16, 16))
+    for before in range(17):
+        np.testing.assert_array_equal(pattern.count(np.arange(16), np.full(16, before)), sees[:, :before].sum(1))
+
+
 def test_two_steps_of_local_and_column_connect_any_past_pair():
     i, j = np.arange(64)[:, None], np.arange(64)[None, :]
     local, column = (parse_pattern(p).sees(i, j) & (j <= i) for p in ("local_8", "column_8"))

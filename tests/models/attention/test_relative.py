@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from models.attention.biases.shift import relative_gather, relative_shift
 from models.attention.masks import Mask
 from models.attention.patterns import Dense, Local
-from models.attention.relative import attend_relative, distance_table, relative_gather, relative_shift
+from models.attention.relative import attend_relative, distance_table
 
 
 def test_the_shift_by_hand():
