@@ -287,6 +287,35 @@ def base() -> dict:
     )
 
 
+@section
+def encoder_decoder() -> dict:
+    """T5's encoder-decoder: the fields of `models.encoder_decoder.EncoderDecoder`, splatted into it unchanged."""
+    return dict(
+        kind="encoder_decoder",  # which model this section describes; a recipe chooses it with the whole section
+        vocab_size=count(32128),  # rows of the token table, which both stacks read; at least the tokenizer's size
+        context=count(512),  # longest row of inputs or of targets, in tokens
+        layers=count(12, below=2**16),  # number of blocks of the encoder, and of the decoder
+        width=count(768),  # D, size of the residual stream
+        heads=count(12, below=2**16),  # N, attention heads
+        head_size=count(64),  # H, size of one head; heads * head_size need not be the width
+        ff=count(3072),  # F, hidden size of the feed-forward block
+        activation="relu",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu; "gated_" before a name gates it
+        norm="rms",  # layer or rms
+        norm_epsilon=positive(1e-6),  # added to the mean square
+        buckets=count(32, below=2**16),  # buckets of distances, each of which has a bias for each head
+        max_distance=count(128, below=2**16),  # distances from here on share the last bucket
+        attention=("dense",),  # pattern of each of the encoder's layers in turn; the decoder's are dense
+        attention_path="auto",  # implementation: auto, reference, xla, chunked, ...
+        tied_head=True,  # output projection is the token table, transposed, of hidden states divided by sqrt(width)
+        dropout=rate(0.1),  # rate on embeddings, attention probabilities, branches, ff hidden layer, last hidden states
+        init_scale=positive(1.0),  # multiplies T5's standard deviations at the start: 1 of tokens, else by fan-in
+        dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
+        param_dtype="float32",  # storage of parameters
+        scan=True,  # compile one layer and scan it; the checkpoint is the same either way
+        remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+    )
+
+
 # Sections of which a config has one, by their kind.
-MODELS = {"decoder": decoder, "recurrent": recurrent, "encoder": encoder}
+MODELS = {"decoder": decoder, "recurrent": recurrent, "encoder": encoder, "encoder_decoder": encoder_decoder}
 OBJECTIVES = {"causal": causal, "masked": masked, "spans": spans}

@@ -11,6 +11,7 @@ from models.attention import PATHS
 from models.attention.patterns import parse_pattern, per_head
 from models.decoder import Decoder
 from models.encoder import Encoder
+from models.encoder_decoder import EncoderDecoder
 from models.errors import ModelError
 from models.parts.activations import ACTIVATIONS, GATED
 from models.parts.adaptive import SHARING, check_clusters
@@ -69,6 +70,24 @@ def _check_encoder(fields: Mapping):
     _check_running(fields)
     _check_division(fields["width"], fields["heads"])
     _check_patterns(fields)
+
+
+def _check_encoder_decoder(fields: Mapping):
+    _choice("activation", fields["activation"], [*ACTIVATIONS, *(GATED + name for name in ACTIVATIONS)])
+    _choice("norm", fields["norm"], NORMS)
+    _check_running(fields)
+    _check_patterns(fields)
+    buckets, farthest = fields["buckets"], fields["max_distance"]
+    if buckets % 4:
+        raise ModelError(
+            f"model.buckets is {buckets}; the encoder halves them for keys before and after, and half of those are one "
+            "distance wide, so give a multiple of 4"
+        )
+    if farthest <= buckets // 2:
+        raise ModelError(
+            f"model.max_distance is {farthest}, but half of model.buckets={buckets} are one distance wide and reach as "
+            f"far; give more than {buckets // 2}"
+        )
 
 
 def _check_running(fields: Mapping):
@@ -151,4 +170,5 @@ KINDS = {
     "decoder": (Decoder, _check_decoder),
     "recurrent": (Recurrent, _check_recurrent),
     "encoder": (Encoder, _check_encoder),
+    "encoder_decoder": (EncoderDecoder, _check_encoder_decoder),
 }

@@ -240,6 +240,8 @@ class Decoder(nn.Module):
             attention_path=path,
             out_std=self._residual_std(self.heads * self._head_size),
             fused_glorot=self.fused_glorot_init,
+            query_std=self._std(self.width),
+            scale=None,
             **shared,
         )
         feed_forward = functools.partial(

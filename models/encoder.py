@@ -185,6 +185,8 @@ class Encoder(nn.Module):
             dropout=self.dropout_attention,
             attention_path=path,
             fused_glorot=False,
+            query_std=self.init_std,
+            scale=None,
             **shared,
         )
         feed_forward = functools.partial(FeedForward, ff=self.ff, activation=self.activation, dropout=0.0, **shared)

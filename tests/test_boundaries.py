@@ -34,7 +34,7 @@ ONLY_IN = {"tensorflow_datasets": "input_pipeline/sources", "PIL": "input_pipeli
 FLOORS = {
     "models": (
         {"build"},
-        {"decoder", "encoder", "recurrent"},
+        {"decoder", "encoder", "encoder_decoder", "recurrent"},
         {"stack"},
         {"attention", "parts"},
         {"errors"},

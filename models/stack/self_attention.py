@@ -20,6 +20,7 @@ class SelfAttention(nn.Module):
 
     Queries and keys are of `query_size`, values of `head_size`. `fused_glorot` starts the three projections as one
     uniform matrix of variance 2 / (inputs + outputs) (Glorot and Bengio 2010), as PyTorch's MultiheadAttention does.
+    Scores are scaled by `scale`, by 1/sqrt(query_size) where that is None.
     """
 
     width: int
@@ -31,10 +32,12 @@ class SelfAttention(nn.Module):
     rotary: bool
     bias: bool
     dropout: float
+    query_std: float
     std: float
     out_std: float
     initialiser: Callable
     fused_glorot: bool
+    scale: float | None
     attention_path: str
     dtype: str
     param_dtype: str
@@ -44,18 +47,17 @@ class SelfAttention(nn.Module):
         """x [B, T, D] -> [B, T, D]; a cache is extended by this layer's keys and values, and all it holds are seen."""
         shared = {"bias": self.bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
 
-        start = {"std": self.std, "initialiser": self.initialiser}
-        if self.fused_glorot:
-            outputs = self.heads * self.query_size + self.kv_heads * (self.query_size + self.head_size)
-            start = {"std": math.sqrt(2 / (self.width + outputs)), "initialiser": uniform}
-
-        def project(name, axis, heads, size):
+        def project(name, std, axis, heads, size):
+            start = {"std": std, "initialiser": self.initialiser}
+            if self.fused_glorot:
+                outputs = self.heads * self.query_size + self.kv_heads * (self.query_size + self.head_size)
+                start = {"std": math.sqrt(2 / (self.width + outputs)), "initialiser": uniform}
             y = Linear({"embed": self.width}, {axis: heads, "head_size": size}, name=name, **start, **shared)(x)
             return nn.with_logical_constraint(y, ("batch", "length", axis, "head_size"))
 
-        query = project("query", "heads", self.heads, self.query_size)
-        key = project("key", "kv_heads", self.kv_heads, self.query_size)
-        value = project("value", "kv_heads", self.kv_heads, self.head_size)
+        query = project("query", self.query_std, "heads", self.heads, self.query_size)
+        key = project("key", self.std, "kv_heads", self.kv_heads, self.query_size)
+        value = project("value", self.std, "kv_heads", self.kv_heads, self.head_size)
         if self.rotary:
             query, key = rotate(query, signals.positions), rotate(key, signals.positions)
         if carried is not None:
@@ -65,9 +67,11 @@ class SelfAttention(nn.Module):
             key,
             value,
             signals.mask.replace(pattern=self.pattern),
+            bias=signals.bias,
             dropout_rate=self.dropout if signals.train else 0.0,
             dropout_rng=self.make_rng("dropout") if signals.train and self.dropout else None,
             dropout_rows=signals.row,
+            scale=self.scale,
             path=self.attention_path,
         )
         y = nn.with_logical_constraint(y, ("batch", "length", "heads", "head_size"))

@@ -4,7 +4,6 @@ What is counted is a floor, what no compiler can do without: a run that is refus
 still need more.
 """
 
-import functools
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -81,13 +80,15 @@ def check_evaluation(engine, config) -> None:
     _compare("evaluation", needs, engine.layout.mesh.devices.flat)
 
 
-def check_decoding(model, prompts: int, beams: int, room: int) -> None:
-    """Raises UserError where one device has not the memory to continue so many prompts to `room` tokens each."""
+def check_decoding(model, carried, prompts: int, beams: int) -> None:
+    """Raises UserError where one device has not the memory to continue so many prompts, each in so many beams.
+
+    carried: what the model carries from token to token for the prompts alone, or its shapes.
+    """
     rows = prompts * beams
-    cache = jax.eval_shape(functools.partial(model.start_decoding, rows, room))
     lower = "lower the number of prompts or of beams"
     needs = (
-        Need("keys and values of earlier tokens", _whole_bytes(cache), 0, lower),
+        Need("keys and values of earlier tokens", beams * _whole_bytes(carried), 0, lower),
         Need("logits", rows * model.vocab_size * 4, 0, lower),
     )
     _compare("generation", needs, jax.local_devices()[:1])

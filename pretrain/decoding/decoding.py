@@ -6,7 +6,7 @@ prompts of similar length share one compiled program; no token compiles anything
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import jax
@@ -32,6 +32,7 @@ def generate(
     end_id: int | None,
     vocabulary: int,
     seed: int,
+    source: Mapping[str, np.ndarray] | None = None,
     cached: bool = True,
     on_token: Callable[[int, int], None] | None = None,
 ) -> list[tuple[np.ndarray, float]]:
@@ -44,7 +45,8 @@ def generate(
     `top_p` of what is left (Holtzman et al. 2020). `beams` above 1 searches for the best
     log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14). The log-probability is always the
     model's own, at temperature 1. `on_token(prompt's index, id)` hears of each token as it is chosen, of a beam
-    search's at its end. Uncached decoding recomputes everything for each token; it is the reference.
+    search's at its end. `source` holds, by name, what a model reads besides tokens to follow from, such as an
+    encoder's inputs: a row for each prompt. Uncached decoding recomputes everything for each token: the reference.
 
     Attention takes the path that serves: one that is named for training's rows may refuse prompts and caches.
 
@@ -53,10 +55,12 @@ def generate(
     model = model.clone(attention_path="auto")
     _check(model, prompts, max_tokens, temperature, beams, length_penalty)
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
+    source = dict(source or {})
     if cached:
-        capacity.check_decoding(model, len(prompts), beams, room)
+        empty = jax.eval_shape(partial(_empty, model, rows=len(prompts), room=room), params, source)
+        capacity.check_decoding(model, empty, len(prompts), beams)
     begin = _begin_cached if cached else _begin_recomputing
-    logits, carried = begin(model, params, tokens, lengths, room)
+    logits, carried = begin(model, params, tokens, lengths, room, source)
     end_id = -1 if end_id is None else end_id
     if beams > 1:
         results = _beam_search(model, params, logits, carried, beams, max_tokens, length_penalty, end_id, vocabulary)
@@ -130,26 +134,32 @@ def _known(logits, vocabulary):
 
 @struct.dataclass
 class Recomputing:
-    """What decoding without a cache carries: all tokens so far, read again for each new one."""
+    """What decoding without a cache carries: all tokens so far, and the source, read again for each new one."""
 
     tokens: jax.Array  # [B, S]
     lengths: jax.Array  # [B]
+    source: Mapping[str, jax.Array]
 
     def take(self, rows):
-        return Recomputing(self.tokens[rows], self.lengths[rows])
+        return jax.tree.map(lambda x: x[rows], self)
+
+
+def _empty(model, params, source, rows, room):
+    """What a model carries before it has read a token."""
+    return model.apply({"params": params}, rows, room, **source, method="start_decoding")
 
 
 @partial(jax.jit, static_argnames=("model", "room"))
-def _begin_cached(model, params, tokens, lengths, room):
+def _begin_cached(model, params, tokens, lengths, room, source):
     there = jnp.arange(tokens.shape[1])[None, :] < lengths[:, None]
-    empty = model.start_decoding(tokens.shape[0], room)
+    empty = _empty(model, params, source, tokens.shape[0], room)
     output = model.apply({"params": params}, tokens, segments=there.astype(jnp.int32), carried=empty)
     return _logits_at(model, params, output.hidden, lengths - 1), output.carried
 
 
 @partial(jax.jit, static_argnames=("model", "room"))
-def _begin_recomputing(model, params, tokens, lengths, room):
-    carried = Recomputing(jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1]))), lengths)
+def _begin_recomputing(model, params, tokens, lengths, room, source):
+    carried = Recomputing(jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1]))), lengths, source)
     return _reread(model, params, carried), carried
 
 
@@ -157,7 +167,8 @@ def _begin_recomputing(model, params, tokens, lengths, room):
 def _advance(model, params, carried, token):
     if isinstance(carried, Recomputing):
         rows = jnp.arange(len(token))
-        carried = Recomputing(carried.tokens.at[rows, carried.lengths].set(token), carried.lengths + 1)
+        tokens = carried.tokens.at[rows, carried.lengths].set(token)
+        carried = carried.replace(tokens=tokens, lengths=carried.lengths + 1)
         return _reread(model, params, carried), carried
     output = model.apply({"params": params}, token[:, None], carried=carried)
     return _logits_at(model, params, output.hidden, jnp.zeros_like(token)), output.carried
@@ -170,23 +181,24 @@ def _take(carried, rows):
     return {name: one.take(rows) for name, one in carried.items()}
 
 
-def lower(model, params, rows: int, length: int) -> dict[str, jax.stages.Lowered]:
+def lower(model, params, rows: int, length: int, source: Mapping | None = None) -> dict[str, jax.stages.Lowered]:
     """The programs of cached decoding before they are compiled: reading `rows` prompts, and one more token of each.
 
-    Prompts have half of `length` tokens, which is the room of the cache. `params` may be shapes.
+    Prompts have half of `length` tokens, which is the room of the cache. `params` and `source` may be shapes.
     """
-    model = model.clone(attention_path="auto")
+    model, source = model.clone(attention_path="auto"), dict(source or {})
     tokens, lengths = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, length // 2), (rows,)))
-    _, carried = jax.eval_shape(partial(_begin_cached, model, room=length), params, tokens, lengths)
+    begin = partial(_begin_cached, model, room=length)
+    _, carried = jax.eval_shape(lambda *arrays: begin(*arrays[:-1], source=arrays[-1]), params, tokens, lengths, source)
     return {
-        "prompt": _begin_cached.lower(model, params, tokens, lengths, length),
+        "prompt": _begin_cached.lower(model, params, tokens, lengths, length, source),
         "token": _advance.lower(model, params, carried, lengths),
     }
 
 
 def _reread(model, params, carried):
     there = jnp.arange(carried.tokens.shape[1])[None, :] < carried.lengths[:, None]
-    output = model.apply({"params": params}, carried.tokens, segments=there.astype(jnp.int32))
+    output = model.apply({"params": params}, carried.tokens, segments=there.astype(jnp.int32), **carried.source)
     return _logits_at(model, params, output.hidden, carried.lengths - 1)
 
 

@@ -1,0 +1,17 @@
+"""What decoding carries of the text that a decoder looks at: the keys and values of the encoder's output."""
+
+import jax
+from flax import struct
+
+
+@struct.dataclass
+class SourceCache:
+    """Keys and values of every layer's cross-attention, made once; and which of them are there."""
+
+    key: jax.Array  # [L, B, S, N, H]
+    value: jax.Array  # [L, B, S, N, H]
+    valid: jax.Array  # [B, S] bool: not padding
+
+    def take(self, rows: jax.Array) -> "SourceCache":
+        """The same of a batch whose rows are `rows` [B'] of this one's: beams that part or die."""
+        return SourceCache(self.key[:, rows], self.value[:, rows], self.valid[rows])

@@ -1,0 +1,226 @@
+"""T5's encoder-decoder: published sizes, who sees whom, how it starts. test_t5_parity.py has its numbers.
+
+What it writes is tested in tests/pretrain/decoding/test_source.py.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import models
+from configs.common import base, encoder_decoder
+from models.encoder_decoder import EncoderDecoder
+
+V = 31
+
+
+def build(**changes):
+    fields = encoder_decoder()
+    fields.update(vocab_size=V, context=32, layers=2, width=16, heads=4, head_size=6, ff=24, dtype="float32")
+    fields.update(buckets=8, max_distance=12, dropout=0.0)
+    fields.update(changes)
+    return models.build(fields.to_dict())
+
+
+def initial(model, scale=0.4):
+    """Parameters with decided opinions."""
+    shapes = nn.unbox(jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0)))
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: jnp.asarray(scale * rng.standard_normal(leaf.shape), leaf.dtype), shapes)
+
+
+@pytest.fixture(scope="module")
+def t5():
+    model = build()
+    return model, initial(model)
+
+
+def tokens(rows, length, seed=1):
+    return jnp.asarray(np.random.default_rng(seed).integers(0, V, (rows, length)))
+
+
+def run(model, params, **inputs):
+    return jax.jit(lambda params, inputs: model.apply(params, **inputs).hidden)(params, inputs)
+
+
+SIZES = {  # layers, width, ff, heads, head size; parameters, and of them the encoder's
+    "small": (6, 512, 2048, 8, 64, 60_506_624, 35_330_816),
+    "base": (12, 768, 3072, 12, 64, 222_903_552, 109_628_544),
+    "large": (24, 1024, 4096, 16, 64, 737_668_096, 334_939_648),
+    "3b": (24, 1024, 16_384, 32, 128, 2_851_598_336, 1_240_909_824),
+    "11b": (24, 1024, 65_536, 128, 128, 11_307_321_344, 4_864_791_552),
+    "v1.1 small": (8, 512, 1024, 6, 64, 76_961_152, None),
+    "v1.1 base": (12, 768, 2048, 12, 64, 247_577_856, None),
+    "v1.1 large": (24, 1024, 2816, 16, 64, 783_150_080, None),
+    "v1.1 xl": (24, 2048, 5120, 32, 64, 2_849_757_184, None),
+    "v1.1 xxl": (24, 4096, 10_240, 64, 64, 11_135_332_352, None),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_parameters(name):
+    layers, width, ff, heads, head_size, whole, encoder = SIZES[name]
+    fields = encoder_decoder()
+    fields.update(layers=layers, width=width, ff=ff, heads=heads, head_size=head_size)
+    if name.startswith("v1.1"):
+        fields.update(activation="gated_gelu_tanh", tied_head=False)
+    model = models.build(fields.to_dict())
+    shapes = nn.unbox(jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0)))["params"]
+    counts = {name: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree)) for name, tree in shapes.items()}
+    assert sum(counts.values()) == whole
+    alone = sum(counts[name] for name in ("tokens", "encoder", "encoder_bias", "encoder_norm"))
+    assert encoder in (None, alone)
+
+
+def test_fields_are_the_keys_of_the_config():
+    ours = [field.name for field in dataclasses.fields(EncoderDecoder) if field.name not in ("parent", "name")]
+    assert {*ours, "kind"} == set(encoder_decoder())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"activation": "swish"}, "model.activation is 'swish', which is unknown; choose from: .*gated_gelu_tanh"),
+        ({"norm": "batch"}, "model.norm is 'batch', which is unknown; choose from: layer, rms"),
+        ({"buckets": 30}, "model.buckets is 30; .* give a multiple of 4"),
+        ({"max_distance": 16, "buckets": 32}, "model.max_distance is 16, .* give more than 16"),
+        ({"attention": ("strided_24",)}, "do not divide model.context=32"),
+        ({"attention_path": "fast"}, "model.attention_path is 'fast', which is unknown"),
+    ],
+)
+def test_impossible_fields(changes, message):
+    with pytest.raises(models.ModelError, match=message):
+        build(**changes)
+
+
+def test_starts_as_published():
+    """Standard deviations of matrices (Raffel et al. 2019); that of n draws is off by 1/sqrt(2n), here a hundredth."""
+    sizes = {"vocab_size": 512, "width": 64, "heads": 4, "head_size": 24, "ff": 128, "layers": 4}
+    model = build(**sizes, buckets=32, max_distance=128, tied_head=False)
+    params = nn.unbox(model.init(jax.random.key(0), **model.example()))["params"]
+    expected = {"query": (64 * 24) ** -0.5, "key": 64**-0.5, "value": 64**-0.5, "output": (4 * 24) ** -0.5}
+    for stack, branch in (("encoder", "attention"), ("decoder", "attention"), ("decoder", "cross_attention")):
+        for name, std in expected.items():
+            assert params[stack]["layers"][branch][name]["kernel"].std() == pytest.approx(std, rel=0.04)
+        assert params[stack]["layers"]["feed_forward"]["in"]["kernel"].std() == pytest.approx(64**-0.5, rel=0.04)
+        assert params[stack]["layers"]["feed_forward"]["out"]["kernel"].std() == pytest.approx(128**-0.5, rel=0.04)
+    assert params["tokens"].std() == pytest.approx(1.0, rel=0.04)
+    assert params["head"].std() == pytest.approx(64**-0.5, rel=0.04)
+    edge = math.sqrt(3 * 2 / (4 + 32))  # uniform, of the mean of both its sides
+    assert 0.9 * edge < np.abs(params["encoder_bias"]).max() <= edge
+    assert (params["encoder"]["layers"]["attention_norm"]["scale"] == 1).all()
+
+
+def test_the_encoder_sees_both_ways_and_the_decoder_what_came_before(t5):
+    inputs, targets = tokens(1, 9), tokens(1, 7, 2)
+    hidden = run(*t5, tokens=targets, inputs=inputs)
+    moved = [np.abs(run(*t5, tokens=targets.at[0, 4].add(1) % V, inputs=inputs) - hidden)[0].max(-1)]
+    moved += [np.abs(run(*t5, tokens=targets, inputs=inputs.at[0, i].add(1) % V) - hidden)[0].max(-1) for i in (0, 8)]
+    assert (moved[0][:4] == 0).all() and (moved[0][4:] > 1e-4).all()
+    assert (np.array(moved[1:]) > 1e-5).all()
+
+
+def test_padding_is_not_seen(t5):
+    inputs, targets, real = tokens(2, 9), tokens(2, 7, 2), jnp.array([[1] * 9, [1] * 5 + [0] * 4])
+    hidden = run(*t5, tokens=targets, inputs=inputs, input_segments=real)
+    other = run(*t5, tokens=targets, inputs=jnp.where(real, inputs, 7), input_segments=real)
+    np.testing.assert_array_equal(other, hidden)
+    alone = run(*t5, tokens=targets[1:, :4], inputs=inputs[1:, :5])
+    np.testing.assert_allclose(alone[0], hidden[1, :4], atol=1e-5)
+
+
+def test_examples_of_a_row_never_leak(t5):
+    """Nor in gradients: an example's is the same whatever stands beside it, on either side."""
+    model, params = t5
+    inputs, targets = tokens(1, 14), tokens(1, 10, 2)
+    row = {"input_segments": jnp.array([[1] * 5 + [2] * 7 + [0] * 2]), "segments": jnp.array([[1] * 4 + [2] * 5 + [0]])}
+
+    @jax.jit
+    def second(params, inputs, targets):
+        def loss(params):
+            hidden = model.apply(params, tokens=targets, inputs=inputs, **row).hidden[0, 4:9]
+            return jnp.sin(hidden).sum(), hidden
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    gradient, hidden = second(params, inputs, targets)
+    changed, same = second(params, inputs.at[0, :5].add(3) % V, targets.at[0, :4].add(3) % V)
+    np.testing.assert_array_equal(same, hidden)
+    jax.tree.map(np.testing.assert_array_equal, gradient, changed)
+    alone = run(*t5, tokens=targets[:, 4:9], inputs=inputs[:, 5:12])
+    np.testing.assert_allclose(alone[0], hidden, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"scan": False}, {"remat": "full"}, {"remat": "dots", "scan": False}, {"attention_path": "chunked"}],
+    ids=str,
+)
+def test_ways_to_run_give_the_same(t5, changes):
+    model, params = t5
+    inputs, targets = tokens(2, 9), tokens(2, 7, 2)
+
+    def gradient(model):
+        def loss(params):
+            hidden = model.apply(params, tokens=targets, inputs=inputs).hidden
+            return jnp.sin(model.apply(params, hidden, method="logits")).sum()
+
+        return jax.jit(jax.grad(loss))(params)
+
+    for got, want in zip(*(jax.tree.leaves(gradient(m)) for m in (build(**changes), model)), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5 * max(1, np.abs(want).max()), rtol=1e-4)
+
+
+def test_dropout_is_drawn_by_row(t5):
+    """Two rows at once, or each alone at its place of the global batch: both draw alike, at each of its sites."""
+    _, params = t5
+    model, inputs, targets = build(dropout=0.3), tokens(2, 9), tokens(2, 7, 2)
+
+    @jax.jit
+    def hidden(rows):
+        given = {"tokens": targets[rows], "inputs": inputs[rows], "row": 5 + rows, "train": True}
+        return model.apply(params, **given, rngs={"dropout": jax.random.key(3)}).hidden
+
+    both, alone = (jnp.concatenate([hidden(np.array(rows)) for rows in split]) for split in ([[0, 1]], [[0], [1]]))
+    np.testing.assert_allclose(both, alone, atol=1e-5)
+    assert np.abs(both - run(model, params, tokens=targets, inputs=inputs)).max() > 0.1
+    assert 0.2 < float((both == 0).mean()) < 0.4  # the last hidden states are dropped too
+
+
+def test_inputs_are_needed(t5):
+    model, params = t5
+    with pytest.raises(models.ModelError, match="needs inputs"):
+        model.apply(params, tokens(1, 3))
+    with pytest.raises(models.ModelError, match=r"33 tokens do not fit model\.context of 32"):
+        model.apply(params, tokens(1, 3), inputs=tokens(1, 33))
+
+
+@pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (1, 2, 2, 2)], ids=str)
+def test_a_mesh_changes_nothing(sizes):
+    model = build(vocab_size=32)
+    params, targets, inputs = initial(model, 0.2), tokens(8, 8), tokens(8, 12, 2)
+    segments = jnp.asarray(np.arange(12)[None] < np.arange(5, 13)[:, None], jnp.int32)
+
+    def loss(params, targets, inputs, segments):
+        hidden = model.apply(params, targets, inputs=inputs, input_segments=segments).hidden
+        return jnp.square(model.apply(params, hidden, method="logits")).mean()
+
+    expected, gradient = jax.jit(jax.value_and_grad(loss))(params, targets, inputs, segments)
+    mesh = jax.make_mesh(sizes, ("data", "fsdp", "sequence", "tensor"), axis_types=(AxisType.Auto,) * 4)
+    rules = base().mesh.rules
+    boxed = jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0))
+    shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
+    rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "sequence"))
+    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
+        placed = jax.device_put(params, shardings), *jax.device_put((targets, inputs, segments), rows)
+        value, split = jax.jit(jax.value_and_grad(loss))(*placed)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient))
+    for a, b in zip(jax.tree.leaves(split), jax.tree.leaves(gradient), strict=True):
+        np.testing.assert_allclose(jax.device_get(a), b, rtol=1e-4, atol=2e-6 * scale)
