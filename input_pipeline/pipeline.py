@@ -300,10 +300,10 @@ class Corpus:
     def first_documents(self, split: str, count: int) -> list[np.ndarray]:
         """The ids, int32, of the first `count` documents of a split."""
         stream = self.stream(split)
-        sizes = stream.documents()[:count]
-        found = [np.empty(size - 1, np.int32) for size in sizes]
-        for start, ids in zip(np.cumsum(sizes) - sizes + 1, found, strict=True):  # after its end token
-            stream.copy(int(start), ids)
+        found = []
+        for start, length in map(stream.document, range(min(count, stream.counts.documents))):
+            found.append(np.empty(length, np.int32))
+            stream.copy(start, found[-1])
         return found
 
     def stream(self, split: str) -> Stream:

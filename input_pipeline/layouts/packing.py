@@ -4,7 +4,7 @@ Documents longer than a row are cut into pieces. A piece of n tokens is n ids to
 it to predict, so that pieces partition the stream: every token and every separator is predicted once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,23 +31,38 @@ def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None
     return plans.kept(
         Plan,
         folder / f"packed-{stream.identity}-{length}",
-        lambda: pack(stream.documents(), length),
+        lambda: pack(stream.each_documents(), length),
         f"packing {stream.counts.documents:,} documents into rows of {length}",
         report,
         read_all,
     )
 
 
-def pack(documents: np.ndarray, length: int) -> Plan:
-    """Packs documents of these sizes (tokens, end token included, int64 [documents]) into rows of `length`."""
-    starts, lengths = _pieces(documents, length)
-    order, rows = [], [np.zeros(1, np.int64)]
-    for begin in range(0, len(lengths), BLOCK):
-        for row in best_fit(lengths[begin : begin + BLOCK].tolist(), length):
-            order.append(np.array(row, np.int64) + begin)
-            rows.append(np.array([len(row)], np.int64))
-    order = np.concatenate(order) if order else np.zeros(0, np.int64)
-    return Plan(np.cumsum(np.concatenate(rows)), starts[order], lengths[order].astype(np.int32))
+def pack(documents: Iterable[np.ndarray], length: int) -> Iterator[Plan]:
+    """Packs documents into rows of `length`: the plan, in stretches.
+
+    documents: their sizes in order, some at a time (tokens, end token included, int64 [n]).
+    """
+    none = np.zeros(0, np.int64)
+    yield Plan(np.zeros(1, np.int64), none, none.astype(np.int32))
+    starts = lengths = none  # of pieces that are not packed yet
+    read = packed = 0
+    for sizes in documents:
+        more = _pieces(sizes, length)
+        starts, lengths = np.append(starts, more[0] + read), np.append(lengths, more[1])
+        read += int(sizes.sum())
+        for _ in range(len(lengths) // BLOCK):
+            yield _block(starts[:BLOCK], lengths[:BLOCK], length, packed)
+            starts, lengths, packed = starts[BLOCK:], lengths[BLOCK:], packed + BLOCK
+    if len(lengths):
+        yield _block(starts, lengths, length, packed)
+
+
+def _block(starts: np.ndarray, lengths: np.ndarray, length: int, packed: int) -> Plan:
+    """The rows of some pieces, which `packed` pieces come before."""
+    rows = best_fit(lengths.tolist(), length)
+    order = np.array([piece for row in rows for piece in row], np.int64)
+    return Plan(np.cumsum([len(row) for row in rows]) + packed, starts[order], lengths[order].astype(np.int32))
 
 
 def _pieces(documents: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +73,7 @@ def _pieces(documents: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]
     return starts, np.minimum(np.repeat(documents, count) - within * length, length)
 
 
-def best_fit(lengths: list[int], capacity: int) -> Iterator[list[int]]:
+def best_fit(lengths: list[int], capacity: int) -> list[list[int]]:
     """Rows as lists of pieces: longest piece first, each into the row that it fills best.
 
     Rows with room r wait in room[r], and bit r of `open_rows` says that there are any, so that the fullest

@@ -58,7 +58,7 @@ def plan(
     return plans.kept(
         Plan,
         folder / f"pairs-{stream.identity}-{length}-{short:g}-{passes}",
-        lambda: _within(stream, paired(*_tables(stream), length, short, passes)),
+        lambda: [_within(stream, paired(*_tables(stream), length, short, passes))],
         f"pairing the sentences of {stream.counts.documents:,} documents for rows of {length}",
         report,
         read_all,

@@ -43,7 +43,7 @@ def plan(stream: Stream, lengths: tuple[int, int], folder: Path, report: Callabl
     return plans.kept(
         Plan,
         folder / f"texts-{stream.identity}-{length}-{target_length}",
-        lambda: pack(_sizes(stream), lengths),
+        lambda: [pack(_sizes(stream), lengths)],
         f"packing {stream.counts.documents:,} pairs of texts into rows of {length} and {target_length}",
         report,
         read_all,

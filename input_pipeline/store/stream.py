@@ -5,7 +5,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -125,10 +125,14 @@ class Stream:
         index = bisect.bisect_right(self._document_ends, number)
         return index, number - _before(self._document_ends, index)
 
+    def each_documents(self) -> Iterator[np.ndarray]:
+        """Tokens of each document with the end token before it, int64 [documents], shard by shard."""
+        for shard in self.shards:
+            yield np.diff(shard.open(DOCUMENTS)[:, 0], prepend=0)
+
     def documents(self) -> np.ndarray:
         """Tokens of each document with the end token before it, int64 [documents]. All of the shards are read."""
-        lengths = [np.diff(shard.open(DOCUMENTS)[:, 0], prepend=0) for shard in self.shards]
-        return np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *self.each_documents()])
 
 
 def _before(ends: Sequence[int], index: int) -> int:
