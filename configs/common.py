@@ -241,7 +241,8 @@ def base() -> dict:
             kind="cosine",  # constant, linear, cosine or rsqrt (inverse square root)
             peak=non_negative(1e-3),  # highest learning rate
             warmup=non_negative(100),  # updates of linear rise from 0
-            decay_steps=non_negative(0),  # updates until `end`, warm-up included; 0 means train.steps
+            hold=non_negative(0),  # updates at `peak` after it, before it falls
+            decay_steps=non_negative(0),  # updates until `end`, those before it falls included; 0 means train.steps
             end=share(0.1),  # final learning rate as a share of peak (linear and cosine)
             beneath_warmup=False,  # linear and cosine fall from update 0, and are in force once warm-up ends
         ),

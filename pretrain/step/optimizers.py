@@ -22,21 +22,24 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
     """Learning rate as a function of the number of updates made so far.
 
     Update n (from 0) of the warm-up uses peak * (n + 1) / warmup, so the first update already counts.
-    `cosine` and `linear` then fall to end * peak at `decay_steps` (default `steps`) and stay there: from peak, or with
-    `beneath_warmup` from where they would be had they fallen since update 0;
-    `rsqrt` falls as peak * sqrt(warmup / n) (Vaswani et al. 2017, section 5.3).
+    After `hold` more, `cosine` and `linear` fall to end * peak at `decay_steps` (default `steps`) and stay there: from
+    peak, or with `beneath_warmup` from where they would be had they fallen since update 0;
+    `rsqrt` falls as peak * sqrt((warmup + hold) / n): with a warm-up as in Vaswani et al. 2017 (section 5.3), held
+    without one as in Raffel et al. 2019 (section 3.1.2).
     """
     kind, peak, warmup = options["kind"], options["peak"], options["warmup"]
+    reached = warmup + options["hold"]
     total = options["decay_steps"] or steps
     if kind not in SCHEDULES:
         raise UserError(f"config.schedule.kind is '{kind}'{nearest(kind, SCHEDULES)}")
-    if warmup > total and kind in ("linear", "cosine"):
+    if reached > total and kind in ("linear", "cosine"):
+        held = f" + config.schedule.hold = {options['hold']}" if options["hold"] else ""
         raise UserError(
-            f"config.schedule.warmup = {warmup} is longer than the {total} updates of the schedule; lower it, such "
-            "as --config.schedule.warmup=0, or raise config.train.steps"
+            f"config.schedule.warmup = {warmup}{held} is longer than the {total} updates of the schedule; lower it, "
+            "such as --config.schedule.warmup=0, or raise config.train.steps"
         )
-    begin = 0 if options["beneath_warmup"] and kind in ("linear", "cosine") else warmup
-    after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, warmup))
+    begin = 0 if options["beneath_warmup"] and kind in ("linear", "cosine") else reached
+    after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, reached))
 
     def rate(count):
         rise = peak * (count + 1) / max(1, warmup)

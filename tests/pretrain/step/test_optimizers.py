@@ -284,12 +284,14 @@ def test_clipping_limits_the_global_norm():
         ({"kind": "cosine", "end": 0.0, "beneath_warmup": True}, {4: 0.5, 9: 1.0, 10: 0.97553, 50: 0.5, 100: 0.0}),
         ({"kind": "linear", "end": 0.0, "beneath_warmup": True}, {4: 0.5, 9: 1.0, 10: 0.9, 40: 0.6, 100: 0.0}),
         ({"kind": "rsqrt"}, {4: 0.5, 9: 1.0, 10: 1.0, 40: 0.5, 90: 1 / 3}),
+        ({"kind": "rsqrt", "warmup": 0, "hold": 10}, {0: 1.0, 9: 1.0, 10: 1.0, 40: 0.5, 90: 1 / 3}),  # T5
+        ({"kind": "linear", "hold": 30, "end": 0.0}, {4: 0.5, 10: 1.0, 40: 1.0, 70: 0.5, 100: 0.0}),
         ({"kind": "linear", "end": 0.5, "decay_steps": 50}, {30: 0.75, 50: 0.5, 99: 0.5}),
     ],
 )
 def test_schedules(options, points):
     config = common.base()
-    config.schedule.update(peak=1.0, warmup=10, **options)
+    config.schedule.update({"peak": 1.0, "warmup": 10, **options})
     rate = optimizers.schedule(config.schedule, 100)
     for step, value in points.items():
         np.testing.assert_allclose(rate(step), value, rtol=1e-5, err_msg=str(step))
