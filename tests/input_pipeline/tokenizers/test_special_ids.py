@@ -54,6 +54,7 @@ def test_ids_on_top_are_named_and_give_no_text():
     ("settings", "size", "own"),
     [
         ({"kind": "bytes"}, 257, {"end": 256}),
+        ({"kind": "bytes", "path": "left/over/from/a/recipe.json"}, 257, {"end": 256}),
         ({"kind": "words", "vocab_size": 9}, 9, {"end": 0}),
         ({"kind": "sentencepiece", "vocab_size": 300}, 300, {"end": 1, "unknown": 0}),
     ],
