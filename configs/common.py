@@ -219,6 +219,7 @@ def base() -> dict:
         objective=causal(),
         train=dict(
             steps=count(10_000),  # optimiser updates
+            start_from="",  # folder of a run whose weights update 0 begins with, by name: runs/x, runs/x@best or @STEP
             batch_size=count(32),  # rows of one update over all hosts and devices, accumulation included
             accumulate=count(1),  # the batch is worked through in this many parts, whose gradients are added
             backend="jit",  # jit (any mesh) or pmap (pure data parallelism)

@@ -7,6 +7,7 @@ import jax
 import models
 from input_pipeline import objectives, pipeline
 from input_pipeline.tokenizers import folder as tokenizer_folder
+from pretrain.checkpoints.weights import Weights
 from pretrain.costs import capacity
 from pretrain.errors import UserError
 from pretrain.processes.agreement import check_alike
@@ -28,21 +29,40 @@ class Assembly:
         return self.engine.learner
 
 
-def assemble(config, workdir: str, report, *, training: bool = False, prepare=pipeline.prepare) -> Assembly:
-    """Builds a run's parts, the cheap checks first; `report` is told what takes long, `prepare` makes the data."""
+def assemble(
+    config,
+    workdir: str,
+    report,
+    *,
+    training: bool = False,
+    weights: Weights | None = None,
+    prepare=pipeline.prepare,
+) -> Assembly:
+    """Builds a run's parts, the cheap checks first; `report` is told what takes long, `prepare` makes the data.
+
+    `weights` of another run, with which training is to begin, are refused before the data is made.
+    """
     check_sizes(config)
     engine = make_engine(make_learner(config), config, report=report)
     check_split(engine, config, training)
     if training:
         capacity.check_training(engine, config)
     capacity.check_evaluation(engine, config)
+    if weights:
+        weights.check(engine.shapes(config.seed, config.train.batch_size).params)
+
+    def accept(tokenizer) -> None:
+        check_vocabulary(config, tokenizer)
+        if weights:
+            weights.check_tokenizer(tokenizer)
+
     corpus = prepare(
         config.data.to_dict(),
         config.tokenizer.to_dict(),
         config.objective.to_dict(),
         workdir,
         report=report,
-        accept=lambda tokenizer: check_vocabulary(config, tokenizer),
+        accept=accept,
     )
     texts = {f"the text of {split}": corpus.stream(split).identity for split in corpus.splits}
     remedy = "let all of them read the same text with the same tokenizer"

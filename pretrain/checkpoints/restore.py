@@ -41,7 +41,7 @@ def read_state(folder: Path, wanted: dict) -> dict:
 
     UserError: the checkpoint is another model's, or cannot be read.
     """
-    return alike(lambda: _read(folder, wanted), lambda why: unreadable(folder, why))
+    return alike(lambda: _read_whole(folder, wanted), lambda why: unreadable(folder, why))
 
 
 def read_data(folder: Path) -> dict:
@@ -81,21 +81,38 @@ def unreadable(folder: Path, why: str) -> str:
     )
 
 
-def _read(folder: Path, wanted: dict) -> dict:
+def read_parts(folder: Path, wanted: dict) -> dict:
+    """The arrays of `wanted`, a tree of shapes, types and shardings that is part of a checkpoint's; no more is read."""
+    return alike(lambda: _read(folder, wanted), lambda why: unreadable(folder, why))
+
+
+def stored(folder: Path) -> dict:
+    """The tree of a checkpoint's train state: what describes each array, its shape and type."""
+    with _reader() as reader:
+        found = reader.metadata(folder / "state").item_metadata
+    if found is None:
+        raise ValueError("state/_METADATA, which describes its tree, is missing or unreadable")
+    return found.tree
+
+
+def _reader() -> ocp.Checkpointer:
     alone = ocp.options.MultiprocessingOptions(  # no barriers: a process that fails leaves none waiting
         primary_host=None,
         active_processes={jax.process_index()},
         barrier_sync_key_prefix=f"process_{jax.process_index()}",
     )
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
-    with ocp.Checkpointer(handler, multiprocessing_options=alone) as reader:
-        stored = reader.metadata(folder / "state").item_metadata
-        if stored is None:
-            raise ValueError("state/_METADATA, which describes its tree, is missing or unreadable")
-        check_fits(folder, stored.tree, wanted)
-        args = ocp.args.PyTreeRestore(
-            item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
-        )
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=alone), multiprocessing_options=alone)
+
+
+def _read_whole(folder: Path, wanted: dict) -> dict:
+    check_fits(folder, stored(folder), wanted)
+    return _read(folder, wanted)
+
+
+def _read(folder: Path, wanted: dict) -> dict:
+    restore_args = ocp.checkpoint_utils.construct_restore_args(wanted)
+    with _reader() as reader:
+        args = ocp.args.PyTreeRestore(item=wanted, restore_args=restore_args, partial_restore=True)
         return reader.restore(folder / "state", args=args)
 
 

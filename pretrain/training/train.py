@@ -12,6 +12,7 @@ from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.fresh import fresh_start_due, start_fresh
+from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import measure, score, scoring_pass, worded
 from pretrain.objectives import cost, reported
@@ -39,12 +40,13 @@ def train(config, workdir: str, fresh: str = "") -> int:
         due = decided(lambda: fresh_start_due(workdir, fresh), cannot)
         if not due:
             alike(lambda: check_goes_on(config, workdir), cannot)
-        run = assemble(config, workdir, say, training=True)
+        weights = weights_to_begin_with(config, workdir, due, cannot)
+        run = assemble(config, workdir, say, training=True, weights=weights)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
             say(f"what was there is kept in {Path(workdir) / 'earlier' / fresh}")
         checkpoints = held.enter_context(contextlib.closing(Checkpoints(workdir, config.checkpoint)))
-        loop = Loop(run, checkpoints, ledger, workdir, say)
+        loop = Loop(run, checkpoints, ledger, workdir, say, weights)
         if jax.process_index() == 0:
             if loop.step and (Path(workdir) / configs.RESOLVED).is_file():
                 change = moved(configs.saved(workdir), config, loop.step)
@@ -65,12 +67,20 @@ def check_goes_on(config, workdir: str) -> None:
         )
 
 
+def weights_to_begin_with(config, workdir: str, fresh: bool, cannot) -> Weights | None:
+    """The weights of `config.train.start_from`, if it names some and this start is one at update 0."""
+    goes_on = not fresh and decided(lambda: configs.has_checkpoints(workdir), cannot)
+    if goes_on or not config.train.start_from:
+        return None
+    return find(config.train.start_from, workdir, config.checkpoint)
+
+
 class Loop:
     """One run's loop, and what it carries from update to update."""
 
-    def __init__(self, run: Assembly, checkpoints: Checkpoints, ledger: Ledger, workdir: str, say):
+    def __init__(self, run: Assembly, checkpoints: Checkpoints, ledger: Ledger, workdir: str, say, weights=None):
         self.config, self.engine, self.assembly = run.config, run.engine, run
-        self.checkpoints, self.ledger = checkpoints, ledger
+        self.checkpoints, self.ledger, self.weights = checkpoints, ledger, weights
         self.validates = "validation" in run.corpus.splits
         if self.validates:
             scoring_pass(run, "validation", batches=self.config.evaluate.batches)  # what it refuses it refuses now
@@ -108,13 +118,23 @@ class Loop:
         if restored is None:
             if self.validates and not config.data.validation:
                 say(f"{config.data.holdout:.0%} of data.train is held out for validation (config.data.holdout)")
-            return self.engine.init(config.seed, config.train.batch_size), 0, 0
+            return self.begin(say), 0, 0
         state, data = restored
         going_on = f"going on with update {data['step'] + 1} of {config.train.steps}"
         if data["step"] >= config.train.steps:
             going_on = f"all {config.train.steps} updates are made (raise --config.train.steps to go on)"
         say(f"restored checkpoint {data['step']}; {going_on}")
         return self.engine.restored(state), data["step"], data["position"]
+
+    def begin(self, say):
+        """The state before the first update: initial parameters, or another run's where `weights` has them."""
+        state = self.engine.init(self.config.seed, self.config.train.batch_size)
+        if self.weights is None:
+            return state
+        initial = self.engine.saved(state)
+        params, took = self.weights.taken(initial.params)
+        say(took)
+        return self.engine.restored(initial.replace(params=params))
 
     def run(self) -> int:
         config = self.config

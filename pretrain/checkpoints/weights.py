@@ -1,0 +1,128 @@
+"""`train.start_from`: the parameters of another run, taken by name, for a run that begins at update 0."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from pretrain.checkpoints import restore
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.errors import UserError
+from pretrain.processes.agreement import alike, decided
+
+SHOWN = 4  # parameters of a kind that a sentence names
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """The parameters that a checkpoint of another run holds."""
+
+    named: str  # as `config.train.start_from` names it
+    folder: Path  # of the checkpoint
+
+    def check(self, shapes) -> None:
+        """Raises UserError where the checkpoint is damaged, or has no parameter of `shapes`, the model's own tree."""
+        if damage := restore.damage(self.folder):
+            raise self._refused(f"checkpoint {self.folder.name} is damaged ({damage}); name another, as FOLDER@STEP")
+        there, here = self._there(), _flat(shapes)
+        if not _common(there, here):
+            shown = [f"{name} {_shape(here[name])}" for name in sorted(here)][:SHOWN]
+            raise self._refused(
+                f"not one of its {len(there)} parameters has name and shape of one of this model's {len(here)}, such "
+                f"as {', '.join(shown)}; give a run of a like config.model"
+            )
+
+    def check_tokenizer(self, tokenizer) -> None:
+        """Raises UserError unless the other run was trained with `tokenizer`, fingerprint by fingerprint.
+
+        Where ids mean other text, rows of a vocabulary's table would be taken for other words; nobody would notice.
+        """
+        there, here = restore.read_data(self.folder).get("tokenizer", "unknown"), tokenizer.fingerprint
+        if there != here:
+            raise self._refused(
+                f"it was trained with another tokenizer (fingerprint {there} there, {here} here), whose ids mean other "
+                "text; give this run that one: --config.tokenizer.path=FILE in the other's folder tokenizer, and its "
+                "--config.tokenizer.kind"
+            )
+
+    def taken(self, initial) -> tuple[dict, str]:
+        """(`initial` with the other run's parameters in the places of those of the same name and shape, a report).
+
+        `initial` are arrays; each is read into the sharding and type of the one that it replaces, so that no host
+        needs more than its devices' share.
+        """
+        there, here = self._there(), _flat(initial)
+        common = _common(there, here)
+        wanted = {name: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for name, a in here.items()}
+        tree = {"params": unflatten_dict({name: wanted[name] for name in common}, sep="/")}
+        read = _flat(restore.read_parts(self.folder, tree)["params"])
+        return unflatten_dict(here | read, sep="/"), self._report(there, here, common)
+
+    def _there(self) -> dict:
+        """What describes each parameter of the checkpoint, by name."""
+        unreadable = lambda why: restore.unreadable(self.folder, why)  # noqa: E731
+        return alike(lambda: _flat(restore.stored(self.folder)["params"]), unreadable)
+
+    def _report(self, there: Mapping, here: Mapping, common: Sequence[str]) -> str:
+        share = sum(here[name].size for name in common) / sum(leaf.size for leaf in here.values())
+        unlike = [name for name in here if name in there and name not in common]
+        parts = {
+            "of another shape": [f"{n} ({_shape(there[n])} there, {_shape(here[n])} here)" for n in unlike],
+            "new here": [name for name in here if name not in there],
+            "left there": [name for name in there if name not in here],
+        }
+        said = [f"; {words}: {_some(names)}" for words, names in parts.items() if names]
+        return (
+            f"took {len(common)} of {len(here)} parameters ({share:.1%} of the numbers) from checkpoint "
+            f"{self.folder.name} in {self.folder.parent}{''.join(said)}"
+        )
+
+    def _refused(self, why: str) -> UserError:
+        return UserError(f"config.train.start_from = {self.named}: {why}")
+
+
+def find(named: str, workdir: str, options) -> Weights:
+    """The checkpoint that `named` means: a run's folder (its newest), or that and @best or @STEP.
+
+    `workdir` is the folder of the run that begins, `options` its `config.checkpoint`. Errors: UserError where there is
+    no such checkpoint.
+    """
+    run, _, which = (named, "", "") if Path(named).is_dir() else named.rpartition("@")
+    run, which = (run, which) if run else (named, "")
+    refused = Weights(named, Path(run))._refused
+    if Path(run).resolve() == Path(workdir).resolve():
+        raise refused("that is the folder of this run itself; give another --workdir")
+    checkpoints = Checkpoints(run, options, read_only=True)
+
+    def choose() -> int:
+        steps = checkpoints.steps()
+        if not steps:
+            raise refused(f"there is no checkpoint in {checkpoints.folder}; give the folder of a run that has one")
+        known = {"": steps[-1], "latest": steps[-1], "best": checkpoints.best()} | {str(step): step for step in steps}
+        if known.get(which) is None:
+            choices = [f"{run}@{word}" for word, step in known.items() if word and step is not None]
+            raise refused(f"there is no such checkpoint; choose one of: {', '.join(choices)}")
+        return known[which]
+
+    step = decided(choose, lambda why: str(refused(f"its checkpoints cannot be read ({why}); make them readable")))
+    return Weights(named, checkpoints.folder / str(step))
+
+
+def _flat(tree) -> dict:
+    """Leaves by name, as people write it: layers/attention/query/kernel."""
+    return flatten_dict(tree, sep="/")
+
+
+def _common(there: Mapping, here: Mapping) -> list[str]:
+    """Names that both have, with the same shape; types may differ."""
+    return [name for name, leaf in here.items() if name in there and tuple(there[name].shape) == tuple(leaf.shape)]
+
+
+def _shape(leaf) -> str:
+    return f"[{', '.join(map(str, leaf.shape))}]"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
