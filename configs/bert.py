@@ -1,0 +1,87 @@
+"""BERT (Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding").
+
+    pretrain train --config=configs/bert.py:base --workdir=runs/bert
+    pretrain train --config=configs/bert.py:mini_stdlib       # a minute on 2 CPU cores, with text that is there
+
+Variants: base (110M, the default), large (336M), and the smaller ones of Turc et al. 2019: tiny (4.4M), mini (11M),
+small (29M), medium (42M); base_cased (109M) and large_cased (335M) keep case and accents; large_whole_words predicts
+all pieces of a word or none. mini_stdlib is a small network on the standard library of the running interpreter.
+
+Text is to have one sentence a line and a blank line between documents: data/books_wikipedia/*.txt. The paper's, books
+and the English Wikipedia, are 3.3 billion words. A document's sentences are cut into pairs as the released code does
+it, ten times over, each time otherwise; unlike there, masks are drawn when a row is read, so that no two epochs have
+the same. The vocabularies are the release's; docs/data.md, under "Files that recipes need", has the commands.
+
+The optimiser is the release's: Adam without bias correction, decay 0.01 of all but biases and norms, and a rate that
+falls linearly over all updates, the warm-up included. The paper reads rows of 128 tokens for 900,000 updates and of 512
+for the last 100,000. So do two runs, the first with
+
+    --config.train.steps=900000 --config.schedule.decay_steps=1000000
+
+and the second, which begins without the moments of the first, with
+
+    --config.train.start_from=runs/bert --config.train.steps=100000 --config.data.length=512
+    --config.objective.max_predictions=77 --config.schedule.peak=1e-5 --config.schedule.warmup=0
+
+Cost: 1,000,000 updates of 256 rows of 128 are 33 billion tokens: for base 1.7e19 FLOPs, for large 6e19, attention aside
+(logits are made for the predicted tokens alone). The paper had 16 TPU chips for base and 64 for large, four days each.
+
+Expect, after fine-tuning, GLUE test averages of 79.6 (base) and 82.1 (large), and of the small ones 64.2 (tiny), 65.8
+(mini), 71.2 (small) and 73.5 (medium). mini_stdlib learns how frequent pieces are, 6.0 nats a masked piece; to use what
+stands around them takes thousands of updates more.
+"""
+
+from configs import common
+
+VARIANTS = {  # layers, width, heads, cased, whole words
+    "tiny": (2, 128, 2, False, False),
+    "mini": (4, 256, 4, False, False),
+    "small": (4, 512, 8, False, False),
+    "medium": (8, 512, 8, False, False),
+    "base": (12, 768, 12, False, False),
+    "base_cased": (12, 768, 12, True, False),
+    "large": (24, 1024, 16, False, False),
+    "large_cased": (24, 1024, 16, True, False),
+    "large_whole_words": (24, 1024, 16, False, True),
+    "mini_stdlib": (2, 128, 2, True, False),
+}
+
+
+def get_config(variant=""):
+    """The recipe of one size; no variant means base."""
+    variant = variant or "base"
+    if variant not in VARIANTS:
+        raise common.variant_error("bert", variant, VARIANTS)
+    layers, width, heads, cased, whole_words = VARIANTS[variant]
+    vocab_size, file = (28_996, "cased") if cased else (30_522, "uncased")
+    config = common.base()
+    config.name = f"bert:{variant}"
+    config.model = common.encoder()
+    config.model.update(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=vocab_size, context=512)
+    config.objective = common.masked()
+    config.objective.update(max_predictions=20, whole_words=whole_words)
+    config.tokenizer.update(
+        kind="wordpiece", path=f"tokenizers/bert-base-{file}.json", cased=cased, vocab_size=vocab_size
+    )
+    config.data.update(
+        train="text:data/books_wikipedia/*.txt?document=blank_line",
+        sentences="lines",
+        holdout=0.001,
+        layout="pairs",
+        length=128,
+    )
+    config.train.update(steps=1_000_000, batch_size=256)
+    config.optimizer.update(
+        name="adamw", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
+    )
+    config.schedule.update(kind="linear", peak=1e-4, warmup=10_000, end=0.0, beneath_warmup=True)
+    if variant == "mini_stdlib":
+        config.tokenizer.update(path="", vocab_size=2048, train_bytes=1_000_000)
+        config.model.update(vocab_size=2048, context=64, dtype="float32")
+        config.data.update(train="stdlib", holdout=0.05, length=64)
+        config.objective.update(max_predictions=10, passes=1)
+        config.train.update(steps=300, batch_size=32)
+        config.schedule.update(peak=1e-3, warmup=30)
+        config.checkpoint.every = 100
+        config.evaluate.update(every=100, batches=20)
+    return config
