@@ -26,6 +26,11 @@ class Causal:
     @classmethod
     def of(cls, config, model) -> "Causal":
         """The objective of a config."""
+        if not model.causal:
+            raise UserError(
+                f"config.objective.kind = causal predicts each token from those before it, and config.model.kind = "
+                f"{config.model.kind} sees more; choose a decoder, or another config.objective.kind"
+            )
         for key in ("z_loss", "label_smoothing"):
             if config.train[key] and not model.one_softmax:
                 raise UserError(

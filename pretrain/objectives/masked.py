@@ -26,16 +26,21 @@ class Masked:
     @classmethod
     def of(cls, config, model) -> "Masked":
         """The objective of a config."""
-        if model.causal:
+        if model.causal or "inputs" in model.inputs:
             raise UserError(
                 f"config.objective.kind = masked predicts tokens from both sides, and config.model.kind = "
-                f"{config.model.kind} sees one; choose an encoder, or config.objective.kind = causal"
+                f"{config.model.kind} predicts from one; choose an encoder, or another config.objective.kind"
             )
         for key in ("z_loss", "label_smoothing"):
             if config.train[key]:
                 raise UserError(
                     f"config.train.{key} = {config.train[key]} is not for config.objective.kind = masked; set it to 0"
                 )
+        if config.objective.next_sentence and not model.pair_head:
+            raise UserError(
+                "config.objective.next_sentence = true needs the head that config.model.pair_head = false leaves out; "
+                "set the one to false or the other to true"
+            )
         return cls(config.objective.next_sentence)
 
     @property

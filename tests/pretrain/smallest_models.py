@@ -15,6 +15,7 @@ class Mixing(nn.Module):
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "types", "positions", "segments")
     causal: ClassVar[bool] = False
+    pair_head: ClassVar[bool] = True
     vocab_size: int = VOCABULARY
     reads: int = VOCABULARY
 

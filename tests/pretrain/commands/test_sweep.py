@@ -9,7 +9,12 @@ import pytest
 from configs import common
 from pretrain.main import Number, commands, main
 
-RECIPES = {"decoder": "configs/quickstart.py:tiny", "recurrent": "configs/transformer_xl.py:tiny"}
+RECIPES = {
+    "decoder": "configs/quickstart.py:tiny",
+    "recurrent": "configs/transformer_xl.py:tiny",
+    "encoder": "configs/bert.py:mini_stdlib",
+    "encoder_decoder": "configs/t5.py:mini_stdlib",
+}
 VALUES = ("-1", "0", "nan", "inf", "1e30", "-1e30", "1e999", "many", "")
 KEYS = [("decoder", key) for key in common.base.ranges]
 KEYS += [(name, f"model.{key}") for name, declare in common.MODELS.items() for key in declare.ranges]
