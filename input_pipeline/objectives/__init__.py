@@ -9,6 +9,7 @@ An objective has
     raw_length(length)                how many ids of text make a row of so many tokens
     features(batch_size, length)      what its batches hold, by name
     fill(batch, slots, raw, keys)     writes raw rows into rows `slots` of a batch
+    prompts(texts)                    what a model starts to write from, for each of these texts: `Prompts`
 
 `keys` are one integer a row, from which whatever it draws at random follows: in training of the seed and the example's
 number, in evaluation of the row alone.

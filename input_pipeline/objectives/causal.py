@@ -1,11 +1,13 @@
 """Causal language modelling: every token of the text is predicted from those before it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from input_pipeline.errors import DataError
 from input_pipeline.features import REAL, Feature, by_token
 from input_pipeline.layouts.raw import Raw
+from input_pipeline.objectives.prompts import Prompts
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 
@@ -19,6 +21,7 @@ class Causal:
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         """There is nothing to set, and no id to add."""
+        self.tokenizer = tokenizer
 
     def raw_length(self, length: int) -> int:
         return length
@@ -32,3 +35,14 @@ class Causal:
         batch["tokens"][slots], batch["targets"][slots] = raw.ids, raw.following
         batch["segments"][slots], batch["positions"][slots] = raw.segments, raw.positions
         batch["weights"][slots] = raw.scored
+
+    def prompts(self, texts: Sequence[str]) -> Prompts:
+        """Texts as documents begin: after the end token, where there is one."""
+        end = self.tokenizer.end_id
+        if end is None and not all(texts):
+            raise DataError(
+                "this run's tokenizer has no end token that a text could begin after; give --prompt, such as --prompt=a"
+            )
+        start = [] if end is None else [end]
+        begun = [np.concatenate([start, self.tokenizer.encode(text)]).astype(np.int32) for text in texts]
+        return Prompts(begun, {}, continued=True)

@@ -3,7 +3,8 @@
 Of pairs of segments it is also told whether the second follows the first in the text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -107,6 +108,12 @@ class Masked:
         if self.pairs:
             batch["types"][slots], batch["next"][slots] = raw.types, raw.is_random
             batch["next_weights"][slots] = raw.scored.any(1)
+
+    def prompts(self, texts: Sequence[str]) -> NoReturn:
+        """Errors: DataError, since every token is predicted from those that follow it too."""
+        raise DataError(
+            "objective.kind = masked fills in hidden tokens and does not go on with a text; train with causal or spans"
+        )
 
     def choose(self, keys: np.ndarray, raw: Raw | RawPairs) -> np.ndarray:
         """The tokens to be predicted, bool [n, R]: never special ones, which the number of them counts all the same."""

@@ -5,7 +5,7 @@ what it stood for. Both texts end with the end token. With noise "prefix" the en
 and the decoder writes the rest, without sentinels. Of sources of two fields it reads the one and writes the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from input_pipeline.features import REAL, Feature, by_token
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.layouts.texts import RawTexts
 from input_pipeline.objectives import noise
+from input_pipeline.objectives.prompts import Prompts
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 NOISE = ("spans", "prefix")
@@ -35,6 +36,7 @@ class Spans:
         if self.noise not in NOISE:
             raise DataError(f"objective.noise is '{self.noise}'; choose one of: {', '.join(NOISE)}")
         self.sentinels = None
+        self.tokenizer = tokenizer
         if tokenizer:
             self.start, self.end = (tokenizer.special[name] for name in self.special)
             if self.noise == "spans":
@@ -94,6 +96,15 @@ class Spans:
         targets, first = batch["targets"][slots], batch["positions"][slots] == 0
         tokens = np.where(first, self.start, np.roll(targets, 1, axis=1))
         batch["tokens"][slots] = tokens * (batch["segments"][slots] > 0)
+
+    def prompts(self, texts: Sequence[str]) -> Prompts:
+        """What is written for texts that are read: they end with the end token, and it begins with the start token."""
+        ids = [np.append(self.tokenizer.encode(text), self.end) for text in texts]
+        there = np.arange(max(map(len, ids)))[None] < np.array([[len(one)] for one in ids])
+        inputs = np.zeros(there.shape, np.int32)
+        inputs[there] = np.concatenate(ids)
+        source = {"inputs": inputs, "input_segments": there.astype(np.int32)}
+        return Prompts([np.array([self.start], np.int32) for _ in texts], source, continued=False)
 
     def _without(self, taken: np.ndarray, raw: Raw, texts: np.ndarray, width: int) -> tuple[np.ndarray, ...]:
         """Texts without the tokens `taken` (bool [n, R]), with a sentinel for each run of them, and the end token.

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
 
-from input_pipeline import pipeline
+from input_pipeline import objectives, pipeline
 from pretrain.assemble import check_vocabulary
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.decoding.decoding import generate as decode
@@ -28,9 +27,10 @@ def generate(config, workdir: str, flags) -> None:
     prompts = read_prompts(flags)
     tokenizer = pipeline.open_tokenizer(workdir)
     check_vocabulary(config, tokenizer)
+    begun, source, continued = objectives.build(config.objective.to_dict(), tokenizer).prompts(prompts)
     model, params, step = restored(config, workdir, flags.step, tokenizer)
-    begun = [_ids(tokenizer, prompt) for prompt in prompts]
-    stream = Stream(tokenizer, prompts[0], begun[0]) if streams(flags, prompts) else None
+    shown = prompts if continued else [""] * len(prompts)  # in front of what is written
+    stream = Stream(tokenizer, shown[0], begun[0]) if streams(flags, prompts) else None
     temperature = flags.temperature if flags.temperature is not None else 0.8 if flags.beams == 1 else 0.0
     results = decode(
         model,
@@ -45,14 +45,14 @@ def generate(config, workdir: str, flags) -> None:
         end_id=tokenizer.end_id,
         vocabulary=tokenizer.vocab_size,
         seed=flags.seed,
+        source=source,
         cached=flags.cached,
         on_token=stream,
     )
     if jax.process_index() != 0:  # all have decoded the same
         return
     texts = [
-        tokenizer.continuation(before, ids, prompt)
-        for prompt, before, (ids, _) in zip(prompts, begun, results, strict=True)
+        tokenizer.continuation(before, ids, head) for head, before, (ids, _) in zip(shown, begun, results, strict=True)
     ]
     if stream:
         stream.close()
@@ -61,17 +61,7 @@ def generate(config, workdir: str, flags) -> None:
             row = {"step": step, "prompt": prompt, "text": text, "tokens": len(ids), "log_probability": float(score)}
             print(json.dumps(row))
     else:
-        print("\n\n".join(prompt + text for prompt, text in zip(prompts, texts, strict=True)))
-
-
-def _ids(tokenizer, prompt: str) -> np.ndarray:
-    """A prompt as a document begins: after the end token, where there is one."""
-    if tokenizer.end_id is None and not prompt:
-        raise UserError(
-            "this run's tokenizer has no end token that a text could begin after; give --prompt, such as --prompt=a"
-        )
-    start = [] if tokenizer.end_id is None else [tokenizer.end_id]
-    return np.concatenate([start, tokenizer.encode(prompt)]).astype(np.int32)
+        print("\n\n".join(head + text for head, text in zip(shown, texts, strict=True)))
 
 
 def refuse(flags, names: Sequence[str], reason: str) -> None:

@@ -1,0 +1,53 @@
+"""What a model starts to write from: the end token and the text, or the start token and a text that is read."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from configs import common
+from input_pipeline import objectives
+from input_pipeline.errors import DataError
+
+
+@dataclass
+class Letters:
+    """Ids of letters, and some special ones."""
+
+    end_id: int | None = 7
+    sentinels: tuple = (99,)
+
+    @property
+    def special(self):
+        return {"pad": 3, "end": self.end_id, "mask": 5, "classifier": 6, "separator": 8}
+
+    vocab_size = 200
+    continues = None
+
+    def encode(self, text):
+        return np.array([ord(letter) for letter in text], np.int32)
+
+
+def prompts(kind, texts, **changes):
+    return objectives.build(common.OBJECTIVES[kind]().to_dict(), Letters(**changes)).prompts(texts)
+
+
+def test_text_that_is_gone_on_with():
+    begun, source, continued = prompts("causal", ["ab", ""])
+    assert [list(ids) for ids in begun] == [[7, 97, 98], [7]] and source == {} and continued
+    assert [list(ids) for ids in prompts("causal", ["ab"], end_id=None).begun] == [[97, 98]]
+    with pytest.raises(DataError, match="no end token that a text could begin after; give --prompt"):
+        prompts("causal", ["ab", ""], end_id=None)
+
+
+def test_text_that_is_read():
+    begun, source, continued = prompts("spans", ["abc", ""])
+    assert [list(ids) for ids in begun] == [[3], [3]] and not continued
+    np.testing.assert_array_equal(source["inputs"], [[97, 98, 99, 7], [7, 0, 0, 0]])
+    np.testing.assert_array_equal(source["input_segments"], [[1, 1, 1, 1], [1, 0, 0, 0]])
+    assert all(array.dtype == np.int32 for array in (*begun, *source.values()))
+
+
+def test_what_fills_in_goes_on_with_nothing():
+    with pytest.raises(DataError, match="does not go on with a text; train with causal or spans"):
+        prompts("masked", ["ab"])
