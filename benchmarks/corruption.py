@@ -1,0 +1,123 @@
+"""Hiding tokens against Hugging Face's collator of the same task: from raw rows of ids to a batch of features.
+
+    python -m benchmarks.corruption [--quick] [--format=json]
+
+Masked language modelling of BERT's rows, of pieces and of whole words, against `DataCollatorForLanguageModeling` on the
+same ids, which are given to it with what it asks for: special tokens marked, and offsets for whole words. It draws how
+many are masked, and never the same twice; here their number is fixed, their places are listed, and all follows from the
+row's number. In CPU seconds, one thread each, so that figures are per core. Span corruption has no collator there.
+"""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.data import pairs
+from benchmarks.report import Result, arguments, peers, ratio, show
+from configs import common
+from input_pipeline import objectives
+from input_pipeline.features import declared, empty
+from input_pipeline.layouts.raw import Raw
+from input_pipeline.sources import sources
+from input_pipeline.tokenizers import huggingface, wordpiece
+from input_pipeline.tokenizers.extended import extended
+
+ROWS, VOCABULARY = 256, 4096
+SIZES = ((128, 20), (512, 77))  # tokens of a row, and at most so many predicted
+
+
+def texts(size: int) -> list[str]:
+    """Files of the standard library, so many bytes of them."""
+    (source,) = sources.parse("stdlib", "source")
+    found = []
+    for span in source.spans(1 << 20):
+        found += ["".join(document.chunks) for document in source.documents(span)]
+        if sum(map(len, found)) > size:
+            break
+    return found
+
+
+def raw_rows(ids: np.ndarray) -> Raw:
+    """Raw rows of these ids, int32 [n, R]."""
+    there = np.ones_like(ids)
+    return Raw(ids, ids, there, np.arange(ids.shape[1], dtype=np.int32) * there, there.astype(bool))
+
+
+def filling(section, tokenizer, ids: np.ndarray, length: int):
+    """A function that makes another batch each time."""
+    objective, keys = objectives.build(section.to_dict(), tokenizer), np.arange(len(ids))
+    raw = raw_rows(ids)
+
+    def fill():
+        nonlocal keys
+        keys = keys + len(ids)
+        objective.fill(empty(declared(objective, len(ids), length, "concat")), np.arange(len(ids)), raw, keys)
+
+    return fill
+
+
+def masked(whole_words: bool, length: int, most: int, tokenizer, encoded, rounds: int, collators: dict) -> list[Result]:
+    """Rows/s per core, against each of the collators."""
+    section = common.masked()
+    section.update(next_sentence=False, whole_words=whole_words, max_predictions=most)
+    ids = np.array([row["input_ids"] for row in encoded], np.int32)
+    examples = [{k: v for k, v in row.items() if whole_words or k != "offset_mapping"} for row in encoded]
+    results = []
+    for kind, collate in collators.items():
+        ours, theirs = pairs(filling(section, tokenizer, ids, length), lambda c=collate: c(examples), rounds)
+        middle, spread = ratio(ours, theirs)
+        name = f"masking {'whole words' if whole_words else 'pieces'}, rows of {length}"
+        results.append(Result(name, ROWS / min(ours), "rows/s per core", f"collator, {kind}", middle, 1.0, spread))
+    return results
+
+
+def spans(tokenizer, length: int, rounds: int, ids: np.ndarray) -> Result:
+    """Rows/s per core of T5's corruption."""
+    section = common.spans()
+    raw_length = objectives.build(section.to_dict()).raw_length(length)
+    fill = filling(section, tokenizer, np.resize(ids, (ROWS, raw_length)), length)
+    ours, _ = pairs(fill, lambda: None, rounds)
+    return Result(f"corrupting spans, rows of {length}", ROWS / min(ours), "rows/s per core")
+
+
+def main() -> None:
+    args = arguments(__doc__.splitlines()[0]).parse_args()
+    torch, transformers = peers("torch", "transformers")
+    torch.set_num_threads(1)
+    rounds = 5 if args.quick else 15
+    found, results = texts(1_000_000), []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tokenizer.json"
+        path.write_bytes(wordpiece.train(found, VOCABULARY, False))
+        tokenizer = huggingface.load(path)
+        names = {f"{name}_token": f"[{name.upper()}]" for name in ("mask", "pad", "cls", "sep", "unk")}
+        theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path), **names)
+        for length, most in SIZES:
+            encoded = theirs(
+                [text * (1 + 40 * length // len(text)) for text in found[:ROWS] if text],
+                truncation=True,
+                max_length=length,
+                return_special_tokens_mask=True,
+                return_offsets_mapping=True,
+                return_token_type_ids=False,
+            )
+            rows = [{name: encoded[name][i] for name in encoded} for i in range(len(encoded["input_ids"]))]
+            rows = [row for row in rows if len(row["input_ids"]) == length]
+            rows = (rows * ROWS)[:ROWS]
+            for whole_words in (False, True):
+                collators = {
+                    kind: transformers.DataCollatorForLanguageModeling(
+                        theirs, whole_word_mask=whole_words, return_tensors=kind
+                    )
+                    for kind in ("np", "pt")
+                }
+                results += masked(whole_words, length, most, tokenizer, rows, rounds, collators)
+        sentinels = extended(tokenizer, (), 100)
+        ids = np.concatenate([tokenizer.encode(text) for text in found])
+        results += [spans(sentinels, length, rounds, ids) for length in (512, 1024)]
+    show(results, args, [ROWS, VOCABULARY, rounds])
+
+
+if __name__ == "__main__":
+    main()
