@@ -4,6 +4,7 @@ Which sentences make which pair is planned once for a stream and a row length, b
 paper's released code, and kept on disk.
 """
 
+import itertools
 import random
 from array import array
 from bisect import bisect_left
@@ -18,6 +19,7 @@ from input_pipeline.store.stream import Stream
 
 SEED = 12345  # of all plans: a run's own seed orders the pairs
 TRIES = 10  # at most, to find another document than the first segment's
+BLOCK = 1 << 14  # documents whose pairs are held in memory at a time
 FRAME = 3  # special tokens of a row: one before the first segment, one after each
 
 
@@ -58,7 +60,7 @@ def plan(
     return plans.kept(
         Plan,
         folder / f"pairs-{stream.identity}-{length}-{short:g}-{passes}",
-        lambda: [_within(stream, paired(*_tables(stream), length, short, passes))],
+        lambda: _planned(stream, length, short, passes),
         f"pairing the sentences of {stream.counts.documents:,} documents for rows of {length}",
         report,
         read_all,
@@ -73,31 +75,34 @@ def _tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
     return np.cumsum(np.concatenate([none, *sizes])), np.cumsum([0, *map(len, sizes)])
 
 
-def _within(stream: Stream, plan: Plan) -> Plan:
-    """A plan in ids without end tokens as one in ids of the stream."""
-    if stream.bare_tokens == stream.tokens:
-        return plan
-    sizes = stream.documents() - 1
+def _planned(stream: Stream, length: int, short: float, passes: int) -> Iterator[Plan]:
+    """The plan of a stream, in stretches: `paired` in ids of the stream, which count end tokens too."""
+    ends = stream.tokens > stream.bare_tokens
+    sizes = stream.documents() - ends
     begins = np.cumsum(sizes) - sizes  # of each document, without end tokens
-    before = {name: np.searchsorted(begins, getattr(plan, name), "right") for name in ("first", "second")}
-    return plan._replace(**{name: getattr(plan, name) + ends for name, ends in before.items()})
+    for part in paired(*_tables(stream), length, short, passes):
+        first, second = (at + ends * np.searchsorted(begins, at, "right") for at in (part.first, part.second))
+        yield part._replace(first=first, second=second)
 
 
-def paired(bounds: np.ndarray, documents: np.ndarray, length: int, short: float, passes: int, seed: int = SEED) -> Plan:
-    """Pairs of sentences for rows of `length`, of so many passes over all documents.
+def paired(
+    bounds: np.ndarray, documents: np.ndarray, length: int, short: float, passes: int, seed: int = SEED
+) -> Iterator[Plan]:
+    """Pairs of sentences for rows of `length`, of so many passes over all documents: a plan, in stretches.
 
     bounds: where each sentence begins and the last one ends, int64 [S + 1], each sentence of a token at least.
     documents: number of sentences before each document, and of all, int64 [D + 1], each document of one at least.
     short: the probability with which a document's pairs are made for a random length, from 2 tokens on.
     """
     draw, (bounds, documents) = random.Random(seed).random, map(memoryview, (bounds, documents))
-    columns = array("q"), array("i"), array("q"), array("i"), array("b")
-    for _ in range(passes):
-        for document in range(len(documents) - 1):
+    count = len(documents) - 1
+    for _, begin in itertools.product(range(passes), range(0, max(count, 1), BLOCK)):
+        columns = array("q"), array("i"), array("q"), array("i"), array("b")
+        for document in range(begin, min(begin + BLOCK, count)):
             for row in _of_document(document, bounds, documents, length - FRAME, short, draw):
                 for column, value in zip(columns, row, strict=True):
                     column.append(value)
-    return Plan(*map(np.array, columns))._replace(is_random=np.array(columns[-1], bool))
+        yield Plan(*map(np.array, columns))._replace(is_random=np.array(columns[-1], bool))
 
 
 def _of_document(document: int, bounds, documents, most: int, short: float, draw) -> Iterator[tuple]:
