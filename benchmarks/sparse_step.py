@@ -5,8 +5,8 @@
 1. One attention, forward and backward, 2 heads of 64, float32 (bfloat16 on a GPU), at 12,288 tokens: fixed and strided
    against `jax.nn.dot_product_attention` with the causal flag, and against our own dense path of O(T) memory. Memory
    is what the compiled program says it needs for temporaries.
-2. The same on a ladder of lengths with stride sqrt(T): the exponent of growth in time and in memory, fitted to the
-   logarithms; a log-log plot with `--plot`.
+2. The same on a ladder of lengths with stride sqrt(T), strided both ways too, as an encoder has it: the exponent of
+   growth in time and in memory, fitted to the logarithms; a log-log plot with `--plot`.
 3. The whole training step at 12,288 tokens, dense, fixed and strided (Child et al. 2019, table 2, report 1.31, 0.55 and
    0.35 s: 2.4 and 3.7 times faster): the enwik8 recipe at full size on a GPU, 2 layers of width 128 on a CPU.
 """
@@ -36,8 +36,8 @@ def plain(query, key, value):
     return jax.nn.dot_product_attention(query, key, value, is_causal=True)
 
 
-def ours(word, path="auto"):
-    mask = Mask(causal=True, pattern=parse_pattern(word))
+def ours(word, path="auto", causal=True):
+    mask = Mask(causal=causal, pattern=parse_pattern(word))
     return lambda query, key, value: attend(query, key, value, mask, path=path)
 
 
@@ -95,12 +95,15 @@ def compare(length, rounds):
 def ladder(lengths, rounds):
     """Growth with length, at stride sqrt(T): results, and {pattern: ([lengths], [seconds], [bytes])}."""
     rows, curves = [], {}
-    for form in ("strided_{}", "fixed_{}_8"):
-        programs = {T: compiled(ours(form.format(round(T**0.5 / 8) * 8)), T) for T in lengths}
+    for name, form, causal in (
+        ("strided", "strided_{}", True),
+        ("fixed", "fixed_{}_8", True),
+        ("strided both ways", "strided_{}", False),
+    ):
+        programs = {T: compiled(ours(form.format(round(T**0.5 / 8) * 8), causal=causal), T) for T in lengths}
         times = report.interleaved({T: run for T, (run, _) in programs.items()}, rounds)
         seconds = [statistics.median(times[T]) for T in lengths]
         memory = [programs[T][1] for T in lengths]
-        name = form.split("_")[0]
         curves[name] = lengths, seconds, memory
         for T, second, byte in zip(lengths, seconds, memory, strict=True):
             rows.append(report.Result(f"ladder, {name}, {T}", second, f"s, {byte / 1e6:.3g} MB"))

@@ -14,7 +14,8 @@ What every model offers, so that nobody outside need know which it is:
     model(**inputs, carried, row, train) -> Output(hidden, carried)
     start(lanes)           what lanes carry from batch to batch, at the start of their streams, boxed with the names of
                            its axes; {} for models without
-    start_decoding(rows, length)   what decoding carries from token to token
+    start_decoding(rows, length, **source)   what decoding carries from token to token; `source` are the inputs besides
+                           tokens that what is written follows from, such as an encoder's
     vocab_size, reads      the ids that it predicts, and those that it can read
     causal                 whether no token sees a later one: then padding, which comes last, needs no segments
     one_softmax            whether one softmax gives all probabilities
