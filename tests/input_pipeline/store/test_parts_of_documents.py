@@ -19,7 +19,7 @@ BOOK = "One. \n  Two, and more.\r\n\nThree\n\n\nA new one\nends here"
 @pytest.fixture
 def small_parts(monkeypatch):
     """Stores of many parts, written in many steps, of which few are held open."""
-    monkeypatch.setattr(build, "PART_BYTES", 100)
+    monkeypatch.setattr(build, "PART_BYTES", 180)
     monkeypatch.setattr(writer, "FLUSH", 30)
     monkeypatch.setattr(Stream, "OPEN_FILES", 3)
 
@@ -62,7 +62,7 @@ def test_documents_lie_where_they_are_said_to(prepare, words, tmp_path, small_pa
 
 
 def test_the_bare_stream_is_the_text_alone(prepare, words, small_parts):
-    stream = (corpus := prepare(words(40, longest=12))).stream("train")
+    stream = (corpus := prepare(words(40, longest=25))).stream("train")
     text = np.frombuffer(corpus.raw_bytes("train"), np.uint8)
     assert stream.bare_tokens == len(text) == stream.tokens - stream.counts.documents
     rng = np.random.default_rng(0)
