@@ -137,3 +137,16 @@ def test_an_evaluation_of_spans_reads_all_of_the_text(corrupted):
 def test_what_cannot_be(prepare, sentences, options, words):
     with pytest.raises(DataError, match=words):
         prepare(sentences, **options)
+
+
+@pytest.mark.parametrize("kind", ["masked", "spans"])
+def test_reader_processes_make_the_same_batches(prepare, sentences, kind):
+    options = {"layout": "pairs", "sentences": "lines"} if kind == "masked" else {}
+    objective = {"kind": kind} | ({"passes": 1} if kind == "masked" else {})
+    corpus = prepare(sentences, tokenizer=WORDPIECE | {"sentinels": 20}, objective=objective, length=32, **options)
+    reader = corpus.batches(seed=3, batch_size=8, workers=1, prefetch=2)
+    read = list(itertools.islice(reader, 2))
+    reader.close()
+    for batch, same in zip(first(corpus, 2), read, strict=True):
+        for feature, values in batch.items():
+            np.testing.assert_array_equal(same[feature], values)
