@@ -56,6 +56,7 @@ FLOORS = {
         {"main"},
         {"commands"},
         {"training"},
+        {"run"},
         {"evaluation", "decoding"},
         {"assemble"},
         {"costs"},

@@ -9,10 +9,11 @@ import numpy as np
 
 from input_pipeline import pipeline
 from input_pipeline.sources import images, sources
-from pretrain.commands.generate import refuse, restored
+from pretrain.commands.generate import refuse
 from pretrain.decoding.decoding import generate as decode
 from pretrain.errors import UserError
 from pretrain.processes.host import say
+from pretrain.run import Run
 
 GAP = 2  # pixels between images
 SHOWN = 96  # pixels: smaller images are enlarged to about this, each pixel a square
@@ -23,16 +24,15 @@ def complete(config, workdir: str, flags) -> None:
     """Completes some images with a model of `config`, and writes the picture that `flags.complete` names."""
     target = Path(flags.complete)
     _check(config, workdir, target, flags)
-    tokenizer = pipeline.open_tokenizer(workdir)
+    run = Run(workdir, flags.step, jax.local_devices()[:1])
     originals = _originals(config, workdir, flags.images, flags.rows)
     rows, columns, colours = config.data.image
     kept = round(flags.keep * rows)
     begun, size = kept * columns * colours, rows * columns * colours  # bytes of a prompt and of an image
-    model, params, step = restored(config, workdir, flags.step, tokenizer)
-    prompts = [np.append(tokenizer.end_id, image.ravel()[:begun]).astype(np.int32) for image in originals]
+    prompts = [np.append(run.tokenizer.end_id, image.ravel()[:begun]).astype(np.int32) for image in originals]
     results = decode(
-        model,
-        params,
+        run.model,
+        run.local_params,
         [prompt for prompt in prompts for _ in range(flags.samples)],
         max_tokens=size - begun,
         temperature=1.0 if flags.temperature is None else flags.temperature,
@@ -50,11 +50,17 @@ def complete(config, workdir: str, flags) -> None:
     added = np.array([ids for ids, _ in results], np.uint8).reshape(len(originals), flags.samples, -1)
     images.write_png(target, picture(originals, added, kept))
     if flags.format == "json":
-        facts = {"step": step, "file": str(target), "images": len(originals), "samples": flags.samples, "kept": kept}
+        facts = {
+            "step": run.step,
+            "file": str(target),
+            "images": len(originals),
+            "samples": flags.samples,
+            "kept": kept,
+        }
         print(json.dumps(facts))
     else:
         print(
-            f"checkpoint {step}: {len(originals)} images cut off below row {kept} of {rows}, {flags.samples} "
+            f"checkpoint {run.step}: {len(originals)} images cut off below row {kept} of {rows}, {flags.samples} "
             f"completions of each, and the originals, in {target}"
         )
 

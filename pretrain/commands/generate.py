@@ -7,13 +7,9 @@ from pathlib import Path
 
 import jax
 
-from input_pipeline import objectives, pipeline
-from pretrain.assemble import check_vocabulary
-from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.decoding.decoding import generate as decode
 from pretrain.errors import UserError
-from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.run import Run
 
 
 def generate(config, workdir: str, flags) -> None:
@@ -25,16 +21,15 @@ def generate(config, workdir: str, flags) -> None:
         )
     refuse(flags, ("images", "rows", "samples", "keep"), "goes with --complete=FILE.png")
     prompts = read_prompts(flags)
-    tokenizer = pipeline.open_tokenizer(workdir)
-    check_vocabulary(config, tokenizer)
-    begun, source, continued = objectives.build(config.objective.to_dict(), tokenizer).prompts(prompts)
-    model, params, step = restored(config, workdir, flags.step, tokenizer)
+    run = Run(workdir, flags.step, jax.local_devices()[:1])
+    tokenizer, step = run.tokenizer, run.step
+    begun, source, continued = run.prompts(prompts)
     shown = prompts if continued else [""] * len(prompts)  # in front of what is written
     stream = Stream(tokenizer, shown[0], begun[0]) if streams(flags, prompts) else None
     temperature = flags.temperature if flags.temperature is not None else 0.8 if flags.beams == 1 else 0.0
     results = decode(
-        model,
-        params,
+        run.model,
+        run.local_params,
         begun,
         max_tokens=flags.max_tokens,
         temperature=temperature,
@@ -69,22 +64,6 @@ def refuse(flags, names: Sequence[str], reason: str) -> None:
     for name in names:
         if flags[name].present:
             raise UserError(f"--{name} {reason}; leave it out")
-
-
-def restored(config, workdir: str, step: str, tokenizer):
-    """(model, parameters, step) of the checkpoint that `step` names, trained with `tokenizer`, on one local device."""
-    checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
-    with config.unlocked():
-        config.train.backend = "jit"
-        config.mesh.update(data=1, fsdp=1, sequence=1, tensor=1)
-    engine = make_engine(make_learner(config), config, jax.local_devices()[:1])
-
-    def read(number: int):
-        checkpoints.check_tokenizer(number, tokenizer)
-        return engine.restored_params(checkpoints, number, config.seed)
-
-    found, params = checkpoints.read(step, checkpoints.find(step), read)
-    return engine.learner.model, params, found
 
 
 def read_prompts(flags) -> list[str]:

@@ -1,5 +1,6 @@
 """What the program asks of the machine it starts on."""
 
+import contextlib
 import logging
 import os
 import socket
@@ -146,3 +147,14 @@ def quiet_background_threads() -> None:
             default(failure)
 
     sys.unraisablehook = hook
+
+
+@contextlib.contextmanager
+def quiet():
+    """In it Orbax tells nothing of what it reads: what matters is raised."""
+    before = absl_logging.get_verbosity()
+    absl_logging.set_verbosity(absl_logging.FATAL)
+    try:
+        yield
+    finally:
+        absl_logging.set_verbosity(before)

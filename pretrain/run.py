@@ -1,0 +1,130 @@
+"""A trained run, to be read and not changed: for notebooks, and for the commands that write text."""
+
+import copy
+from collections.abc import Sequence
+from functools import cached_property
+
+import jax
+import numpy as np
+
+from input_pipeline import objectives, pipeline
+from input_pipeline.objectives.prompts import Prompts
+from pretrain import config as configs
+from pretrain.assemble import check_vocabulary
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.decoding.decoding import generate
+from pretrain.errors import UserError, nearest
+from pretrain.processes.host import quiet
+from pretrain.step.engine import make_engine
+from pretrain.step.learner import make_learner
+
+
+class Run:
+    """What a work folder holds of one checkpoint, on the devices that there are.
+
+    config: the run's, as resolved. tokenizer: `encode(text)`, `decode(ids)`. step: updates that were made.
+    model: a Flax module. variables: what `model.apply` takes, {"params": arrays of their true shapes}, split over
+    `devices` along any axis that they divide, whatever mesh the run was trained on.
+    """
+
+    def __init__(self, workdir: str, step: str = "latest", devices: Sequence[jax.Device] | None = None):
+        self.config = configs.saved(workdir)
+        self.tokenizer = pipeline.open_tokenizer(workdir)
+        check_vocabulary(self.config, self.tokenizer)
+        spread = copy.deepcopy(self.config)
+        with spread.unlocked():
+            spread.train.backend = "jit"
+            spread.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)
+        self._engine = make_engine(make_learner(spread), spread, devices)
+        checkpoints = Checkpoints(workdir, self.config.checkpoint, read_only=True)
+        shapes = self._engine.shapes(self.config.seed, self._engine.layout.batch_shards()).params
+
+        def read(number: int):
+            checkpoints.check_tokenizer(number, self.tokenizer)
+            return checkpoints.restore_params(number, shapes)
+
+        with quiet():
+            self.step, params = checkpoints.read(step, checkpoints.find(step), read)
+        # Rows of any length, and of any number, are read: each is given the path that serves it.
+        self.model = self._engine.learner.model.clone(attention_path="auto")
+        self.variables = {"params": params}
+
+    def logits(self, tokens, **inputs) -> jax.Array:
+        """What the model says at each token: tokens [B, T] -> float32 [B, T, V]; or [T] -> [T, V]. Compiled.
+
+        `inputs` are the others that `model.inputs` names, such as an encoder-decoder's `inputs`, with as many rows.
+        Each row is a text of its own, from its beginning: a recurrent model remembers nothing before it. Errors:
+        UserError for inputs that the model has not and for ids that it cannot read; ModelError for rows too long.
+        """
+        given = {"tokens": tokens} | inputs
+        for name in given:
+            if name not in self.model.inputs:
+                raise UserError(f"the model takes no '{name}'{nearest(name, self.model.inputs)}")
+        rows = {name: np.atleast_2d(np.asarray(values, np.int32)) for name, values in given.items()}
+        self._check_ids(rows["tokens"])
+        count = len(rows["tokens"])
+        more = self._engine.layout.filled(count) - count  # rows of nothing, so that the devices share them evenly
+        filled = {name: np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1)) for name, values in rows.items()}
+        with self._engine.scope():
+            found = self._forward(self.variables, filled)[:count]
+        return found[0] if np.ndim(tokens) == 1 else found
+
+    def prompts(self, texts: Sequence[str]) -> Prompts:
+        """The ids that stand before what the model writes for `texts`, and its other inputs, as its task has them.
+
+        `begun` are ids int32 [T], one array a text; `source` inputs by name, a row a text. Errors: DataError where the
+        task writes nothing.
+        """
+        return objectives.build(self.config.objective.to_dict(), self.tokenizer).prompts(texts)
+
+    def generate(
+        self, prompt: str, *, max_tokens: int, temperature: float, top_k: int = 0, top_p: float = 1.0, seed: int = 0
+    ) -> str:
+        """What a model writes for `prompt`, behind it where it goes on with it, sampled; `temperature` 0 is greedy.
+
+        At most `max_tokens` tokens are written. `top_k` 0 and `top_p` 1 leave no token out. Several prompts at once and beams: `pretrain generate`. Errors:
+        UserError for a run of images, and for a prompt that leaves no room in the context.
+        """
+        if self.config.data.image:
+            raise UserError(
+                "this run was trained on images, which no prompt begins; give `pretrain generate --complete`"
+            )
+        begun, source, continued = self.prompts([prompt])
+        shown = prompt if continued else ""
+        ((new, _),) = generate(
+            self.model,
+            self.local_params,
+            begun,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            beams=1,
+            length_penalty=0.0,
+            end_id=self.tokenizer.end_id,
+            vocabulary=self.tokenizer.vocab_size,
+            seed=seed,
+            source=source,
+        )
+        return shown + self.tokenizer.continuation(begun[0], new, shown)
+
+    @cached_property
+    def local_params(self):
+        """The parameters whole on one device, as decoding takes them: one prompt is not split."""
+        return jax.device_put(self.variables["params"], self._engine.mesh.local_devices[0])
+
+    @cached_property
+    def _forward(self):
+        def forward(variables, inputs):
+            hidden = self.model.apply(variables, **inputs).hidden
+            return self.model.apply(variables, hidden, method="logits")
+
+        return jax.jit(forward)
+
+    def _check_ids(self, tokens: np.ndarray) -> None:
+        """Raises UserError for ids that index no row: JAX would read another."""
+        if tokens.size and not 0 <= tokens.min() <= tokens.max() < self.model.reads:
+            raise UserError(
+                f"the ids go from {tokens.min()} to {tokens.max()}, and the model reads those from 0 to "
+                f"{self.model.reads - 1}; use the run's own tokenizer"
+            )

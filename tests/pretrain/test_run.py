@@ -1,0 +1,134 @@
+"""The way in from Python: what docs/python.md prints, and the same numbers as every other way to run the model."""
+
+import doctest
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from runs import ROOT, train_here
+
+import pretrain
+from models.errors import ModelError
+from pretrain.errors import UserError
+from pretrain.main import main
+
+PAGE = ROOT / "docs" / "python.md"
+VARIES = "# depends on the text"  # ends a line of the page whose output is another with another Python's library
+
+
+class Checker(doctest.OutputChecker):
+    """Of what depends on the text, the first word and where there are numbers count; of all else, every letter."""
+
+    def check_output(self, want, got, flags):
+        return got == want or (bool(flags) and _form(got) == _form(want))
+
+
+def _form(output: str) -> str:
+    return re.sub(r"\d", "0", output.split()[0])
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory, text):
+    """The run of the page, on text that takes seconds less to read."""
+    place = tmp_path_factory.mktemp("notebook")
+    flags = [f"--config.data.train=text:{text}/*.py", "--config.log.tensorboard=false"]
+    workdir = f"--workdir={place}/runs/quickstart-tiny"
+    assert main(["train", "--config=configs/quickstart.py:tiny", workdir, *flags]) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def run(tiny):
+    return pretrain.open(tiny / "runs" / "quickstart-tiny")
+
+
+def test_the_page_prints_what_is_there(tiny, monkeypatch):
+    monkeypatch.chdir(tiny)
+    test = doctest.DocTestParser().get_doctest(PAGE.read_text().replace("```\n", "\n"), {}, "python.md", None, 0)
+    assert len(test.examples) > 8
+    for example in test.examples:
+        if example.source.rstrip().endswith(VARIES):
+            example.options[doctest.ELLIPSIS] = True
+    said = []
+    runner = doctest.DocTestRunner(checker=Checker(), verbose=False)
+    assert runner.run(test, out=said.append).failed == 0, "".join(said)
+
+
+def test_parameters_are_split_over_all_devices_and_have_their_true_shapes(run):
+    tokens = run.variables["params"]["tokens"]
+    assert tokens.shape == (512, 64)
+    assert len(tokens.sharding.device_set) == jax.device_count() == 8
+    assert tokens.addressable_shards[0].data.size == tokens.size // 8
+
+
+def test_logits_are_those_of_the_module_for_any_number_of_rows(run):
+    tokens = np.random.default_rng(0).integers(0, 512, (3, 11))
+    logits = run.logits(tokens)
+    assert logits.shape == (3, 11, 512)
+    alone = {"params": run.local_params}
+    hidden = run.model.apply(alone, tokens=tokens).hidden
+    expected = run.model.apply(alone, hidden, method="logits")
+    close = {"rtol": 1e-4, "atol": 1e-5}  # one program or operation by operation: float32 rounds otherwise
+    np.testing.assert_allclose(logits, expected, **close)
+    np.testing.assert_allclose(run.logits(tokens[1]), logits[1], **close)
+
+
+def test_greedy_text_is_what_the_logits_say(run):
+    ids = run.prompts(["import os"]).begun[0]
+    for _ in range(4):
+        ids = np.append(ids, int(run.logits(ids)[-1].argmax()))
+    assert run.generate("import os", max_tokens=4, temperature=0) == run.tokenizer.decode(ids)
+
+
+def test_the_command_writes_the_same_text(run, tiny, capsys, signals):
+    workdir = f"--workdir={tiny}/runs/quickstart-tiny"
+    assert main(["generate", workdir, "--prompt=def ", "--max_tokens=8", "--temperature=0"]) == 0
+    assert capsys.readouterr().out.removesuffix("\n") == run.generate("def ", max_tokens=8, temperature=0)
+
+
+@pytest.mark.parametrize("step", ["best", "40"])
+def test_other_checkpoints(tiny, run, step):
+    other = pretrain.open(tiny / "runs" / "quickstart-tiny", step=step, devices=jax.devices()[:1])
+    assert other.step in ((30, 60) if step == "best" else (40,))
+    assert other.variables["params"]["tokens"].sharding.device_set == {jax.devices()[0]}
+    same = np.array_equal(other.variables["params"]["tokens"], run.variables["params"]["tokens"])
+    assert same == (other.step == run.step)
+
+
+@pytest.mark.parametrize("options", [{"train__backend": "pmap"}, {"mesh__data": 4, "mesh__fsdp": 2}])
+def test_runs_of_every_backend_and_mesh(tmp_path, text, signals, options):
+    assert train_here(tmp_path / "run", text, train__steps=1, schedule__warmup=0, train__batch_size=8, **options) == 0
+    opened = pretrain.open(tmp_path / "run")
+    assert opened.variables["params"]["tokens"].shape == (257, 16)
+    assert np.isfinite(opened.logits(opened.prompts(["ab"]).begun[0])).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (
+            lambda run: run.logits([[1, 512]]),
+            UserError,
+            "the ids go from 1 to 512, and the model reads those from 0 to 511",
+        ),
+        (
+            lambda run: run.logits([[1]], segment=[[1]]),
+            UserError,
+            "the model takes no 'segment', did you mean 'segments'?",
+        ),
+        (lambda run: run.logits([[1] * 65]), ModelError, "65 tokens do not fit context=64"),
+        (lambda run: pretrain.open("nowhere"), UserError, "nowhere is not a work folder"),
+        (lambda run: run.generate("a", max_tokens=100, temperature=0), UserError, "exceed the model's context of 64"),
+    ],
+)
+def test_mistakes_are_one_sentence(run, call, error, words):
+    with pytest.raises(error, match=re.escape(words)):
+        call(run)
+
+
+def test_importing_is_cheap():
+    code = "import sys, pretrain; sys.exit(bool({'jax', 'flax', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
