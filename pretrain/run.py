@@ -82,9 +82,9 @@ class Run:
     ) -> str:
         """What a model writes for `prompt`, behind it where it goes on with it, sampled; `temperature` 0 is greedy.
 
-        At most `max_tokens` tokens are written. `top_k` 0 and `top_p` 1 leave no token out. `pretrain generate` takes several prompts
-        at once, and searches with beams. Errors: UserError for a run of images, and for a prompt that leaves no room in
-        the context; DataError where the run's task writes nothing.
+        At most `max_tokens` tokens are written. `top_k` 0 and `top_p` 1 leave no token out. `pretrain generate` takes
+        several prompts at once, and searches with beams. Errors: UserError for a run of images, and for a prompt that
+        leaves no room in the context; DataError where the run's task writes nothing.
         """
         if self.config.data.image:
             raise UserError(
