@@ -304,7 +304,7 @@ def encoder_decoder() -> dict:
         activation="relu",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu; "gated_" before a name gates it
         norm="rms",  # layer or rms
         norm_epsilon=positive(1e-6),  # added to the mean square
-        buckets=count(32, below=2**16),  # buckets of distances, each of which has a bias for each head
+        buckets=count(32, below=2**10),  # buckets of distances, each of which has a bias for each head
         max_distance=count(128, below=2**16),  # distances from here on share the last bucket
         attention=("dense",),  # pattern of each of the encoder's layers in turn; the decoder's are dense
         attention_path="auto",  # implementation: auto, reference, xla, chunked, ...

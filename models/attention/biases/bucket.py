@@ -1,5 +1,6 @@
 """A bias by bucket of distances: one learned number for each head and bucket (T5: Raffel et al. 2019, section 2.1)."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -59,6 +60,7 @@ def bucket(ahead: jax.Array, buckets: int, max_distance: int, both_ways: bool) -
     return (base + jnp.searchsorted(edges, distance, side="right")).astype(jnp.int32)
 
 
+@functools.cache
 def _edges(buckets: int, max_distance: int) -> np.ndarray:
     """The smallest distance of each bucket but the first.
 
