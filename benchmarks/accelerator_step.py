@@ -122,7 +122,7 @@ def main():
     times = report.interleaved(runs, rounds, warmup=2)
     tokens = updates * args.batch * c.data.length
     speed = {name: tokens / statistics.median(seconds) for name, seconds in times.items()}
-    flops = flops_per_token(c)
+    flops = flops_per_token(make_learner(c), c.data.length)
     ceiling = measure_matmul_ceiling("bfloat16", size=256 if args.size == "smoke" else 8192, repeats=10)
     result = [report.Result(f"gpt2 {args.size}", speed["longhaul"], "tokens/s")]
     if len(runs) == 2:

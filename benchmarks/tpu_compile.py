@@ -33,7 +33,8 @@ from models.attention import attend
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.attention.relative import attend_relative
-from pretrain.costs.flops import TRAIN, flops_per_token, keys_per_query
+from pretrain.costs.attention import keys_per_query
+from pretrain.costs.flops import TRAIN, flops_per_token
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
 
@@ -89,8 +90,10 @@ def step(config, devices, *, expected=False):
     config.mesh.data, config.train.batch_size, config.train.accumulate = rows, rows, 1
     engine = make_engine(make_learner(config), config, devices)
     lowered = engine.lower_step(rows, config.data.length)
-    flops = rows * config.data.length * flops_per_token(config)["causal"] if expected else None
-    return lowered, flops
+    if not expected:
+        return lowered, None
+    length = config.data.length
+    return lowered, rows * length * flops_per_token(engine.learner, length)["causal"]
 
 
 def strided_layer(devices):

@@ -118,6 +118,8 @@ def hugging_face(compiled: bool):
 
 
 def main():
+    from pretrain.step.learner import make_learner
+
     args = turns.arguments(__doc__.split("\n")[0]).parse_args()
     rounds, times = (5, 1) if args.quick else (9, 3)
     ours = turns.Program("benchmarks.train_step:longhaul", "ours", args.memory)
@@ -137,7 +139,7 @@ def main():
     rows += [
         report.Result(
             "longhaul, share of the float32 ceiling",
-            tokens * flops_per_token(c)["causal"] / seconds["longhaul"] / ceiling,
+            tokens * flops_per_token(make_learner(c), LENGTH)["causal"] / seconds["longhaul"] / ceiling,
             "",
             "causal FLOPs",
         ),

@@ -106,8 +106,10 @@ def _platform() -> str:
     return device.platform if device else jax.default_backend()
 
 
-def _resolve(name: str, request: Request) -> Path:
-    """The path called `name`, or for "auto" the first that serves."""
+def _resolve(name: str | Path, request: Request) -> Path:
+    """The path called `name`, or for "auto" the first that serves; a path that is none of PATHS is taken as it is."""
+    if isinstance(name, Path):
+        return name
     serving = [path.name for path in PATHS.values() if path.refuses(request) is None]
     if name == "auto":
         return next(PATHS[one] for one in serving if not PATHS[one].wasteful(request))

@@ -33,7 +33,7 @@ class Dense:
         return True
 
     def count(self, query, before):
-        """How many keys of 0 .. before - 1 each position `query` may look at (NumPy)."""
+        """How many keys of 0 .. before - 1 each position `query` may look at: both arrays of NumPy."""
         return before
 
     def __str__(self):

@@ -33,14 +33,16 @@ def describe(config) -> dict:
     """
     requirements.check_settings(config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict())
     check_sizes(config)
-    engine = absent_engine(make_learner(config), config)
+    learner = make_learner(config)
+    model, optimizer = learner.model, learner.optimizer
+    engine = absent_engine(learner, config)
     check_split(engine, config, training=True)
-    model, optimizer = engine.learner.model, engine.learner.optimizer
     params = nn.unbox(jax.eval_shape(lambda key: init_params(model, key), jax.random.key(0)))
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
 
-    tokens_per_step = config.train.batch_size * config.data.length
-    per_token = flops.flops_per_token(config)
+    tokens_per_step = config.train.batch_size * flops.tokens_of_row(learner, config.data.length)
+    forward = flops.forward_flops(learner, config.data.length)
+    per_token = flops.of_training(forward)
     bytes = {
         "parameters": _bytes(params),
         # Parts of an accumulated batch are added up in float32.
@@ -59,8 +61,7 @@ def describe(config) -> dict:
         "mesh": _mesh(engine, config),
         "modules": _modules(leaves),
         "forward_flops_per_token": {
-            convention: {part: round(value) for part, value in parts.items()}
-            for convention, parts in flops.forward_flops(config).items()
+            convention: {part: round(value) for part, value in parts.items()} for convention, parts in forward.items()
         },
     }
 

@@ -114,7 +114,7 @@ def train_step(learner: Learner, state: TrainState, batch: Mapping, axis_name: s
     """
     terms = learner.objective.terms
     key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
-    counts, read = learner.objective.denominators(batch), _read(batch)
+    counts, read = learner.objective.denominators(batch), tokens_read(batch)
     if axis_name:
         counts, read = jax.lax.psum((counts, read), axis_name)
     gradient, sums, carried = gradients(learner, state.params, batch, state.carried, key, counts)
@@ -159,9 +159,9 @@ def evaluate_step(learner: Learner, params, batch: Mapping, carried):
     """({"sums", "counts", "read"} of a batch, what lanes carry on), without dropout."""
     model = Applied(learner.evaluated, params, learner.inputs)
     sums, carried = learner.objective.score(model, batch, carried, None)
-    return {"sums": sums, "counts": learner.objective.denominators(batch), "read": _read(batch)}, carried
+    return {"sums": sums, "counts": learner.objective.denominators(batch), "read": tokens_read(batch)}, carried
 
 
-def _read(batch: Mapping) -> jax.Array:
-    """Tokens that are no padding, on both sides of a model that has two."""
+def tokens_read(batch: Mapping) -> jax.Array:
+    """How many tokens of a batch the model reads: all but padding, on both sides of a model that has two."""
     return sum(jnp.sum(batch[name] != 0) for name in ("segments", "input_segments") if name in batch)

@@ -98,7 +98,7 @@ class Loop:
         self.writer = self.open_writer(workdir, say)
         quiet = jax.process_index() != 0
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, open_null() if quiet else None)
-        self.rates = Rates(self.config, ledger)
+        self.rates = Rates(run.learner, self.config, ledger)
         self.profile = Profile(self.config.log.profile, checkpoints.folder.parent / "profile", self.progress.note)
         self.compiled = False
         self.validated = {}

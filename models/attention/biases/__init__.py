@@ -38,6 +38,7 @@ class Bias(Protocol):
     """What every bias offers."""
 
     stored: bool  # whether it holds an entry for every pair, so that making less of it saves nothing
+    products: int  # multiply-adds that the bias of one score takes
 
     def check(self, batch: int, heads: int, T: int, S: int):
         """Raise ModelError where it does not fit attention of these sizes."""

@@ -24,6 +24,7 @@ class ByBucket:
     both_ways: bool = struct.field(pytree_node=False)  # half of the buckets are for keys that follow the query
     max_distance: int = struct.field(pytree_node=False)  # from here on all distances share the last bucket
     stored = False
+    products = 0
 
     def check(self, batch, heads, T, S):
         if self.table.ndim != 3 or self.table.shape[:2] != (1, heads):

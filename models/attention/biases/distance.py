@@ -19,6 +19,10 @@ class ByDistance:
     reach: int = struct.field(pytree_node=False)  # row c stands for the distance reach - 1 - c
     stored = False
 
+    @property
+    def products(self) -> int:
+        return self.query.shape[3]
+
     def check(self, batch, heads, T, S):
         """`attend_relative` makes it fit."""
 

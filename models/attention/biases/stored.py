@@ -14,6 +14,7 @@ class Stored:
 
     array: jax.Array
     stored = True
+    products = 0
 
     def check(self, batch, heads, T, S):
         full, shape = (batch, heads, T, S), self.array.shape

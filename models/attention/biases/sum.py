@@ -18,6 +18,10 @@ class Sum:
     def stored(self) -> bool:
         return any(part.stored for part in self.parts)
 
+    @property
+    def products(self) -> int:
+        return sum(part.products for part in self.parts)
+
     def check(self, batch, heads, T, S):
         for part in self.parts:
             part.check(batch, heads, T, S)

@@ -1,22 +1,98 @@
-"""FLOPs against counts by hand and against the traced program; peak rates by device name."""
+"""FLOPs of models against formulas on paper, against counts by hand and against what the slowest path multiplies."""
 
-import time
+from collections.abc import Mapping
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import linen as nn
-from hypothesis import given
-from hypothesis import strategies as st
 
 import models
 from configs import sparse_transformer
 from configs.common import base, recurrent
-from models.attention.patterns import parse_pattern, per_head
-from pretrain.costs.flops import flops_per_token, forward_flops, keys_per_query
-from pretrain.errors import UserError
+from models.parts.activations import GATED
+from pretrain.config import load, recipe_module, recipes
+from pretrain.costs.attention import keys_per_query
+from pretrain.costs.flops import flops_per_token, forward_flops
 from pretrain.parallel import devices
+from pretrain.step.learner import make_learner
+
+EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
+
+
+def of_decoder(model: Mapping, length: int, convention: str) -> dict[str, float]:
+    """Multiply-adds of one token's forward pass through the decoder, by part."""
+    D, N, L = model["width"], model["heads"], model["layers"]
+    H, G = model["head_size"] or D // N, model["kv_heads"] or N
+    Q = model["query_size"] or H
+    matrices = 3 if model["activation"].startswith(GATED) else 2
+    patterns = model["attention"]
+    keys = sum(keys_per_query(patterns[layer % len(patterns)], N, length, convention) for layer in range(L))
+    return {
+        "attention projections": L * D * (Q * (N + G) + H * (G + N)),
+        "attention scores and values": N * (Q + H) * keys,
+        "feed-forward": L * matrices * D * model["ff"],
+        "logits": D * model["vocab_size"],
+    }
+
+
+def of_recurrent(model: Mapping, length: int, convention: str) -> dict[str, float]:
+    """Multiply-adds of one token's forward pass through Transformer-XL, by part."""
+    D, N, L, M = model["width"], model["heads"], model["layers"], model["memory"]
+    H = model["head_size"] or D // N
+    again = (M + length) / length  # keys and values are made of the memory too
+    keys = M + (length if convention == "full" else (length + 1) / 2)
+    if model["same_length"]:
+        keys = M
+    read, scored, words = _clusters(model)
+    return {
+        "embedding projections": D * read,
+        "attention projections": L * D * N * H * (2 + 2 * again),
+        "attention scores and values": 3 * L * N * H * keys,  # content, position, values
+        "feed-forward": L * 2 * D * model["ff"],
+        "logits": D * scored + words,
+    }
+
+
+def _clusters(model: Mapping) -> tuple[int, int, int]:
+    """Sums over the clusters of an adaptive vocabulary.
+
+    (widths that are projected at the input, those at the output, width x words).
+    """
+    edges = (0, *model["cutoffs"], model["vocab_size"])
+    first = model["embed"] or model["width"]
+    widths = [first // model["divisor"] ** i for i in range(len(edges) - 1)]
+    sizes = [stop - start for start, stop in pairwise(edges)]
+    sizes[0] += len(model["cutoffs"])  # the first softmax chooses among the other clusters too
+    projected = [width if model["project_always"] or width != model["width"] else 0 for width in widths]
+    read = scored = sum(projected)
+    if model["divisor"] == 1:  # one width: one projection of the input, and of all softmaxes that share it
+        read = projected[0]
+        scored = read * {"all": 1, "tails": min(2, len(widths)), "none": len(widths)}[model["shared_projections"]]
+    return read, scored, sum(width * size for width, size in zip(widths, sizes, strict=True))
+
+
+FORMULAS = {"decoder": of_decoder, "recurrent": of_recurrent}
+
+
+def forward(config):
+    """FLOPs of a token's forward pass, by convention and part."""
+    return forward_flops(make_learner(config), config.data.length)
+
+
+def check_formula(config):
+    """What is counted is what the formula says, part by part, to the integer."""
+    for convention, parts in forward(config).items():
+        formula = FORMULAS[config.model.kind](config.model, config.data.length, convention)
+        assert {part: round(count) for part, count in parts.items()} == {
+            part: round(2 * count) for part, count in formula.items() if count
+        }
+
+
+@pytest.mark.parametrize(("name", "variant"), EVERY)
+def test_every_recipe_and_variant_is_counted_as_on_paper(name, variant):
+    check_formula(load(f"configs/{name}.py:{variant}" if variant else f"configs/{name}.py"))
 
 
 def small(**model):
@@ -48,7 +124,7 @@ def traced_products(jaxpr) -> int:
 
 
 def test_counted_by_hand():
-    parts = forward_flops(small())
+    parts = forward(small())
     assert parts["full"] == {
         "attention projections": 2 * 3 * 4 * 24 * 24,
         "attention scores and values": 2 * 3 * 2 * 24 * 16,
@@ -56,7 +132,24 @@ def test_counted_by_hand():
         "logits": 2 * 24 * 50,
     }
     assert parts["causal"] == parts["full"] | {"attention scores and values": 2 * 3 * 2 * 24 * 8.5}
-    assert flops_per_token(small()) == {name: 3 * sum(part.values()) for name, part in parts.items()}
+    training = flops_per_token(make_learner(small()), 16)
+    assert training == {name: 3 * sum(part.values()) for name, part in parts.items()}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model.attention_path": "sparse", "model.attention": ("local_4", "strided_4", "fixed_4_1")},
+        {"model.attention_path": "chunked", "model.remat": "full", "model.scan": False},
+        {"data.layout": "packed", "train.accumulate": 4, "train.batch_size": 8, "model.dropout_attention": 0.5},
+        {"train.z_loss": 1e-4, "train.label_smoothing": 0.1, "model.head_bias": True},
+    ],
+    ids=str,
+)
+def test_how_a_step_is_computed_changes_nothing(changes):
+    config = small()
+    config.update_from_flattened_dict(changes)
+    check_formula(config)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +173,12 @@ def test_equals_the_products_of_the_traced_forward_pass(model):
     tokens = jnp.zeros((1, config.data.length), jnp.int32)
     params = jax.eval_shape(lambda: decoder.init(jax.random.key(0), tokens))
 
-    def forward(params):
+    def logits(params):
         return decoder.apply(params, decoder.apply(params, tokens).hidden, method="logits")
 
-    products = traced_products(jax.make_jaxpr(forward)(params).jaxpr)
-    assert 2 * products == config.data.length * sum(forward_flops(config)["full"].values())
+    products = traced_products(jax.make_jaxpr(logits)(params).jaxpr)
+    check_formula(config)
+    assert 2 * products == config.data.length * sum(forward(config)["full"].values())
 
 
 def small_xl(**model):
@@ -116,12 +210,12 @@ def test_equals_the_products_of_a_traced_segment_with_memory(model):
     tokens = jnp.zeros((1, T), jnp.int32)
     params = jax.eval_shape(lambda: network.init(jax.random.key(0), tokens))
 
-    def forward(params):
+    def scored(params):
         hidden = network.apply(params, tokens, carried=nn.unbox(network.start(1))).hidden
         return network.apply(params, hidden, method="logits")
 
-    products = traced_products(jax.make_jaxpr(forward)(params).jaxpr)
-    parts = forward_flops(config)
+    products = traced_products(jax.make_jaxpr(scored)(params).jaxpr)
+    parts = forward(config)
     D, NH = config.model.width, config.model.heads * (config.model.head_size or config.model.width // 2)
     of_distances = config.model.layers * (T + M) * D * NH
     # Where softmaxes share a projection, the trace repeats its product for each, and the compiler makes it once.
@@ -129,71 +223,20 @@ def test_equals_the_products_of_a_traced_segment_with_memory(model):
     repeated = T * 8 * D * (sharing - 1)
     zeros = config.model.layers * T * NH  # the column that the relative shift reads for keys of the future
     assert 2 * (products - of_distances - repeated - zeros) == T * sum(parts["full"].values())
+    check_formula(config)
     unseen = 3 * config.model.layers * NH * (T - 1) / 2  # future keys of the segment
     assert sum(parts["full"].values()) - sum(parts["causal"].values()) == 2 * unseen
 
 
 def test_same_length_sees_as_many_keys_as_the_memory_holds():
-    parts = forward_flops(small_xl(same_length=True))
+    parts = forward(small_xl(same_length=True))
     assert parts["full"] == parts["causal"]
     assert parts["full"]["attention scores and values"] == 2 * 3 * 3 * 16 * 12
 
 
-@pytest.mark.parametrize(
-    ("word", "keys"),  # of each of the 8 queries of a row
-    [
-        ("dense", [1, 2, 3, 4, 5, 6, 7, 8]),
-        ("local_3", [1, 2, 3, 3, 3, 3, 3, 3]),
-        ("column_4", [1, 1, 1, 1, 2, 2, 2, 2]),
-        ("strided_4", [1, 2, 3, 4, 5, 5, 5, 5]),
-        ("fixed_4_1", [1, 2, 3, 4, 2, 3, 4, 5]),
-        ("dense+local_1", [1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5]),
-    ],
-)
-def test_keys_that_a_pattern_may_see(word, keys):
-    assert keys_per_query(word, 2, 8, "causal") == pytest.approx(sum(keys) / 8)
-
-
-SIZES = st.integers(1, 12)
-
-
-@st.composite
-def patterns(draw):
-    """A pattern's word, for four heads."""
-    stride, width = draw(SIZES), draw(SIZES)
-    summary = draw(st.sampled_from(["summary", "fixed"])) + f"_{stride * width}_{width}"
-    words = [f"{name}_{stride}" for name in ("local", "column", "block", "strided")]
-    return draw(st.sampled_from([*words, summary, summary + "_by_head", f"{words[0]}+{summary}_by_head"]))
-
-
-@given(patterns(), st.integers(1, 70))
-def test_keys_are_counted_as_the_pattern_sees_them(word, length):
-    query, key = np.arange(length)[:, None], np.arange(length)[None]
-    seen = [one.sees(query, key) & (key <= query) for one in per_head(parse_pattern(word), 4)]
-    assert keys_per_query(word, 4, length, "causal") == pytest.approx(np.mean(seen) * length, rel=1e-12)
-
-
-def test_a_million_tokens_are_counted_at_once():
-    began = time.perf_counter()
-    assert keys_per_query("strided_1024", 1, 2**20, "causal") == pytest.approx(1024 + 512, rel=1e-2)
-    assert time.perf_counter() - began < 5  # pair by pair, 10^12 of them, it takes half an hour
-
-
 def test_cifar10_halves_queries_and_keys():
     config = sparse_transformer.get_config("cifar10")
-    assert forward_flops(config)["causal"]["attention projections"] == 2 * 128 * 256 * 2 * (64 + 64 + 128 + 128)
-
-
-def test_both_conventions_charge_a_sparse_layer_what_it_sees():
-    assert keys_per_query("local_3", 2, 8, "full") == keys_per_query("local_3", 2, 8, "causal")
-    assert keys_per_query("dense", 2, 8, "full") == 8
-
-
-def test_unknown_kind():
-    config = small()
-    config.model.kind = "decodr"
-    with pytest.raises(UserError, match=r"'decodr' are not known, did you mean 'decoder'\?"):
-        flops_per_token(config)
+    assert forward(config)["causal"]["attention projections"] == 2 * 128 * 256 * 2 * (64 + 64 + 128 + 128)
 
 
 @pytest.mark.parametrize(
