@@ -193,7 +193,7 @@ class EncoderDecoder(nn.Module):
         return ByBucket(table[None], both_ways, self.max_distance)
 
     def _bias(self, name):
-        start = uniform(self.init_scale * math.sqrt(2 / (self.heads + self.buckets)), "heads", None)
+        start = uniform(self.init_scale * math.sqrt(2 / (self.heads + self.buckets)), "heads", None, inputs=0)
         return self.param(name, start, (self.heads, self.buckets), self.param_dtype)
 
     def _std(self, inputs: int) -> float:

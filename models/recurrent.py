@@ -88,7 +88,7 @@ class Recurrent(nn.Module):
         if self.shared_biases:
             names, shape = ("heads", "head_size"), (self.heads, self._head_size)
             self.content_bias, self.position_bias = (
-                self.param(name, normal(self.init_std, *names), shape, self.param_dtype)
+                self.param(name, normal(self.init_std, *names, inputs=0), shape, self.param_dtype)
                 for name in ("content_bias", "position_bias")
             )
         # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.

@@ -61,7 +61,7 @@ FLOORS = {
         {"assemble"},
         {"costs"},
         {"step"},
-        {"objectives"},
+        {"objectives", "optimizers"},
         {"parallel", "checkpoints"},
         {"reporting", "processes"},
         {"config"},

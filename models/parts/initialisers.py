@@ -1,34 +1,41 @@
-"""How parameters start; each carries the logical names of its axes, which a table outside maps to a mesh."""
+"""How parameters start.
+
+Each carries the logical names of its axes, which a table outside maps to a mesh, and its role (`parameter.py`): a
+matrix's first `inputs` axes are its inputs, and a vector, such as a bias, has `inputs` = 0.
+"""
 
 import math
 
 import jax
 from flax import linen as nn
 
-
-def normal(std: float, *names: str | None):
-    """An initialiser N(0, std) whose parameter's axes carry `names`."""
-    return nn.with_logical_partitioning(nn.initializers.normal(std), names)
+from models.parts.parameter import declared
 
 
-def truncated_normal(std: float, *names: str | None):
+def normal(std: float, *names: str | None, inputs: int = 1, mean: float = 0.0):
+    """An initialiser N(mean, std) whose parameter's axes carry `names`."""
+    draw = nn.initializers.normal(std)
+    return declared((lambda *args: mean + draw(*args)) if mean else draw, names, inputs)
+
+
+def truncated_normal(std: float, *names: str | None, inputs: int = 1):
     """An initialiser N(0, std) drawn anew beyond two standard deviations, as in BERT; axes carry `names`."""
-    return nn.with_logical_partitioning(nn.initializers.truncated_normal(std), names)
+    return declared(nn.initializers.truncated_normal(std), names, inputs)
 
 
-def uniform(std: float, *names: str | None):
+def uniform(std: float, *names: str | None, inputs: int = 1):
     """An initialiser, uniform around 0 with that standard deviation; the parameter's axes carry `names`."""
     bound = std * math.sqrt(3)
 
     def draw(key, shape, dtype):
         return jax.random.uniform(key, shape, dtype, -bound, bound)
 
-    return nn.with_logical_partitioning(draw, names)
+    return declared(draw, names, inputs)
 
 
 def constant(value: float, *names: str | None):
-    """An initialiser that fills in `value`; the parameter's axes carry `names`."""
-    return nn.with_logical_partitioning(nn.initializers.constant(value), names)
+    """An initialiser that fills a vector with `value`; the parameter's axes carry `names`."""
+    return declared(nn.initializers.constant(value), names, inputs=0)
 
 
 def residual_std(std: float, layers: int) -> float:

@@ -29,7 +29,8 @@ class Linear(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         names, shape = (*self.inputs, *self.outputs), (*self.inputs.values(), *self.outputs.values())
-        kernel = self.param("kernel", self.initialiser(self.std, *names), shape, self.param_dtype)
+        start = self.initialiser(self.std, *names, inputs=len(self.inputs))
+        kernel = self.param("kernel", start, shape, self.param_dtype)
         y = checkpoint_name(product(x.astype(self.dtype), kernel, len(self.inputs)), PRODUCT)
         if not self.bias:
             return y

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from models.parts.initialisers import constant
+from models.parts.initialisers import constant, normal
 from models.parts.light import light
 
 NORMS = ("layer", "rms")
@@ -34,8 +34,7 @@ class Norm(nn.Module):
     def _gains(self):
         if self.init_std == 0.0:
             return constant(self.init_mean, "embed")
-        draw = nn.initializers.normal(self.init_std)
-        return nn.with_logical_partitioning(lambda *args: self.init_mean + draw(*args), ("embed",))
+        return normal(self.init_std, "embed", inputs=0, mean=self.init_mean)
 
     def _normalise(self, x, scale, bias):
         y = x.astype(jnp.float32)

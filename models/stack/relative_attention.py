@@ -53,4 +53,4 @@ class RelativeSelfAttention(nn.Module):
 
     def _bias(self, name):
         names, shape = ("heads", "head_size"), (self.heads, self.head_size)
-        return self.param(name, normal(self.std, *names), shape, self.param_dtype)
+        return self.param(name, normal(self.std, *names, inputs=0), shape, self.param_dtype)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 
 import jax
-from flax import linen as nn
 
 from input_pipeline import requirements
 from pretrain.assemble import check_sizes, check_split
@@ -17,7 +16,6 @@ from pretrain.reporting.tables import show
 from pretrain.step.engine import absent_engine
 from pretrain.step.lanes import start
 from pretrain.step.learner import make_learner
-from pretrain.step.step import init_params
 
 # Tables whose rows are picked, not multiplied by all of: scaling laws leave them out (Kaplan et al. 2020, section 2.1).
 LOOKED_UP = re.compile(r"tokens|positions|vocabulary/words_\d+")
@@ -37,7 +35,7 @@ def describe(config) -> dict:
     model, optimizer = learner.model, learner.optimizer
     engine = absent_engine(learner, config)
     check_split(engine, config, training=True)
-    params = nn.unbox(jax.eval_shape(lambda key: init_params(model, key), jax.random.key(0)))
+    params = learner.shapes
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
 
     tokens_per_step = config.train.batch_size * flops.tokens_of_row(learner, config.data.length)

@@ -25,7 +25,7 @@ from models.stack.block import Block
 from pretrain.costs import attention, program
 from pretrain.objectives.applied import Applied
 from pretrain.step.lanes import start
-from pretrain.step.step import Learner, init_params, tokens_read
+from pretrain.step.step import Learner, tokens_read
 
 TRAIN = 3  # forward passes in one training step: itself and a backward pass of twice its products
 
@@ -68,13 +68,12 @@ def _trace(learner: Learner, model: nn.Module, rows: int, length: int):
     """The forward pass of so many rows, without dropout."""
     features = learner.features(rows, length).items()
     batch = {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
-    params = jax.eval_shape(lambda key: nn.unbox(init_params(model, key)), jax.random.key(0))
     carried = jax.eval_shape(lambda: start(model, rows))
 
     def forward(params, batch, carried):
         return learner.objective.score(Applied(model, params, learner.inputs), batch, carried, None)
 
-    return jax.make_jaxpr(forward)(params, batch, carried).jaxpr
+    return jax.make_jaxpr(forward)(learner.shapes, batch, carried).jaxpr
 
 
 def _by_part(counts: Counter, model: str) -> dict[str, int]:

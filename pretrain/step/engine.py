@@ -17,7 +17,7 @@ from pretrain.parallel import at_rest
 from pretrain.parallel.mesh import AXES, Layout, make_mesh, smallest_mesh
 from pretrain.step import lanes
 from pretrain.step.lanes import start
-from pretrain.step.step import Learner, TrainState, evaluate_step, init_params, init_state, train_step
+from pretrain.step.step import Learner, TrainState, evaluate_step, init_state, train_step
 
 
 class JitEngine:
@@ -47,8 +47,7 @@ class JitEngine:
     def _all_but_carried(self) -> TrainState:
         """Shape, type and sharding of every leaf of the train state, as `pretrain.parallel.at_rest` takes them."""
         shapes = jax.eval_shape(partial(init_state, self.learner, batch_size=1, seed=0)).replace(carried={})
-        boxed = jax.eval_shape(partial(init_params, self.learner.model), jax.random.key(0))
-        parameters = self.layout.parameters(boxed)
+        parameters = self.layout.parameters(self.learner.parameters)
         everywhere = self.layout.sharding()
         shardings = TrainState(
             step=everywhere,

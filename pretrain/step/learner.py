@@ -1,31 +1,35 @@
 """From a config to what a train step is made of."""
 
+from functools import partial
+
 import jax
-from flax import linen as nn
 
 import models
 from input_pipeline import objectives as corruptions
 from input_pipeline.features import declared
-from pretrain import objectives
+from pretrain import objectives, optimizers
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
-from pretrain.step import optimizers
+from pretrain.optimizers.roles import roles
+from pretrain.optimizers.schedules import schedule
 from pretrain.step.lanes import start
-from pretrain.step.step import Learner, init_params
+from pretrain.step.step import Learner, parameters_of
 
 
 def make_learner(config) -> Learner:
     """Model, optimiser and loss of a config."""
     model = models.build(config.model.to_dict())
+    parameters = parameters_of(model)
     features = _features(config)
     return Learner(
         model=model,
-        evaluated=_evaluated(config, model),
+        evaluated=_evaluated(config, model, parameters),
+        parameters=parameters,
         inputs=_inputs(config, model, features),
         features=features,
         objective=objectives.build(config, model),
-        optimizer=optimizers.build(config.optimizer, config.schedule, config.train.steps),
-        rate=optimizers.schedule(config.schedule, config.train.steps),
+        optimizer=optimizers.build(config.optimizer, config.schedule, config.train.steps, roles(parameters)),
+        rate=schedule(config.schedule, config.train.steps),
         accumulate=config.train.accumulate,
     )
 
@@ -63,27 +67,21 @@ def check_attention(learner: Learner, config, training: bool) -> None:
         features = learner.features(*shape).items()
         batch = {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
 
-        def initial(m=model, lanes=shape[0]):
-            return nn.unbox(init_params(m, key)), start(m, lanes)
-
-        params, carried = jax.eval_shape(initial)
+        carried = jax.eval_shape(partial(start, model, shape[0]))
 
         def run(params, batch, carried, m=model, key=rng):
             return Applied(m, params, learner.inputs)(batch, carried, key)
 
-        jax.eval_shape(run, params, batch, carried)
+        jax.eval_shape(run, learner.shapes, batch, carried)
 
 
-def _evaluated(config, model):
+def _evaluated(config, model, parameters):
     """The model as evaluation runs it: with the fields of config.evaluate.model, on the same parameters."""
     changes = config.evaluate.model.to_dict()
     if not changes:
         return model
     evaluated = models.build(config.model.to_dict() | changes)
-    trained, needed = (
-        jax.eval_shape(lambda key, m=m: init_params(m, key), jax.random.key(0)) for m in (model, evaluated)
-    )
-    if trained != needed:
+    if parameters_of(evaluated) != parameters:
         raise UserError(
             f"config.evaluate.model changes the shapes of parameters by one of {', '.join(changes)}; evaluation runs "
             "on the trained ones, so change only fields without, such as memory"

@@ -40,6 +40,7 @@ class Learner:
 
     model: nn.Module
     evaluated: nn.Module  # the model as evaluation runs it, on the same parameters
+    parameters: Any  # shapes of the model's parameters, in boxes that say what each is (`models.parts.parameter`)
     inputs: tuple[str, ...]  # features of a batch that the model is given
     features: Callable  # of a batch, by its rows and their length
     objective: Any  # of pretrain.objectives
@@ -47,10 +48,20 @@ class Learner:
     rate: Callable  # learning rate by update
     accumulate: int
 
+    @property
+    def shapes(self):
+        """Shapes of the model's parameters, without boxes."""
+        return jax.tree.map(lambda box: box.value, self.parameters, is_leaf=lanes.is_box)
+
 
 def init_params(model, key):
     """Initial parameters, boxed with their logical axis names."""
     return model.init(key, **model.example())["params"]
+
+
+def parameters_of(model):
+    """Shapes of a model's parameters, in boxes that say what each is."""
+    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
 
 
 def init_state(learner: Learner, seed: int, batch_size: int) -> TrainState:

@@ -16,13 +16,13 @@ from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import measure, score, scoring_pass, worded
 from pretrain.objectives import cost, reported
+from pretrain.optimizers.schedules import moved
 from pretrain.processes import lock
 from pretrain.processes.agreement import alike, decided
 from pretrain.processes.host import say
 from pretrain.processes.leaving import PREEMPTED, leaving
 from pretrain.reporting.metrics import MetricWriter
 from pretrain.reporting.progress import Ledger, Progress
-from pretrain.step.optimizers import moved
 from pretrain.training.profile import Profile
 from pretrain.training.rates import Rates
 

@@ -19,8 +19,8 @@ from goldens import make_transformer_xl as asked
 import models
 from configs import common
 from pretrain.objectives.applied import Applied
+from pretrain.optimizers.schedules import schedule
 from pretrain.step.learner import make_learner
-from pretrain.step.optimizers import schedule
 from pretrain.step.step import init_state, train_step
 
 ANSWERS = json.loads(asked.ANSWERS.read_text())

@@ -1,10 +1,12 @@
 """The smallest models of the interface, with which objectives are scored: an encoder, and an encoder with a decoder."""
 
+import functools
 from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
 
+from models.parts.initialisers import constant, normal
 from models.stack.output import Output
 
 VOCABULARY, WIDTH = 40, 16
@@ -20,13 +22,12 @@ class Mixing(nn.Module):
     reads: int = VOCABULARY
 
     def setup(self):
-        normal = nn.initializers.normal(0.3)
-        named = lambda *names: nn.with_logical_partitioning(normal, names)  # noqa: E731
+        named = functools.partial(normal, 0.3)
         self.table = self.param("table", named("vocab", "embed"), (VOCABULARY, WIDTH))
         self.types = self.param("types", named(None, "embed"), (2, WIDTH))
         self.places = self.param("places", named("positions", "embed"), (64, WIDTH))
         self.dense = self.param("dense", named("embed", None), (WIDTH, WIDTH))
-        self.bias = self.param("bias", nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",)), (VOCABULARY,))
+        self.bias = self.param("bias", constant(0.0, "vocab"), (VOCABULARY,))
         self.pair = self.param("pair", named("embed", None), (WIDTH, 2))
 
     def __call__(self, tokens, types, positions, segments, *, carried=None, row=None, train=False):

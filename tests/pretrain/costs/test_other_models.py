@@ -10,6 +10,7 @@ from input_pipeline.features import Feature, by_row, by_token
 from models.attention import attend
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
+from models.parts.initialisers import normal
 from models.parts.linear import Linear
 from models.parts.norms import Norm
 from models.stack.block import Block
@@ -18,11 +19,11 @@ from models.stack.output import Output
 from models.stack.self_attention import SelfAttention
 from models.stack.signals import Signals
 from pretrain.costs.flops import forward_flops
-from pretrain.step.step import Learner
+from pretrain.step.step import Learner, parameters_of
 
 D, N, H, F, V, S, T, K = 12, 3, 4, 20, 50, 24, 16, 5
 TYPES = {"dtype": "float32", "param_dtype": "float32"}
-SHARED = {"width": D, "std": 0.02, **TYPES}
+SHARED = {"width": D, "std": 0.02, "initialiser": normal, **TYPES}
 
 
 class CrossAttention(nn.Module):
@@ -101,7 +102,7 @@ def features(rows, length):
 
 def test_two_sides_and_an_objective_that_scores_slots():
     model = TwoSides()
-    learner = Learner(model, model, ("inputs", "tokens"), features, AtSlots(), None, None, 1)
+    learner = Learner(model, model, parameters_of(model), ("inputs", "tokens"), features, AtSlots(), None, None, 1)
     found = forward_flops(learner, T)
     near = sum(min(i + 3, S) - max(i - 2, 0) for i in range(S))
     projections = 4 * D * N * H

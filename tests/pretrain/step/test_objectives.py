@@ -11,11 +11,11 @@ from smallest_models import VOCABULARY, Mixing, Translating
 from configs import common
 from input_pipeline import objectives as corruptions
 from input_pipeline.features import declared, empty
-from pretrain import objectives
+from pretrain import objectives, optimizers
 from pretrain.objectives.applied import Applied
-from pretrain.step import optimizers
+from pretrain.optimizers.roles import roles
 from pretrain.step.engine import make_engine
-from pretrain.step.step import Learner
+from pretrain.step.step import Learner, parameters_of
 
 BATCH, LENGTH = 8, 16
 # Plain gradient descent at rate 1: what parameters change by is the gradient itself, every leaf of it.
@@ -44,14 +44,16 @@ def small(kind, **changes):
 
 def learner_of(config):
     model = MODELS[config.objective.kind]
+    parameters = parameters_of(model)
     first_half = corruptions.build(config.objective.to_dict())
     return Learner(
         model=model,
         evaluated=model,
+        parameters=parameters,
         inputs=model.inputs,
         features=lambda rows, length: declared(first_half, rows, length, "concat"),
         objective=objectives.build(config, model),
-        optimizer=optimizers.build(config.optimizer, config.schedule, 10),
+        optimizer=optimizers.build(config.optimizer, config.schedule, 10, roles(parameters)),
         rate=optimizers.schedule(config.schedule, 10),
         accumulate=config.train.accumulate,
     )

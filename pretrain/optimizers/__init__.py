@@ -1,0 +1,36 @@
+"""Optimisers, from optax, assembled as the papers have them.
+
+Three things optax leaves to its user are settled here once. Decay: decoupled, on matrices but not on
+biases and norm gains, whatever their rank. Bias correction: can be off (BERT, ALBERT, ELECTRA, XLNet).
+Layers: parameters of all layers are stored stacked, [L, ...], so an optimiser that looks at a whole
+tensor (LAMB's trust ratio, Adafactor's RMS and factors, Muon's orthogonalisation) is mapped over L.
+
+Which parameters are matrices and which are stacked, models declare; nothing here knows a parameter by its name.
+"""
+
+from collections.abc import Mapping
+
+import optax
+
+from pretrain.errors import UserError, nearest
+from pretrain.optimizers.adafactor import adafactor
+from pretrain.optimizers.adam import adamw
+from pretrain.optimizers.decay import DECAY
+from pretrain.optimizers.lamb import lamb
+from pretrain.optimizers.momentum import lion, sgd
+from pretrain.optimizers.muon import muon
+from pretrain.optimizers.schedules import schedule
+
+OPTIMIZERS = {"adamw": adamw, "adafactor": adafactor, "lamb": lamb, "sgd": sgd, "lion": lion, "muon": muon}
+
+
+def build(options: Mapping, schedule_options: Mapping, steps: int, roles) -> optax.GradientTransformation:
+    """The optimiser of `config.optimizer`, from gradients to the change of the parameters, whose `roles` it is told."""
+    name = options["name"]
+    if name not in OPTIMIZERS:
+        raise UserError(f"config.optimizer.name is '{name}'{nearest(name, OPTIMIZERS)}")
+    if options["decay"] not in DECAY:
+        raise UserError(f"config.optimizer.decay is '{options['decay']}'{nearest(options['decay'], DECAY)}")
+    clip = optax.clip_by_global_norm(options["clip"]) if options["clip"] else optax.identity()
+    rate = optax.scale_by_learning_rate(schedule(schedule_options, steps))
+    return optax.chain(clip, OPTIMIZERS[name](options, roles), rate)

@@ -1,0 +1,71 @@
+"""Learning-rate schedules."""
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from pretrain.errors import UserError, nearest
+
+
+def schedule(options: Mapping, steps: int) -> optax.Schedule:
+    """Learning rate as a function of the number of updates made so far.
+
+    Update n (from 0) of the warm-up uses peak * (n + 1) / warmup, so the first update already counts.
+    After `hold` more, `cosine` and `linear` fall to end * peak at `decay_steps` (default `steps`) and stay there: from
+    peak, or with `beneath_warmup` from where they would be had they fallen since update 0;
+    `rsqrt` falls as peak * sqrt((warmup + hold) / n): with a warm-up as in Vaswani et al. 2017 (section 5.3), held
+    without one as in Raffel et al. 2019 (section 3.1.2).
+    """
+    kind, peak, warmup = options["kind"], options["peak"], options["warmup"]
+    reached = warmup + options["hold"]
+    total = options["decay_steps"] or steps
+    if kind not in SCHEDULES:
+        raise UserError(f"config.schedule.kind is '{kind}'{nearest(kind, SCHEDULES)}")
+    if reached > total and kind in ("linear", "cosine"):
+        held = f" + config.schedule.hold = {options['hold']}" if options["hold"] else ""
+        raise UserError(
+            f"config.schedule.warmup = {warmup}{held} is longer than the {total} updates of the schedule; lower it, "
+            "such as --config.schedule.warmup=0, or raise config.train.steps"
+        )
+    begin = 0 if options["beneath_warmup"] and kind in ("linear", "cosine") else reached
+    after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, reached))
+
+    def rate(count):
+        rise = peak * (count + 1) / max(1, warmup)
+        return jnp.where(count < warmup, rise, after(jnp.maximum(count - begin, 0)))
+
+    return rate
+
+
+def moved(before, now, step: int) -> str | None:
+    """What to tell a run that goes on after `step` updates, if a new `train.steps` moves its schedule; else None.
+
+    It names the update at which the two schedules are furthest apart.
+    `before` and `now` are the whole configs: of the run as it was, and as it goes on.
+    """
+    if step >= now.train.steps:
+        return None
+    # Updates still to be made, all or many from end to end: schedules of two lengths differ over long stretches.
+    ahead = np.unique(np.linspace(step, now.train.steps - 1, 10_000).astype(np.int32))
+    old, new = (
+        np.broadcast_to(schedule(config.schedule, config.train.steps)(ahead), ahead.shape) for config in (before, now)
+    )
+    if np.array_equal(old, new):
+        return None
+    most = int(np.argmax(np.abs(new - old)))
+    length = before.schedule.decay_steps or before.train.steps
+    return (
+        f"config.train.steps is {now.train.steps} and was {before.train.steps}, which moves the schedule: update "
+        f"{ahead[most] + 1} has the learning rate {new[most]:.2e} instead of {old[most]:.2e}; to keep the schedule as "
+        f"it was, give --config.schedule.decay_steps={length}"
+    )
+
+
+SCHEDULES = {
+    "constant": lambda peak, length, end, warmup: optax.constant_schedule(peak),
+    "linear": lambda peak, length, end, warmup: optax.linear_schedule(peak, peak * end, length),
+    "cosine": lambda peak, length, end, warmup: optax.cosine_decay_schedule(peak, length, end),
+    "rsqrt": lambda peak, length, end, warmup: lambda count: peak * jnp.sqrt(warmup / (count + warmup)),
+}

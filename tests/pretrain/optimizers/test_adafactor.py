@@ -1,0 +1,176 @@
+"""Adafactor against its paper and against optax's own, of the matrices as they are on paper; on meshes too."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from named import leaves, run
+
+from configs import common
+from pretrain.parallel.mesh import path_name
+from pretrain.step.engine import make_engine
+from pretrain.step.learner import make_learner
+
+
+def test_adafactor_treats_layers_apart_and_factors_large_matrices():
+    """The order of operations of T5 (systems: factor, clip the update's RMS at 1, scale by RMS of the parameter)."""
+    rng = np.random.default_rng(1)
+    p, g = (rng.normal(size=(2, 128, 160)) * s for s in (0.05, 1.0))
+    tree = lambda a: {"layers": {"kernel": jnp.asarray(a, jnp.float32)}}  # noqa: E731
+    got = leaves(run(tree(p), [tree(g)], name="adafactor"))["layers/kernel"]
+    for layer in range(2):
+        square = g[layer] ** 2 + 1e-30
+        v = np.outer(square.mean(1), square.mean(0)) / square.mean()
+        u = g[layer] / np.sqrt(v)
+        u /= max(1.0, np.sqrt((u**2).mean()))
+        expected = p[layer] - 0.1 * max(1e-3, np.sqrt((p[layer] ** 2).mean())) * u
+        np.testing.assert_allclose(got[layer], expected, atol=1e-6)
+
+
+def adafactor_on_paper(p, gradients, rate):
+    """T5's Adafactor (Shazeer & Stern 2018, algorithm 4) of one matrix or vector, in float64."""
+    row = column = full = 0.0
+    for t, g in enumerate(gradients, start=1):
+        decay, square = 1 - t**-0.8, g**2 + 1e-30
+        if p.ndim == 2 and min(p.shape) >= 128:
+            row = decay * row + (1 - decay) * square.mean(1)
+            column = decay * column + (1 - decay) * square.mean(0)
+            v = np.outer(row, column) / row.mean()
+        else:
+            v = full = decay * full + (1 - decay) * square
+        u = g / np.sqrt(v)
+        u /= max(1.0, np.sqrt((u**2).mean()))
+        p = p - rate * max(1e-3, np.sqrt((p**2).mean())) * u
+    return p
+
+
+ATTENTION = {  # a layer's parameters, and how T5 has them; 3 heads of 50 on a width of 140
+    "query/kernel": ((140, 3, 50), (140, 150)),
+    "query/bias": ((3, 50), (150,)),
+    "output/kernel": ((3, 50, 140), (150, 140)),
+    "output/bias": ((140,), (140,)),
+    "small/kernel": ((140, 2, 50), (140, 100)),  # 100 outputs are too few to factor
+}
+
+
+def test_adafactor_takes_attention_for_the_matrices_that_it_is_on_paper():
+    rng = np.random.default_rng(2)
+    draw = lambda scale: {  # noqa: E731
+        "layers": {name: rng.normal(size=(2, *shape)) * scale for name, (shape, _) in ATTENTION.items()}
+    }
+    params, gradients = draw(0.05), [draw(1.0) for _ in range(3)]
+    low = lambda tree: jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), tree)  # noqa: E731
+    got = run(low(params), [low(g) for g in gradients], name="adafactor")["layers"]
+    for name, (_, shape) in ATTENTION.items():
+        for layer in range(2):
+            flat = [tree["layers"][name][layer].reshape(shape) for tree in (params, *gradients)]
+            expected = adafactor_on_paper(flat[0], flat[1:], 0.1)
+            np.testing.assert_allclose(got[name][layer].reshape(shape), expected, atol=2e-6, err_msg=name)
+
+
+def t5_small(**mesh):
+    """A decoder of T5-small's shapes."""
+    config = common.base()
+    config.model.update(vocab_size=32_128, layers=6, width=512, heads=8, ff=2048, norm="rms", positions="none")
+    config.model.update(attention_bias=False, ff_bias=False)
+    config.optimizer.name = "adafactor"
+    config.mesh.update(data=1, **mesh)
+    config.train.batch_size = 8
+    return config
+
+
+def test_adafactors_state_is_as_small_as_on_paper():
+    config = t5_small()
+    engine = make_engine(make_learner(config), config, jax.devices()[:1])
+    leaves = jax.tree.leaves(engine.shapes(0, 8).opt_state)
+    # Whatever optax keeps of the moments that a tensor does not have is one number a layer, as are the counts.
+    held = sum(leaf.size for leaf in leaves if leaf.size > 6)
+    layer = 4 * (512 + 512) + 2 * (512 + 2048) + 2 * 512
+    assert held == 6 * layer + (32_128 + 512) + 512
+
+
+def test_adafactors_state_is_split_as_its_parameters_are():
+    config = t5_small(fsdp=2, tensor=4)
+    engine = make_engine(make_learner(config), config)
+    named = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(engine.shapes(0, 8).opt_state)}
+    whole = [name for name, leaf in named.items() if leaf.size > 512 * 6 and leaf.sharding.is_fully_replicated]
+    assert not whole
+    (columns,) = (leaf for name, leaf in named.items() if name.endswith("v_col/layers/feed_forward/in/kernel"))
+    assert columns.sharding.shard_shape(columns.shape) == (6, 512)
+
+
+def small_factored(**mesh):
+    """Every kind of parameter, and matrices just large enough to factor; its 259 rows divide over nothing."""
+    config = t5_small(**mesh)
+    config.model.update(vocab_size=259, context=16, layers=2, width=128, heads=4, ff=256, tied_head=False)
+    config.model.update(norm="layer", positions="learned", attention_bias=True, ff_bias=True, dtype="float32")
+    config.optimizer.clip = 0.0
+    config.schedule.update(kind="constant", warmup=0, peak=0.1)
+    return config
+
+
+def by_optax(params, gradients):
+    """optax's own Adafactor, of every tensor on its own and as it is on paper."""
+    tx = optax.adafactor(0.1)
+
+    def one(path, param, *gradients):
+        name, layers = path_name(path), "layers" in path_name(path).split("/")
+        tensors = zip(*(a if layers else a[None] for a in (param, *gradients)), strict=True)
+        return jnp.stack([alone(name, *tensor) for tensor in tensors]).reshape(param.shape)
+
+    def alone(name, param, *gradients):
+        shape = (-1,)
+        if not name.endswith(("bias", "scale")):
+            shape = (-1, param.shape[-1]) if "output" in name else (param.shape[0], -1)
+        param, state = param.reshape(shape), tx.init(param.reshape(shape))
+        for gradient in gradients:
+            change, state = tx.update(gradient.reshape(shape), state, param)
+            param = param + change
+        return param
+
+    return jax.tree_util.tree_map_with_path(one, params, *gradients)
+
+
+@pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"tensor": 4}, {"fsdp": 2, "tensor": 2}])
+def test_adafactor_on_a_mesh_is_optaxs_of_the_flat_kernels(mesh):
+    config = small_factored(**mesh)
+    engine = make_engine(make_learner(config), config, jax.devices()[: math.prod(mesh.values())])
+    shapes, rng = engine.shapes(0, 8), np.random.default_rng(3)
+    draw = lambda scale: jax.tree.map(  # noqa: E731
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * scale, jnp.float32), shapes.params
+    )
+    params, gradients = draw(0.05), [draw(scale) for scale in (1.0, 3.0, 0.1)]
+    place = lambda tree, like: jax.tree.map(lambda a, leaf: jax.device_put(a, leaf.sharding), tree, like)  # noqa: E731
+    tx, got = engine.learner.optimizer, place(params, shapes.params)
+    state = place(tx.init(params), shapes.opt_state)
+    update = jax.jit(tx.update)
+    for gradient in gradients:
+        change, state = update(place(gradient, shapes.params), state, got)
+        got = jax.tree.map(jnp.add, got, change)
+    expected = leaves(by_optax(params, gradients))
+    for name, value in leaves(got).items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-6, err_msg=name)
+
+
+def test_whole_updates_with_adafactor_on_a_mesh_equal_one_devices():
+    def trained(**mesh):
+        config = small_factored(**mesh)
+        # The loss does not depend on a key's bias: its gradient is rounding, which Adafactor takes for a gradient.
+        config.model.attention_bias = False
+        engine = make_engine(make_learner(config), config, jax.devices()[: math.prod(mesh.values())])
+        state = engine.init(0, 8)
+        for seed in range(3):
+            tokens = np.random.default_rng(seed).integers(0, 259, (8, 17)).astype(np.int32)
+            ones = np.ones((8, 16), np.int32)
+            batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": ones.astype(np.float32)}
+            batch |= {"segments": ones, "positions": np.cumsum(ones, axis=1, dtype=np.int32) - 1}
+            batch["row"] = np.arange(8, dtype=np.int32)
+            state, _ = engine.step(state, engine.put(batch, 8))
+        return leaves(engine.saved(state).params)
+
+    expected = trained()
+    for name, value in trained(fsdp=2, tensor=2).items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-5, err_msg=name)  # sums in another order, three times

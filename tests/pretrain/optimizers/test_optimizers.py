@@ -1,0 +1,111 @@
+"""Optimisers against the formulas of their papers, computed in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from named import leaves, named, run
+
+from configs import common
+from pretrain import optimizers
+from pretrain.errors import UserError
+
+L, D, F = 3, 6, 10
+
+
+def params_and_gradients(steps=3):
+    rng = np.random.default_rng(0)
+    make = lambda: {  # noqa: E731
+        "tokens": rng.normal(size=(8, D)).astype(np.float32),
+        "layers": {"up": {"kernel": rng.normal(size=(L, D, F)), "bias": rng.normal(size=(L, F))}},
+        "final_norm": {"scale": rng.normal(size=(D,))},
+    }
+    trees = [jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), make()) for _ in range(steps + 1)]
+    return trees[0], trees[1:]
+
+
+@pytest.mark.parametrize("correction", [True, False])
+def test_adamw_is_the_formula_and_spares_biases_and_gains(correction):
+    params, gradients = params_and_gradients()
+    b1, b2, eps, decay, rate = 0.8, 0.9, 1e-3, 0.2, 0.1
+    got = leaves(run(params, gradients, b1=b1, b2=b2, epsilon=eps, weight_decay=decay, bias_correction=correction))
+    for name, p in leaves(params).items():
+        m = v = np.zeros_like(p)
+        for t, g in enumerate((leaves(g)[name] for g in gradients), start=1):
+            m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+            scale = (1 - b1**t, 1 - b2**t) if correction else (1, 1)
+            step = m / scale[0] / (np.sqrt(v / scale[1]) + eps)
+            p = p - rate * (step + (decay * p if name in ("tokens", "layers/up/kernel") else 0))
+        np.testing.assert_allclose(got[name], p, atol=2e-6, err_msg=name)
+
+
+def test_decay_of_everything_decays_biases_too():
+    params, gradients = params_and_gradients(1)
+    zero = jax.tree.map(jnp.zeros_like, gradients[0])
+    got = leaves(run(params, [zero], weight_decay=0.5, decay="all"))
+    for name, p in leaves(params).items():
+        np.testing.assert_allclose(got[name], p * (1 - 0.1 * 0.5), rtol=1e-6)
+
+
+def test_lamb_has_a_trust_ratio_for_each_layer():
+    params, gradients = params_and_gradients(1)
+    b1, b2, eps, decay, rate = 0.9, 0.99, 1e-6, 0.1, 0.1
+    got = leaves(
+        run(params, gradients, name="lamb", b1=b1, b2=b2, epsilon=eps, weight_decay=decay, bias_correction=False)
+    )
+    p, g = leaves(params)["layers/up/kernel"], leaves(gradients[0])["layers/up/kernel"]
+    for layer in range(L):
+        u = (1 - b1) * g[layer] / (np.sqrt((1 - b2) * g[layer] ** 2) + eps) + decay * p[layer]
+        expected = p[layer] - rate * np.linalg.norm(p[layer]) / np.linalg.norm(u) * u
+        np.testing.assert_allclose(got["layers/up/kernel"][layer], expected, atol=1e-5)
+    bias, bg = leaves(params)["layers/up/bias"], leaves(gradients[0])["layers/up/bias"]
+    plain = bias - rate * (1 - b1) * bg / (np.sqrt((1 - b2) * bg**2) + eps)
+    np.testing.assert_allclose(got["layers/up/bias"], plain, atol=1e-5)
+
+
+def test_muon_makes_each_layers_update_orthogonal():
+    params, gradients = params_and_gradients(1)
+    got = leaves(run(params, gradients, name="muon", b1=0.95))
+    change = (got["layers/up/kernel"] - leaves(params)["layers/up/kernel"]) / 0.1
+    for layer in range(L):
+        values = np.linalg.svd(change[layer], compute_uv=False) / (0.2 * np.sqrt(F))
+        assert values.min() > 0.6  # five Newton-Schulz steps bring singular values to within about .3 of 1
+        assert values.max() < 1.4
+
+
+def test_sgd_and_lion_are_their_formulas():
+    params, gradients = params_and_gradients(2)
+    name = "tokens"
+    p, (g1, g2) = leaves(params)[name], [leaves(g)[name] for g in gradients]
+    sgd = leaves(run(params, gradients, name="sgd", b1=0.5))[name]
+    np.testing.assert_allclose(sgd, p - 0.1 * g1 - 0.1 * (g2 + 0.5 * g1), atol=1e-6)
+    lion = leaves(run(params, gradients, name="lion", b1=0.9, b2=0.8))[name]
+    expected = p - 0.1 * np.sign(g1) - 0.1 * np.sign(0.9 * 0.2 * g1 + 0.1 * g2)
+    np.testing.assert_allclose(lion, expected, atol=1e-6)
+
+
+def test_clipping_limits_the_global_norm():
+    params, gradients = params_and_gradients(1)
+    got = run(params, gradients, name="sgd", b1=0.0, clip=1.0)
+    change = np.sqrt(sum(((leaves(got)[n] - p) ** 2).sum() for n, p in leaves(params).items()))
+    np.testing.assert_allclose(change, 0.1, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "words"),
+    [
+        ("optimizer", {"name": "adam"}, "did you mean 'adamw'"),
+        ("optimizer", {"decay": "some"}, "choose one of: all, matrices"),
+        ("schedule", {"kind": "cosinus"}, "did you mean 'cosine'"),
+        (
+            "schedule",
+            {"kind": "linear", "warmup": 500},
+            "lower it, such as --config.schedule.warmup=0, or raise config.train.steps",
+        ),
+    ],
+)
+def test_mistakes(section, change, words):
+    config = common.base()
+    config[section].update(change)
+    with pytest.raises(UserError, match=words):
+        optimizers.build(config.optimizer, config.schedule, 100, named({}))

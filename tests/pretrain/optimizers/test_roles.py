@@ -1,0 +1,45 @@
+"""What models declare of their parameters is what their names say."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import linen as nn
+from named import named
+
+import models
+from configs import common
+from models.build import KINDS
+from pretrain.config import load, recipe_module, recipes
+from pretrain.optimizers.roles import Role, each, roles
+from pretrain.step.learner import make_learner
+from pretrain.step.step import parameters_of
+
+EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
+
+
+@pytest.mark.parametrize(("name", "variant"), EVERY)
+def test_roles_of_every_recipe_and_variant(name, variant):
+    parameters = make_learner(load(f"configs/{name}.py:{variant}" if variant else f"configs/{name}.py")).parameters
+    assert roles(parameters) == named(nn.unbox(parameters))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_roles_of_every_kind_of_model(kind):
+    model = models.build(getattr(common, kind)().to_dict())
+    parameters = parameters_of(model)
+    assert roles(parameters) == named(nn.unbox(parameters))
+
+
+def test_what_optax_hides_stays_hidden():
+    known = {"a": Role(False, 1), "b": Role(True, 0)}
+    tree = {"a": jnp.ones(3), "b": optax.MaskedNode()}
+    found = each(lambda role, leaf, other: leaf * role.inputs + other, known, tree, tree)
+    assert found["b"] == optax.MaskedNode() and (found["a"] == 2).all()
+
+
+def test_a_parameter_without_a_role_is_refused():
+    """One that was made without `models.parts.initialisers` would never decay, and nobody would know."""
+    bare = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((2, 3), jnp.float32), ("vocab", "embed"))
+    with pytest.raises(TypeError, match="head says nothing of its role"):
+        roles({"head": bare})

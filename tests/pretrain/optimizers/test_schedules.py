@@ -1,0 +1,54 @@
+"""Schedules against closed forms, and what is said of one that a longer run moves."""
+
+import re
+
+import numpy as np
+import pytest
+
+from configs import common
+from pretrain.optimizers.schedules import moved, schedule
+
+
+@pytest.mark.parametrize(
+    ("options", "points"),
+    [
+        ({"kind": "constant"}, {0: 0.1, 4: 0.5, 9: 1.0, 50: 1.0, 99: 1.0}),
+        ({"kind": "linear", "end": 0.0}, {4: 0.5, 10: 1.0, 55: 0.5, 100: 0.0, 200: 0.0}),
+        ({"kind": "cosine", "end": 0.1}, {9: 1.0, 10: 1.0, 55: 0.55, 100: 0.1, 500: 0.1}),
+        ({"kind": "cosine", "end": 0.0, "beneath_warmup": True}, {4: 0.5, 9: 1.0, 10: 0.97553, 50: 0.5, 100: 0.0}),
+        ({"kind": "linear", "end": 0.0, "beneath_warmup": True}, {4: 0.5, 9: 1.0, 10: 0.9, 40: 0.6, 100: 0.0}),
+        ({"kind": "rsqrt"}, {4: 0.5, 9: 1.0, 10: 1.0, 40: 0.5, 90: 1 / 3}),
+        ({"kind": "rsqrt", "warmup": 0, "hold": 10}, {0: 1.0, 9: 1.0, 10: 1.0, 40: 0.5, 90: 1 / 3}),  # T5
+        ({"kind": "linear", "hold": 30, "end": 0.0}, {4: 0.5, 10: 1.0, 40: 1.0, 70: 0.5, 100: 0.0}),
+        ({"kind": "linear", "end": 0.5, "decay_steps": 50}, {30: 0.75, 50: 0.5, 99: 0.5}),
+    ],
+)
+def test_schedules(options, points):
+    config = common.base()
+    config.schedule.update({"peak": 1.0, "warmup": 10, **options})
+    rate = schedule(config.schedule, 100)
+    for step, value in points.items():
+        np.testing.assert_allclose(rate(step), value, rtol=1e-5, err_msg=str(step))
+
+
+@pytest.mark.parametrize("step", [0, 4, 50])
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_another_number_of_updates_is_announced_during_warm_up_too(kind, step):
+    """Both schedules rise alike: what one compares there says nothing of what follows."""
+    before, now = common.base(), common.base()
+    for config, steps in ((before, 1000), (now, 2000)):
+        config.schedule.update(kind=kind, peak=1.0, warmup=10, end=0.0, decay_steps=0)
+        config.train.steps = steps
+    said = moved(before, now, step)
+    assert "config.train.steps is 2000 and was 1000" in said and said.endswith("--config.schedule.decay_steps=1000")
+    number, new, old = re.search(r"update (\d+) has the learning rate (\S+) instead of (\S+);", said).groups()
+    for config, rate in ((before, old), (now, new)):
+        exact = schedule(config.schedule, config.train.steps)(int(number) - 1)
+        assert float(rate) == pytest.approx(float(exact), abs=0.005)
+    assert float(new) > 1.3 * float(old)
+    assert moved(before, now, now.train.steps) is None  # there is no update that it could move
+    now.schedule.decay_steps = 1000
+    assert moved(before, now, step) is None
+    for config in (before, now):
+        config.schedule.update(kind="rsqrt", decay_steps=0)
+    assert moved(before, now, step) is None
