@@ -116,9 +116,10 @@ def test_decoding_has_a_floor_too(machine):
     """Keys and values in float32: 2 x 2 layers x 4 rows x 64 tokens x 64 numbers, and 4 x 512 logits."""
     model = built()[0].learner.model
     machine(4 * (2 * 2 * 4 * 64 * 64 + 4 * 512) + 100)
-    capacity.check_decoding(model, 2, 2, 64)
+    carried = jax.eval_shape(lambda: model.start_decoding(2, 64))
+    capacity.check_decoding(model, carried, 2, 2)
     with pytest.raises(UserError, match=r"of it for keys and values .*; lower the number of prompts or of beams"):
-        capacity.check_decoding(model, 2, 3, 64)
+        capacity.check_decoding(model, carried, 2, 3)
 
 
 @pytest.mark.parametrize("allocate", [lambda: jnp.zeros(10**14, jnp.int8), lambda: np.zeros(10**15)])
