@@ -21,9 +21,9 @@ from pretrain.step.learner import make_learner
 EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
 
 
-def of_decoder(model: Mapping, length: int, convention: str) -> dict[str, float]:
+def of_decoder(model: Mapping, row: Mapping[str, int], convention: str) -> dict[str, float]:
     """Multiply-adds of one token's forward pass through the decoder, by part."""
-    D, N, L = model["width"], model["heads"], model["layers"]
+    D, N, L, length = model["width"], model["heads"], model["layers"], row["tokens"]
     H, G = model["head_size"] or D // N, model["kv_heads"] or N
     Q = model["query_size"] or H
     matrices = 3 if model["activation"].startswith(GATED) else 2
@@ -37,10 +37,10 @@ def of_decoder(model: Mapping, length: int, convention: str) -> dict[str, float]
     }
 
 
-def of_recurrent(model: Mapping, length: int, convention: str) -> dict[str, float]:
+def of_recurrent(model: Mapping, row: Mapping[str, int], convention: str) -> dict[str, float]:
     """Multiply-adds of one token's forward pass through Transformer-XL, by part."""
     D, N, L, M = model["width"], model["heads"], model["layers"], model["memory"]
-    H = model["head_size"] or D // N
+    H, length = model["head_size"] or D // N, row["tokens"]
     again = (M + length) / length  # keys and values are made of the memory too
     keys = M + (length if convention == "full" else (length + 1) / 2)
     if model["same_length"]:
@@ -73,7 +73,38 @@ def _clusters(model: Mapping) -> tuple[int, int, int]:
     return read, scored, sum(width * size for width, size in zip(widths, sizes, strict=True))
 
 
-FORMULAS = {"decoder": of_decoder, "recurrent": of_recurrent}
+def of_encoder(model: Mapping, row: Mapping[str, int], convention: str) -> dict[str, float]:
+    """Multiply-adds of one token's forward pass through BERT, whose first head scores slots, and its second rows."""
+    D, L, T, K = model["width"], model["layers"], row["tokens"], row["slots"]
+    return {
+        "attention projections": L * 4 * D**2,
+        "attention scores and values": L * 2 * D * T,
+        "feed-forward": L * 2 * D * model["ff"],
+        "logits": (K * (D**2 + D * model["vocab_size"]) + model["pair_head"] * (D**2 + 2 * D)) / T,
+    }
+
+
+def of_encoder_decoder(model: Mapping, row: Mapping[str, int], convention: str) -> dict[str, float]:
+    """Multiply-adds of one token's forward pass through T5, over the tokens of both sides."""
+    D, L, NH, S, T = model["width"], model["layers"], model["heads"] * model["head_size"], row["inputs"], row["tokens"]
+    matrices = 3 if model["activation"].startswith(GATED) else 2
+    keys = T if convention == "full" else (T + 1) / 2
+    return {
+        "attention projections": L * 4 * D * NH,
+        "attention scores and values": L * 2 * NH * (S * S + T * keys) / (S + T),
+        "feed-forward": L * matrices * D * model["ff"],
+        "cross-attention projections": L * 2 * D * NH,
+        "cross-attention scores and values": L * 2 * NH * S * T / (S + T),
+        "logits": D * model["vocab_size"] * T / (S + T),
+    }
+
+
+FORMULAS = {
+    "decoder": of_decoder,
+    "recurrent": of_recurrent,
+    "encoder": of_encoder,
+    "encoder_decoder": of_encoder_decoder,
+}
 
 
 def forward(config):
@@ -83,8 +114,10 @@ def forward(config):
 
 def check_formula(config):
     """What is counted is what the formula says, part by part, to the integer."""
-    for convention, parts in forward(config).items():
-        formula = FORMULAS[config.model.kind](config.model, config.data.length, convention)
+    learner = make_learner(config)
+    row = {name: feature.shape[-1] for name, feature in learner.features(1, config.data.length).items()}
+    for convention, parts in forward_flops(learner, config.data.length).items():
+        formula = FORMULAS[config.model.kind](config.model, row, convention)
         assert {part: round(count) for part, count in parts.items()} == {
             part: round(2 * count) for part, count in formula.items() if count
         }
