@@ -64,7 +64,7 @@ class Program:
             stdout=subprocess.PIPE,
             text=True,
         )
-        atexit.register(self._end)
+        atexit.register(self.end)
         self.versions = self._answer()
         self.process.send_signal(signal.SIGSTOP)
 
@@ -82,7 +82,8 @@ class Program:
             sys.exit(self.process.wait())
         return json.loads(line)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Ends its process, and gives its memory back."""
         self.process.kill()
         self.process.wait()
 
