@@ -53,13 +53,10 @@ def spans(keys: np.ndarray, texts: np.ndarray, density: float, mean_span: float,
     """
     noise, parts = counts(texts, density, mean_span)
     lengths = [composition(keys, TEXT, texts - noise, parts), composition(keys, SPANS, noise, parts)]
-    ends = np.cumsum(np.stack(lengths, -1).reshape(len(keys), -1), axis=1)  # of text, of a span, of text, ...
-    there = np.arange(ends.shape[1] // 2) < parts[:, None]
-    rows = np.repeat(np.arange(len(keys)), parts)
-    turns = np.zeros((len(keys), width + 1), np.int8)
-    turns[rows, ends[:, 0::2][there]] = 1
-    turns[rows, ends[:, 1::2][there]] = -1
-    return np.cumsum(turns, axis=1, dtype=np.int8)[:, :width] > 0
+    lengths = np.stack(lengths, -1).reshape(len(keys), -1)  # of text, of a span, of text, ...
+    lengths = np.concatenate([lengths, width - lengths.sum(1, keepdims=True)], axis=1)
+    taken = np.arange(lengths.shape[1]) % 2 == 1
+    return np.repeat(np.tile(taken, len(keys)), lengths.ravel()).reshape(len(keys), width)
 
 
 def prefixes(keys: np.ndarray, texts: np.ndarray, width: int) -> np.ndarray:

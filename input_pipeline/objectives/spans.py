@@ -117,9 +117,11 @@ class Spans:
         taken = np.pad(taken, ((0, 0), (0, 1)))
         kept = (np.arange(ids.shape[1]) <= texts[:, None]) & (texts > 0)[:, None] & ~taken
         if self.sentinels is not None:
-            begins = taken & ~np.pad(taken, ((0, 0), (1, 0)))[:, :-1]
+            begins = taken.copy()
+            begins[:, 1:] &= ~taken[:, :-1]
             kept |= begins
-            ids = np.where(begins, self.sentinels[np.cumsum(begins, axis=1) - 1], ids)
+            spans = begins.sum(1)
+            ids[begins] = self.sentinels[np.arange(spans.sum()) - np.repeat(np.cumsum(spans) - spans, spans)]
         there = np.arange(width) < kept.sum(1)[:, None]
         shortened = np.zeros((2, len(texts), width), np.int32)
         shortened[0][there], shortened[1][there] = ids[kept], scored[kept]
