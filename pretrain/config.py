@@ -10,7 +10,6 @@ import difflib
 import importlib.util
 import json
 import math
-import os
 import re
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,9 +20,9 @@ from ml_collections import ConfigDict
 from configs import common
 from configs.ranges import Range
 from pretrain.errors import USER_ERRORS, UserError, nearest
+from pretrain.workdir import CONFIG, Workdir
 
 RECIPES = Path(__file__).resolve().parent.parent / "configs"
-RESOLVED = "config.json"
 
 # Sections of which there are several, by their kind.
 OF_A_KIND = {"model": common.MODELS, "objective": common.OBJECTIVES}
@@ -77,7 +76,7 @@ def _recipe_file(path: str, variant: str = "") -> Path:
         return known[file.stem]
     if file.suffix == ".py" and file.is_file():
         return file
-    if file.name == RESOLVED and file.is_file():
+    if file.name == CONFIG and file.is_file():
         raise UserError(
             f"--config={path} is what a run wrote down, not a recipe; go on with that run with --workdir={file.parent} "
             "and no --config, or give its recipe"
@@ -305,12 +304,8 @@ def check_ranges(config: ConfigDict) -> None:
 
 def save(config: ConfigDict, workdir: str) -> None:
     """Writes the resolved config into the work folder, whole or not at all."""
-    folder = Path(workdir)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{RESOLVED}.{os.getpid()}"
-        partial.write_text(json.dumps(config.to_dict(), indent=2) + "\n")
-        os.replace(partial, folder / RESOLVED)
+        Workdir(workdir).write_config(json.dumps(config.to_dict(), indent=2) + "\n")
     except OSError as error:
         raise UserError(
             f"the work folder {workdir} cannot be written ({error.strerror}); choose another --workdir"
@@ -326,11 +321,11 @@ def check_folder(workdir: str) -> None:
 def saved(workdir: str) -> ConfigDict:
     """The resolved config of a work folder."""
     check_folder(workdir)
-    path = Path(workdir) / RESOLVED
+    path = Workdir(workdir).config
     if not path.is_file():
-        around = [str(folder) for folder in Path(workdir).parents if (folder / RESOLVED).is_file()]
+        around = [str(folder) for folder in Path(workdir).parents if Workdir(folder).config.is_file()]
         remedy = f"did you mean --workdir={around[0]}?" if around else "give the --workdir of a `pretrain train` run"
-        raise UserError(f"{workdir} is not a work folder (it has no {RESOLVED}); {remedy}")
+        raise UserError(f"{workdir} is not a work folder (it has no {CONFIG}); {remedy}")
     try:
         config = ConfigDict(_tuples(json.loads(path.read_text())))
     except (ValueError, AttributeError) as error:  # no JSON, or not of an object
@@ -376,18 +371,18 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
 
 def has_checkpoints(workdir: str) -> bool:
     """Whether the work folder holds any checkpoint, whole or not."""
-    return any(path.name.isdigit() for path in (Path(workdir) / "checkpoints").glob("*"))
+    return any(path.name.isdigit() for path in Workdir(workdir).checkpoints.glob("*"))
 
 
 def check_same_run(workdir: str, config: ConfigDict) -> None:
     """Raises if the work folder belongs to a run of another config."""
-    file = Path(workdir) / RESOLVED
+    file = Workdir(workdir).config
     if file.exists() and not file.is_file():
         raise UserError(f"{file} is no file; move it away, restore the run's own, or choose another --workdir")
     if not file.exists():
         if has_checkpoints(workdir):
             raise UserError(
-                f"{workdir} holds checkpoints, but not the {RESOLVED} that they were made with; restore it, or begin "
+                f"{workdir} holds checkpoints, but not the {CONFIG} that they were made with; restore it, or begin "
                 "at update 0 with --fresh=NAME, which keeps them in earlier/NAME"
             )
         return

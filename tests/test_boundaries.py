@@ -65,7 +65,7 @@ FLOORS = {
         {"parallel", "checkpoints"},
         {"reporting", "processes"},
         {"config"},
-        {"aside", "errors"},
+        {"aside", "errors", "workdir"},
     ),
 }
 

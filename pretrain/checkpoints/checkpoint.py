@@ -23,9 +23,9 @@ from pretrain import aside
 from pretrain.checkpoints import fresh, record, restore
 from pretrain.errors import UserError, reason
 from pretrain.processes.agreement import decided
+from pretrain.workdir import Workdir
 
 LOSS = "metrics/metrics"  # the file in a checkpoint's folder that holds its validation loss, and how it was measured
-BROKEN = "broken"  # the folder of damaged ones: among the others, where a rename reaches whatever disk they are on
 UNFINISHED = (".orbax-checkpoint-tmp", ".deleted")  # in the names of folders that are no checkpoints (any more)
 
 Result = TypeVar("Result")
@@ -36,7 +36,8 @@ class Checkpoints:
 
     def __init__(self, workdir: str, options, *, read_only: bool = False):
         """`options` is `config.checkpoint`. A reader changes nothing in the folder."""
-        self.folder = Path(workdir).absolute() / "checkpoints"
+        self.workdir = Workdir(Path(workdir).absolute())
+        self.folder = self.workdir.checkpoints
         self.options = options
         self._done = set()  # steps that need no saving: restored or saved by this run, alike in every process
         self._saving = None  # the step whose save was begun last, until it is seen to be whole
@@ -213,7 +214,7 @@ class Checkpoints:
     def _find(self, which: str) -> int:
         steps = self.steps()
         if not steps:
-            unfinished = fresh.begun(self.folder.parent)
+            unfinished = fresh.begun(str(self.workdir.path))
             if unfinished:
                 raise UserError(
                     f"there is no checkpoint in {self.folder}: the run was being put aside when the process was killed"
@@ -300,15 +301,18 @@ class Checkpoints:
             lambda why: f"the checkpoints in {self.folder} cannot be put in order ({why}); make the folder writable",
         )
         for broken, damage in damaged.items():
-            report(f"checkpoint {broken} cannot be used ({damage}); it is set aside in {BROKEN}/ and an older one used")
+            aside_in = f"{self.workdir.broken.name}/"
+            report(
+                f"checkpoint {broken} cannot be used ({damage}); it is set aside in {aside_in} and an older one used"
+            )
         self._done = {n for n in steps if n <= step}
         return shapes.replace(**state), data
 
     def _adopt(self, step: int, damaged) -> None:
         """Sets damaged checkpoints aside; completes the record of a whole one that has none."""
         for broken in damaged:
-            (self.folder / BROKEN).mkdir(exist_ok=True)
-            aside.move(self.folder / str(broken), aside.free(self.folder / BROKEN / str(broken)))
+            self.workdir.broken.mkdir(exist_ok=True)
+            aside.move(self.folder / str(broken), aside.free(self.workdir.broken / str(broken)))
         if record.read(self.folder / str(step)) is None:
             record.write(self.folder / str(step))
 

@@ -8,14 +8,14 @@ from input_pipeline.files import replaced
 from pretrain import aside
 from pretrain import config as configs
 from pretrain.errors import UserError, reason
+from pretrain.workdir import Workdir
 
-MOVED = ("checkpoints", "metrics")
 PARTIAL = ".partial"  # ends the name of a folder that a run is still being moved into
 
 
 def begun(workdir: str) -> str | None:
     """The name of a fresh start that a killed process did not finish; None where there is none."""
-    for moving in sorted((Path(workdir) / "earlier").glob(f"*{PARTIAL}")):
+    for moving in sorted(Workdir(workdir).earlier.glob(f"*{PARTIAL}")):
         return moving.name.removesuffix(PARTIAL)
     return None
 
@@ -30,7 +30,7 @@ def fresh_start_due(workdir: str, name: str) -> bool:
             f"{workdir} holds a run that was being put aside when the process was killed; give the command with "
             f"--fresh={unfinished} again, which finishes that"
         )
-    return bool(name) and not (Path(workdir) / "earlier" / name).exists()
+    return bool(name) and not (Workdir(workdir).earlier / name).exists()
 
 
 def start_fresh(workdir: str, name: str, config) -> None:
@@ -39,20 +39,20 @@ def start_fresh(workdir: str, name: str, config) -> None:
     Killed at any moment, it is finished by the next call. The folder's lock must be held. Errors: UserError where a
     part cannot be moved, such as a mount point; those that were are moved back.
     """
-    folder = Path(workdir)
-    moving = folder / "earlier" / f"{name}{PARTIAL}"
+    here = Workdir(workdir)
+    moving = here.earlier / f"{name}{PARTIAL}"
     begins, moved = not moving.exists(), []
     try:
         moving.mkdir(parents=True, exist_ok=True)
-        kept = moving / configs.RESOLVED
-        if (folder / configs.RESOLVED).exists() and not kept.exists():
+        kept = Workdir(moving).config
+        if here.config.exists() and not kept.exists():
             with replaced(kept) as partial:
-                shutil.copyfile(folder / configs.RESOLVED, partial)  # a work folder is never without a config
-        for part in MOVED:
-            if os.path.lexists(folder / part):
-                to = aside.free(moving / part)  # numbered: a run was begun between two halves of the move
-                aside.move(folder / part, to)
-                moved.append((to, folder / part))
+                shutil.copyfile(here.config, partial)  # a work folder is never without a config
+        for part in (here.checkpoints, here.metrics):
+            if os.path.lexists(part):
+                to = aside.free(moving / part.name)  # numbered: a run was begun between two halves of the move
+                aside.move(part, to)
+                moved.append((to, part))
     except OSError as error:
         for to, back in moved:
             aside.move(to, back)
@@ -64,4 +64,4 @@ def start_fresh(workdir: str, name: str, config) -> None:
             "that, or choose another --workdir"
         ) from error
     configs.save(config, workdir)
-    os.replace(moving, folder / "earlier" / name)
+    os.replace(moving, here.earlier / name)

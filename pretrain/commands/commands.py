@@ -10,6 +10,7 @@ from pretrain.processes.agreement import check_alike
 from pretrain.processes.host import say, start
 from pretrain.processes.lock import held
 from pretrain.reporting.tables import show
+from pretrain.workdir import Workdir
 
 DEFAULT_CONFIG = "configs/quickstart.py"
 
@@ -17,7 +18,7 @@ DEFAULT_CONFIG = "configs/quickstart.py"
 def resolve(flags, spec: str, overrides):
     """(config, workdir) of a command that takes both; a work folder alone means the config that it holds."""
     configs.check_folder(flags.workdir)
-    if flags.workdir and not spec and os.path.isfile(os.path.join(flags.workdir, configs.RESOLVED)):
+    if flags.workdir and not spec and Workdir(flags.workdir).config.is_file():
         return configs.with_overrides(configs.saved(flags.workdir), overrides), flags.workdir
     config = configs.load(spec or DEFAULT_CONFIG, overrides, say)
     return config, flags.workdir or os.path.join("runs", config.name)

@@ -21,8 +21,8 @@ from pathlib import Path
 from pretrain.errors import UserError, reason
 from pretrain.processes.agreement import gathered
 from pretrain.processes.leaving import MISTAKE, leaving
+from pretrain.workdir import Workdir
 
-NAME = "lock"
 BEAT = 5.0  # seconds between two signs of life
 TURN = 0.2  # seconds between two looks of one that waits for its turn
 SHOWS = 5.0  # seconds within which a network shows a new file to the others
@@ -55,11 +55,11 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
                 "token": secrets.token_hex(8),
             }
         )
-        _take(folder / NAME, mine, report, in_turn)
+        _take(Workdir(folder).lock, mine, report, in_turn)
     except OSError as error:
         raise UserError(f"the work folder cannot be written ({reason(error)}); choose another --workdir") from error
     ended = threading.Event()
-    beating = threading.Thread(target=_beat, args=(folder / NAME, mine, ended), daemon=True)
+    beating = threading.Thread(target=_beat, args=(Workdir(folder).lock, mine, ended), daemon=True)
     beating.start()
 
     def give_back() -> None:
@@ -67,14 +67,14 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
         if beating is not threading.current_thread():
             beating.join()
         with contextlib.suppress(OSError):  # a folder that is gone, or full of trouble, has told its story already
-            if _read(folder / NAME) == mine:
-                (folder / NAME).unlink()
+            if _read(Workdir(folder).lock) == mine:
+                Workdir(folder).lock.unlink()
             if made:
                 folder.rmdir()  # only where nothing came of it: a refused command leaves no empty folder behind
 
     with leaving.after(give_back):
         yield
-        if _moved(folder / NAME, mine):
+        if _moved(Workdir(folder).lock, mine):
             raise UserError(_gone(folder))
 
 
@@ -83,7 +83,7 @@ def check_shared(workdir: str) -> None:
 
     def found() -> str | None:
         with contextlib.suppress(OSError):  # such as a path through a file
-            return _read(Path(workdir) / NAME)
+            return _read(Workdir(workdir).lock)
 
     held, until = gathered(found())[0], time.monotonic() + SHOWS
     while found() != held and time.monotonic() < until:

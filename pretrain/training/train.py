@@ -2,7 +2,6 @@
 
 import contextlib
 from collections import deque
-from pathlib import Path
 
 import jax
 
@@ -25,6 +24,7 @@ from pretrain.reporting.metrics import MetricWriter
 from pretrain.reporting.progress import Ledger, Progress
 from pretrain.training.profile import Profile
 from pretrain.training.rates import Rates
+from pretrain.workdir import Workdir
 
 
 def train(config, workdir: str, fresh: str = "") -> int:
@@ -44,11 +44,11 @@ def train(config, workdir: str, fresh: str = "") -> int:
         run = assemble(config, workdir, say, training=True, weights=weights)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
-            say(f"what was there is kept in {Path(workdir) / 'earlier' / fresh}")
+            say(f"what was there is kept in {Workdir(workdir).earlier / fresh}")
         checkpoints = held.enter_context(contextlib.closing(Checkpoints(workdir, config.checkpoint)))
         loop = Loop(run, checkpoints, ledger, workdir, say, weights)
         if jax.process_index() == 0:
-            if loop.step and (Path(workdir) / configs.RESOLVED).is_file():
+            if loop.step and Workdir(workdir).config.is_file():
                 change = moved(configs.saved(workdir), config, loop.step)
                 if change:
                     say(change)
@@ -99,7 +99,7 @@ class Loop:
         quiet = jax.process_index() != 0
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, open_null() if quiet else None)
         self.rates = Rates(run.learner, self.config, ledger)
-        self.profile = Profile(self.config.log.profile, checkpoints.folder.parent / "profile", self.progress.note)
+        self.profile = Profile(self.config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.compiled = False
         self.validated = {}
         self.rewinds, self.farthest = 0, 0  # rewinds since the run last got beyond its farthest update
@@ -108,7 +108,7 @@ class Loop:
         """Metric files that hold the rows up to the current step; the first process alone writes them."""
         formats = ("tensorboard", "csv", "jsonl")
         wanted = [self.config.log[name] and jax.process_index() == 0 for name in formats]
-        return MetricWriter(f"{workdir}/metrics", *wanted, self.step, report)
+        return MetricWriter(str(Workdir(workdir).metrics), *wanted, self.step, report)
 
     def restore(self, say):
         """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
@@ -265,7 +265,7 @@ class Loop:
         if position != self.position:  # what the lanes remember is not what comes before their next rows
             self.state = self.engine.forget(self.state, self.config.train.batch_size)
         self.writer.close()
-        self.writer = self.open_writer(self.checkpoints.folder.parent, self.progress.note)
+        self.writer = self.open_writer(self.checkpoints.workdir.path, self.progress.note)
         self.progress.note(f"rewound to update {self.step}; the data goes on at position {self.position}")
         return Feed(self.assembly, self.position)
 
