@@ -43,7 +43,7 @@ class Causal:
 
     @property
     def terms(self) -> Mapping[str, float]:
-        return {"objective": 1.0, "loss": 0.0} if self.z_loss or self.label_smoothing else {"loss": 1.0}
+        return {"loss": 0.0, "objective": 1.0} if self.z_loss or self.label_smoothing else {"loss": 1.0}
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
         _, weights = self._scorable(batch)

@@ -37,7 +37,7 @@ class Spans:
 
     @property
     def terms(self) -> Mapping[str, float]:
-        minimised = {"objective": 1.0, "loss": 0.0} if self.z_loss or self.label_smoothing else {"loss": 1.0}
+        minimised = {"loss": 0.0, "objective": 1.0} if self.z_loss or self.label_smoothing else {"loss": 1.0}
         return minimised | {"accuracy": 0.0}
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:

@@ -34,7 +34,7 @@ class TrainState:
     bad_total: jax.Array
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
     """What a step is made of, apart from state and data."""
 
@@ -106,13 +106,13 @@ def _joined(terms: Mapping[str, float], sums: Mapping, counts: Mapping) -> jax.A
     first, *others = (name for name, weight in terms.items() if weight)
     loss = sums[first] if terms[first] == 1 else terms[first] * sums[first]
     for name in others:
-        loss += terms[name] * _divided(counts[first], counts[name]) * sums[name]
+        loss += terms[name] * _some(counts[first]) / _some(counts[name]) * sums[name]
     return loss
 
 
-def _divided(total, count):
-    """`total` / `count`, where nothing was counted `total`, which is then nothing too."""
-    return total / jnp.where(count > 0, count, 1)
+def _some(count):
+    """A denominator; 1 where nothing was counted, whose sum is nothing too."""
+    return jnp.where(count > 0, count, 1)
 
 
 def train_step(learner: Learner, state: TrainState, batch: Mapping, axis_name: str | None = None):
@@ -132,7 +132,7 @@ def train_step(learner: Learner, state: TrainState, batch: Mapping, axis_name: s
     if axis_name:
         gradient, sums = jax.lax.psum((gradient, sums), axis_name)
     first = next(name for name, weight in terms.items() if weight)
-    scale = 1 / jnp.where(counts[first] > 0, counts[first], 1)
+    scale = 1 / _some(counts[first])
     gradient = jax.tree.map(lambda g: g * scale, gradient)
     grad_norm = optax.tree.norm(gradient)
     good = jnp.stack([jnp.isfinite(sums[name]) for name, weight in terms.items() if weight]).all()

@@ -130,11 +130,13 @@ def test_one_update_is_one_update(kind, name):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)  # entries near 1, after gradients near 1
 
 
-def test_the_gradient_is_that_of_the_sum_of_the_means():
-    """By JAX, of all logits at once: mean nll of the masked tokens and mean nll of the pairs."""
+@pytest.mark.parametrize("masked", [True, False], ids=["masked", "nothing masked"])
+def test_the_gradient_is_that_of_the_sum_of_the_means(masked):
+    """By JAX, of all logits at once: mean nll of the masked tokens, if there are any, and mean nll of the pairs."""
     config = small("masked")
     learner = learner_of(config)
     batch = ragged(learner, 0)
+    batch["weights"] *= masked
     before = initial("masked").params
 
     def loss(params):
@@ -146,7 +148,7 @@ def test_the_gradient_is_that_of_the_sum_of_the_means():
         at_slots = log_probs[rows[:, None], batch["slots"], batch["targets"]]
         pairs = jax.nn.log_softmax(model.pair_logits(hidden))[rows, batch["next"]]
         weights, next_weights = batch["weights"], batch["next_weights"]
-        return -(weights * at_slots).sum() / weights.sum() - (next_weights * pairs).sum() / next_weights.sum()
+        return -(weights * at_slots).sum() / max(weights.sum(), 1) - (next_weights * pairs).sum() / next_weights.sum()
 
     value, gradient = jax.value_and_grad(loss)(before)
     engine = make_engine(learner, config, jax.devices()[:1])
