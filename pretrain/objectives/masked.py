@@ -41,6 +41,11 @@ class Masked:
                 "config.objective.next_sentence = true needs the head that config.model.pair_head = false leaves out; "
                 "set the one to false or the other to true"
             )
+        if config.objective.next_sentence and model.types < 2:
+            raise UserError(
+                f"config.objective.next_sentence = true tells two texts apart, and config.model.types = {model.types} "
+                "has one row for both; set --config.model.types=2"
+            )
         return cls(config.objective.next_sentence)
 
     @property

@@ -94,3 +94,11 @@ def test_pairs_need_the_head_that_tells_them_apart():
     with pytest.raises(UserError, match=r"next_sentence = true needs .*model\.pair_head = false"):
         make_learner(config_of(model__pair_head=False))
     assert "nsp" not in make_learner(config_of(model__pair_head=False, objective__next_sentence=False)).objective.terms
+
+
+def test_pairs_need_a_row_of_the_type_table_for_each_text():
+    with pytest.raises(
+        UserError, match=r"next_sentence = true .*model\.types = 1 has one row .*--config\.model\.types=2"
+    ):
+        make_learner(config_of(model__types=1))
+    make_learner(config_of(model__types=1, objective__next_sentence=False))
