@@ -43,7 +43,7 @@ def plan(stream: Stream, lengths: tuple[int, int], folder: Path, report: Callabl
     return plans.kept(
         Plan,
         folder / f"texts-{stream.identity}-{length}-{target_length}",
-        lambda: [pack(_sizes(stream), lengths)],
+        lambda: [_planned(stream, lengths, report)],
         f"packing {stream.counts.documents:,} pairs of texts into rows of {length} and {target_length}",
         report,
         read_all,
@@ -60,11 +60,25 @@ def check_fields(stream: Stream, name: str) -> None:
         )
 
 
-def _sizes(stream: Stream) -> Iterator[tuple[int, int]]:
-    """Tokens of both texts of each document."""
-    for document in range(stream.counts.documents):
-        (_, read), (_, written) = stream.fields(document).values()
-        yield read, written
+def _planned(stream: Stream, lengths: tuple[int, int], report: Callable[[str], None]) -> Plan:
+    """The plan of a stream; `report` is told how many texts of which field are cut."""
+    cut = dict.fromkeys(stream.shards[0].form.fields, 0)
+
+    def sizes() -> Iterator[tuple[int, int]]:
+        for document in range(stream.counts.documents):
+            (_, read), (_, written) = stream.fields(document).values()
+            for field, size, length in zip(cut, (read, written), lengths, strict=True):
+                cut[field] += size + 1 > length
+            yield read, written
+
+    plan = pack(sizes(), lengths)
+    for (field, number), length in zip(cut.items(), lengths, strict=True):
+        if number:
+            report(
+                f"{number:,} of {stream.counts.documents:,} texts of '{field}' are longer than {length} tokens, their "
+                "end among them, and are cut; raise data.length, or evaluate.length where that is set"
+            )
+    return plan
 
 
 def pack(sizes: Iterator[tuple[int, int]], lengths: tuple[int, int]) -> Plan:

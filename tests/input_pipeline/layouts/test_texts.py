@@ -9,7 +9,7 @@ import pytest
 from input_pipeline.errors import DataError
 from input_pipeline.layouts import texts
 
-SPANS = {"kind": "spans", "density": 0.3, "mean_span": 2.0}  # rows of 32 and 15 tokens
+SPANS = {"kind": "spans", "density": 0.3, "mean_span": 2.0}  # rows of 32 and 18 tokens
 BYTES = {"kind": "bytes", "sentinels": 20}
 
 
@@ -94,6 +94,16 @@ def test_texts_longer_than_a_row_keep_their_end(prepare, write):
     end = corpus.tokenizer.special["end"]
     assert batch["inputs"][0].tolist() == [97] * 31 + [end]
     assert batch["targets"][0, -1] == end and (batch["targets"][0, :-1] == 98).all()
+
+
+def test_how_many_texts_are_cut_is_said_once(prepare, write):
+    sizes = [(31, 17), (32, 18), (5, 100)]  # with their end tokens the first just fits into 32 and 18
+    path = write("some.jsonl", "".join(json.dumps({"q": "a" * q, "a": "b" * a}) + "\n" for q, a in sizes))
+    said = []
+    for _ in range(2):
+        prepare(f"jsonl:{path}?fields=q,a", tokenizer=BYTES, objective=SPANS, length=32, said=said)
+    cut = [line.partition(" tokens")[0] for line in said if "are cut; raise data.length" in line]
+    assert cut == ["1 of 3 texts of 'q' are longer than 32", "2 of 3 texts of 'a' are longer than 18"]
 
 
 def test_documents_of_more_than_two_fields(prepare, records):
