@@ -44,6 +44,7 @@ def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dic
     layouts = objectives.build(objective).layouts
     if data["layout"] not in layouts:
         raise DataError(f"data.layout is '{data['layout']}'; choose one of: {', '.join(layouts)}")
+    check_length("data.length", data["length"], objective)
     if tokenizer["kind"] == "symbols" and data["layout"] not in ("concat", "stream"):
         raise DataError(
             f"data.layout = {data['layout']} tells documents apart, and tokenizer.kind = symbols has no end token "
@@ -69,6 +70,17 @@ def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dic
                 raise _both(name, source, scored, source.spec)
     tokenizer_folder.check_settings(tokenizer)
     return named
+
+
+def check_length(key: str, length: int, objective: Mapping) -> None:
+    """Raises DataError where rows of `length`, the value of `key`, have too little room for text."""
+    task = objectives.build(objective)
+    if task.raw_length(length) < task.least:
+        least = next(longer for longer in itertools.count(length) if task.raw_length(longer) >= task.least)
+        raise DataError(
+            f"{key} = {length} leaves too little room for text in the rows of objective.kind = {objective['kind']}; "
+            f"set at least {least}"
+        )
 
 
 def holdout(data: Mapping) -> float:

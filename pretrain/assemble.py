@@ -5,7 +5,7 @@ import dataclasses
 import jax
 
 import models
-from input_pipeline import objectives, pipeline
+from input_pipeline import objectives, pipeline, requirements
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from pretrain.checkpoints.weights import Weights
 from pretrain.costs import capacity
@@ -91,6 +91,15 @@ def check_sizes(config) -> None:
             f"config.evaluate.length = {length} is longer than the model's config.model.context = "
             f"{config.model.context} positions; lower the one (0 means config.data.length) or raise the other"
         )
+    task = objectives.build(config.objective.to_dict())
+    for key, size in (("config.data.length", data.length), ("config.evaluate.length", length)):
+        requirements.check_length(key, size, config.objective.to_dict())
+        if task.two_texts and task.target_length(size) > config.model.context:
+            raise UserError(
+                f"{key} = {size} with config.objective.density = {config.objective.density} makes targets of "
+                f"{task.target_length(size)} tokens, longer than the model's config.model.context = "
+                f"{config.model.context} positions; lower {key} or the density, or raise the context"
+            )
     if config.evaluate.stride > length:
         raise UserError(
             f"config.evaluate.stride = {config.evaluate.stride} is longer than the window's {length} tokens; set at "
@@ -109,8 +118,7 @@ def check_sizes(config) -> None:
         )
     if train.on_bad_step not in ("skip", "rewind"):
         raise UserError(f"config.train.on_bad_step is '{train.on_bad_step}'; choose one of: skip, rewind")
-    special = objectives.build(config.objective.to_dict()).special
-    entries = tokenizer_folder.known_size(config.tokenizer.to_dict(), special)
+    entries = tokenizer_folder.known_size(config.tokenizer.to_dict(), task.special)
     if entries is not None:
         _check_vocabulary(config, entries)
 
@@ -118,15 +126,25 @@ def check_sizes(config) -> None:
 def check_split(engine, config, training: bool) -> None:
     """Raises UserError or ModelError where evaluation, or `training`, cannot be split over the engine's mesh."""
     layout, length = engine.layout, config.evaluate.length or config.data.length
-    layout.check("length", length, "config.evaluate.length")
-    for shape, _, axes in engine.learner.features(layout.filled(config.evaluate.batch_size), length).values():
-        layout.batch(shape, axes)
+    _check_rows(engine, layout.filled(config.evaluate.batch_size), length, "config.evaluate.length")
     if training:
         rows = config.train.batch_size // config.train.accumulate
         layout.check("batch", rows, "config.train.batch_size / train.accumulate")
-        layout.check("length", config.data.length, "config.data.length")
+        _check_rows(engine, rows, config.data.length, "config.data.length")
     with engine.scope():
         check_attention(engine.learner, config, training)
+
+
+def _check_rows(engine, rows: int, length: int, key: str) -> None:
+    """Raises UserError where a feature of so many rows of `length`, the value of `key`, cannot be split."""
+    engine.layout.check("length", length, key)
+    for name, (shape, _, axes) in engine.learner.features(rows, length).items():
+        for axis, size in zip(axes, shape, strict=True):
+            if axis == "length":
+                engine.layout.check(
+                    axis, size, f"the length of '{name}' that {key} = {length} and config.objective make"
+                )
+        engine.layout.batch(shape, axes)
 
 
 def check_vocabulary(config, tokenizer) -> None:

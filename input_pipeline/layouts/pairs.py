@@ -21,6 +21,7 @@ SEED = 12345  # of all plans: a run's own seed orders the pairs
 TRIES = 10  # at most, to find another document than the first segment's
 BLOCK = 1 << 14  # documents whose pairs are held in memory at a time
 FRAME = 3  # special tokens of a row: one before the first segment, one after each
+LEAST = FRAME + 2  # tokens of a row: each segment has one
 
 
 class RawPairs(NamedTuple):

@@ -7,6 +7,7 @@ An objective has
     two_texts                         whether documents of two fields are a text that is read and one that is written
     special                           names of the special ids that it writes
     raw_length(length)                how many ids of text make a row of so many tokens
+    least                             the fewest that it can be made of
     features(batch_size, length)      what its batches hold, by name
     fill(batch, slots, raw, keys)     writes raw rows into rows `slots` of a batch
     prompts(texts)                    what a model starts to write from, for each of these texts: `Prompts`

@@ -18,6 +18,7 @@ class Causal:
     bare = False
     two_texts = False
     special = ()
+    least = 1
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         """There is nothing to set, and no id to add."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.features import REAL, Feature, by_row, by_token
-from input_pipeline.layouts.pairs import RawPairs
+from input_pipeline.layouts.pairs import LEAST, RawPairs
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.objectives.draws import ranked, subset, uniform
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -67,6 +67,7 @@ class Masked:
         self.short_pairs, self.passes = section["short_pairs"], section["passes"]
         self.special = ("mask", "classifier", "separator") if self.pairs else ("mask",)
         self.layouts = ("pairs",) if self.pairs else ("concat", "packed")
+        self.least = LEAST if self.pairs else 1
         if section["masked"] + section["random"] > 1:
             raise DataError(
                 f"objective.masked = {section['masked']} and objective.random = {section['random']} are shares of the "

@@ -30,6 +30,7 @@ class Spans:
     bare = True
     two_texts = True
     special = ("pad", "end")
+    least = 2  # one is taken out, and one is left
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.noise, self.density, self.mean_span = section["noise"], section["density"], section["mean_span"]

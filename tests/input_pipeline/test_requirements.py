@@ -139,3 +139,33 @@ def test_a_single_document_that_is_held_out_is_said_to_be(prepare, write):
     path = write("a.jsonl", '{"text": "A line."}')
     with pytest.raises(DataError, match=r"= 0\.99 holds out the one document of data\.train, so that none is left to"):
         prepare(f"jsonl:{path}", holdout=0.99)
+
+
+@pytest.mark.parametrize(
+    ("objective", "layout", "least"),
+    [
+        ({"kind": "spans"}, "concat", 3),
+        ({"kind": "spans", "noise": "prefix"}, "concat", 3),
+        ({"kind": "masked", "next_sentence": True}, "pairs", 5),
+    ],
+)
+def test_rows_have_room_for_text(prepare, write, objective, layout, least):
+    path = write("text.txt", "One line.\nAnother line.\n" * 20)
+    sentences = "lines" if layout == "pairs" else ""
+    special = {"sentinels": 9} if objective["kind"] == "spans" else {"kind": "wordpiece", "vocab_size": 40}
+
+    def rows_of(length):
+        options = {"length": length, "layout": layout, "sentences": sentences}
+        reader = prepare(f"text:{path}", tokenizer=special, objective=objective, **options).batches(
+            seed=1, batch_size=2, workers=0, prefetch=1
+        )
+        batch = next(reader)
+        reader.close()
+        return batch
+
+    for length in range(1, least):
+        with pytest.raises(
+            DataError, match=rf"data\.length = {length} leaves too little room .*; set at least {least}$"
+        ):
+            rows_of(length)
+    assert rows_of(least)["weights"].any()

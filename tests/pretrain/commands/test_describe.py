@@ -101,6 +101,37 @@ def test_what_training_refuses(key, value, words):
         described.describe(config)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"objective.density": 0.7, "model.context": 64},
+            r"config.data.length = 64 with config.objective.density = 0.7 makes targets of 112 tokens, .*context = 64",
+        ),
+        (
+            {"objective.density": 0.7, "evaluate.length": 80},
+            r"config.evaluate.length = 80 with config.objective.density = 0.7 makes targets of 140 tokens",
+        ),
+        (
+            {"mesh.sequence": 2, "data.length": 70, "evaluate.length": 64},
+            r"the length of 'tokens' that config.data.length = 70 and config.objective make = 17 does not divide over",
+        ),
+        (
+            {"mesh.sequence": 2, "evaluate.length": 70},
+            r"the length of 'tokens' that config.evaluate.length = 70 and config.objective make = 17 does not",
+        ),
+        ({"data.length": 1}, r"data.length = 1 leaves too little room for text .* set at least 3"),
+        ({"evaluate.length": 1}, r"config.evaluate.length = 1 leaves too little room for text .* set at least 3"),
+    ],
+)
+def test_what_denoising_refuses(changes, words):
+    config = load("configs/t5.py:mini_stdlib")
+    config.mesh.data = 1
+    config.update_from_flattened_dict(changes)
+    with pytest.raises(USER_ERRORS, match=words):
+        described.describe(config)
+
+
 def test_the_largest_recipe_on_the_pod_that_it_is_meant_for():
     config = load("configs/gpt3.py:175b")
     config.mesh.update(data=1, fsdp=64, tensor=8)
