@@ -18,13 +18,14 @@ class Mixing(nn.Module):
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "types", "positions", "segments")
     causal: ClassVar[bool] = False
     pair_head: ClassVar[bool] = True
+    types: ClassVar[int] = 2
     vocab_size: int = VOCABULARY
     reads: int = VOCABULARY
 
     def setup(self):
         named = functools.partial(normal, 0.3)
         self.table = self.param("table", named("vocab", "embed"), (VOCABULARY, WIDTH))
-        self.types = self.param("types", named(None, "embed"), (2, WIDTH))
+        self.type_table = self.param("type_table", named(None, "embed"), (self.types, WIDTH))
         self.places = self.param("places", named("positions", "embed"), (64, WIDTH))
         self.dense = self.param("dense", named("embed", None), (WIDTH, WIDTH))
         self.bias = self.param("bias", constant(0.0, "vocab"), (VOCABULARY,))
@@ -32,7 +33,7 @@ class Mixing(nn.Module):
 
     def __call__(self, tokens, types, positions, segments, *, carried=None, row=None, train=False):
         here = (segments > 0)[..., None]
-        x = here * (self.table[tokens] + self.types[types] + self.places[positions])
+        x = here * (self.table[tokens] + self.type_table[types] + self.places[positions])
         mean = x.sum(1, keepdims=True) / jnp.maximum(here.sum(1, keepdims=True), 1)
         return Output(jnp.tanh((x + jnp.broadcast_to(mean, x.shape)) @ self.dense), carried)
 
@@ -77,7 +78,7 @@ class Translating(Mixing):
         here = (input_segments > 0)[..., None]
         read = here * (self.table[inputs] + self.places[input_positions])
         mean = read.sum(1, keepdims=True) / jnp.maximum(here.sum(1, keepdims=True), 1)
-        x = self.table[tokens] + self.places[positions] + jnp.broadcast_to(self.types[0], (*tokens.shape, WIDTH))
-        x = x + jnp.broadcast_to(self.pair[:, 0], x.shape) + jnp.broadcast_to(self.types[1], x.shape)
+        x = self.table[tokens] + self.places[positions] + jnp.broadcast_to(self.type_table[0], (*tokens.shape, WIDTH))
+        x = x + jnp.broadcast_to(self.pair[:, 0], x.shape) + jnp.broadcast_to(self.type_table[1], x.shape)
         x = jnp.cumsum(x, axis=1) / (1 + jnp.arange(x.shape[1]))[None, :, None]
         return Output(jnp.tanh((x + jnp.broadcast_to(mean, x.shape)) @ self.dense), carried)
