@@ -152,8 +152,9 @@ def test_a_final_score_has_one_lane_whatever_the_devices(recurrent, scores):
 
 def test_sparse_evaluation_with_a_stride(sparse, scores):
     plain, strided = scores(sparse, "--batches=2"), scores(sparse, "--batches=2", "--stride=16")
-    # The first window scores all, the others what is new. Separators of documents, a few, are never predicted.
-    assert 0 <= 2 * 8 * 64 - plain["tokens"] < 10
+    # The first window scores all, the others what is new. Separators of documents, a few, are never predicted: a file
+    # of this package has some hundred tokens, so that a window rarely has two.
+    assert 0 <= 2 * 8 * 64 - plain["tokens"] <= 2 * 8
     assert 0 <= 64 + (2 * 8 - 1) * 16 - strided["tokens"] < 10
     assert abs(plain["loss"] - strided["loss"]) < 0.5  # of hardly trained models: nearly uniform over the bytes
 
