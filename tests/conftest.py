@@ -21,6 +21,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 QUICK_TO_COMPILE = "--xla_backend_optimization_level=0"
 if metadata.version("jaxlib").startswith("0.10."):  # later ones know no such flag, and end
     QUICK_TO_COMPILE += " --xla_cpu_use_fusion_emitters=false"
+    # Eight devices on two busy cores may be late for one another; after 40 s JAX would take that for the end.
+    QUICK_TO_COMPILE += " --xla_cpu_collective_call_terminate_timeout_seconds=600"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {QUICK_TO_COMPILE}"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 # Compiled programs are kept between runs of the tests: those of the tests themselves by JAX's variable, those of the
