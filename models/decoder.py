@@ -13,7 +13,7 @@ from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
 from models.parts.dropout import dropout
-from models.parts.heads import head_logits
+from models.parts.heads import whole_logits
 from models.parts.initialisers import constant, normal, residual_std
 from models.parts.norms import Norm
 from models.parts.positions import sinusoid
@@ -153,8 +153,7 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> logits [..., V] float32."""
-        y = head_logits(*self.head_inputs(hidden))
-        return nn.with_logical_constraint(y, ("batch", "length", "vocab")[-y.ndim :])
+        return whole_logits(*self.head_inputs(hidden))
 
     def example(self) -> dict[str, jax.Array]:
         """The smallest inputs: one row of one token."""

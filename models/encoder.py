@@ -13,7 +13,7 @@ from models.attention.patterns import parse_pattern
 from models.errors import ModelError
 from models.parts.activations import ACTIVATIONS
 from models.parts.dropout import dropout
-from models.parts.heads import head_logits
+from models.parts.heads import whole_logits
 from models.parts.initialisers import constant, truncated_normal
 from models.parts.light import light
 from models.parts.linear import Linear
@@ -119,8 +119,7 @@ class Encoder(nn.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> logits [..., V] float32."""
-        y = head_logits(*self.head_inputs(hidden))
-        return nn.with_logical_constraint(y, ("batch", "length", "vocab")[-y.ndim :])
+        return whole_logits(*self.head_inputs(hidden))
 
     def pooled(self, hidden: jax.Array) -> jax.Array:
         """hidden [B, T, D] -> [B, D]: what stands for the whole row, made of its first token."""

@@ -76,14 +76,12 @@ def check_sizes(config) -> None:
     if train.batch_size % train.accumulate:
         raise UserError(
             f"config.train.batch_size = {train.batch_size} does not divide into config.train.accumulate = "
-            f"{train.accumulate} "
-            "equal parts; change one of them"
+            f"{train.accumulate} equal parts; change one of them"
         )
     if data.length > config.model.context:
         raise UserError(
             f"config.data.length = {data.length} is longer than the model's config.model.context = "
-            f"{config.model.context} positions; "
-            "lower the one or raise the other"
+            f"{config.model.context} positions; lower the one or raise the other"
         )
     length = config.evaluate.length or data.length
     if length > config.model.context:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 
 def head_logits(hidden: jax.Array, matrix: jax.Array, bias: jax.Array | None) -> jax.Array:
@@ -9,3 +10,9 @@ def head_logits(hidden: jax.Array, matrix: jax.Array, bias: jax.Array | None) ->
     contracted = ((hidden.ndim - 1,), (1,)), ((), ())
     y = jax.lax.dot_general(hidden, matrix.astype(hidden.dtype), contracted, preferred_element_type=jnp.float32)
     return y if bias is None else y + jnp.broadcast_to(bias.astype(jnp.float32), y.shape)
+
+
+def whole_logits(hidden: jax.Array, matrix: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """The same over a model's whole vocabulary, split over the mesh as that is."""
+    y = head_logits(hidden, matrix, bias)
+    return nn.with_logical_constraint(y, ("batch", "length", "vocab")[-y.ndim :])

@@ -7,15 +7,15 @@ CRC-32 is what the standard library computes fastest: 3 GB/s on one core, where 
 
 import json
 import os
-import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from input_pipeline.files import checksum
+
 RECORD = "files.json"
 ITEMS = ("state", "data", "metrics")  # the folders of a checkpoint; only Orbax's own notes lie beside them
 NEEDED = ("state", "data")  # without metrics a checkpoint is not known to be best, and goes on as well as any
-CHUNK = 1 << 22  # bytes read at a time
 THREADS = 4  # one disk or server gives more to several readers; zlib lets other threads run while it computes
 
 Record = dict[str, list[int]]  # file, relative to the checkpoint -> [bytes, CRC-32]
@@ -48,15 +48,6 @@ def read(folder: Path) -> Record | None:
         return {str(name): [int(size), int(crc)] for name, (size, crc) in record.items()}
     except (FileNotFoundError, ValueError, TypeError, AttributeError):  # none, or not what `write` wrote
         return None
-
-
-def checksum(path: Path) -> int:
-    """CRC-32 of a file's bytes."""
-    value = 0
-    with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(CHUNK):
-            value = zlib.crc32(chunk, value)
-    return value
 
 
 def sizes(folder: Path, record: Record, items: Iterable[str] = NEEDED) -> dict[str, str]:

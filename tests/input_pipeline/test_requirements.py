@@ -132,7 +132,8 @@ def test_a_tokenizer_that_cannot_be_made_leaves_no_folder(prepare, write, tmp_pa
 def test_a_file_that_was_cut_short_is_named_first(refused, write):
     path = write("enwik8", "Text.\n" * 100)
     sentence = rf"data\.test: 'text:{path}\?bytes=500:1000' ends at byte 1000, but enwik8 ends at byte 600; give all"
-    refused(sentence, train=f"text:{path}?bytes=:500", test=f"text:{path}?bytes=500:1000")
+    said = refused(sentence, train=f"text:{path}?bytes=:500", test=f"text:{path}?bytes=500:1000")
+    assert "\n" not in said
 
 
 def test_a_single_document_that_is_held_out_is_said_to_be(prepare, write):
