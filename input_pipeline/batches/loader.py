@@ -10,6 +10,10 @@ from input_pipeline.errors import DataError
 from input_pipeline.processes import workers_start
 
 
+class KilledReaderError(DataError):
+    """A worker process was killed; nothing is wrong with the data that it read."""
+
+
 class Batches(Protocol):
     """Batches by number, each made without those before it."""
 
@@ -24,7 +28,7 @@ THREADS = 4  # copying a batch takes microseconds a row: threads hide the disk's
 def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict]:
     """An iterator over batches start .. stop - 1, `prefetch` of them read ahead; `close()` it when done.
 
-    With `workers` above 0, as many processes read; else threads do. Errors: DataError where one of them was killed.
+    With `workers` above 0, as many processes read; else threads do. Errors: KilledReaderError where one of them was.
     """
     import grain  # seconds, which prepare need not spend
 
@@ -59,7 +63,7 @@ class Workers:
         except RuntimeError as error:
             if not str(error).startswith(KILLED):
                 raise
-            raise DataError(
+            raise KilledReaderError(
                 "a process that reads the data was killed, perhaps for want of memory; start the same command again, "
                 "with fewer config.data.workers if it is killed again"
             ) from None

@@ -76,6 +76,13 @@ class Leaving:
         with self._deciding:
             self._held = True
 
+    def ask(self) -> None:
+        """Asks all processes of the run to stop at the next turn, with everything saved, as a signal does."""
+        with self._deciding:
+            self.asked = True
+        if self.others:
+            self.others.ask()
+
     def reached(self) -> bool:
         """Whether to stop here. All processes of a run call this at the same turns and get the same answer."""
         return self.others.reached() if self.others else self.asked

@@ -1,11 +1,14 @@
 """The training loop."""
 
 import contextlib
+import functools
+import sys
 from collections import deque
 
 import jax
 
 from input_pipeline import pipeline
+from input_pipeline.batches.loader import KilledReaderError
 from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
@@ -138,7 +141,7 @@ class Loop:
 
     def run(self) -> int:
         config = self.config
-        feed = Feed(self.assembly, self.position)
+        feed = self.feed()
         pending = None  # what `update` says of the last one, read once the next one is on its way
         try:
             if not self.make_up():
@@ -267,7 +270,12 @@ class Loop:
         self.writer.close()
         self.writer = self.open_writer(self.checkpoints.workdir.path, self.progress.note)
         self.progress.note(f"rewound to update {self.step}; the data goes on at position {self.position}")
-        return Feed(self.assembly, self.position)
+        return self.feed()
+
+    def feed(self) -> "Feed":
+        """Batches from the current position on. What becomes of its readers each process says for itself."""
+        own = functools.partial(print, file=sys.stderr, flush=True)
+        return Feed(self.assembly, self.position, own if jax.process_index() else self.progress.note)
 
     def evaluate(self) -> bool:
         """Scores the validation split, if there is one; False if that was cut short, because the run is to stop."""
@@ -320,26 +328,43 @@ class Loop:
 
 
 class Feed:
-    """Batches on the devices, two ahead of the step that takes them."""
+    """Batches on the devices, two ahead of the step that takes them.
+
+    Where a reader process is killed, all processes are asked to stop, as by a signal, and this one reads by itself the
+    batches that it takes until then.
+    """
 
     AHEAD = 2
 
-    def __init__(self, run: Assembly, position: int):
-        config, self.engine = run.config, run.engine
-        self.size = config.train.batch_size
-        self.host = run.corpus.batches(
-            seed=config.seed,
+    def __init__(self, run: Assembly, position: int, report):
+        self.config, self.corpus, self.engine = run.config, run.corpus, run.engine
+        self.size, self.position, self.report = run.config.train.batch_size, position, report
+        self.host = self.read(run.config.data.workers)
+        self.ready = deque()
+
+    def read(self, workers: int):
+        """What this process reads of the batches from `position` on."""
+        return self.corpus.batches(
+            seed=self.config.seed,
             batch_size=self.size,
             rows=self.engine.rows(self.size),
-            start=position,
-            workers=config.data.workers,
-            prefetch=config.data.prefetch,
+            start=self.position,
+            workers=workers,
+            prefetch=self.config.data.prefetch,
         )
-        self.ready = deque()
 
     def __next__(self):
         while len(self.ready) < self.AHEAD:
-            self.ready.append(self.engine.put(next(self.host), self.size))
+            try:
+                batch = next(self.host)
+            except KilledReaderError as killed:
+                self.report(str(killed))
+                leaving.ask()
+                self.close()
+                self.host = self.read(workers=0)
+                continue
+            self.position += 1
+            self.ready.append(self.engine.put(batch, self.size))
         return self.ready.popleft()
 
     def close(self) -> None:

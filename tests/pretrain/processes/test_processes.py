@@ -8,10 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import ROOT, assert_same_leaves, command, environment, leaves, train
+from runs import ROOT, assert_same_leaves, command, ends, environment, leaves, pair, train
 
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.processes import lock
@@ -75,6 +76,28 @@ def test_ctrl_c_stops_all_after_the_same_update(tmp_path, text):
     assert done.returncode == 0, done.stderr
     assert f"restored checkpoint {saved[0]}" in done.stderr
     assert_same_leaves(leaves(workdir, int(saved[0])), leaves(resumed, int(saved[0])))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process's children are read from Linux's /proc")
+def test_a_killed_reader_of_one_process_ends_both_with_everything_saved(tmp_path, text):
+    workdir, options = tmp_path / "run", {"data__workers": 1, "checkpoint__every": 4000, "evaluate__every": 0}
+    processes = pair(*command(workdir, text, train__steps=4000, **options))
+    for line in processes[0].stderr:
+        if "step 5/" in line:
+            break
+    threads = Path(f"/proc/{processes[1].pid}/task").iterdir()
+    children = [child for thread in threads for child in (thread / "children").read_text().split()]
+    readers = [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
+    assert readers
+    for reader in readers:
+        os.kill(reader, signal.SIGKILL)
+    (code, _, said), (own, _, why) = ends(processes)
+    assert (code, own) == (75, 75), said + why
+    assert "a process that reads the data was killed, perhaps for want of memory" in why
+    (saved,) = [path.name for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()]
+    assert f"interrupted: saved checkpoint {saved}" in said
+    going_on = train(workdir, text, train__steps=int(saved), schedule__decay_steps=4000, **options)
+    assert going_on.returncode == 0, going_on.stderr
 
 
 def test_generation_is_printed_once(whole, tmp_path):

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train, train_here
 
+from pretrain.processes.leaving import PREEMPTED, leaving
+
 
 def test_resumed_run_is_the_uninterrupted_one(whole, copy, text):
     workdir = copy(12)
@@ -24,7 +26,8 @@ def test_resumed_run_is_the_uninterrupted_one(whole, copy, text):
         assert (workdir / "metrics" / name).read_text() == (whole / "metrics" / name).read_text()
 
 
-def test_a_killed_reader_ends_the_run_with_all_its_updates_saved(tmp_path, text, signals, capsys):
+def test_a_killed_reader_ends_the_run_with_all_its_updates_saved(tmp_path, text, signals, capsys, monkeypatch):
+    monkeypatch.setattr(leaving, "asked", False)  # and so it is again for the tests that follow
     workdir, rows = tmp_path / "run", tmp_path / "run" / "metrics" / "train.jsonl"
 
     def kill():
@@ -36,11 +39,11 @@ def test_a_killed_reader_ends_the_run_with_all_its_updates_saved(tmp_path, text,
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     options = {"train__steps": 10**6, "checkpoint__every": 10**6, "evaluate__every": 10**6, "checkpoint__keep": 1}
-    assert train_here(workdir, text, data__workers=1, **options) == 2
-    *_, note, sentence = capsys.readouterr().err.splitlines()
-    assert sentence.startswith("pretrain: a process that reads the data was killed, perhaps for want of memory; start")
+    assert train_here(workdir, text, data__workers=1, **options) == PREEMPTED
+    said = capsys.readouterr().err
+    assert "\na process that reads the data was killed, perhaps for want of memory; start the same command" in said
     (saved,) = (workdir / "checkpoints").iterdir()
-    assert f"saved checkpoint {saved.name}" in note
+    assert f"interrupted: saved checkpoint {saved.name}" in said.splitlines()[-1]
     assert [json.loads(row)["step"] for row in rows.read_text().splitlines()] == [*range(1, int(saved.name) + 1)]
 
 
