@@ -13,7 +13,6 @@ from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
 from models.parts.dropout import dropout
-from models.parts.heads import whole_logits
 from models.parts.initialisers import constant, normal, residual_std
 from models.parts.norms import Norm
 from models.parts.positions import sinusoid
@@ -21,12 +20,13 @@ from models.stack.block import Block
 from models.stack.cache import Cache
 from models.stack.depth import Stack
 from models.stack.feed_forward import FeedForward
+from models.stack.model import Model
 from models.stack.output import Output
 from models.stack.self_attention import SelfAttention
 from models.stack.signals import Signals
 
 
-class Decoder(nn.Module):
+class Decoder(Model):
     """A GPT-style decoder. The fields are the keys of `configs.common.decoder()`, which explains and defaults them.
 
     Parameters of the layers are stored stacked, [L, ...] under "layers", whether or not the layers are scanned.
@@ -34,9 +34,7 @@ class Decoder(nn.Module):
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "positions", "segments")
     causal: ClassVar[bool] = True
-    one_softmax: ClassVar[bool] = True
 
-    vocab_size: int
     context: int
     layers: int
     width: int
@@ -150,18 +148,6 @@ class Decoder(nn.Module):
         `logits` makes them all at once; a loss need not hold them all.
         """
         return hidden, self.tokens if self.tied_head else self.head, self.bias if self.head_bias else None
-
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """hidden [..., D] -> logits [..., V] float32."""
-        return whole_logits(*self.head_inputs(hidden))
-
-    def example(self) -> dict[str, jax.Array]:
-        """The smallest inputs: one row of one token."""
-        return dict.fromkeys(self.inputs, jnp.ones((1, 1), jnp.int32))
-
-    def start(self, lanes: int) -> dict:
-        """What lanes of the batch carry at the start of their streams: nothing."""
-        return {}
 
     def start_decoding(self, rows: int, length: int) -> dict[str, Cache]:
         """What is carried from token to token: an empty cache for `rows` of up to `length` tokens, prompt included."""

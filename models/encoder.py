@@ -13,7 +13,6 @@ from models.attention.patterns import parse_pattern
 from models.errors import ModelError
 from models.parts.activations import ACTIVATIONS
 from models.parts.dropout import dropout
-from models.parts.heads import whole_logits
 from models.parts.initialisers import constant, truncated_normal
 from models.parts.light import light
 from models.parts.linear import Linear
@@ -21,12 +20,13 @@ from models.parts.norms import Norm
 from models.stack.block import Block
 from models.stack.depth import Stack
 from models.stack.feed_forward import FeedForward
+from models.stack.model import Model
 from models.stack.output import Output
 from models.stack.self_attention import SelfAttention
 from models.stack.signals import Signals
 
 
-class Encoder(nn.Module):
+class Encoder(Model):
     """BERT's encoder and its two heads. The fields are the keys of `configs.common.encoder()`.
 
     Embeddings are the sum of a token's, its position's and its type's, normed; blocks have their norms after the
@@ -37,9 +37,7 @@ class Encoder(nn.Module):
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "types", "positions", "segments")
     causal: ClassVar[bool] = False
-    one_softmax: ClassVar[bool] = True
 
-    vocab_size: int
     context: int
     types: int
     layers: int
@@ -117,10 +115,6 @@ class Encoder(nn.Module):
         transformed = self.transform_norm(light(ACTIVATIONS[self.activation])(self.transform(hidden)))
         return transformed, self.token_table, self.head_bias
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """hidden [..., D] -> logits [..., V] float32."""
-        return whole_logits(*self.head_inputs(hidden))
-
     def pooled(self, hidden: jax.Array) -> jax.Array:
         """hidden [B, T, D] -> [B, D]: what stands for the whole row, made of its first token."""
         return jnp.tanh(self.pooler(hidden[:, 0]))
@@ -131,22 +125,13 @@ class Encoder(nn.Module):
 
     def example(self) -> dict[str, jax.Array]:
         """The smallest inputs: one row of one token."""
-        return dict.fromkeys(self.inputs, jnp.ones((1, 1), jnp.int32)) | {"types": jnp.zeros((1, 1), jnp.int32)}
-
-    def start(self, lanes: int) -> dict:
-        """What lanes of the batch carry at the start of their streams: nothing."""
-        return {}
+        return super().example() | {"types": jnp.zeros((1, 1), jnp.int32)}
 
     def start_decoding(self, rows: int, length: int):
         """Raises ModelError: every token's state depends on those that follow it."""
         raise ModelError(
             "a model of kind 'encoder' fills in masks and cannot go on with a text; train a decoder for that"
         )
-
-    @property
-    def reads(self) -> int:
-        """How many ids can be read: those that are predicted."""
-        return self.vocab_size
 
     def _table(self, name, axis, size):
         return self.param(name, truncated_normal(self.init_std, axis, "embed"), (size, self.width), self.param_dtype)

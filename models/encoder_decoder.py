@@ -19,7 +19,6 @@ from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
 from models.parts.dropout import dropout
-from models.parts.heads import whole_logits
 from models.parts.initialisers import normal, uniform
 from models.parts.norms import Norm
 from models.stack.block import Block
@@ -27,6 +26,7 @@ from models.stack.cache import Cache
 from models.stack.cross_attention import CrossAttention
 from models.stack.depth import Stack
 from models.stack.feed_forward import FeedForward
+from models.stack.model import Model
 from models.stack.output import Output
 from models.stack.self_attention import SelfAttention
 from models.stack.signals import Signals, Source
@@ -35,7 +35,7 @@ from models.stack.source import SourceCache
 SITES = ("inputs", "encoder", "memory", "tokens", "decoder", "hidden")  # where dropout draws, each by a key of its own
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Model):
     """The fields are the keys of `configs.common.encoder_decoder()`, which explains and defaults them.
 
     Parameters of the layers are stored stacked, [L, ...] under "layers" of "encoder" and "decoder". Both stacks read
@@ -44,9 +44,7 @@ class EncoderDecoder(nn.Module):
 
     inputs: ClassVar[tuple[str, ...]] = ("inputs", "input_segments", "tokens", "segments")
     causal: ClassVar[bool] = False
-    one_softmax: ClassVar[bool] = True
 
-    vocab_size: int
     context: int
     layers: int
     width: int
@@ -132,18 +130,6 @@ class EncoderDecoder(nn.Module):
             return hidden * self.width**-0.5, self.table, None
         return hidden, self.head, None
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """hidden [..., D] -> logits [..., V] float32."""
-        return whole_logits(*self.head_inputs(hidden))
-
-    def example(self) -> dict[str, jax.Array]:
-        """The smallest inputs: one row of one token on either side."""
-        return dict.fromkeys(self.inputs, jnp.ones((1, 1), jnp.int32))
-
-    def start(self, lanes: int) -> dict:
-        """What lanes of the batch carry at the start of their streams: nothing."""
-        return {}
-
     def start_decoding(
         self, rows: int, length: int, inputs: jax.Array, input_segments: jax.Array | None = None
     ) -> dict[str, Cache | SourceCache]:
@@ -158,11 +144,6 @@ class EncoderDecoder(nn.Module):
         valid = jnp.ones(inputs.shape, bool) if input_segments is None else input_segments != 0
         empty = Cache.empty(self.layers, rows, length, self.heads, (self.head_size,) * 2, self.dtype)
         return {"attention": empty, "cross_attention": SourceCache(key, value, valid)}
-
-    @property
-    def reads(self) -> int:
-        """How many ids can be read: those that are predicted."""
-        return self.vocab_size
 
     def _encode(self, inputs, segments, keys, row, train):
         if inputs is None:

@@ -24,12 +24,13 @@ from models.stack.cache import Cache
 from models.stack.depth import Stack
 from models.stack.feed_forward import FeedForward
 from models.stack.memory import Memory
+from models.stack.model import Model
 from models.stack.output import Output
 from models.stack.relative_attention import RelativeSelfAttention
 from models.stack.signals import Distances, Signals
 
 
-class Recurrent(nn.Module):
+class Recurrent(Model):
     """The fields are the keys of `configs.common.recurrent()`, which explains and defaults them.
 
     `model.apply(variables, tokens, carried=carried)` runs one segment and returns what the next is given;
@@ -40,7 +41,6 @@ class Recurrent(nn.Module):
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "segments", "reset")
     causal: ClassVar[bool] = True
 
-    vocab_size: int
     context: int
     cutoffs: tuple[int, ...]
     embed: int
@@ -167,11 +167,6 @@ class Recurrent(nn.Module):
     def start_decoding(self, rows: int, length: int) -> dict[str, Cache]:
         """What is carried from token to token: an empty cache for `rows` of up to `length` tokens, prompt included."""
         return {"attention": Cache.empty(self.layers, rows, length, self.heads, (self._head_size,) * 2, self.dtype)}
-
-    @property
-    def reads(self) -> int:
-        """How many ids can be read: those that are predicted."""
-        return self.vocab_size
 
     @property
     def one_softmax(self) -> bool:
