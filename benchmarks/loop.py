@@ -23,7 +23,9 @@ from pretrain.processes.heap import keep_freed_memory
 from pretrain.reporting.progress import Ledger
 from pretrain.training.train import Feed, Loop
 
-SILENT = lambda message: None  # noqa: E731
+
+def silent(message: str) -> None:
+    """Hears what a run reports."""
 
 
 def blocks(run, rounds: int, updates: int):
@@ -73,7 +75,7 @@ def turn(run, workdir: str, updates: int) -> float:
     config.checkpoint.every = 10 * updates
     instant = type(run)(config, Instant(run.engine), run.corpus)
     checkpoints = Checkpoints(workdir, config.checkpoint)
-    loop = Loop(instant, checkpoints, Ledger(), workdir, SILENT)
+    loop = Loop(instant, checkpoints, Ledger(), workdir, silent)
     loop.finish = lambda: 0
     began = time.perf_counter()
     loop.run()
@@ -101,7 +103,7 @@ def main():
     overrides = [("mesh.data", str(jax.device_count())), ("log.tensorboard", "false")]
     config = configs.load("configs/quickstart.py", overrides)
     with tempfile.TemporaryDirectory() as folder:
-        run = assemble(config, folder, SILENT)
+        run = assemble(config, folder, silent)
         times, state = blocks(run, rounds, updates)
         extra, spread = report.ratio(times["fixed batch"], times["real data"])
         step = statistics.median(times["fixed batch"]) / updates

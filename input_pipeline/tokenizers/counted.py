@@ -46,7 +46,10 @@ def save(path: Path, vocabulary: Sequence[int] | Sequence[str]) -> None:
 
 def load_symbols(path: Path) -> "Symbols":
     """The tokenizer of a file that `save` wrote of `count_symbols`."""
-    fits = lambda symbols: bool(symbols) and all(type(s) is int and 0 <= s < 256 for s in symbols)  # noqa: E731
+
+    def fits(symbols: list) -> bool:
+        return bool(symbols) and all(type(s) is int and 0 <= s < 256 for s in symbols)
+
     return Symbols(_vocabulary(path, fits, "the values of bytes, 0 to 255"), fingerprint_of(path))
 
 
@@ -55,7 +58,10 @@ def load_words(path: Path) -> Tokenizer:
 
     Words and line ends are tokens, and the line end is the end token too; decoding joins words by single spaces.
     """
-    fits = lambda words: words[:1] == [END] and UNKNOWN in words and all(type(w) is str for w in words)  # noqa: E731
+
+    def fits(words: list) -> bool:
+        return words[:1] == [END] and UNKNOWN in words and all(type(w) is str for w in words)
+
     words = _vocabulary(path, fits, f"words, of which {END} is the first and {UNKNOWN} another")
     ids = {word: i for i, word in enumerate(words)} | {"\n": 0}
     unknown = ids[UNKNOWN]

@@ -4,6 +4,7 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from input_pipeline.errors import DataError
@@ -125,7 +126,7 @@ def make_folder(
     settings = _settings(config, named, holdout, special)
     made = folder / MADE
     if not made.is_file():
-        waiting = lambda: report("waiting for the tokenizer")  # noqa: E731
+        waiting = partial(report, "waiting for the tokenizer")
         with written_under(folder, "--workdir"), locked(folder / "lock", waiting), filled(folder):
             if not made.is_file():
                 remove_partial(folder)

@@ -1,6 +1,7 @@
 """`train.start_from`: the parameters of another run, taken by name, for a run that begins at update 0."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -62,7 +63,7 @@ class Weights:
 
     def _there(self) -> dict:
         """What describes each parameter of the checkpoint, by name."""
-        unreadable = lambda why: restore.unreadable(self.folder, why)  # noqa: E731
+        unreadable = functools.partial(restore.unreadable, self.folder)
         return alike(lambda: _flat(restore.stored(self.folder)["params"]), unreadable)
 
     def _report(self, there: Mapping, here: Mapping, common: Sequence[str]) -> str:

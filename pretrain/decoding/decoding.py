@@ -262,8 +262,10 @@ def _search(model, params, logits, carried, length_penalty, end_id, vocabulary, 
         scores = jnp.where(ended, score(nats, length), -jnp.inf)
         all_scores = jnp.concatenate([state.done_scores, scores], 1)
         done_scores, kept = jax.lax.top_k(all_scores, K)
-        keep = lambda old, new: jnp.concatenate([old, new], 1)[rows, kept]  # noqa: E731
         lengths = jnp.full_like(token, length)
+
+        def keep(old, new):
+            return jnp.concatenate([old, new], 1)[rows, kept]
 
         alive_nats, alive = jax.lax.top_k(jnp.where(ended, -jnp.inf, nats), K)
         parents = (rows * K + parent[rows, alive]).reshape(-1)

@@ -67,7 +67,10 @@ def test_memory_reaches_further_in_each_layer():
     """With memory M, the last position of a stack of L layers depends on what is about L M back, and on no more."""
     model = build(memory=T, same_length=True)
     params, row = drawn(model), tokens(4 * T)
-    last = lambda row: in_segments(model, params, row)[0][:, -1]  # noqa: E731
+
+    def last(row):
+        return in_segments(model, params, row)[0][:, -1]
+
     changed = [np.abs(last(row.at[:, i].add(1) % 31) - last(row)).max() > 0 for i in range(4 * T)]
     reach = 2 * (T - 1)  # each of the two layers sees itself and T - 1 before
     assert changed == [i >= 4 * T - 1 - reach for i in range(4 * T)]

@@ -194,8 +194,7 @@ def test_documents_never_leak_through_splash_attention(pattern):
     given = arrays(128, rows=128, size=64)
     results = []
     for query, key, value, gradient in (given, [x.at[0, 60:110].add(100.0) for x in given]):
-        run = lambda *qkv: interpreted_splash(*qkv, mask, None, None, 0.125)  # noqa: E731
-        out, pull = jax.vjp(run, query, key, value)
+        out, pull = jax.vjp(lambda *qkv: interpreted_splash(*qkv, mask, None, None, 0.125), query, key, value)
         results.append((out, *pull(gradient)))
     for before, after in zip(*results, strict=True):
         np.testing.assert_array_equal(before[0, :60], after[0, :60])

@@ -34,8 +34,10 @@ def make(**changes):
 def by_definition(params, kind, hidden):
     """log p of every word [V], from one hidden state, in float64."""
     p = {name: np.asarray(x, np.float64) for name, x in params["params"].items()}
-    softmax = lambda x: np.log(np.exp(x) / np.exp(x).sum())  # noqa: E731
     edges = (0, *CUTS, V)
+
+    def softmax(x):
+        return np.log(np.exp(x) / np.exp(x).sum())
 
     def words(i):
         own = "words" if kind["tied_words"] else "out_words"

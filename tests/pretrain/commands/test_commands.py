@@ -163,7 +163,9 @@ def test_beams_find_a_likelier_continuation_than_greed(pretrain, whole):
 
 
 def test_sampling_depends_on_the_seed_alone(pretrain, whole):
-    sample = lambda seed: pretrain("generate", f"--workdir={whole}", "--max_tokens=20", f"--seed={seed}")[0]["text"]  # noqa: E731
+    def sample(seed):
+        return pretrain("generate", f"--workdir={whole}", "--max_tokens=20", f"--seed={seed}")[0]["text"]
+
     assert sample(1) == sample(1)
     assert sample(1) != sample(2)
 

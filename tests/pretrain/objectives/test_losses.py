@@ -33,8 +33,13 @@ def inputs(seed=0):
 def test_equals_the_plain_loss(chunk, z_loss, smoothing):
     *differentiable, targets, weights = inputs()
     options = {"z_loss": z_loss, "label_smoothing": smoothing, "chunk": chunk}
-    ours = lambda *a: cross_entropy(*a, targets, weights, **options)  # noqa: E731
-    oracle = lambda *a: plain(*a, targets, weights, z_loss, smoothing)  # noqa: E731
+
+    def ours(*a):
+        return cross_entropy(*a, targets, weights, **options)
+
+    def oracle(*a):
+        return plain(*a, targets, weights, z_loss, smoothing)
+
     np.testing.assert_allclose(ours(*differentiable), oracle(*differentiable), rtol=1e-6)
     gradients = [jax.grad(lambda *a, f=f: f(*a)[0] * 0.5, argnums=(0, 1, 2))(*differentiable) for f in (ours, oracle)]
     for a, b in zip(*gradients, strict=True):

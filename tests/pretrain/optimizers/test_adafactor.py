@@ -19,7 +19,10 @@ def test_adafactor_treats_layers_apart_and_factors_large_matrices():
     """The order of operations of T5 (systems: factor, clip the update's RMS at 1, scale by RMS of the parameter)."""
     rng = np.random.default_rng(1)
     p, g = (rng.normal(size=(2, 128, 160)) * s for s in (0.05, 1.0))
-    tree = lambda a: {"layers": {"kernel": jnp.asarray(a, jnp.float32)}}  # noqa: E731
+
+    def tree(a):
+        return {"layers": {"kernel": jnp.asarray(a, jnp.float32)}}
+
     got = leaves(run(tree(p), [tree(g)], name="adafactor"))["layers/kernel"]
     for layer in range(2):
         square = g[layer] ** 2 + 1e-30
@@ -58,11 +61,14 @@ ATTENTION = {  # a layer's parameters, and how T5 has them; 3 heads of 50 on a w
 
 def test_adafactor_takes_attention_for_the_matrices_that_it_is_on_paper():
     rng = np.random.default_rng(2)
-    draw = lambda scale: {  # noqa: E731
-        "layers": {name: rng.normal(size=(2, *shape)) * scale for name, (shape, _) in ATTENTION.items()}
-    }
+
+    def draw(scale):
+        return {"layers": {name: rng.normal(size=(2, *shape)) * scale for name, (shape, _) in ATTENTION.items()}}
+
+    def low(tree):
+        return jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), tree)
+
     params, gradients = draw(0.05), [draw(1.0) for _ in range(3)]
-    low = lambda tree: jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), tree)  # noqa: E731
     got = run(low(params), [low(g) for g in gradients], name="adafactor")["layers"]
     for name, (_, shape) in ATTENTION.items():
         for layer in range(2):
@@ -139,11 +145,14 @@ def test_adafactor_on_a_mesh_is_optaxs_of_the_flat_kernels(mesh):
     config = small_factored(**mesh)
     engine = make_engine(make_learner(config), config, jax.devices()[: math.prod(mesh.values())])
     shapes, rng = engine.shapes(0, 8), np.random.default_rng(3)
-    draw = lambda scale: jax.tree.map(  # noqa: E731
-        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * scale, jnp.float32), shapes.params
-    )
+
+    def draw(scale):
+        return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * scale, jnp.float32), shapes.params)
+
+    def place(tree, like):
+        return jax.tree.map(lambda a, leaf: jax.device_put(a, leaf.sharding), tree, like)
+
     params, gradients = draw(0.05), [draw(scale) for scale in (1.0, 3.0, 0.1)]
-    place = lambda tree, like: jax.tree.map(lambda a, leaf: jax.device_put(a, leaf.sharding), tree, like)  # noqa: E731
     tx, got = engine.learner.optimizer, place(params, shapes.params)
     state = place(tx.init(params), shapes.opt_state)
     update = jax.jit(tx.update)

@@ -15,11 +15,14 @@ L, D, F = 3, 6, 10
 
 def params_and_gradients(steps=3):
     rng = np.random.default_rng(0)
-    make = lambda: {  # noqa: E731
-        "tokens": rng.normal(size=(8, D)).astype(np.float32),
-        "layers": {"up": {"kernel": rng.normal(size=(L, D, F)), "bias": rng.normal(size=(L, F))}},
-        "final_norm": {"scale": rng.normal(size=(D,))},
-    }
+
+    def make():
+        return {
+            "tokens": rng.normal(size=(8, D)).astype(np.float32),
+            "layers": {"up": {"kernel": rng.normal(size=(L, D, F)), "bias": rng.normal(size=(L, F))}},
+            "final_norm": {"scale": rng.normal(size=(D,))},
+        }
+
     trees = [jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), make()) for _ in range(steps + 1)]
     return trees[0], trees[1:]
 

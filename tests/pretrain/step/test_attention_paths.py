@@ -65,8 +65,8 @@ def test_a_step_for_an_absent_platform_is_traced_here(absent, path, named):
 @pytest.mark.parametrize("kind", ["decoder", "recurrent"])
 @pytest.mark.parametrize("path", ABSENT)
 def test_parameters_do_not_depend_on_the_path(kind, path):
-    make = lambda path: init_params(recipe_of(path, kind)[0].model, jax.random.key(0))  # noqa: E731
-    jax.tree.map(np.testing.assert_array_equal, make(path), make("auto"))
+    named, auto = (init_params(recipe_of(one, kind)[0].model, jax.random.key(0)) for one in (path, "auto"))
+    jax.tree.map(np.testing.assert_array_equal, named, auto)
 
 
 @pytest.mark.parametrize("cached", [True, False])
