@@ -1,8 +1,9 @@
 """The folder of a run: the one place that knows what lies where in it."""
 
 import dataclasses
-import os
 from pathlib import Path
+
+from input_pipeline.files import replaced
 
 CONFIG = "config.json"
 
@@ -52,6 +53,5 @@ class Workdir:
     def write_config(self, text: str) -> None:
         """Writes the resolved config, whole or not at all; the folder is made. Errors: OSError."""
         self.path.mkdir(parents=True, exist_ok=True)
-        partial = self.path / f"{CONFIG}.{os.getpid()}"
-        partial.write_text(text)
-        os.replace(partial, self.config)
+        with replaced(self.config) as partial:
+            partial.write_text(text, encoding="utf-8")

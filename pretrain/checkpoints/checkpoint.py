@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from typing import TypeVar
 import jax
 import orbax.checkpoint as ocp
 
+from input_pipeline.files import write_json
 from pretrain import aside
 from pretrain.checkpoints import fresh, record, restore
 from pretrain.errors import UserError, reason
@@ -189,10 +189,8 @@ class Checkpoints:
 
         def write() -> None:
             folder = self.folder / str(step)
-            partial = folder / "metrics.partial"
-            partial.write_text(json.dumps(metrics))
-            (folder / "metrics").mkdir(exist_ok=True)
-            os.replace(partial, folder / LOSS)
+            (folder / LOSS).parent.mkdir(exist_ok=True)
+            write_json(folder / LOSS, metrics)
             record.renew(folder, LOSS)
             self._cleaned()
             self._cleaning = self._cleaner.submit(self._delete_old)

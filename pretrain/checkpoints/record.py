@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from input_pipeline.files import checksum
+from input_pipeline.files import checksum, write_json
 
 RECORD = "files.json"
 ITEMS = ("state", "data", "metrics")  # the folders of a checkpoint; only Orbax's own notes lie beside them
@@ -26,19 +26,14 @@ def write(folder: Path) -> None:
     files = [path for item in ITEMS for path in sorted((folder / item).rglob("*")) if path.is_file()]
     with ThreadPoolExecutor(THREADS) as pool:
         sums = list(pool.map(checksum, files))
-    _replace(folder, {str(p.relative_to(folder)): [p.stat().st_size, s] for p, s in zip(files, sums, strict=True)})
+    rows = {str(p.relative_to(folder)): [p.stat().st_size, s] for p, s in zip(files, sums, strict=True)}
+    write_json(folder / RECORD, rows)
 
 
 def renew(folder: Path, name: str) -> None:
     """Records one file again, which was written after the others; all else stays as it was recorded."""
     path = folder / name
-    _replace(folder, (read(folder) or {}) | {name: [path.stat().st_size, checksum(path)]})
-
-
-def _replace(folder: Path, rows: Record) -> None:
-    partial = folder / f"{RECORD}.partial"
-    partial.write_text(json.dumps(rows))
-    os.replace(partial, folder / RECORD)
+    write_json(folder / RECORD, (read(folder) or {}) | {name: [path.stat().st_size, checksum(path)]})
 
 
 def read(folder: Path) -> Record | None:

@@ -35,7 +35,6 @@ def train(config, workdir: str, fresh: str = "") -> int:
 
     `fresh` names the folder in which an earlier run is kept, so that this one begins at update 0.
     """
-    cannot = lambda why: f"the work folder cannot be used ({why}); choose another --workdir"  # noqa: E731
     ledger = Ledger()
     with contextlib.ExitStack() as held:
         decided(lambda: held.enter_context(lock.held(workdir, "train", say)), cannot)
@@ -43,7 +42,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
         due = decided(lambda: fresh_start_due(workdir, fresh), cannot)
         if not due:
             alike(lambda: check_goes_on(config, workdir), cannot)
-        weights = weights_to_begin_with(config, workdir, due, cannot)
+        weights = weights_to_begin_with(config, workdir, due)
         run = assemble(config, workdir, say, training=True, weights=weights)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
@@ -59,6 +58,11 @@ def train(config, workdir: str, fresh: str = "") -> int:
         return loop.run()
 
 
+def cannot(why: str) -> str:
+    """The sentence of a work folder that fails."""
+    return f"the work folder cannot be used ({why}); choose another --workdir"
+
+
 def check_goes_on(config, workdir: str) -> None:
     """Raises UserError where `workdir` holds a run that `config` cannot go on with. Writes nothing."""
     configs.check_same_run(workdir, config)
@@ -70,7 +74,7 @@ def check_goes_on(config, workdir: str) -> None:
         )
 
 
-def weights_to_begin_with(config, workdir: str, fresh: bool, cannot) -> Weights | None:
+def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:
     """The weights of `config.train.start_from`, if it names some and this start is one at update 0."""
     goes_on = not fresh and decided(lambda: configs.has_checkpoints(workdir), cannot)
     if goes_on or not config.train.start_from:
@@ -95,8 +99,8 @@ class Loop:
         earlier = checkpoints.measures()
         if self.validates and earlier and self.measure not in earlier:
             say(
-                "the validation loss is measured in another way than before (config.evaluate or the validation text "
-                "changed): earlier losses no longer count towards the best checkpoint"
+                "the validation loss is measured in another way than before (config.evaluate, config.objective.selects "
+                "or the validation text changed): earlier losses no longer count towards the best checkpoint"
             )
         self.writer = self.open_writer(workdir, say)
         quiet = jax.process_index() != 0

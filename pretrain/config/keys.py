@@ -1,0 +1,93 @@
+"""The keys of a config: which there are, of which type each is, and in which range."""
+
+from ml_collections import ConfigDict
+
+from configs import common
+from configs.ranges import Range
+from pretrain.config.values import not_a, shown
+from pretrain.errors import UserError, nearest
+
+# Sections of which there are several, by their kind.
+OF_A_KIND = {"model": common.MODELS, "objective": common.OBJECTIVES}
+
+
+def flat(config, prefix: str = "") -> dict:
+    """{"train.steps": 200, ...}"""
+    rows = {}
+    for name, value in config.items():
+        if hasattr(value, "items"):
+            rows |= flat(value, f"{prefix}{name}.")
+        else:
+            rows[prefix + name] = value
+    return rows
+
+
+def every_key() -> list[str]:
+    """The dotted keys of all configs, of whatever kinds."""
+    keys = [f"{s}.{name}" for s, kinds in OF_A_KIND.items() for declared in kinds.values() for name in declared()]
+    return list(dict.fromkeys([*flat(common.base()), *keys]))
+
+
+def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
+    """Raises UserError unless `config`, from `source`, has exactly the declared keys, each with a value of its type.
+
+    `config.evaluate.model` may hold any of the model's keys; `remedy` is what helps where a key is missing.
+    """
+    known = common.base()
+    for section in OF_A_KIND:
+        if section in config and isinstance(config[section], ConfigDict) and "kind" in config[section]:
+            known[section] = _declared(config, section, source)
+
+    def check(walked: str, given: ConfigDict, known: ConfigDict, partly: bool = False) -> None:
+        for name in given:
+            if name not in known:
+                section = walked.rpartition(".")[2]
+                built = f", whose config.{section}.kind is '{config[section].kind}'" if section in OF_A_KIND else ""
+                raise UserError(f"{source}{built}: {unknown(walked, name, known)}")
+        for name, default in known.items():
+            key = f"{walked}.{name}"
+            if name not in given:
+                if not partly:
+                    raise UserError(f"{source} lacks {key}; {remedy}")
+            elif type(given[name]) is not type(default):
+                raise UserError(f"{source}: {key} is {shown(given[name])}, {not_a(default)}")
+            elif isinstance(default, ConfigDict):
+                some = key == "config.evaluate.model"
+                check(key, given[name], config.model if some else default, some)
+
+    check("config", config, known)
+
+
+def _declared(config: ConfigDict, section: str, source: str) -> ConfigDict:
+    """The defaults of a section of the kind that the config from `source` has. Raises UserError where there is none."""
+    kinds, kind = OF_A_KIND[section], config[section].kind
+    if kind not in kinds:
+        raise UserError(f"{source}: config.{section}.kind is '{kind}'{nearest(str(kind), kinds)}")
+    fitting = [other for other, declare in kinds.items() if set(config[section]) == set(declare())]
+    if fitting and kind not in fitting:
+        raise UserError(
+            f"{source}: config.{section}.kind is '{kind}', but its other keys are those of kind '{fitting[0]}'; give "
+            f"it the whole section, config.{section} = common.{kind}(), and then set its keys"
+        )
+    return kinds[kind]()
+
+
+def ranges_of(config: ConfigDict) -> dict[str, Range]:
+    """The range of each number of `config`, by dotted key."""
+    ranges = {f"{s}.{name}": r for s in OF_A_KIND for name, r in OF_A_KIND[s][config[s].kind].ranges.items()}
+    evaluated = {f"evaluate.{key}": kept for key, kept in ranges.items() if key.startswith("model.")}
+    return common.base.ranges | ranges | evaluated
+
+
+def check_ranges(config: ConfigDict) -> None:
+    """Raises UserError unless every number of `config` is in the range declared beside its default."""
+    ranges = ranges_of(config)
+    for key, value in flat(config).items():
+        rule = ranges[key].broken_by(value) if key in ranges else ""
+        if rule:
+            raise UserError(f"config.{key} = {value}; it must be {rule}")
+
+
+def unknown(walked: str, name: str, node: ConfigDict) -> UserError:
+    """The mistake of a key `name` that the section `node`, reached by `walked`, has not."""
+    return UserError(f"there is no config key {walked}.{name}{nearest(name, list(node))}")

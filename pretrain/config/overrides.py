@@ -1,0 +1,92 @@
+"""The config of `--config=configs/gpt2.py:medium --config.train.steps=200`, the syntax of ml_collections."""
+
+from collections.abc import Callable, Sequence
+
+from ml_collections import ConfigDict
+
+from pretrain.config.keys import OF_A_KIND, check_keys, check_ranges, flat, ranges_of, unknown
+from pretrain.config.recipe import blaming, recipe_file, recipe_module, recipes
+from pretrain.config.values import parse_value, shown
+from pretrain.errors import UserError, nearest
+
+
+def load(
+    spec: str, overrides: Sequence[tuple[str, str]] = (), report: Callable[[str], None] = lambda message: None
+) -> ConfigDict:
+    """The config of `path[:variant]` with `overrides`, pairs of dotted key and text.
+
+    `report` hears what follows from them.
+    """
+    path, colon, variant = spec.partition(":")
+    file = recipe_file(path, colon + variant)
+    module = recipe_module(path)
+    with blaming(path, file):
+        config = module.get_config(variant) if variant else module.get_config()
+    if type(config) is not ConfigDict:
+        raise UserError(
+            f"{path} is no recipe: its get_config returns {shown(config)}, not a config that can be changed; start "
+            "from configs.common.base(), change it and return it"
+        )
+    check_keys(config, path, "start the recipe from configs.common.base()")
+    return with_overrides(config, [*_following(config, dict(overrides), report), *overrides])
+
+
+def _following(config: ConfigDict, given: dict[str, str], report: Callable[[str], None]) -> list[tuple[str, str]]:
+    """Overrides that follow from those `given`: a recipe's other data belong to its training text, not to another."""
+    if given.get("data.train", config.data.train) == config.data.train:
+        return []
+    others = {"data.validation": "", "data.test": "", "data.weights": "()"}
+    left_out = {key: empty for key, empty in others.items() if key not in given and config.data[key.partition(".")[2]]}
+    if left_out:
+        named = " and ".join(f"{key} = {config.data[key.partition('.')[2]]}" for key in left_out)
+        are = "are" if len(left_out) > 1 else "is"
+        message = f"data.train is not the recipe's, so its {named} {are} left out"
+        if "data.validation" in left_out:
+            message += f": {config.data.holdout:.0%} of data.train is held out (data.holdout, data.validation)"
+        report(message)
+    return list(left_out.items())
+
+
+def with_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> ConfigDict:
+    """`config`, changed in place, with every number in its range, and locked."""
+    with config.unlocked():
+        for key, text in overrides:
+            override(config, key, text)
+    check_ranges(config)
+    return config.lock()
+
+
+def override(config: ConfigDict, key: str, text: str) -> None:
+    """Sets `key` ("train.steps") to the value that `text` spells, of the type it has already."""
+    node, walked = config, "config"
+    *sections, last = key.split(".")
+    for name in sections:
+        if name not in node:
+            raise unknown(walked, name, node)
+        node, walked = node[name], f"{walked}.{name}"
+        if not isinstance(node, ConfigDict):
+            raise UserError(f"{walked} is a value, not a section with keys; write --{walked}=VALUE")
+    known = config.model if walked == "config.evaluate.model" else node  # which holds only what evaluation changes
+    if last not in known:
+        elsewhere = [path for path in flat(config) if path.endswith(f".{last}")] if walked == "config" else []
+        if elsewhere:
+            meant = " or ".join(f"--config.{path}={text}" for path in elsewhere)
+            raise UserError(f"there is no config key config.{last}, did you mean {meant}?")
+        raise unknown(walked, last, known)
+    if isinstance(known[last], ConfigDict):
+        raise UserError(f"{walked}.{last} is a section; set one of its keys: {', '.join(known[last])}")
+    value = parse_value(f"{walked}.{last}", text, known[last], ranges_of(config).get(key))
+    if last == "kind" and sections[-1] in OF_A_KIND and value != known.kind:
+        raise UserError(_other_kind(walked, sections[-1], value, known.kind))
+    node[last] = value
+
+
+def _other_kind(walked: str, section: str, kind: str, ours: str) -> str:
+    """What to say of an override that would have a section be of another kind than its keys are."""
+    if kind not in OF_A_KIND[section]:
+        return f"{walked}.kind is '{kind}'{nearest(kind, OF_A_KIND[section])}"
+    other = next(name for name in recipes() if recipe_module(f"configs/{name}.py").get_config()[section].kind == kind)
+    return (
+        f"{walked}.kind is '{ours}', as the recipe's other keys of config.{section} have it, and cannot be '{kind}' "
+        f"with those; give --config a recipe of that kind, such as configs/{other}.py"
+    )

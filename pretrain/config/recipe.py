@@ -1,0 +1,66 @@
+"""Recipe files: finding the one that a command names, and running it; what fails in it is said in one sentence."""
+
+import contextlib
+import difflib
+import importlib.util
+import traceback
+from pathlib import Path
+
+from pretrain.errors import USER_ERRORS, UserError
+from pretrain.workdir import CONFIG
+
+RECIPES = Path(__file__).resolve().parents[2] / "configs"
+
+
+def recipes() -> dict[str, Path]:
+    """The recipe files, by name."""
+    return {p.stem: p for p in sorted(RECIPES.glob("*.py")) if p.stem not in ("__init__", "common", "ranges")}
+
+
+def recipe_module(path: str):
+    """The Python module of a recipe file."""
+    file = recipe_file(path)
+    spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    with blaming(path, file):
+        spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise UserError(
+            f"{path} is no recipe: it has no function get_config(variant); see configs/quickstart.py for one"
+        )
+    return module
+
+
+def recipe_file(path: str, variant: str = "") -> Path:
+    """Where the recipe is that `path` names, from the current folder or from the one that holds `configs`."""
+    file, known = Path(path), recipes()
+    if not file.exists() and path in {f"configs/{name}.py" for name in known}:
+        return known[file.stem]
+    if file.suffix == ".py" and file.is_file():
+        return file
+    if file.name == CONFIG and file.is_file():
+        raise UserError(
+            f"--config={path} is what a run wrote down, not a recipe; go on with that run with --workdir={file.parent} "
+            "and no --config, or give its recipe"
+        )
+    if file.exists() and file.stem not in known:
+        raise UserError(f"--config={path} is no Python file; give a recipe, such as configs/quickstart.py")
+    close = difflib.get_close_matches(file.stem, known, n=1)
+    if close:
+        raise UserError(f"there is no recipe {path}, did you mean --config=configs/{close[0]}.py{variant}?")
+    raise UserError(f"there is no recipe {path}; choose one of: {', '.join(f'configs/{name}.py' for name in known)}")
+
+
+@contextlib.contextmanager
+def blaming(path: str, file: Path):
+    """Says in one sentence where and why the code of a recipe fails."""
+    try:
+        yield
+    except USER_ERRORS:
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        where = f"{path}, line {line}," if line else path
+        reason = (error.msg if isinstance(error, SyntaxError) else str(error)).split("\n")[0]
+        raise UserError(f"{where} fails with {type(error).__name__}: {reason}; correct the recipe") from error

@@ -1,0 +1,104 @@
+"""The resolved config in a work folder, and whether the run that it holds may go on with another."""
+
+import json
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from pretrain.config.keys import check_keys, flat
+from pretrain.config.overrides import with_overrides
+from pretrain.config.values import tuples
+from pretrain.errors import UserError
+from pretrain.workdir import CONFIG, Workdir
+
+# Keys that a run may change when it goes on: where and how it runs, not what it learns.
+FREE = (
+    "name",
+    "mesh",
+    "log",
+    "checkpoint",
+    "evaluate",
+    "objective.selects",
+    "train.steps",
+    "train.backend",
+    "train.max_bad_steps",
+    "train.on_bad_step",
+    "data.store",
+    "data.workers",
+    "data.prefetch",
+    "model.scan",
+    "model.remat",
+    "model.attention_path",
+)
+
+# Keys that each process of a run may have its own of: where its host keeps the tokenised text and how it reads that.
+OF_A_HOST = ("data.store", "data.workers", "data.prefetch")
+
+
+def save(config: ConfigDict, workdir: str) -> None:
+    """Writes the resolved config into the work folder, whole or not at all."""
+    try:
+        Workdir(workdir).write_config(json.dumps(config.to_dict(), indent=2) + "\n")
+    except OSError as error:
+        raise UserError(
+            f"the work folder {workdir} cannot be written ({error.strerror}); choose another --workdir"
+        ) from error
+
+
+def check_folder(workdir: str) -> None:
+    """Raises UserError where a work folder's name is that of a file."""
+    if Path(workdir).is_file():
+        raise UserError(f"--workdir={workdir} is a file, not a folder; give the folder of a run, or a new one's name")
+
+
+def saved(workdir: str) -> ConfigDict:
+    """The resolved config of a work folder."""
+    check_folder(workdir)
+    path = Workdir(workdir).config
+    if not path.is_file():
+        around = [str(folder) for folder in Path(workdir).parents if Workdir(folder).config.is_file()]
+        remedy = f"did you mean --workdir={around[0]}?" if around else "give the --workdir of a `pretrain train` run"
+        raise UserError(f"{workdir} is not a work folder (it has no {CONFIG}); {remedy}")
+    try:
+        config = ConfigDict(tuples(json.loads(path.read_text())))
+    except (ValueError, AttributeError) as error:  # no JSON, or not of an object
+        raise UserError(f"{path} is not readable JSON ({error}); restore it or choose another --workdir") from error
+    check_keys(config, str(path), "restore the file, or use the version of Longhaul that wrote it")
+    return with_overrides(config, ())
+
+
+def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
+    """What `new` would change in a run that began as `old`, beyond the keys that a run may change."""
+    a, b = flat(old), flat(new)
+    keys = [k for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
+    lengths = {keys_of.get("schedule.decay_steps") or keys_of.get("train.steps") for keys_of in (a, b)}
+    if len(lengths) == 1:  # the same schedule, whichever key says so
+        keys = [k for k in keys if k != "schedule.decay_steps"]
+    fixed = [k for k in keys if not any(k == f or k.startswith(f + ".") for f in FREE)]
+    return [f"{k} ({a.get(k, 'absent')} there, {b.get(k, 'absent')} here)" for k in fixed]
+
+
+def has_checkpoints(workdir: str) -> bool:
+    """Whether the work folder holds any checkpoint, whole or not."""
+    return any(path.name.isdigit() for path in Workdir(workdir).checkpoints.glob("*"))
+
+
+def check_same_run(workdir: str, config: ConfigDict) -> None:
+    """Raises if the work folder belongs to a run of another config."""
+    file = Workdir(workdir).config
+    if file.exists() and not file.is_file():
+        raise UserError(f"{file} is no file; move it away, restore the run's own, or choose another --workdir")
+    if not file.exists():
+        if has_checkpoints(workdir):
+            raise UserError(
+                f"{workdir} holds checkpoints, but not the {CONFIG} that they were made with; restore it, or begin "
+                "at update 0 with --fresh=NAME, which keeps them in earlier/NAME"
+            )
+        return
+    changed = differences(saved(workdir), config)
+    if changed:
+        shown = "; ".join(changed[:6]) + (f"; and {len(changed) - 6} more" if len(changed) > 6 else "")
+        raise UserError(
+            f"{workdir} belongs to a run of another config, which differs in {shown}; choose another --workdir, or "
+            "undo the change"
+        )
