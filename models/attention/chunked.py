@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from models.attention import flash
+from models.attention.biases import lengthen
 from models.attention.path import Path
 from models.attention.rows import Rows
 
@@ -30,9 +31,7 @@ def _pad_rows(mask, bias, unused):
         mask = mask.replace(query_segments=pad(mask.query_segments), key_segments=key_segments)
     if mask.query_ranks is not None:
         mask = mask.replace(query_ranks=pad(mask.query_ranks))
-    if bias is not None:
-        bias = bias.map_queries(lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, unused)) + ((0, 0),) * (x.ndim - 3)))
-    return mask, bias
+    return mask, lengthen(bias, unused)
 
 
 def _rows(mask, dropout):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from models.attention import flash
-from models.attention.biases import join_queries, split_queries
+from models.attention.biases import join_queries, split_queries, summed
 
 BANDS = 8
 
@@ -73,7 +73,7 @@ class Rows:
                 own = self._bias(bias, index)
                 added, pull = jax.vjp(lambda own: self._added(own, index, keys), own)
                 dq, dk, dv, scores = flash.backward(q, *seen, visible, *rows, drop, added)
-                shared, by_query = split_queries(*pull(_shrink(scores, added)))
+                shared, by_query = split_queries(*pull(summed(scores, added)))
                 shared = jax.tree.map(jnp.add, totals[2], shared)
                 return (totals[0] + dk, totals[1] + dv, shared), [dq, *by_query]
 
@@ -105,9 +105,3 @@ def _stack(blocks):
     """[blocks, B, N, rows, ...] -> [B, N, blocks * rows, ...]."""
     x = jnp.moveaxis(blocks, 0, 2)
     return x.reshape(*x.shape[:2], -1, *x.shape[4:])
-
-
-def _shrink(scores, added):
-    """Gradient by what was added, [1 or B, 1 or N, rows, keys], from that by the scores."""
-    summed = tuple(axis for axis in (0, 1) if added.shape[axis] == 1)
-    return (jnp.sum(scores, axis=summed, keepdims=True) if summed else scores).astype(added.dtype)

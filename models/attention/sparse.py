@@ -11,6 +11,9 @@ query lie together, so that a batch of small dense attentions does the work on a
 
 Of the keys that a rearrangement brings to it, a query sees those in a run of positions. Where two patterns are merged,
 the far one's runs end where the near one's begins, and the two outputs are merged by their log-sum-exp.
+
+A bias is made of the pairs that a rearrangement brings together. How far a key is ahead of its query is the same in
+every block and column, so that a bias by distance is made for one of them.
 """
 
 import functools
@@ -20,9 +23,11 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from models.attention import flash
+from models.attention.biases import lengthen, summed
 from models.attention.dropout import Dropout
 from models.attention.path import Path, Request, refuse_features
 from models.attention.patterns import Block, Column, Dense, Local, Pattern, Summary, Union
@@ -36,31 +41,45 @@ class Rearranged:
     """A part that brings a query's keys together: views of [B, N, T, ...] as batches, [B, N, batch, rows, ...].
 
     `back` undoes the view `queries`. A place that no key fills holds 0. `intervals` gives the first and the last key of
-    each run of positions that a query at a position sees, of those that the view brings to it.
+    each run of positions that a query at a position sees, of those that the view brings to it. `step` and `before` say
+    how far a key is ahead of its query: of row r and key k of a batch, step * (k - before - r).
     """
 
     queries: Callable
     keys: Callable
     back: Callable
     intervals: Callable
+    step: int = 1
+    before: int = 0
 
-    def forward(self, query, key, value, context):
+    def forward(self, query, key, value, bias, context):
         """Output [B, N, T, H] and lse [B, N, T, 1]."""
-        part = flash.forward(self.queries(query), self.keys(key), self.keys(value), *self._conditions(context))
-        return tuple(map(self.back, part))
+        inputs = self.queries(query), self.keys(key), self.keys(value)
+        return tuple(map(self.back, flash.forward(*inputs, *self._conditions(context), self._added(bias, context))))
 
-    def backward(self, query, key, value, lse, gradient, delta, context):
-        """Gradients by query, key and value."""
+    def backward(self, query, key, value, lse, gradient, delta, bias, context):
+        """Gradients by query, key, value and bias."""
         views = self.queries, self.keys, self.keys
         inputs = (view(x) for view, x in zip(views, (query, key, value), strict=True))
         rows = (self.queries(x) for x in (lse, gradient, delta))
         visible, drop = self._conditions(context)
-        *gradients, _ = flash.backward(*inputs, visible, *rows, drop)
+        added, pull = jax.vjp(lambda bias: self._added(bias, context), bias)
+        *gradients, scores = flash.backward(*inputs, visible, *rows, drop, added)
         shapes = query.shape, key.shape, value.shape
-        return [_undo(*one) for one in zip(views, shapes, gradients, strict=True)]
+        gradients = [_undo(*one) for one in zip(views, shapes, gradients, strict=True)]
+        return [*gradients, None if bias is None else pull(summed(scores, added))[0]]
 
     def _conditions(self, context):
         return context.conditions(self.intervals, self.queries, self.keys)
+
+    def _added(self, bias, context):
+        """What a bias adds to the scores of all batches."""
+        if bias is None:
+            return None
+        position = self.queries(context.positions)
+        rows, keys = position.shape[-1], self.keys(context.positions).shape[-1]
+        ahead = self.step * (np.arange(keys, dtype=np.int32) - self.before - np.arange(rows, dtype=np.int32)[:, None])
+        return bias.map_queries(self.queries).pairs(position, jnp.asarray(ahead)[None, None, None])
 
 
 @dataclass(frozen=True)
@@ -76,14 +95,14 @@ class Gathered:
         first = self.pattern.stride - self.pattern.skip - self.pattern.width
         return _join(_split(x, self.pattern.stride)[:, :, :, first : first + self.pattern.width])
 
-    def forward(self, query, key, value, context):
-        return self._rows(context).forward(query, self.keys(key), self.keys(value))
+    def forward(self, query, key, value, bias, context):
+        return self._rows(context).forward(query, self.keys(key), self.keys(value), bias)
 
-    def backward(self, query, key, value, lse, gradient, delta, context):
+    def backward(self, query, key, value, lse, gradient, delta, bias, context):
         inputs = query, self.keys(key), self.keys(value)
-        d_query, *d_keys, _ = self._rows(context).backward(*inputs, lse, gradient, delta)
+        d_query, *d_keys, d_bias = self._rows(context).backward(*inputs, lse, gradient, delta, bias)
         shapes = key.shape, value.shape
-        return [d_query, *(_undo(self.keys, *one) for one in zip(shapes, d_keys, strict=True))]
+        return [d_query, *(_undo(self.keys, *one) for one in zip(shapes, d_keys, strict=True)), d_bias]
 
     def _rows(self, context):
         def block(start, rows, count):
@@ -92,10 +111,15 @@ class Gathered:
 
             return context.conditions(self.intervals, queries, lambda x: self.keys(x)[:, :, :count])
 
+        def added(bias, start, rows, count):
+            position = start + jnp.arange(rows, dtype=jnp.int32)[None, None]
+            key = self.keys(context.positions)[:, :, :count]
+            return bias.pairs(position, key[..., None, :] - position[..., :, None])
+
         def limit(stop):
             return stop // self.pattern.stride * self.pattern.width
 
-        return Rows(self.pattern.stride, limit if self.causal else None, block)
+        return Rows(self.pattern.stride, limit if self.causal else None, block, added)
 
 
 @struct.dataclass
@@ -162,7 +186,7 @@ def _local(window, causal, intervals):
     def keys(x):
         return _with_neighbours(queries(x), blocks, 0 if causal else blocks)
 
-    return Rearranged(queries, keys, _join, intervals)
+    return Rearranged(queries, keys, _join, intervals, before=window)
 
 
 def _block(size, intervals):
@@ -174,7 +198,7 @@ def _column(stride, intervals):
     def transpose(x):
         return jnp.swapaxes(_split(x, stride), 2, 3)
 
-    return Rearranged(transpose, transpose, lambda x: _join(jnp.swapaxes(x, 2, 3)), intervals)
+    return Rearranged(transpose, transpose, lambda x: _join(jnp.swapaxes(x, 2, 3)), intervals, step=stride)
 
 
 @dataclass(frozen=True)
@@ -241,26 +265,28 @@ def attend(query, key, value, mask, bias, dropout, scale):
     arrays = (
         jnp.pad(x, ((0, 0), (0, 0), (0, padded - T), (0, 0))) for x in flash.heads_first(query, key, value, scale)
     )
-    out = _attend(Kind(mask.pattern, T, mask.causal), *arrays, Context.of(mask, dropout, T, padded))
+    context = Context.of(mask, dropout, T, padded)
+    out = _attend(Kind(mask.pattern, T, mask.causal), *arrays, lengthen(bias, padded - T), context)
     return jnp.swapaxes(out[:, :, :T], 1, 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(kind, query, key, value, context):
-    return _forward(kind, query, key, value, context)[0]
+def _attend(kind, query, key, value, bias, context):
+    return _forward(kind, query, key, value, bias, context)[0]
 
 
-def _forward(kind, query, key, value, context):
-    out, lse = flash.merge([part.forward(query, key, value, context) for part in kind.parts()])
+def _forward(kind, query, key, value, bias, context):
+    out, lse = flash.merge([part.forward(query, key, value, bias, context) for part in kind.parts()])
     out = out.astype(query.dtype)
-    return out, (query, key, value, context, out, lse)
+    return out, (query, key, value, bias, context, out, lse)
 
 
 def _backward(kind, kept, gradient):
-    query, key, value, context, out, lse = kept
+    query, key, value, bias, context, out, lse = kept
     rows = lse, gradient, flash.delta(gradient, out)
-    parts = [part.backward(query, key, value, *rows, context) for part in kind.parts()]
-    return *(sum(part).astype(query.dtype) for part in zip(*parts, strict=True)), None
+    parts = [part.backward(query, key, value, *rows, bias, context) for part in kind.parts()]
+    *gradients, d_bias = (jax.tree.map(lambda *terms: sum(terms), *part) for part in zip(*parts, strict=True))
+    return *(x.astype(query.dtype) for x in gradients), d_bias, None
 
 
 _attend.defvjp(_forward, _backward)
@@ -269,8 +295,6 @@ _attend.defvjp(_forward, _backward)
 def _refuses(request: Request) -> str | None:
     if isinstance(request.pattern, Dense):
         return "the pattern is dense"
-    if request.bias:
-        return "a bias has an entry for every pair, which is what a sparse pattern does without"
     missing = refuse_features(request, {"causal", "segments", "key_valid"})
     if missing is None and request.T != request.S:
         return f"its queries are its keys' own positions, which {request.T} queries and {request.S} keys are not"

@@ -7,13 +7,14 @@
 
 A bias is a pytree whose arrays have the batch and the heads, or 1, as their first two axes. Those that have a row for
 each query have it as their third: `map_queries` reaches them, which is all that a path must know to cut a bias into
-blocks of queries, to lengthen it, and to put the gradients of the blocks together.
+blocks of queries, to rearrange it, to lengthen it, and to put the gradients of the blocks together.
 """
 
 from collections.abc import Callable
 from typing import Protocol
 
 import jax
+import jax.numpy as jnp
 
 from models.attention.biases.bucket import ByBucket
 from models.attention.biases.distance import ByDistance
@@ -28,7 +29,9 @@ __all__ = [
     "Sum",
     "described",
     "join_queries",
+    "lengthen",
     "split_queries",
+    "summed",
     "tile",
     "whole",
 ]
@@ -52,6 +55,14 @@ class Bias(Protocol):
         `start` may be traced. Where queries stand among the keys, `mask` says.
         """
 
+    def pairs(self, position: jax.Array, ahead: jax.Array) -> jax.Array:
+        """Bias [B or 1, N or 1, ..., rows, keys] of keys that stand `ahead` columns after their queries.
+
+        `ahead` [1, 1, ..., rows, keys] may be traced; queries [1, 1, ..., rows] stand at the columns `position`, as do
+        those that it holds, whose arrays are [B or 1, N or 1, ..., rows, ...]. Further axes that are 1 serve all. What
+        it says of columns before the first key or after the last is finite, and means nothing.
+        """
+
 
 def described(bias) -> Bias | None:
     """A bias as given to `attend`: an array is `Stored`."""
@@ -68,6 +79,19 @@ def tile(bias: Bias | None, mask, start: int, rows: int, first: int, keys: int) 
 def whole(bias: Bias | None, mask, T: int, S: int) -> jax.Array | None:
     """All of it, for paths that do not work piece by piece."""
     return tile(bias, mask, 0, T, 0, S)
+
+
+def lengthen(bias: Bias | None, rows: int) -> Bias | None:
+    """The same with so many more queries, which mean nothing."""
+    if bias is None:
+        return None
+    return bias.map_queries(lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, rows)) + ((0, 0),) * (x.ndim - 3)))
+
+
+def summed(scores: jax.Array, added: jax.Array) -> jax.Array:
+    """Gradient by what was added to the scores, and broadcast to them, from that by the scores."""
+    shared = tuple(axis for axis, size in enumerate(added.shape) if size == 1)
+    return (jnp.sum(scores, axis=shared, keepdims=True) if shared else scores).astype(added.dtype)
 
 
 def split_queries(bias: Bias) -> tuple[Bias, list[jax.Array]]:

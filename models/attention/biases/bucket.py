@@ -42,6 +42,9 @@ class ByBucket:
         values = jnp.pad(self._values(ahead), ((0, 0), (0, 0), (1, 0)))[:, :, None]
         return move(jnp.broadcast_to(values, (*values.shape[:2], rows, values.shape[3])), keys)
 
+    def pairs(self, position, ahead) -> jax.Array:
+        return self._values(ahead[0, 0])
+
     def _values(self, ahead):
         """The numbers [1, N, ...] of keys so many positions ahead of their queries, int [...]."""
         return jnp.take(self.table, bucket(ahead, self.table.shape[2], self.max_distance, self.both_ways), axis=2)

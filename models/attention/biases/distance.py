@@ -46,6 +46,12 @@ class ByDistance:
         zeros = jnp.zeros_like(self.keys, shape=(*self.keys.shape[:2], zeros, self.keys.shape[3]))
         return move(_products(self.query, jnp.concatenate([zeros, needed], axis=2)), keys)
 
+    def pairs(self, position, ahead) -> jax.Array:
+        row = self.reach - 1 + ahead[0, 0]
+        row = jnp.where(row < 0, self.keys.shape[2], row)
+        keys = jnp.take(self.keys, row, axis=2, mode="fill", fill_value=0)  # [1, N, ..., rows, keys, H]
+        return flash.product("...RH,...RKH->...RK", self.query, keys)
+
 
 @jax.custom_vjp
 def _products(query, keys):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
 from models.errors import ModelError
@@ -27,3 +28,7 @@ class Stored:
 
     def tile(self, mask, start, rows: int, first: int, keys: int) -> jax.Array:
         return self.array[..., first : first + keys]
+
+    def pairs(self, position, ahead) -> jax.Array:
+        key = jnp.clip(position[..., None] + ahead, 0, self.array.shape[-1] - 1)
+        return jnp.take_along_axis(self.array, jnp.broadcast_to(key, (*self.array.shape[:-1], key.shape[-1])), axis=-1)

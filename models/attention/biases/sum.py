@@ -31,3 +31,6 @@ class Sum:
 
     def tile(self, mask, start, rows: int, first: int, keys: int) -> jax.Array:
         return functools.reduce(operator.add, (part.tile(mask, start, rows, first, keys) for part in self.parts))
+
+    def pairs(self, position, ahead) -> jax.Array:
+        return functools.reduce(operator.add, (part.pairs(position, ahead) for part in self.parts))

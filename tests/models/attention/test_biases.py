@@ -89,6 +89,44 @@ def test_paths(agree, path, name, kind):
     agree(path, mask, arrays(keys), bias=bias)
 
 
+@pytest.mark.parametrize("kind", ["bucket", "distance", "sum"])
+@pytest.mark.parametrize("name", ["bidirectional", "causal segments"])
+@pytest.mark.parametrize("pattern", ["local_128", "column_16", "strided_16", "fixed_16_4"])
+def test_sparse_patterns(agree, pattern, name, kind):
+    mask = MASKS[name][0].replace(pattern=parse_pattern(pattern))
+    stored = jnp.asarray(np.random.default_rng(2).normal(size=(2, 1, T, T)), jnp.float32)
+    bias = {"bucket": by_bucket(not mask.causal), "distance": by_distance(mask, T)}
+    bias = bias.get(kind, Sum((Stored(stored), bias["bucket"])))
+    agree("sparse", mask, arrays(), bias=bias)
+
+
+@pytest.mark.parametrize("kind", ["bucket", "distance", "stored"])
+@pytest.mark.parametrize("pattern", ["strided_8", "fixed_8_3"])
+def test_sparse_rows_that_fill_no_block(agree, pattern, kind):
+    rows = 33
+    rng = np.random.default_rng(4)
+    query, keys, stored = (
+        jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((2, N, rows, 8), (1, N, 20, 8), (1, N, rows, rows))
+    )
+    bias = {"bucket": by_bucket(False), "distance": ByDistance(query, keys, 20), "stored": Stored(stored)}[kind]
+    agree("sparse", Mask(causal=True, pattern=parse_pattern(pattern)), arrays(rows, rows=rows), bias=bias)
+
+
+@pytest.mark.parametrize("pattern", ["strided", "fixed"])
+def test_sparse_patterns_with_buckets_grow_as_the_root(pattern):
+    """Work and memory of four times the tokens, with blocks twice as long: 8 times as much, where dense has 16."""
+
+    def measured(length, stride):
+        shape = jax.ShapeDtypeStruct((1, length, N, 16), jnp.float32)
+        mask = Mask(pattern=parse_pattern(f"{pattern}_{stride}" + "_4" * (pattern == "fixed")))
+        run = jax.grad(lambda q, k, v, bias: attend(q, k, v, mask, bias=bias).sum(), argnums=(0, 1, 2, 3))
+        program = jax.jit(run).lower(shape, shape, shape, by_bucket(True)).compile()
+        return program.cost_analysis()["flops"], program.memory_analysis().temp_size_in_bytes
+
+    grown = [b / a for a, b in zip(measured(4096, 64), measured(16_384, 128), strict=True)]
+    assert max(grown) < 8.5, grown
+
+
 @pytest.mark.parametrize("path", ["xla", "chunked"])
 def test_heads_of_several_patterns_and_dropout(agree, path):
     mask = Mask(pattern=parse_pattern("dense+local_16"))
