@@ -56,19 +56,36 @@ class Compiled:
     seconds: float  # of compiling
 
 
-def attention(word: str, T: int, devices, *, memory=0, documents=False, relative=False, path="auto", expected=False):
-    """One attention, forward and backward, lowered for the first of `devices`; and the FLOPs that its pattern needs."""
+def attention(
+    word: str,
+    T: int,
+    devices,
+    *,
+    size=SIZE,
+    memory=0,
+    source=0,
+    documents=False,
+    relative=False,
+    path="auto",
+    expected=False,
+):
+    """One attention, forward and backward, lowered for the first of `devices`; and the FLOPs that its pattern needs.
+
+    It is causal unless it looks at a `source` of so many tokens, whose documents are its own.
+    """
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices[:1])
     alone = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
     def array(*shape, dtype=jnp.bfloat16):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=alone)
 
-    S = memory + T
-    mask = Mask(causal=True, pattern=parse_pattern(word), memory=memory)
+    S = source or memory + T
+    mask = Mask(causal=not source, pattern=parse_pattern(word), memory=memory)
     if documents:
         mask = mask.replace(query_segments=array(1, T, dtype=jnp.int32))
-    query, key = array(1, T, HEADS, SIZE), array(1, S, HEADS, SIZE)
+    if source:
+        mask = mask.replace(key_segments=array(1, S, dtype=jnp.int32))
+    query, key = array(1, T, HEADS, size), array(1, S, HEADS, size)
     inputs = [query, key, key]
     if relative:
         inputs += [array(S, HEADS, SIZE), array(HEADS, SIZE), array(HEADS, SIZE)]
@@ -106,6 +123,9 @@ def strided_layer(devices):
 PROGRAMS: dict[str, Callable] = {
     "dense": partial(attention, "dense", LONG),
     "dense, documents": partial(attention, "dense", LONG, documents=True),
+    "dense, heads of 80, 1,000 tokens": partial(attention, "dense", 1000, size=80),
+    "source of documents": partial(attention, "dense", LONG, source=LONG, documents=True),
+    "source of documents, 512 to 114 tokens": partial(attention, "dense", 114, source=512, documents=True),
     "local_256": partial(attention, "local_256", LONG),
     "memory 2,048": partial(attention, "dense", 2048, memory=2048),
     "relative, memory 512": partial(attention, "dense", 512, memory=512, relative=True),

@@ -3,10 +3,11 @@
 A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the text around it is written by hand.
 """
 
+import importlib
 import re
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path as File
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +17,14 @@ from models.attention import PATHS, chosen_path
 from models.attention.biases import ByBucket, ByDistance, Stored
 from models.attention.biases.shift import relative_shift
 from models.attention.masks import Mask
-from models.attention.patterns import parse_pattern
+from models.attention.path import Path
+from models.attention.patterns import Column, Dense, Local, parse_pattern
 from models.errors import ModelError
+from pretrain.objectives.applied import Applied
+from pretrain.step.lanes import start
+from pretrain.step.learner import make_learner
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = File(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "attention.md"
 PLATFORMS = (("cpu", "float32"), ("gpu", "bfloat16"), ("gpu", "float32"), ("tpu", "bfloat16"))
 ARRAY = jax.ShapeDtypeStruct((), np.dtype(bool))  # what a feature of a mask holds plays no part in the choice
@@ -77,6 +82,8 @@ BIAS = {"bias": Stored(ARRAY)}
 BUCKETS = {"bias": ByBucket(ARRAY, True, 128)}
 DISTANCE = {"bias": ByDistance(ARRAY, ARRAY, 0)}
 NAMES = {Stored: "bias, stored", ByBucket: "bias by bucket", ByDistance: "bias by distance"}
+WORDS = {"segments": "documents or padding", "key_segments": "those of another row", "memory": "memory"}
+WORDS |= {"key_valid": "padded keys", "prefix": "prefix"}
 DROPOUT = {"dropout_rate": 0.1}
 CALLS = (
     Call("dense", 1024),
@@ -138,6 +145,72 @@ def paths() -> str:
     return "\n".join(rows)
 
 
+RECIPES = (
+    *("gpt2:small", "gpt3:xl", "gpt3:2.7b", "bert:base", "t5:base", "t5:base_v1_1"),
+    *("transformer_xl:wt103", "transformer_xl:enwik8", "transformer_xl:enwik8_large"),
+    *("sparse_transformer:enwik8", "sparse_transformer:cifar10", "sparse_transformer:imagenet64"),
+)
+KERNELS = {"gpu": ("cudnn", "triton"), "tpu": ("splash",)}
+
+
+def recipes() -> str:
+    """Every call of attention that training and evaluation of the recipes make, and who serves it."""
+    rows = ["| recipe | queries, keys, heads | what is asked | gpu | tpu |", "|---|---|---|---|---|"]
+    for name in RECIPES:
+        recipe, variant = name.split(":")
+        config = importlib.import_module(f"configs.{recipe}").get_config(variant)
+        learner = make_learner(config)
+        calls = {call: None for train in (True, False) for call in _calls(learner, config.data.length, train)}
+        rows += [f"| `{name}` | {' | '.join(call)} |" for call in calls]
+    return "\n".join(rows)
+
+
+def _calls(learner, length: int, train: bool) -> list[tuple[str, ...]]:
+    """The calls of one forward pass, as cells of the table."""
+    calls = []
+
+    def record(query, key, value, mask, bias, dropout, scale):
+        arguments = {"bias": bias, "dropout_rate": 0.1 if dropout else 0.0}
+        served = [_served(query, key, value, mask, arguments, platform) for platform in KERNELS]
+        sizes = f"{query.shape[1]}, {key.shape[1]}, {query.shape[2]} of {query.shape[3]}"
+        calls.append((sizes, _asked(mask, bias, dropout), *served))
+        return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
+
+    model = learner.model.clone(attention_path=Path("recorded", record, lambda request: None))
+    features = learner.features(1, length).items()
+    batch = {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
+    carried = jax.eval_shape(lambda: start(model, 1))
+
+    def forward(params, batch, carried):
+        applied = Applied(model, params, learner.inputs)
+        return learner.objective.score(applied, batch, carried, jax.random.key(0) if train else None)
+
+    jax.eval_shape(forward, learner.shapes, batch, carried)
+    return calls
+
+
+def _asked(mask, bias, dropout) -> str:
+    """What a mask and a call have, in the words of the page."""
+    words = [f"`{mask.pattern}`" if isinstance(mask.pattern, Dense | Local | Column) else "`fixed`"]
+    words += ["causal" if mask.causal else "both ways"]
+    words += [WORDS[feature] for feature in sorted(mask.features()) if feature in WORDS]
+    words += [NAMES[type(bias)]] if bias is not None else []
+    return ", ".join(words + ["dropout"] * (dropout is not None))
+
+
+def _served(query, key, value, mask, arguments, platform) -> str:
+    """The path that serves on a platform, and why no kernel does where none can."""
+    picked = set(chosen_path(query, key, value, mask, platform=platform, **arguments))
+    reasons: dict[str, list[str]] = {}  # those who give each
+    for kernel in KERNELS[platform]:
+        try:
+            chosen_path(query, key, value, mask, platform=platform, path=kernel, **arguments)
+        except ModelError as error:
+            reasons.setdefault(re.search("because (.*); use auto", str(error))[1], []).append(kernel)
+    why = "".join(f"; {' and '.join(kernels)}: {reason}" for reason, kernels in reasons.items())
+    return f"**{', '.join(picked)}**" + (why if picked & {"xla", "chunked"} else "")
+
+
 def refusals() -> str:
     """What each path says when it refuses one of these calls."""
     rows = ["| path | refuses because |", "|---|---|"]
@@ -174,6 +247,7 @@ def shift() -> str:
 
 PARTS = {
     "paths": paths,
+    "recipes": recipes,
     "refusals": refusals,
     "shift": shift,
     **{word: lambda word=word: grid(word) for word in ("local_4", "strided_4", "fixed_4_1")},

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.attention import chunked, kernels, parallel, reference, sparse, xla
+from models.attention import chunked, parallel, reference, sparse, xla
 from models.attention.biases import described
 from models.attention.dropout import Dropout
+from models.attention.kernels import cudnn, splash, triton
 from models.attention.masks import Mask
 from models.attention.path import Path, Request
 from models.attention.patterns import per_head
@@ -23,7 +24,7 @@ __all__ = ["PATHS", "attend", "chosen_path"]
 
 # `auto` takes the first that serves.
 PATHS: dict[str, Path] = {
-    path.name: path for path in (kernels.SPLASH, kernels.CUDNN, sparse.PATH, xla.PATH, chunked.PATH, reference.PATH)
+    module.PATH.name: module.PATH for module in (splash, cudnn, triton, sparse, xla, chunked, reference)
 }
 
 

@@ -45,6 +45,7 @@ class Mask:
             "memory": self.memory > 0,
             "offset": self.offset is not None,
             "segments": self.query_segments is not None,
+            "key_segments": self.key_segments is not None,
             "key_valid": self.key_valid is not None,
             "prefix": self.prefix is not None,
             "ranks": self.query_ranks is not None,

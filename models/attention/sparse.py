@@ -295,7 +295,7 @@ _attend.defvjp(_forward, _backward)
 def _refuses(request: Request) -> str | None:
     if isinstance(request.pattern, Dense):
         return "the pattern is dense"
-    missing = refuse_features(request, {"causal", "segments", "key_valid"})
+    missing = refuse_features(request, {"causal", "segments", "key_segments", "key_valid"})
     if missing is None and request.T != request.S:
         return f"its queries are its keys' own positions, which {request.T} queries and {request.S} keys are not"
     return missing

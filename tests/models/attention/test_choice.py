@@ -30,10 +30,16 @@ def chosen(mask, rows=1024, keys=None, platform="cpu", dtype=jnp.bfloat16, **opt
         ("cudnn", Mask(causal=True), {"platform": "gpu"}),
         ("xla", Mask(causal=True), {"platform": "gpu", "dtype": jnp.float32}),
         ("xla", Mask(causal=True), {"platform": "gpu", "dropout_rate": 0.1}),
+        ("cudnn", Mask(causal=True, query_segments=jnp.ones((1, 1024))), {"platform": "gpu"}),
+        ("cudnn", Mask(key_valid=jnp.ones((1, 512))), {"platform": "gpu", "keys": 512}),
+        ("cudnn", Mask(causal=True, prefix=jnp.array([1])), {"platform": "gpu"}),
+        ("triton", Mask(causal=True, query_segments=jnp.ones((1, 4096))), {"platform": "gpu", "rows": 4096}),
+        ("chunked", Mask(causal=True, prefix=jnp.array([1])), {"platform": "gpu", "rows": 4096}),
         ("splash", Mask(causal=True), {"platform": "tpu"}),
         ("splash", Mask(causal=True, pattern=parse_pattern("local_256")), {"platform": "tpu"}),
         ("sparse", Mask(causal=True, pattern=parse_pattern("fixed_32_8")), {"platform": "tpu"}),
-        ("xla", Mask(causal=True), {"platform": "tpu", "rows": 1000}),
+        ("splash", Mask(causal=True), {"platform": "tpu", "rows": 1000}),
+        ("xla", Mask(causal=True), {"platform": "tpu", "rows": 64}),
     ],
 )
 def test_auto(expected, mask, options):
@@ -65,7 +71,11 @@ def test_one_choice_for_each_pattern_of_the_heads():
         ("sparse", MASKS["prefix"][0].replace(pattern=parse_pattern("strided_8")), "because it has no prefix"),
         ("cudnn", Mask(causal=True), "because it runs on GPUs and the platform is cpu"),
         ("splash", Mask(causal=True), "because it runs on TPUs and the platform is cpu"),
-        ("flash", Mask(causal=True), "unknown; choose from: auto, splash, cudnn, sparse, xla, chunked, reference"),
+        (
+            "flash",
+            Mask(causal=True),
+            "choose from: auto, splash, cudnn, triton, sparse, xla, chunked, reference",
+        ),
     ],
 )
 def test_a_path_refuses_with_a_reason(path, mask, reason):
@@ -79,9 +89,13 @@ def test_a_path_refuses_with_a_reason(path, mask, reason):
     [
         (Mask(), {"dtype": jnp.float32}, "bfloat16 or float16, not float32"),
         (Mask(), {"dropout_rate": 0.1}, "it has no dropout"),
-        (Mask(causal=True), {"keys": 2048}, "as many queries as keys"),
-        (Mask(causal=True, query_segments=jnp.ones((1, 1024))), {}, "it has no segments"),
         (Mask(pattern=parse_pattern("local_8")), {}, "it is dense"),
+        (Mask(key_valid=jnp.ones((1, 1023))), {"keys": 1023}, "1024 queries and 1023 keys"),
+        (
+            Mask(query_segments=jnp.ones((1, 1024))),
+            {"bias": jnp.zeros((1, 1, 1024, 1024))},
+            "an array of every row, head and pair",
+        ),
     ],
 )
 def test_cudnn_refuses(mask, options, reason):
@@ -92,7 +106,6 @@ def test_cudnn_refuses(mask, options, reason):
 @pytest.mark.parametrize(
     ("mask", "options", "reason"),
     [
-        (Mask(causal=True), {"rows": 1000}, "blocks are multiples of 128"),
         (Mask(causal=True), {"bias": jnp.zeros((1, 1, 1024, 1024))}, "it has no bias"),
         (Mask(causal=True), {"dropout_rate": 0.1}, "it has no dropout"),
         (Mask(causal=True, prefix=jnp.array([1])), {}, "it has no prefix"),
@@ -104,12 +117,26 @@ def test_splash_refuses(mask, options, reason):
         chosen(mask, platform="tpu", path="splash", **options)
 
 
+@pytest.mark.parametrize(
+    ("mask", "options", "reason"),
+    [
+        (Mask(), {"keys": 512}, "1024 queries and 512 keys are not"),
+        (Mask(), {"bias": jnp.zeros((1, 1, 1024, 1024))}, "it has no bias"),
+        (Mask(causal=True, prefix=jnp.array([1])), {}, "it has no prefix"),
+        (Mask(query_segments=jnp.ones((1, 1024)), key_segments=jnp.ones((1, 1024))), {}, "it has no key_segments"),
+    ],
+)
+def test_triton_refuses(mask, options, reason):
+    with pytest.raises(ModelError, match=reason):
+        chosen(mask, platform="gpu", path="triton", **options)
+
+
 @pytest.mark.parametrize("size", [60, 136])
-def test_kernels_refuse_odd_head_sizes(size):
+@pytest.mark.parametrize("path", ["cudnn", "triton"])
+def test_kernels_of_gpus_refuse_odd_head_sizes(path, size):
     array = jax.ShapeDtypeStruct((1, 128, 4, size), jnp.bfloat16)
-    for path, platform in (("cudnn", "gpu"), ("splash", "tpu")):
-        with pytest.raises(ModelError, match=f"a head size of {size}"):
-            chosen_path(array, array, array, Mask(), path=path, platform=platform)
+    with pytest.raises(ModelError, match=f"a head size of {size}"):
+        chosen_path(array, array, array, Mask(), path=path, platform="gpu")
 
 
 @pytest.mark.parametrize(

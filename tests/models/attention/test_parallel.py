@@ -145,24 +145,47 @@ def test_inside_pmap():
 LAYOUTS = ({"data": 8}, {"fsdp": 8}, {"tensor": 8}, {"sequence": 8}, {"data": 2, "fsdp": 2, "tensor": 2})
 
 
-@pytest.mark.parametrize("sizes", LAYOUTS, ids=lambda sizes: "-".join(sizes))
-def test_cudnn_is_called_directly(sizes, monkeypatch):
-    """Lowered for CUDA without a GPU: the kernel itself, not a partitioner that would have to split it."""
+def lowered_for_cuda(path, mask, sizes, monkeypatch):
+    """Attention's forward and backward pass lowered for GPUs that are not here."""
     monkeypatch.setattr(attention, "_platform", lambda: "gpu")
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91200)
     monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda capability: True)
     monkeypatch.setattr(fused_attention_stablehlo, "is_cuda_compute_capability_equal", lambda capability: False)
-    rows = jax.ShapeDtypeStruct((8, T, N, 64), jnp.bfloat16)
+    rows = jax.ShapeDtypeStruct((8, T, N, 32), jnp.bfloat16)
 
-    def step(query, key, value, gradient):
-        out, pull = jax.vjp(lambda *inputs: attend(*inputs, Mask(causal=True), path="cudnn"), query, key, value)
+    def step(query, key, value, mask, gradient):
+        out, pull = jax.vjp(lambda *inputs: attend(*inputs, mask, path=path), query, key, value)
         return out, pull(gradient)
 
     with jax.set_mesh(mesh(**sizes)), nn.logical_axis_rules(base().mesh.rules):
-        program = jax.jit(step).trace(rows, rows, rows, rows).lower(lowering_platforms=("cuda",)).as_text()
+        program = jax.jit(step).trace(rows, rows, rows, mask, rows).lower(lowering_platforms=("cuda",)).as_text()
+    assert "CustomSPMDPartitioning" not in program  # the kernel itself, not a partitioner that would have to split it
+    return program
+
+
+@pytest.mark.parametrize("sizes", LAYOUTS, ids=lambda sizes: "-".join(sizes))
+def test_cudnn_is_called_directly(sizes, monkeypatch):
+    program = lowered_for_cuda("cudnn", Mask(causal=True), sizes, monkeypatch)
     assert program.count("custom_call @__cudnn$fmhaSoftmax(") == 1
     assert program.count("custom_call @__cudnn$fmhaSoftmaxBackward(") == 1
-    assert "CustomSPMDPartitioning" not in program
+
+
+def test_a_mask_is_an_array_to_cudnn_that_heads_share(monkeypatch):
+    mask = Mask(causal=True, query_segments=jax.ShapeDtypeStruct((8, T), jnp.int32))
+    program = lowered_for_cuda("cudnn", mask, {"data": 2, "fsdp": 2, "tensor": 2}, monkeypatch)
+    calls = [line for line in program.splitlines() if "custom_call @__cudnn$fmhaScaleBiasSoftmax" in line]
+    assert len(calls) == 2
+    for call in calls:  # of 2 rows and 4 heads on each device
+        assert f"tensor<2x{T}x4x32xbf16>" in call
+        assert f"tensor<2x1x{T}x{T}xbf16>" in call
+        assert f"tensor<2x4x{T}x{T}xbf16>" not in call
+
+
+def test_triton_is_called_directly(monkeypatch):
+    mask = Mask(causal=True, query_segments=jax.ShapeDtypeStruct((8, T), jnp.int32))
+    program = lowered_for_cuda("triton", mask, {"data": 2, "fsdp": 2, "tensor": 2}, monkeypatch)
+    assert program.count("custom_call @__gpu$xla.gpu.triton") == 3  # forward, what softmax subtracts, gradients
+    assert f"x{T}x{T}x" not in program
 
 
 def test_a_bias_is_split_with_its_heads():

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from models.attention import attend
-from models.attention.kernels import interpreted_splash
 from models.attention.masks import Mask
 from models.attention.patterns import Local, parse_pattern
-from models.attention.reference import attend as oracle
 from tests.models.attention.conftest import MASKS, SPARSE, M, T, arrays, with_gradients
 
 DENSE_PATHS = ("xla", "chunked")
@@ -174,40 +172,3 @@ def test_values_of_another_size(agree, path, pattern):
 @pytest.mark.parametrize("path", [*DENSE_PATHS, "sparse"])
 def test_scale(agree, path, scale):
     agree(path, Mask(causal=True, pattern=Local(16)), arrays(), scale=scale)
-
-
-SPLASHED = {
-    "causal": Mask(causal=True),
-    "segments": Mask(causal=True, query_segments=jnp.array([[1] * 60 + [2] * 50 + [0] * 18, [1] * 128])),
-    "memory": Mask(causal=True, memory=128),
-    "same length": Mask(causal=True, memory=128, pattern=Local(128)),
-    "local": Mask(causal=True, pattern=Local(30)),
-    "bidirectional": Mask(),
-    "bidirectional local": Mask(pattern=Local(30)),
-    "bidirectional segments": Mask(query_segments=jnp.array([[1] * 60 + [2] * 50 + [0] * 18, [1] * 128])),
-}
-
-
-@pytest.mark.parametrize("pattern", ["dense", "local_30"])
-def test_documents_never_leak_through_splash_attention(pattern):
-    mask = SPLASHED["segments"].replace(pattern=parse_pattern(pattern))
-    given = arrays(128, rows=128, size=64)
-    results = []
-    for query, key, value, gradient in (given, [x.at[0, 60:110].add(100.0) for x in given]):
-        out, pull = jax.vjp(lambda *qkv: interpreted_splash(*qkv, mask, None, None, 0.125), query, key, value)
-        results.append((out, *pull(gradient)))
-    for before, after in zip(*results, strict=True):
-        np.testing.assert_array_equal(before[0, :60], after[0, :60])
-        np.testing.assert_array_equal(before[1], after[1])
-
-
-@pytest.mark.parametrize("name", SPLASHED)
-def test_splash_attention_interpreted(name):
-    mask = SPLASHED[name]
-    query, key, value, gradient = arrays(128 + mask.memory, rows=128, size=64)
-    results = []
-    for run in (interpreted_splash, oracle):
-        out, pull = jax.vjp(lambda *qkv, run=run: run(*qkv, mask, None, None, 0.125), query, key, value)
-        results.append((out, *pull(gradient)))
-    for a, b in zip(*results, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)

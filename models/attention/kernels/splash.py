@@ -1,0 +1,79 @@
+"""Pallas splash attention on TPUs: blocks that the mask hides whole are not computed."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import splash_attention
+
+from models.attention.kernels.blocks import LANES, lengthened, whole_blocks, without_blind
+from models.attention.path import Path, Request, refuse_features
+from models.attention.patterns import Dense, Local
+
+LARGEST_BLOCK = 512
+NARROWEST = 64  # half the lanes: features of a head come in multiples of it
+
+
+def run(query, key, value, mask, bias, dropout, scale, interpret=False):
+    """Attention of documents, causal or not, dense or local: [B, T, N, H]. Rows and heads are padded with zeros."""
+    T, H = query.shape[1], value.shape[3]
+    (query, key, value), mask = lengthened((query * scale, key, value), mask)
+    query, key, value = (jnp.swapaxes(_widened(x), 1, 2) for x in (query, key, value))
+    rows, columns = query.shape[2], key.shape[2]
+    masks = splash_attention.MultiHeadMask([_mask(mask, rows, columns)] * query.shape[1])
+    sizes = dict.fromkeys(("block_q", "block_q_dkv", "block_q_dq"), _block(rows))
+    keys = ("block_kv", "block_kv_compute", "block_kv_dkv", "block_kv_dkv_compute", "block_kv_dq")
+    sizes |= dict.fromkeys(keys, _block(columns))
+    kernel = splash_attention.make_splash_mha(
+        masks,
+        block_sizes=splash_attention.BlockSizes(**sizes),
+        head_shards=1,
+        q_seq_shards=1,
+        interpret=interpret,
+    )
+    segments = ()
+    if mask.query_segments is not None:
+        key_segments = mask.query_segments if mask.key_segments is None else mask.key_segments
+        segments = (splash_attention.SegmentIds(mask.query_segments, key_segments),)
+    out = jnp.swapaxes(jax.vmap(kernel)(query, key, value, *segments), 1, 2)
+    # To the kernel padding is one more segment, whose queries see each other.
+    return (without_blind(out, mask, columns) if segments else out)[:, :T, :, :H]
+
+
+def _widened(x):
+    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, -x.shape[3] % NARROWEST)))
+
+
+def _mask(mask, T, S):
+    match mask.pattern:
+        case Local(window):
+            after = 0 if mask.causal else window - 1
+            return splash_attention.LocalMask((T, S), (window - 1, after), offset=mask.memory)
+        case Dense() if mask.causal:
+            return splash_attention.CausalMask((T, S), offset=mask.memory)
+        case Dense():
+            return splash_attention.FullMask((T, S))
+
+
+def _block(length):
+    return next(size for size in (LARGEST_BLOCK, 256, LANES) if length % size == 0)
+
+
+def _refuses(request: Request) -> str | None:
+    if request.platform != "tpu":
+        return f"it runs on TPUs and the platform is {request.platform}"
+    if not isinstance(request.pattern, Dense | Local):
+        return "it knows dense and local patterns alone"
+    if request.bias:
+        return "it has no bias"
+    if request.dropout:
+        return "it has no dropout"
+    return refuse_features(request, {"causal", "memory", "segments", "key_segments"})
+
+
+def _wasteful(request: Request) -> bool:
+    """Where zeros are at least half of the products."""
+    sizes = request.head_size, request.value_size
+    padded = whole_blocks(request.T) * whole_blocks(request.S) * sum(size + -size % NARROWEST for size in sizes)
+    return padded >= 2 * request.T * request.S * sum(sizes)
+
+
+PATH = Path("splash", run, _refuses, _wasteful)

@@ -1,0 +1,34 @@
+"""Pallas flash attention on NVIDIA GPUs, through Triton: documents packed into long rows, without an array of pairs."""
+
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.gpu import attention
+
+from models.attention.kernels.blocks import lengthened, whole_blocks, without_blind
+from models.attention.kernels.cudnn import on_gpu
+from models.attention.path import Path, Request, refuse_features
+
+
+def run(query, key, value, mask, bias, dropout, scale, interpret=False):
+    """Attention of queries to keys at their own positions: [B, T, N, H]."""
+    T, shared = query.shape[1], query.shape[2] // key.shape[2]
+    key, value = (jnp.repeat(x, shared, axis=2) for x in (key, value))
+    arrays, mask = lengthened((query, key, value), mask)
+    out = attention.mha(*arrays, mask.query_segments, sm_scale=scale, causal=mask.causal, interpret=interpret)
+    return without_blind(out, mask.replace(key_segments=None), out.shape[1])[:, :T]
+
+
+def _refuses(request: Request) -> str | None:
+    if reason := on_gpu(request):
+        return reason
+    if request.T != request.S:
+        return f"its queries are its keys' own positions, which {request.T} queries and {request.S} keys are not"
+    if request.bias:
+        return "it has no bias"
+    return refuse_features(request, {"causal", "segments"})
+
+
+def _wasteful(request: Request) -> bool:
+    return whole_blocks(request.T) > 2 * request.T
+
+
+PATH = Path("triton", run, _refuses, _wasteful)
