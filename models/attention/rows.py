@@ -73,7 +73,7 @@ class Rows:
                 own = self._bias(bias, index)
                 added, pull = jax.vjp(lambda own: self._added(own, index, keys), own)
                 dq, dk, dv, scores = flash.backward(q, *seen, visible, *rows, drop, added)
-                shared, by_query = split_queries(*pull(summed(scores, added)))
+                shared, by_query = split_queries(*pull(summed(scores, added.shape).astype(added.dtype)))
                 shared = jax.tree.map(jnp.add, totals[2], shared)
                 return (totals[0] + dk, totals[1] + dv, shared), [dq, *by_query]
 

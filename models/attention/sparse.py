@@ -67,7 +67,7 @@ class Rearranged:
         *gradients, scores = flash.backward(*inputs, visible, *rows, drop, added)
         shapes = query.shape, key.shape, value.shape
         gradients = [_undo(*one) for one in zip(views, shapes, gradients, strict=True)]
-        return [*gradients, None if bias is None else pull(summed(scores, added))[0]]
+        return [*gradients, None if bias is None else pull(summed(scores, added.shape).astype(added.dtype))[0]]
 
     def _conditions(self, context):
         return context.conditions(self.intervals, self.queries, self.keys)

@@ -13,7 +13,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from models.attention.biases import tile
+from models.attention.biases import add, tile
 from models.attention.path import Path, Request
 from models.attention.patterns import Dense, Local
 
@@ -65,7 +65,7 @@ def _attend(inputs, mask):
         piece = start, rows, first, end - first
         scores = _products("BGRTH,BGSH->BGRTS", query[:, :, start : start + rows], key[:, :, first:end])
         if bias is not None:
-            scores += tile(bias, mask, *piece).astype(jnp.float32)
+            scores = add(scores, tile(bias, mask, *piece))
         visible = mask.tile(*piece)
         weights = _softmax(jnp.where(visible, scores, -1e30))
         if dropout is not None:
