@@ -9,6 +9,7 @@ import pytest
 
 from pretrain import config as configs
 from pretrain import main
+from pretrain.commands.arguments import OfConfig, Train
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").glob("*.py"))]
@@ -68,17 +69,18 @@ def test_each_has_its_place(command):
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("pretrain") and "batchsize" not in c])
 def test_the_program_takes_it(command):
-    parsed, spec, overrides = main.parse(words(command)[1:])
-    assert parsed.name == words(command)[1]
-    if parsed.takes_config:
-        assert configs.load(spec or "configs/quickstart.py", overrides).train.steps > 0
+    line = words(command)[1:]
+    arguments = main.parse([*line, "--workdir=x"] if len(line) == 1 else line)  # one that is named alone
+    assert type(arguments).__name__ == ("Complete" if "--complete" in command else words(command)[1].title())
+    if isinstance(arguments, OfConfig):
+        assert configs.load(arguments.config or "configs/quickstart.py", arguments.overrides).train.steps > 0
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python -m launch")])
 def test_launchers_take_it(command):
     program = words(command)[words(command).index("--") + 1 :]
-    name, spec, overrides = main.parse(program)
-    assert name.name == "train" and configs.load(spec, overrides)
+    arguments = main.parse(program)
+    assert isinstance(arguments, Train) and configs.load(arguments.config, arguments.overrides)
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python -m benchmarks")])

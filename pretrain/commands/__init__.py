@@ -1,1 +1,14 @@
-"""What each command does."""
+"""What each command is told, and what it does."""
+
+import importlib
+
+from pretrain.commands.arguments import Arguments
+
+
+def run(arguments: Arguments) -> int:
+    """Does what the arguments of a command say; returns its exit code. Errors: UserError and its kin, as they are said.
+
+    What does it is imported when it is done: help, and mistakes in what is told, need not wait for Orbax.
+    """
+    module = importlib.import_module(f"pretrain.commands.{type(arguments).__name__.lower()}")
+    return module.run(arguments) or 0

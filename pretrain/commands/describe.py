@@ -8,7 +8,10 @@ from collections.abc import Iterable
 import jax
 
 from input_pipeline import requirements
+from pretrain import config as configs
 from pretrain.assemble import check_sizes, check_split
+from pretrain.commands.arguments import Describe
+from pretrain.commands.shared import DEFAULT_CONFIG
 from pretrain.costs import flops
 from pretrain.parallel.mesh import AXES, path_name
 from pretrain.reporting.progress import amount
@@ -64,8 +67,17 @@ def describe(config) -> dict:
     }
 
 
-def run(config, format: str) -> None:
-    """Prints the description of a config as tables, or as one JSON object if `format` is "json"."""
+def run(arguments: Describe) -> None:
+    """Prints the description of a config as tables, or as one JSON object."""
+    if arguments.workdir:
+        config = configs.with_overrides(configs.saved(arguments.workdir), arguments.overrides)
+    else:
+        config = configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides)
+    report(config, arguments.format)
+
+
+def report(config, format: str) -> None:
+    """Prints the description of `config`; `format` as the argument of that name."""
     facts = describe(config)
     if format == "json":
         print(json.dumps(facts))

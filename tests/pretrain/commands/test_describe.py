@@ -187,7 +187,7 @@ def test_nothing_is_left_whole_where_all_divides(capsys):
     config = load("configs/transformer_xl.py:wt103")
     assert described.describe(config)["mesh"]["whole"] == {}  # no fsdp
     config.mesh.update(data=1, fsdp=4)
-    described.run(config, "table")
+    described.report(config, "table")
     shown = capsys.readouterr().out
     assert "left whole" in shown and "layers/attention" in shown.partition("left whole")[2]
 
@@ -223,12 +223,12 @@ def test_step_is_all_its_tokens():
 
 
 def test_prints_tables_and_json(capsys):
-    described.run(tiny(), "table")
+    described.report(tiny(), "table")
     shown = capsys.readouterr().out
     facts = described.describe(tiny())
     for expected in ("layers/attention", f"{facts['parameters']:,}", "a token forward: logits", "optimizer"):
         assert expected in shown
-    described.run(tiny(), "json")
+    described.report(tiny(), "json")
     assert json.loads(capsys.readouterr().out) == facts
     assert math.isfinite(facts["flops_per_step"]["causal"])
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain.commands import commands
+from pretrain.commands import describe
 from pretrain.config import load
 from pretrain.costs import capacity
 from pretrain.errors import UserError
@@ -124,7 +124,7 @@ def test_decoding_has_a_floor_too(machine):
 
 @pytest.mark.parametrize("allocate", [lambda: jnp.zeros(10**14, jnp.int8), lambda: np.zeros(10**15)])
 def test_what_runs_out_of_memory_all_the_same(allocate, monkeypatch, capsys):
-    monkeypatch.setattr(commands, "describe", lambda *_: allocate().block_until_ready())
+    monkeypatch.setattr(describe, "run", lambda *_: allocate().block_until_ready())
     assert main(["describe"]) == 2
     message = capsys.readouterr().err
     assert message.startswith("pretrain: out of memory (") and message.endswith("with config.mesh.fsdp\n")

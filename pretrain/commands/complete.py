@@ -9,10 +9,12 @@ import numpy as np
 
 from input_pipeline import pipeline
 from input_pipeline.sources import images, sources
-from pretrain.commands.generate import refuse
-from pretrain.decoding.decoding import generate as decode
+from pretrain import config as configs
+from pretrain.commands.arguments import Complete
+from pretrain.commands.shared import check_processes
+from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError
-from pretrain.processes.host import say
+from pretrain.processes.host import say, start
 from pretrain.run import Run
 
 GAP = 2  # pixels between images
@@ -20,48 +22,51 @@ SHOWN = 96  # pixels: smaller images are enlarged to about this, each pixel a sq
 ABSENT, PAPER = 128, 255  # grey of what is cut off, and white
 
 
-def complete(config, workdir: str, flags) -> None:
-    """Completes some images with a model of `config`, and writes the picture that `flags.complete` names."""
-    target = Path(flags.complete)
-    _check(config, workdir, target, flags)
-    run = Run(workdir, flags.step, jax.local_devices()[:1])
-    originals = _originals(config, workdir, flags.images, flags.rows)
+def run(arguments: Complete) -> None:
+    """Completes some images, and writes the picture of them."""
+    start()
+    workdir, config = arguments.workdir, configs.saved(arguments.workdir)
+    check_processes(arguments, config)
+    target = Path(arguments.complete)
+    _check(config, target, arguments)
+    trained = Run(workdir, arguments.step, jax.local_devices()[:1])
+    originals = _originals(config, workdir, arguments.images, arguments.rows)
     rows, columns, colours = config.data.image
-    kept = round(flags.keep * rows)
+    kept = round(arguments.keep * rows)
     begun, size = kept * columns * colours, rows * columns * colours  # bytes of a prompt and of an image
-    prompts = [np.append(run.tokenizer.end_id, image.ravel()[:begun]).astype(np.int32) for image in originals]
-    results = decode(
-        run.model,
-        run.local_params,
-        [prompt for prompt in prompts for _ in range(flags.samples)],
+    prompts = [np.append(trained.tokenizer.end_id, image.ravel()[:begun]).astype(np.int32) for image in originals]
+    results = generate(
+        trained.model,
+        trained.local_params,
+        [prompt for prompt in prompts for _ in range(arguments.samples)],
         max_tokens=size - begun,
-        temperature=1.0 if flags.temperature is None else flags.temperature,
-        top_k=flags.top_k,
-        top_p=flags.top_p,
-        beams=flags.beams,
-        length_penalty=flags.length_penalty,
+        temperature=1.0 if arguments.temperature is None else arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        beams=arguments.beams,
+        length_penalty=arguments.length_penalty,
         end_id=None,
         vocabulary=256,  # bytes: never the end token
-        seed=flags.seed,
-        cached=flags.cached,
+        seed=arguments.seed,
+        cached=arguments.cached,
     )
     if jax.process_index() != 0:  # all have decoded the same
         return
-    added = np.array([ids for ids, _ in results], np.uint8).reshape(len(originals), flags.samples, -1)
+    added = np.array([ids for ids, _ in results], np.uint8).reshape(len(originals), arguments.samples, -1)
     images.write_png(target, picture(originals, added, kept))
-    if flags.format == "json":
+    if arguments.format == "json":
         facts = {
-            "step": run.step,
+            "step": trained.step,
             "file": str(target),
             "images": len(originals),
-            "samples": flags.samples,
+            "samples": arguments.samples,
             "kept": kept,
         }
         print(json.dumps(facts))
     else:
         print(
-            f"checkpoint {run.step}: {len(originals)} images cut off below row {kept} of {rows}, {flags.samples} "
-            f"completions of each, and the originals, in {target}"
+            f"checkpoint {trained.step}: {len(originals)} images cut off below row {kept} of {rows}, "
+            f"{arguments.samples} completions of each, and the originals, in {target}"
         )
 
 
@@ -105,14 +110,14 @@ def _documents(found):
             yield from source.documents(span)
 
 
-def _check(config, workdir: str, target: Path, flags) -> None:
+def _check(config, target: Path, arguments: Complete) -> None:
     if not config.data.image:
         raise UserError(
-            f"{workdir} was trained on text (its config.data.image is empty); leave --complete out and give --prompt"
+            f"{arguments.workdir} was trained on text (its config.data.image is empty); leave --complete out and give "
+            "--prompt"
         )
-    refuse(flags, ("prompt", "prompt_file", "max_tokens"), "is for text, not for --complete")
     rows = config.data.image[0]
-    if round(flags.keep * rows) >= rows:
-        raise UserError(f"--keep={flags.keep} leaves none of an image's {rows} rows to fill in; lower it")
+    if round(arguments.keep * rows) >= rows:
+        raise UserError(f"--keep={arguments.keep} leaves none of an image's {rows} rows to fill in; lower it")
     if not target.parent.is_dir():
         raise UserError(f"--complete={target} is to lie in {target.parent}, which is no folder; make it first")

@@ -1,0 +1,207 @@
+"""What each command is told: typed and checked, whether its flags say it or other Python code.
+
+An argument has the name and the default of its flag; what `--help` says of it stands beside it.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+from configs.ranges import Declared, Range, count, non_negative, probability, rate, real
+from pretrain.config.values import not_a, shown
+from pretrain.errors import UserError, nearest
+
+WORKDIR = "folder of the run: config, tokenizer, checkpoints, metrics"
+Overrides = tuple[tuple[str, str], ...]  # dotted key and text, as of --config.train.steps=200
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """What an argument's flag has besides its name and default."""
+
+    kind: type  # str, int, float, bool, or tuple of what is given again and again
+    help: str
+    range: Range | None = None  # of numbers
+    choices: tuple[str, ...] = ()
+
+    def check(self, name: str, value, default) -> None:
+        """Raises UserError where `value`, of the argument `name`, is of another type, out of range or no choice."""
+        if value is default:
+            return
+        if type(value) is not self.kind and not (self.kind is float and type(value) is int):
+            raise UserError(f"--{name} is {shown(value)}, {not_a(self.kind())}")
+        if self.range and (rule := self.range.broken_by(value)):
+            raise UserError(f"--{name}={value}; it must be {rule}")
+        if self.choices and value not in self.choices:
+            raise UserError(f"--{name} is '{value}'{nearest(value, self.choices)}")
+
+
+def text(default, help: str, choices: tuple[str, ...] = ()):
+    return dataclasses.field(default=default, metadata={"flag": Flag(str, help, choices=choices)})
+
+
+def integer(declared: Declared, help: str):
+    return dataclasses.field(default=declared.default, metadata={"flag": Flag(int, help, declared.range)})
+
+
+def number(declared: Declared, help: str):
+    return dataclasses.field(default=declared.default, metadata={"flag": Flag(float, help, declared.range)})
+
+
+def switch(default: bool, help: str):
+    return dataclasses.field(default=default, metadata={"flag": Flag(bool, help)})
+
+
+def several(help: str):
+    return dataclasses.field(default=(), metadata={"flag": Flag(tuple, help)})
+
+
+def how_printed():
+    return text("table", "how to print the result", ("table", "json"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """The arguments of a command; a value that it cannot take raises UserError. The first line says what it does."""
+
+    section: ClassVar[str] = ""  # the one section of the work folder's config whose keys `overrides` may set
+    apart: ClassVar[str] = ""  # what is said of a flag of the same command that is no argument of this
+
+    def __post_init__(self):
+        for field in flagged(type(self)):
+            field.metadata["flag"].check(field.name, getattr(self, field.name), field.default)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfConfig(Arguments):
+    """Of a command that takes any config."""
+
+    config: str = ""  # a recipe, such as configs/gpt2.py:medium; empty means the work folder's own, or the quickstart
+    overrides: Overrides = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfRun(Arguments):
+    """Of a command that reads a run."""
+
+    workdir: str = text("", WORKDIR)
+    step: str = text("latest", "checkpoint: a step, latest or best")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.workdir:
+            raise UserError(
+                "--workdir is missing; give the folder of a `pretrain train` run, such as --workdir=runs/quickstart"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train(OfConfig):
+    """Trains; goes on from the newest checkpoint if the work folder has one."""
+
+    workdir: str = text("", WORKDIR + "; empty means runs/<name of the config>")
+    fresh: str = text("", "begin at update 0, and keep what the work folder has in earlier/NAME; once for each NAME")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluate(OfRun):
+    """Restores a checkpoint and scores it on a split."""
+
+    section: ClassVar[str] = "evaluate"
+
+    overrides: Overrides = ()
+    split: str = text("", "validation, test or train (default: validation)")
+    data: str = text("", "score this source instead, such as text:/books/*.txt, with the run's tokenizer")
+    stride: int = integer(non_negative(0), "tokens a window moves on; 0: config")
+    length: int = integer(non_negative(0), "tokens of a window; 0: config (its length, else data.length)")
+    batch_size: int = integer(non_negative(0), "rows; 0: config, but one of a stream")
+    batches: int = integer(non_negative(0), "evaluate on the first so many batches; 0: the whole split")
+    gzip: bool = switch(False, "also print what gzip -9 makes of the same bytes, in bits per byte")
+    xz: bool = switch(False, "also print what xz -9 makes of the same bytes, in bits per byte")
+    word_level: bool = switch(False, "also print perplexity per word and line end, as of WikiText")
+    format: str = how_printed()
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_own("evaluate", self.section, [f"--config.{key}" for key, _ in self.overrides], self.workdir)
+        if self.data and self.split:
+            raise UserError("--data and --split both say what is scored; leave one out")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Writing(OfRun):
+    """Of a command that has a model write."""
+
+    temperature: float | None = number(
+        non_negative(None), "of sampling, 0 is greedy; 0.8 unless beams are searched, 1 for images"
+    )
+    top_k: int = integer(non_negative(0), "sample among the k likeliest; 0: all")
+    top_p: float = number(probability(1.0), "sample among the likeliest that hold this probability")
+    beams: int = integer(count(1, below=2**20), "beam search with so many beams, instead of sampling")
+    length_penalty: float = number(real(0.6), "of beam search: score / ((5 + length) / 6) ** penalty")
+    seed: int = integer(non_negative(0, below=2**32), "of sampling")
+    cached: bool = switch(True, "keep keys and values of earlier tokens")
+    format: str = how_printed()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generate(Writing):
+    """Continues prompts, or completes images, with a trained model."""
+
+    apart: ClassVar[str] = "goes with --complete=FILE.png"
+
+    prompt: tuple[str, ...] = several("text to continue; repeat the flag for several prompts")
+    prompt_file: str = text("", "file with one prompt a line")
+    max_tokens: int = integer(count(100), "tokens to add, at most")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Complete(Writing):
+    """Completes images: `pretrain generate --complete=FILE.png`."""
+
+    apart: ClassVar[str] = "is for text, not for --complete"
+
+    complete: str = text(
+        dataclasses.MISSING, "PNG file to write: images cut off, as the model fills them in, and whole"
+    )
+    images: str = text("validation", "what is completed: a split of the run, or a source such as images:GLOB")
+    rows: int = integer(count(8, below=2**10), "images completed, a row of the picture each")
+    samples: int = integer(count(3, below=2**10), "completions of each image")
+    keep: float = number(rate(0.5), "share of an image that is kept")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Describe(OfConfig):
+    """Prints parameters, FLOPs and bytes of a config; allocates nothing."""
+
+    workdir: str = text("", "folder of a run, whose config is described")
+    format: str = how_printed()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.config and self.workdir:
+            raise UserError("--config and --workdir both say what is described; leave one out")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepare(OfConfig):
+    """Trains the tokenizer if asked and builds the token store."""
+
+    workdir: str = text("", WORKDIR + "; empty means runs/<name of the config>")
+    format: str = how_printed()
+
+
+def flagged(form: type[Arguments]) -> list[dataclasses.Field]:
+    """The arguments that have a flag: all but the config and its overrides, whose words name keys."""
+    return [field for field in dataclasses.fields(form) if "flag" in field.metadata]
+
+
+def check_own(command: str, section: str, given: Sequence[str], workdir: str | bool) -> None:
+    """Raises UserError where a command that reads a run's config is `given` another, or a key outside `section`."""
+    foreign = [flag for flag in given if flag.removeprefix("--config.").partition(".")[0] != section]
+    if foreign:
+        allowed = f", set keys of config.{section} alone" if section else ""
+        folder = "" if workdir else f"{',' * bool(allowed)} and give --workdir"
+        raise UserError(
+            f"`pretrain {command}` reads the config from its work folder; leave {foreign[0]} out{allowed}{folder}"
+        )

@@ -1,0 +1,30 @@
+"""`pretrain prepare`: the tokenizer and the token store of a config, made before training needs them."""
+
+import functools
+import json
+
+from input_pipeline import pipeline, requirements
+from pretrain.commands.arguments import Prepare
+from pretrain.commands.shared import resolve
+from pretrain.processes.host import say
+from pretrain.processes.lock import held
+from pretrain.reporting.tables import show
+
+
+def run(arguments: Prepare) -> None:
+    """Makes what is missing, and prints what is there of each split."""
+    config, workdir = resolve(arguments)
+    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+    requirements.check(*sections, workdir)
+    from pretrain.assemble import check_sizes, check_vocabulary  # imported late: what is missing is named before
+
+    check_sizes(config)
+    with held(workdir, "prepare", say, in_turn=True):
+        accept = functools.partial(check_vocabulary, config)
+        corpus = pipeline.prepare(*sections, workdir, report=say, accept=accept, read_all=True)
+    rows = corpus.summary()
+    if arguments.format == "json":
+        print(json.dumps(rows))
+        return
+    columns = ("split", "documents", "tokens", "bytes")
+    show(f"token store of {workdir}", columns, [[row[name] for name in columns] for row in rows])

@@ -1,0 +1,33 @@
+"""What several commands begin with."""
+
+import os
+
+from pretrain import config as configs
+from pretrain.commands.arguments import Arguments, Prepare, Train, flagged
+from pretrain.processes.agreement import check_alike
+from pretrain.processes.host import say
+from pretrain.workdir import Workdir
+
+DEFAULT_CONFIG = "configs/quickstart.py"
+
+
+def resolve(arguments: Train | Prepare):
+    """(config, workdir) of a command that takes both; a work folder alone means the config that it holds."""
+    workdir, spec, overrides = arguments.workdir, arguments.config, arguments.overrides
+    configs.check_folder(workdir)
+    if workdir and not spec and Workdir(workdir).config.is_file():
+        return configs.with_overrides(configs.saved(workdir), overrides), workdir
+    config = configs.load(spec or DEFAULT_CONFIG, overrides, say)
+    return config, workdir or os.path.join("runs", config.name)
+
+
+def check_processes(arguments: Arguments, config) -> None:
+    """Raises UserError in all processes of a run unless all were given the same command.
+
+    Only the work folder's path may be another on each host, and the keys of `configs.OF_A_HOST`.
+    """
+    told = {f"--{field.name}": getattr(arguments, field.name) for field in flagged(type(arguments))}
+    told["--workdir"] = ""
+    keys = {f"config.{key}": value for key, value in configs.flat(config).items() if key not in configs.OF_A_HOST}
+    command = {"the command": type(arguments).__name__.lower()}
+    check_alike(command | told | keys, "start all of them with the same command")

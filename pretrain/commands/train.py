@@ -1,0 +1,17 @@
+"""`pretrain train`: trains a config in a work folder, or goes on with the run that is there."""
+
+from input_pipeline import requirements
+from pretrain.commands.arguments import Train
+from pretrain.commands.shared import check_processes, resolve
+from pretrain.processes.host import start
+
+
+def run(arguments: Train) -> int:
+    """Trains; returns the exit code."""
+    config, workdir = resolve(arguments)
+    start()
+    check_processes(arguments, config)
+    requirements.check(config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), workdir)
+    from pretrain.training.train import train  # imported late: what is missing is named before its seconds
+
+    return train(config, workdir, arguments.fresh)

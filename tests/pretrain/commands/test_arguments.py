@@ -1,0 +1,73 @@
+"""Commands called from Python: what they are told is typed and checked, as their flags are, and cannot change."""
+
+import dataclasses
+import inspect
+import json
+
+import pytest
+from runs import ROOT
+
+from pretrain.commands import complete, describe, evaluate, generate, prepare, run, train
+from pretrain.commands.arguments import Complete, Describe, Evaluate, Generate, Prepare, Train, flagged
+from pretrain.commands.flags import commands
+from pretrain.errors import UserError
+from pretrain.main import parse
+
+FORMS = {Train: train, Evaluate: evaluate, Generate: generate, Complete: complete, Describe: describe, Prepare: prepare}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_command_is_a_function_of_its_arguments(form):
+    (parameter,) = inspect.signature(FORMS[form].run).parameters.values()
+    assert parameter.annotation is form
+
+
+def test_every_command_has_its_arguments():
+    assert [form for command in commands().values() for form in command.forms] == list(FORMS)
+
+
+def test_a_command_does_what_its_line_does(capsys):
+    line = ["describe", "--config=configs/quickstart.py:tiny", "--config.model.layers=3", "--format=json"]
+    told = Describe(config="configs/quickstart.py:tiny", overrides=(("model.layers", "3"),), format="json")
+    assert parse(line) == told
+    assert run(told) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] > 0
+
+
+def test_a_line_gives_types():
+    arguments = parse(["generate", "--workdir=x", "--prompt=a", "--prompt=b", "--top_p=1", "--top_k=4", "--nocached"])
+    assert arguments == Generate(workdir="x", prompt=("a", "b"), top_p=1.0, top_k=4, cached=False)
+    assert (type(arguments.top_p), type(arguments.top_k), arguments.temperature) == (float, int, None)
+    assert parse(["generate", "--workdir=x", "--complete=a.png"]) == Complete(workdir="x", complete="a.png")
+    assert parse(["train"]) == Train()
+
+
+@pytest.mark.parametrize(
+    ("form", "values", "words"),
+    [
+        (Evaluate, {"stride": -1}, "--stride=-1; it must be at least 0"),
+        (Evaluate, {"stride": "1"}, "--stride is '1', which is not an int; write for example 100"),
+        (Evaluate, {"format": "xml"}, "--format is 'xml'; choose one of: json, table"),
+        (Evaluate, {"workdir": ""}, "--workdir is missing; give the folder of a `pretrain train` run"),
+        (Evaluate, {"workdir": ROOT}, "which is not a str"),
+        (Evaluate, {"data": "stdlib", "split": "test"}, "--data and --split both say what is scored"),
+        (Evaluate, {"overrides": (("train.steps", "3"),)}, "steps out, set keys of config.evaluate alone"),
+        (Generate, {"prompt": "a"}, "--prompt is 'a', which is not a tuple"),
+        (Generate, {"top_p": 0.0}, "--top_p=0.0; it must be above 0 and at most 1"),
+        (Generate, {"seed": True}, "--seed is True, which is not an int"),
+        (Describe, {"config": "configs/gpt2.py"}, "--config and --workdir both say what is described"),
+    ],
+)
+def test_what_cannot_be_is_refused(form, values, words):
+    with pytest.raises(UserError) as refused:
+        form(**{"workdir": "x"} | values)
+    assert words in str(refused.value)
+
+
+def test_arguments_do_not_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Train().workdir = "x"
+    assert {field.name for field in dataclasses.fields(Train)} - {field.name for field in flagged(Train)} == {
+        "config",
+        "overrides",
+    }
