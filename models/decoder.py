@@ -18,7 +18,7 @@ from models.parts.norms import Norm
 from models.parts.positions import sinusoid
 from models.stack.block import Block
 from models.stack.cache import Cache
-from models.stack.depth import Stack
+from models.stack.depth import Stack, stack_param
 from models.stack.feed_forward import FeedForward
 from models.stack.model import Model
 from models.stack.output import Output
@@ -87,7 +87,7 @@ class Decoder(Model):
             ]
         # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
         self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
-        self.stacked = self.param("layers", self._init_stack)
+        self.stacked = stack_param(self, "layers", self._init_stack)
         if self.placement == "pre":
             self.final_norm = self._norm(self.final_norm_epsilon or self.norm_epsilon)()
         if not self.tied_head:

@@ -18,7 +18,7 @@ from models.parts.light import light
 from models.parts.linear import Linear
 from models.parts.norms import Norm
 from models.stack.block import Block
-from models.stack.depth import Stack
+from models.stack.depth import Stack, stack_param
 from models.stack.feed_forward import FeedForward
 from models.stack.model import Model
 from models.stack.output import Output
@@ -64,7 +64,7 @@ class Encoder(Model):
         self.embedding_norm = self._norm()()
         # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
         self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
-        self.stacked = self.param("layers", self._init_stack)
+        self.stacked = stack_param(self, "layers", self._init_stack)
         self.transform, self.transform_norm = self._linear(self.width), self._norm()()
         self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
         if self.pair_head:

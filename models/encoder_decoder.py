@@ -24,7 +24,7 @@ from models.parts.norms import Norm
 from models.stack.block import Block
 from models.stack.cache import Cache
 from models.stack.cross_attention import CrossAttention
-from models.stack.depth import Stack
+from models.stack.depth import Stack, stack_param
 from models.stack.feed_forward import FeedForward
 from models.stack.model import Model
 from models.stack.output import Output
@@ -72,8 +72,8 @@ class EncoderDecoder(Model):
         # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
         path = "reference" if self.is_initializing() else self.attention_path
         self.encoder_stack, self.decoder_stack = self._encoder(path), self._decoder(path)
-        self.encoder = self.param("encoder", self._init_stack, self._encoder("reference"))
-        self.decoder = self.param("decoder", self._init_stack, self._decoder("reference"))
+        self.encoder = stack_param(self, "encoder", self._init_stack, self._encoder("reference"))
+        self.decoder = stack_param(self, "decoder", self._init_stack, self._decoder("reference"))
         self.encoder_bias, self.decoder_bias = (self._bias(name) for name in ("encoder_bias", "decoder_bias"))
         self.encoder_norm, self.decoder_norm = self._norm(), self._norm()
         if not self.tied_head:

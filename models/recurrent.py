@@ -21,7 +21,7 @@ from models.parts.initialisers import normal
 from models.parts.norms import Norm
 from models.stack.block import Block
 from models.stack.cache import Cache
-from models.stack.depth import Stack
+from models.stack.depth import Stack, stack_param
 from models.stack.feed_forward import FeedForward
 from models.stack.memory import Memory
 from models.stack.model import Model
@@ -93,7 +93,7 @@ class Recurrent(Model):
             )
         # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
         self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
-        self.stacked = self.param("layers", self._init_stack)
+        self.stacked = stack_param(self, "layers", self._init_stack)
 
     def __call__(
         self,

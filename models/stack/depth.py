@@ -50,7 +50,7 @@ class Stack:
         runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
         period, carry = len(runs), (x, dict(carried))
         if not self.scan:
-            for layer, own in enumerate(_apart(params)):
+            for layer, own in zip(range(self.layers), _apart(params), strict=True):
                 carry = runs[layer % period](*carry, own, jnp.asarray(layer))
             return carry
 
@@ -70,6 +70,17 @@ class Stack:
             return run
         # A scan's body is computed apart from its backward pass anyway, so the barrier against merging both is waste.
         return jax.checkpoint(run, policy=REMAT[self.remat], prevent_cse=not self.scan)
+
+
+def stack_param(module: nn.Module, name: str, init: Callable, *args):
+    """The parameters of a Stack, which `module` keeps as `name`: as they are given, or made by `init(key, *args)`.
+
+    `module.param` would trace `init`, a whole block, wherever the model is applied, only to compare shapes: a fifth of
+    the start of a small run. The blocks compare those of a layer, and the Stack has as many layers as it is given.
+    """
+    if module.has_variable("params", name):
+        return nn.unbox(module.get_variable("params", name))
+    return module.param(name, init, *args)
 
 
 def _apart(tree) -> list:

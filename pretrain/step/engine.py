@@ -17,7 +17,7 @@ from pretrain.parallel import at_rest
 from pretrain.parallel.mesh import AXES, Layout, make_mesh, smallest_mesh
 from pretrain.step import lanes
 from pretrain.step.lanes import start
-from pretrain.step.step import Learner, TrainState, evaluate_step, init_state, train_step
+from pretrain.step.step import Learner, TrainState, evaluate_step, init_state, state_shapes, train_step
 
 
 class JitEngine:
@@ -46,7 +46,7 @@ class JitEngine:
 
     def _all_but_carried(self) -> TrainState:
         """Shape, type and sharding of every leaf of the train state, as `pretrain.parallel.at_rest` takes them."""
-        shapes = jax.eval_shape(partial(init_state, self.learner, batch_size=1, seed=0)).replace(carried={})
+        shapes = state_shapes(self.learner, 1).replace(carried={})
         parameters = self.layout.parameters(self.learner.parameters)
         everywhere = self.layout.sharding()
         shardings = TrainState(
@@ -197,7 +197,7 @@ class PmapEngine:
         return jax.pmap(function, axis_name="data", devices=devices, **options)
 
     def shapes(self, seed: int, batch_size: int) -> TrainState:
-        shapes = jax.eval_shape(partial(init_state, self.learner, batch_size=batch_size, seed=seed))
+        shapes = state_shapes(self.learner, batch_size)
         shardings = jax.tree.map(lambda _: self.layout.sharding(), shapes)
         carried = _lane_shardings(self.layout, self.learner.model, batch_size)
         return _with_shardings(shapes, shardings.replace(carried=carried))

@@ -67,7 +67,15 @@ def parameters_of(model):
 def init_state(learner: Learner, seed: int, batch_size: int) -> TrainState:
     """The state before the first update; a function of `seed` alone, whatever the devices."""
     init_rng, run_rng = jax.random.split(jax.random.key(seed))
-    params = nn.unbox(init_params(learner.model, init_rng))
+    return _state(learner, nn.unbox(init_params(learner.model, init_rng)), run_rng, batch_size)
+
+
+def state_shapes(learner: Learner, batch_size: int) -> TrainState:
+    """Shapes of what `init_state` gives, by those of the parameters: the model is not traced again."""
+    return jax.eval_shape(lambda params: _state(learner, params, jax.random.key(0), batch_size), learner.shapes)
+
+
+def _state(learner: Learner, params, run_rng, batch_size: int) -> TrainState:
     carried = lanes.start(learner.model, batch_size)
     zero = jnp.zeros([], jnp.int32)
     return TrainState(zero, params, learner.optimizer.init(params), jax.random.key_data(run_rng), carried, zero, zero)
