@@ -59,7 +59,7 @@ def check_attention(learner: Learner, config, training: bool) -> None:
     trades = jax.sharding.get_abstract_mesh().shape.get("sequence", 1) > 1
     train, length = config.train.batch_size // config.train.accumulate, config.data.length
     evaluate = config.evaluate.batch_size, config.evaluate.length or length
-    key = jax.random.key(0)
+    key = jax.eval_shape(lambda: jax.random.key(0))  # a shape: where the mesh is of absent devices nothing is computed
     uses = [(learner.model, (train, length), key), (learner.evaluated, evaluate, None)]
     for model, shape, rng in uses if training else uses[1:]:
         if model.attention_path == "auto" and not trades:
@@ -69,10 +69,10 @@ def check_attention(learner: Learner, config, training: bool) -> None:
 
         carried = jax.eval_shape(partial(start, model, shape[0]))
 
-        def run(params, batch, carried, m=model, key=rng):
+        def run(params, batch, carried, key, m=model):
             return Applied(m, params, learner.inputs)(batch, carried, key)
 
-        jax.eval_shape(run, learner.shapes, batch, carried)
+        jax.eval_shape(run, learner.shapes, batch, carried, rng)
 
 
 def _evaluated(config, model, parameters):
