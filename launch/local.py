@@ -22,6 +22,8 @@ from typing import TextIO
 from launch import PREEMPTED, parse, parser, positive
 
 POLL = 0.02  # seconds between looks at the processes: short, to tell which one died first
+# On a busy machine devices may be late for one another; after 40 s JAX would take that for the end.
+WAIT_FOR_DEVICES = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 TAIL = 20  # lines of a dead process's log that are shown
 
 
@@ -98,7 +100,8 @@ def _environment(index: int, processes: int, coordinator: str, devices: int | No
     }
     if devices is not None:
         flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
-        environment["XLA_FLAGS"] = " ".join([*flags, f"--xla_force_host_platform_device_count={devices}"])
+        flags = [WAIT_FOR_DEVICES, *flags, f"--xla_force_host_platform_device_count={devices}"]
+        environment["XLA_FLAGS"] = " ".join(flags)
         environment["JAX_PLATFORMS"] = "cpu"
     return environment
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from launch.local import WAIT_FOR_DEVICES
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # JAX reads these when it is first imported, so they are set before any test module is.
@@ -21,9 +23,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 QUICK_TO_COMPILE = "--xla_backend_optimization_level=0"
 if metadata.version("jaxlib").startswith("0.10."):  # later ones know no such flag, and end
     QUICK_TO_COMPILE += " --xla_cpu_use_fusion_emitters=false"
-    # Eight devices on two busy cores may be late for one another; after 40 s JAX would take that for the end.
-    QUICK_TO_COMPILE += " --xla_cpu_collective_call_terminate_timeout_seconds=600"
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {QUICK_TO_COMPILE}"
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {WAIT_FOR_DEVICES} {QUICK_TO_COMPILE}"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 # Compiled programs are kept between runs of the tests: those of the tests themselves by JAX's variable, those of the
 # programs that they start by Longhaul's. JAX does not write entries atomically, so each worker has a folder of its own.
@@ -62,7 +62,7 @@ def run_pretrain(tmp_path):
     """
 
     def run(*args, devices: int = 1, env: dict[str, str] | None = None, timeout: float = 300) -> Finished:
-        flags = f"--xla_force_host_platform_device_count={devices}"
+        flags = f"--xla_force_host_platform_device_count={devices} {WAIT_FOR_DEVICES}"
         done = subprocess.run(
             [sys.executable, "-m", "pretrain", *map(str, args)],
             cwd=ROOT,

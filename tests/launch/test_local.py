@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from launch.local import WAIT_FOR_DEVICES
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -60,6 +62,7 @@ def test_every_process_learns_its_place(tmp_path):
     assert len({word[0] for word in words}) == 1 and words[0][0].startswith("127.0.0.1:")
     counts = [[flag for flag in word[3:] if "device_count" in flag] for word in words]
     assert counts == [["--xla_force_host_platform_device_count=4"]] * 3
+    assert {word[3] for word in words} == {WAIT_FOR_DEVICES}  # first: what the user set comes after it, and counts
     assert (tmp_path / "process-0.log").read_text() in out
     assert (tmp_path / "process-1.log").read_text() not in out
 
