@@ -3,9 +3,15 @@
 import shutil
 import signal
 
-import jax
 import pytest
 from runs import ROOT, train
+from shared_programs import share
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_programs():
+    with share():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -48,4 +54,3 @@ def signals():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-    jax.clear_caches()

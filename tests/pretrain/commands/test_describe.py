@@ -5,22 +5,21 @@ import math
 
 import jax
 import pytest
+from every_recipe import EVERY, config_of
 
 import models
 from configs.common import base, recurrent
 from pretrain.commands import describe as described
-from pretrain.config import load, recipe_module, recipes
+from pretrain.config import load
 from pretrain.errors import USER_ERRORS, UserError
 from pretrain.step.step import init_params
 
 SIDES = "encoder", "decoder"
-EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
 
 
 @pytest.mark.parametrize(("name", "variant"), EVERY)
 def test_every_recipe_and_variant(name, variant):
-    config = load(f"configs/{name}.py:{variant}" if variant else f"configs/{name}.py")
-    facts = described.describe(config)
+    facts = described.describe(config_of(name, variant))
     assert facts["parameters"] == sum(module["parameters"] for module in facts["modules"].values())
     assert 0 < facts["parameters_without_embeddings"] < facts["parameters"]
     assert facts["flops_per_token"]["causal"] <= facts["flops_per_token"]["full"]

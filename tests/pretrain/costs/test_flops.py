@@ -6,19 +6,18 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 import pytest
+from every_recipe import EVERY, config_of
 from flax import linen as nn
+from shared_programs import learner_of
 
 import models
 from configs import sparse_transformer
 from configs.common import base, recurrent
 from models.parts.activations import GATED
-from pretrain.config import load, recipe_module, recipes
 from pretrain.costs.attention import keys_per_query
 from pretrain.costs.flops import flops_per_token, forward_flops
 from pretrain.parallel import devices
 from pretrain.step.learner import make_learner
-
-EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
 
 
 def of_decoder(model: Mapping, row: Mapping[str, int], convention: str) -> dict[str, float]:
@@ -114,7 +113,7 @@ def forward(config):
 
 def check_formula(config):
     """What is counted is what the formula says, part by part, to the integer."""
-    learner = make_learner(config)
+    learner = learner_of(config)
     row = {name: feature.shape[-1] for name, feature in learner.features(1, config.data.length).items()}
     for convention, parts in forward_flops(learner, config.data.length).items():
         formula = FORMULAS[config.model.kind](config.model, row, convention)
@@ -125,7 +124,7 @@ def check_formula(config):
 
 @pytest.mark.parametrize(("name", "variant"), EVERY)
 def test_every_recipe_and_variant_is_counted_as_on_paper(name, variant):
-    check_formula(load(f"configs/{name}.py:{variant}" if variant else f"configs/{name}.py"))
+    check_formula(config_of(name, variant))
 
 
 def small(**model):

@@ -4,23 +4,21 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from every_recipe import EVERY, config_of
 from flax import linen as nn
 from named import named
+from shared_programs import learner_of
 
 import models
 from configs import common
 from models.build import KINDS
-from pretrain.config import load, recipe_module, recipes
 from pretrain.optimizers.roles import Role, each, roles
-from pretrain.step.learner import make_learner
 from pretrain.step.step import parameters_of
-
-EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
 
 
 @pytest.mark.parametrize(("name", "variant"), EVERY)
 def test_roles_of_every_recipe_and_variant(name, variant):
-    parameters = make_learner(load(f"configs/{name}.py:{variant}" if variant else f"configs/{name}.py")).parameters
+    parameters = learner_of(config_of(name, variant)).parameters
     assert roles(parameters) == named(nn.unbox(parameters))
 
 
