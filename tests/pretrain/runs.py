@@ -34,18 +34,17 @@ SMALL = {
 }
 
 
-def command(workdir, text, **overrides):
-    keys = SMALL | {"data.train": f"text:{text}/*.py"} | {k.replace("__", "."): v for k, v in overrides.items()}
+def command(workdir, text, recipe="configs/quickstart.py:tiny", small=SMALL, **overrides):
+    """The command line of a run of a recipe with the keys `small`, on the files of the folder `text`."""
+    keys = small | {"data.train": f"text:{text}/*.py"} | {k.replace("__", "."): v for k, v in overrides.items()}
     flags = [f"--config.{key}={value}" for key, value in keys.items()]
-    return [
-        sys.executable,
-        "-m",
-        "pretrain",
-        "train",
-        "--config=configs/quickstart.py:tiny",
-        f"--workdir={workdir}",
-        *flags,
-    ]
+    return [sys.executable, "-m", "pretrain", "train", f"--config={recipe}", f"--workdir={workdir}", *flags]
+
+
+def launched(logs, *arguments, processes=2, devices=1):
+    """The command line of `pretrain` with these arguments, in several processes of so many devices each."""
+    flags = [f"--processes={processes}", f"--devices={devices}", f"--logs={logs}"]
+    return [sys.executable, "-m", "launch.local", *flags, "--", *arguments]
 
 
 def environment(devices=1):

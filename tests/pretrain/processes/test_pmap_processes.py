@@ -1,11 +1,10 @@
 """Two real processes, under `pmap` above all: every kind of state, memory included, is what one makes of it."""
 
 import subprocess
-import sys
 
 import numpy as np
 import pytest
-from runs import ROOT, SMALL, environment, leaves
+from runs import ROOT, SMALL, command, environment, launched, leaves
 
 from pretrain.main import main
 
@@ -43,15 +42,11 @@ DENSE = SMALL | {
 
 def arguments(kind, workdir, text, **changes):
     recipe = "transformer_xl" if kind is RECURRENT else "quickstart"
-    keys = kind | ALL | {"data.train": f"text:{text}/*.py"} | {k.replace("__", "."): v for k, v in changes.items()}
-    flags = [f"--config.{key}={value}" for key, value in keys.items()]
-    return ["train", f"--config=configs/{recipe}.py:tiny", f"--workdir={workdir}", *flags]
+    return command(workdir, text, f"configs/{recipe}.py:tiny", kind | ALL, **changes)[3:]
 
 
 def in_two_processes(kind, workdir, text, devices, **changes):
-    flags = ["--processes=2", f"--devices={devices}", f"--logs={workdir}-logs", "--"]
-    run = arguments(kind, workdir, text, **changes)
-    line = [sys.executable, "-m", "launch.local", *flags, *run]
+    line = launched(f"{workdir}-logs", *arguments(kind, workdir, text, **changes), devices=devices)
     done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 

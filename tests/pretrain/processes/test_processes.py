@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import ROOT, assert_same_leaves, command, ends, environment, leaves, pair, train
+from runs import ROOT, assert_same_leaves, command, ends, environment, launched, leaves, pair, train
 
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.processes import lock
@@ -20,9 +20,7 @@ from pretrain.processes import lock
 
 def launch(workdir, text, processes=2, **overrides):
     """The command line of the same run in several processes of one device each."""
-    arguments = command(workdir, text, **overrides)[3:]
-    flags = ["--processes", str(processes), "--devices", "1", "--logs", f"{workdir}-logs"]
-    return [sys.executable, "-m", "launch.local", *flags, "--", *arguments]
+    return launched(f"{workdir}-logs", *command(workdir, text, **overrides)[3:], processes=processes)
 
 
 def finish(line, **more):
@@ -101,9 +99,8 @@ def test_a_killed_reader_of_one_process_ends_both_with_everything_saved(tmp_path
 
 
 def test_generation_is_printed_once(whole, tmp_path):
-    flags = ["--processes", "2", "--devices", "1", "--logs", str(tmp_path), "--"]
     program = ["generate", f"--workdir={whole}", "--prompt=import", "--max_tokens=4", "--format=json"]
-    done = finish([sys.executable, "-m", "launch.local", *flags, *program])
+    done = finish(launched(tmp_path, *program))
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"prompt": "import"' in (tmp_path / "process-0.log").read_text()
     assert "import" not in (tmp_path / "process-1.log").read_text()
