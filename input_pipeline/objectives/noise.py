@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from input_pipeline.objectives.draws import subset, uniform
+from input_pipeline.objectives.draws import places, uniform
 
 SPANS, TEXT, PREFIX = range(3)  # what is drawn
 
@@ -36,14 +36,10 @@ def composition(keys: np.ndarray, purpose: int, totals: np.ndarray, parts: np.nd
 
     int64 [n] each, parts <= totals; int64 [n, max(parts)], zeros behind.
     """
-    places = np.arange(max(totals.max(initial=1), 1))
-    ends = subset(keys, purpose, places < totals[:, None] - 1, parts - 1)  # where a part ends, and another begins
-    ends |= (places == totals[:, None] - 1) & (parts > 0)[:, None]
-    _, places = np.nonzero(ends)
-    bounds = np.zeros((len(keys), max(parts.max(initial=1), 1) + 1), np.int64)
-    filled = np.arange(1, bounds.shape[1]) <= parts[:, None]
-    bounds[:, 1:][filled] = places + 1
-    return np.diff(bounds, axis=1) * filled
+    among, sizes = (np.maximum(counted - 1, 0) for counted in (totals, parts))
+    ends = 1 + places(keys, purpose, among, sizes)  # where a part ends, and another begins; then the end of all
+    bounds = np.concatenate([np.zeros_like(among)[:, None], ends, 1 + among[:, None]], axis=1)
+    return np.diff(bounds, axis=1) * (parts > 0)[:, None]
 
 
 def spans(keys: np.ndarray, texts: np.ndarray, density: float, mean_span: float, width: int) -> np.ndarray:
@@ -62,5 +58,5 @@ def spans(keys: np.ndarray, texts: np.ndarray, density: float, mean_span: float,
 def prefixes(keys: np.ndarray, texts: np.ndarray, width: int) -> np.ndarray:
     """All but a prefix is taken out, of uniform length from 1 to all but one of so many tokens: bool [n, width]."""
     left = 1 + np.floor(uniform(keys, PREFIX, 1)[:, 0] * (texts - 1)).astype(np.int64)
-    places = np.arange(width)
-    return (places >= left[:, None]) & (places < texts[:, None])
+    place = np.arange(width)
+    return (place >= left[:, None]) & (place < texts[:, None])

@@ -6,6 +6,7 @@ and the decoder writes the rest, without sentinels. Of sources of two fields it 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,18 @@ from input_pipeline.objectives.prompts import Prompts
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 NOISE = ("spans", "prefix")
+
+
+class Side(NamedTuple):
+    """The names of the features of one of the two texts."""
+
+    tokens: str
+    segments: str
+    positions: str
+
+
+READ = Side("inputs", "input_segments", "input_positions")
+WRITTEN = Side("targets", "segments", "positions")
 
 
 class Spans:
@@ -84,12 +97,18 @@ class Spans:
             taken = noise.prefixes(keys, texts, width)
         else:
             taken = noise.spans(keys, texts, self.density, self.mean_span, width)
-        inputs, read, _ = self._without(taken, raw, texts, batch["inputs"].shape[1])
-        batch["inputs"][slots], batch["input_segments"][slots] = inputs, read
-        batch["input_positions"][slots] = np.arange(inputs.shape[1]) * read
-        targets, written, scored = self._without(here & ~taken, raw, texts, batch["targets"].shape[1])
-        batch["targets"][slots], batch["segments"][slots], batch["weights"][slots] = targets, written, scored
-        batch["positions"][slots] = np.arange(targets.shape[1]) * written
+        # One place more, for the end token, which stands on both sides and is scored as the last token is.
+        taken, left, ids, scored = (np.pad(one, ((0, 0), (0, 1))) for one in (taken, here > taken, raw.ids, raw.scored))
+        ends = rows, last = np.flatnonzero(texts), texts[texts > 0]
+        ids[ends], scored[ends] = self.end, scored[rows, last - 1]
+        for gone, kept, side in ((taken, left.copy(), READ), (left, taken.copy(), WRITTEN)):
+            kept[ends] = True
+            tokens, there, places = self._without(gone, kept, ids, batch[side.tokens].shape[1])
+            batch[side.tokens][slots], batch[side.segments][slots] = tokens, there
+            batch[side.positions][slots] = np.arange(there.shape[1], dtype=np.int32) * there
+        weights = np.zeros(there.shape, bool)
+        weights[there] = scored.ravel()[places]
+        batch["weights"][slots] = weights
         self._shift(batch, slots)
 
     def _shift(self, batch: Mapping[str, np.ndarray], slots: np.ndarray) -> None:
@@ -107,23 +126,20 @@ class Spans:
         source = {"inputs": inputs, "input_segments": there.astype(np.int32)}
         return Prompts([np.array([self.start], np.int32) for _ in texts], source, continued=False)
 
-    def _without(self, taken: np.ndarray, raw: Raw, texts: np.ndarray, width: int) -> tuple[np.ndarray, ...]:
-        """Texts without the tokens `taken` (bool [n, R]), with a sentinel for each run of them, and the end token.
+    def _without(self, gone: np.ndarray, kept: np.ndarray, ids: np.ndarray, width: int) -> tuple[np.ndarray, ...]:
+        """The tokens of `ids` that are `kept`, with a sentinel for each run of those that are `gone`: [n, R] each.
 
-        (ids, whether there is one, whether it is scored), [n, width] each.
+        (ids, whether there is one), [n, width] each, and where in [n R] each of them comes from.
         """
-        rows = np.arange(len(texts))
-        ids, scored = (np.pad(field, ((0, 0), (0, 1))) for field in (raw.ids, raw.scored))
-        ids[rows, texts], scored[rows, texts] = self.end, scored[rows, texts - 1]
-        taken = np.pad(taken, ((0, 0), (0, 1)))
-        kept = (np.arange(ids.shape[1]) <= texts[:, None]) & (texts > 0)[:, None] & ~taken
         if self.sentinels is not None:
-            begins = taken.copy()
-            begins[:, 1:] &= ~taken[:, :-1]
-            kept |= begins
-            spans = begins.sum(1)
-            ids[begins] = self.sentinels[np.arange(spans.sum()) - np.repeat(np.cumsum(spans) - spans, spans)]
-        there = np.arange(width) < kept.sum(1)[:, None]
-        shortened = np.zeros((2, len(texts), width), np.int32)
-        shortened[0][there], shortened[1][there] = ids[kept], scored[kept]
-        return shortened[0], there, shortened[1]
+            begins = gone.copy()
+            begins[:, 1:] = gone[:, 1:] > gone[:, :-1]
+            spans = np.count_nonzero(begins, axis=1)
+            within = np.arange(spans.sum()) - np.repeat(np.cumsum(spans) - spans, spans)
+            ids, kept = ids.copy(), kept | begins
+            ids.ravel()[np.flatnonzero(begins)] = self.sentinels[within]  # faster than by a mask
+        places = np.flatnonzero(kept)
+        there = np.arange(width) < np.count_nonzero(kept, axis=1)[:, None]
+        shortened = np.zeros(there.shape, np.int32)
+        shortened[there] = ids.ravel()[places]
+        return shortened, there, places

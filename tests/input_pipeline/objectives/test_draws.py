@@ -53,3 +53,22 @@ def test_all_orders_are_as_likely():
     counts = Counter(map(tuple, orders.tolist()))
     assert set(counts) == set(itertools.permutations(range(4)))
     assert max(abs(count - number / 24) for count in counts.values()) < 5 * np.sqrt(number / 24)
+
+
+def test_places_are_those_of_the_subset():
+    """Of rows alike, as text is cut, and of short ones among long ones, of which all are chosen."""
+    draw, keys = np.random.default_rng(0), np.arange(200) * 31
+    alike = np.full(200, 482), np.full(200, 27)
+    ragged = draw.integers(0, 900, 200)
+    for among, sizes in (
+        alike,
+        (ragged, draw.integers(0, ragged + 1)),
+        (ragged % 12, ragged % 12),
+        (ragged, ragged * 0),
+    ):
+        chosen = draws.subset(keys, 3, np.arange(900) < among[:, None], sizes)
+        found = draws.places(keys, 3, among, sizes)
+        assert found.shape == (200, sizes.max())
+        for row, places in enumerate(found.tolist()):
+            assert places[: sizes[row]] == np.flatnonzero(chosen[row]).tolist()
+            assert set(places[sizes[row] :]) <= {among[row]}

@@ -1,6 +1,7 @@
 """T5's span corruption and prefix language modelling: what the encoder reads and the decoder writes."""
 
 import dataclasses
+import zlib
 
 import numpy as np
 import pytest
@@ -79,6 +80,18 @@ def test_rows_of_real_text_are_the_released_procedures(vocabulary, raw_rows, len
     assert (batch["weights"] == 1).all()
     if length == 512:
         assert texts == 568 and batch["targets"].shape == (50, 114)
+
+
+def test_the_rows_of_a_key_stay_what_they_are(vocabulary):
+    """To the bit, whole rows and cut ones: runs go on with the batches that they began with."""
+    task = objective(vocabulary)
+    length, rows = task.raw_length(64), np.arange(40)
+    ids = (np.arange(40 * length) * 7919 % 900).astype(np.int32).reshape(40, length)
+    ones = np.ones_like(ids)
+    raw = Raw(ids, np.roll(ids, -1, 1), ones, np.arange(length, dtype=np.int32) * ones, ones.astype(bool))
+    raw = raw.where(np.arange(length) < (rows * 37 % (length + 30))[:, None])
+    batch = filled(task, raw, rows * 977, 64)
+    assert zlib.crc32(b"".join(values.tobytes() for _, values in sorted(batch.items()))) == 400536953
 
 
 def test_short_rows_and_padding(vocabulary, raw_rows):
