@@ -22,6 +22,7 @@ from input_pipeline.sources import sources
 from input_pipeline.store import build
 from input_pipeline.store.store import SPLITS, TOKENS
 from input_pipeline.tokenizers import folder as tokenizer_folder
+from pretrain.workdir import Workdir
 
 LENGTH, BATCH = 1024, 32
 TOKENIZERS = {
@@ -139,7 +140,7 @@ def main() -> None:
         for layout in ("concat", "packed", "stream"):
             data = config.data.to_dict() | {"layout": layout, "store": str(folder / "store")}
             sections = data, config.tokenizer.to_dict(), config.objective.to_dict()
-            corpus = pipeline.prepare(*sections, str(folder), report=lambda line: None)
+            corpus = pipeline.prepare(*sections, Workdir(folder).folders, report=lambda line: None)
             if layout == "concat":
                 results.append(windows(corpus, rounds, 2_000 if args.quick else 20_000))
             results.append(batches(corpus, layout, 5 if args.quick else 20))

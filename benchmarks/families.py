@@ -26,6 +26,7 @@ import numpy as np
 from benchmarks import report, turns
 from configs import bert, common, t5
 from input_pipeline import pipeline
+from pretrain.workdir import Workdir
 
 FAMILIES = {"BERT-mini": (bert, "mini", 128), "T5-mini": (t5, "small", 256)}  # recipe, variant, tokens of a row
 BATCH, QUICK_BATCH = 16, 4
@@ -59,7 +60,7 @@ def save_batch(family: str, rows: int, path: str) -> None:
     c = config(family, rows)
     with tempfile.TemporaryDirectory() as folder:
         sections = c.data.to_dict(), c.tokenizer.to_dict(), c.objective.to_dict()
-        corpus = pipeline.prepare(*sections, folder, report=lambda line: None)
+        corpus = pipeline.prepare(*sections, Workdir(folder).folders, report=lambda line: None)
         reader = corpus.batches(seed=0, batch_size=rows, workers=0, prefetch=1)
         np.savez(path, **next(reader))
         reader.close()

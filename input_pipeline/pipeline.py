@@ -15,6 +15,7 @@ from input_pipeline.batches.evaluation import Evaluation, Lanewise, Overlapping,
 from input_pipeline.batches.order import mixing_weights
 from input_pipeline.batches.training import Batching, Examples, Lanes, Layout
 from input_pipeline.errors import DataError
+from input_pipeline.folders import Folders
 from input_pipeline.layouts import packing, pairs, texts
 from input_pipeline.layouts.pairs import Pairs
 from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
@@ -45,7 +46,7 @@ def prepare(
     data: Mapping,
     tokenizer: Mapping,
     objective: Mapping,
-    workdir: str,
+    folders: Folders,
     *,
     report: Callable[[str], None] = print,
     accept: Callable[[Tokenizer], None] = lambda tokenizer: None,
@@ -59,15 +60,14 @@ def prepare(
     alone, never on a seed.
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
-    named, holdout = requirements.check(data, tokenizer, objective, workdir), requirements.holdout(data)
-    folder = Path(workdir) / "tokenizer"
+    named, holdout = requirements.check(data, tokenizer, objective, folders), requirements.holdout(data)
     special = objectives.build(objective).special
-    opened = tokenizer_folder.make_folder(folder, tokenizer, named, holdout, report, special)
+    opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, holdout, report, special)
     accept(opened)
 
     def store(source: Source, share: float) -> Store:
-        place = requirements.store_folder(source, share, data, workdir)
-        return build.open_or_build(source, opened, folder, place, share, report, read_all, data["sentences"])
+        place = requirements.store_folder(source, share, data, folders.data)
+        return build.open_or_build(source, opened, folders.tokenizer, place, share, report, read_all, data["sentences"])
 
     def parts(found: Sequence[Source], share: float, split: str) -> list[Part]:
         return [Part(source, split, share, Stream(store(source, share).shards(split))) for source in found]
@@ -75,7 +75,7 @@ def prepare(
     splits = {name: parts(found, holdout if name == "train" else 0.0, KEPT) for name, found in named.items()}
     if holdout:
         splits["validation"] = parts(named["train"], holdout, HELD)
-    return Corpus(data, objective, opened, splits, requirements.store_root(data, workdir), report, read_all)
+    return Corpus(data, objective, opened, splits, requirements.store_root(data, folders.data), report, read_all)
 
 
 def prepare_given(
@@ -84,39 +84,39 @@ def prepare_given(
     data: Mapping,
     tokenizer: Mapping,
     objective: Mapping,
-    workdir: str,
+    folders: Folders,
     *,
     report: Callable[[str], None],
     accept: Callable[[Tokenizer], None],
 ) -> "Corpus":
-    """As `prepare`, of the sources `given` alone, in one split of that name, with the tokenizer that `workdir` holds.
+    """As `prepare`, of the sources `given` alone, in one split of that name, with the tokenizer that `folders` hold.
 
     They are tokenised into the folder `root`; the run's own text is not asked for.
     """
     data = {**data, "store": root, "weights": ()}
     found = sources.parse(given, "--data", data["image"])
-    opened = open_tokenizer(workdir)
+    opened = open_tokenizer(folders.tokenizer)
     accept(opened)
     parts = []
     for source in found:
-        place = requirements.store_folder(source, 0.0, data, workdir)
-        store = build.open_or_build(
-            source, opened, Path(workdir) / "tokenizer", place, 0.0, report, sentences=data["sentences"]
-        )
+        place = requirements.store_folder(source, 0.0, data, folders.data)
+        store = build.open_or_build(source, opened, folders.tokenizer, place, 0.0, report, sentences=data["sentences"])
         parts.append(Part(source, KEPT, 0.0, Stream(store.shards(KEPT))))
     return Corpus(data, objective, opened, {given: parts}, Path(root), report)
 
 
-def has_tokenizer(workdir: str) -> bool:
-    """Whether a work folder holds a tokenizer that `prepare` or `train` made to the end."""
-    return (Path(workdir) / "tokenizer" / tokenizer_folder.MADE).is_file()
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder holds a tokenizer that `prepare` made to the end."""
+    return (folder / tokenizer_folder.MADE).is_file()
 
 
-def open_tokenizer(workdir: str) -> Tokenizer:
-    """The tokenizer of a work folder that `prepare` or `train` made."""
-    if not has_tokenizer(workdir):
-        raise DataError(f"{workdir} holds no tokenizer; give the work folder of a run, or run prepare there first")
-    return tokenizer_folder.open_folder(Path(workdir) / "tokenizer")
+def open_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer that `prepare` made in a run's folder for it."""
+    if not has_tokenizer(folder):
+        raise DataError(
+            f"{folder.parent} holds no tokenizer; give the work folder of a run, or run prepare there first"
+        )
+    return tokenizer_folder.open_folder(folder)
 
 
 class Corpus:

@@ -9,6 +9,7 @@ from pathlib import Path
 from input_pipeline import objectives
 from input_pipeline.batches.order import mixing_weights
 from input_pipeline.errors import DataError
+from input_pipeline.folders import Folders
 from input_pipeline.sources import images, sources
 from input_pipeline.sources.sources import Source
 from input_pipeline.store.store import MANIFEST
@@ -20,19 +21,19 @@ SENTENCES = ("", "lines")
 RECIPES = "; docs/data.md, under 'Files that recipes need', has the command that makes it"
 
 
-def check(data: Mapping, tokenizer: Mapping, objective: Mapping, workdir: str) -> dict[str, list[Source]]:
+def check(data: Mapping, tokenizer: Mapping, objective: Mapping, folders: Folders) -> dict[str, list[Source]]:
     """The sources of each split that `data` names, as they are read: train, validation, test.
 
     `data`, `tokenizer` and `objective` are the sections of that name in configs/common.py. Errors: DataError for
-    settings that cannot be, files that are not there, and text that is both trained on and scored. What `workdir` holds
+    settings that cannot be, files that are not there, and text that is both trained on and scored. What `folders` hold
     already needs no source any more.
     """
     named, share = check_settings(data, tokenizer, objective), holdout(data)
     named["train"] = [source.dividing(share) for source in named["train"]]
-    tokenizer_folder.check(Path(workdir) / "tokenizer", tokenizer)
+    tokenizer_folder.check(folders.tokenizer, tokenizer)
     for name, found in named.items():
         for source in found:
-            folder = store_folder(source, share if name == "train" else 0.0, data, workdir)
+            folder = store_folder(source, share if name == "train" else 0.0, data, folders.data)
             if not (folder / MANIFEST).is_file():
                 _check_there(source, name)
     _check_apart(named)
@@ -88,17 +89,20 @@ def holdout(data: Mapping) -> float:
     return 0.0 if data["validation"] else data["holdout"]
 
 
-def store_folder(source: Source, share: float, data: Mapping, workdir: str) -> Path:
-    """Where a source's token store lies; its name is readable, and other for other splits, shapes or sentences."""
+def store_folder(source: Source, share: float, data: Mapping, root: Path) -> Path:
+    """Where a source's token store lies, with `root` as of `store_root`.
+
+    Its name is readable, and another for other splits, shapes or sentences.
+    """
     name = re.sub(r"[^\w.]+", "-", source.spec).strip("-.")[:40]
     cut = [f"sentences={data['sentences']}"] if data["sentences"] else []
     whole = " ".join(map(str, (source.spec, share, *data["image"], *cut)))
-    return store_root(data, workdir) / f"{name}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"
+    return store_root(data, root) / f"{name}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"
 
 
-def store_root(data: Mapping, workdir: str) -> Path:
-    """The folder of all token stores."""
-    return Path(data["store"] or Path(workdir) / "data")
+def store_root(data: Mapping, root: Path) -> Path:
+    """The folder of all token stores: `root`, where `data.store` names none."""
+    return Path(data["store"] or root)
 
 
 def _check_mixing(data: Mapping, count: int) -> None:

@@ -14,6 +14,7 @@ from pretrain.processes.agreement import check_alike
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import check_attention, make_learner
 from pretrain.step.step import Learner
+from pretrain.workdir import Workdir
 
 
 @dataclasses.dataclass
@@ -60,7 +61,7 @@ def assemble(
         config.data.to_dict(),
         config.tokenizer.to_dict(),
         config.objective.to_dict(),
-        workdir,
+        Workdir(workdir).folders,
         report=report,
         accept=accept,
     )

@@ -17,6 +17,7 @@ from pretrain.errors import UserError, nearest
 from pretrain.processes.host import quiet
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
+from pretrain.workdir import Workdir
 
 
 class Run:
@@ -29,7 +30,7 @@ class Run:
 
     def __init__(self, workdir: str, step: str = "latest", devices: Sequence[jax.Device] | None = None):
         self.config = configs.saved(workdir)
-        self.tokenizer = pipeline.open_tokenizer(workdir)
+        self.tokenizer = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer)
         check_vocabulary(self.config, self.tokenizer)
         spread = copy.deepcopy(self.config)
         with spread.unlocked():

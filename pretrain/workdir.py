@@ -1,16 +1,30 @@
-"""The folder of a run: the one place that knows what lies where in it."""
+"""The folder of a run: the one place that knows what lies where in it, under which name, and how a file is written.
+
+What the tokenizer's and the data's folders hold is `input_pipeline`'s, and what an item of a checkpoint holds Orbax's.
+"""
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 from input_pipeline.files import replaced
+from input_pipeline.folders import Folders
 
 CONFIG = "config.json"
+
+# In the folder of a checkpoint.
+STATE, DATA, METRICS = "state", "data", "metrics"  # its items
+POSITION = f"{DATA}/metadata"  # JSON: the step, the position in the data, and of which text
+LOSS = f"{METRICS}/metrics"  # JSON: the validation loss, and how it was measured
+RECORD = "files.json"  # what its files were
+
+_UNNAMED, _DELETED = ".orbax-checkpoint-tmp", ".deleted"  # in the names of folders that are no checkpoints (any more)
+_MOVING = ".partial"  # ends the name of a folder that a run is still being moved into
 
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
-    """A run's folder, there or not. What the tokenizer's and the data's folders hold is `input_pipeline`'s."""
+    """A run's folder, there or not. Errors of all that looks into it: OSError."""
 
     name: str | Path  # as the user gives it
 
@@ -22,6 +36,11 @@ class Workdir:
     def config(self) -> Path:
         """The resolved config."""
         return self.path / CONFIG
+
+    @property
+    def folders(self) -> Folders:
+        """What is made of text."""
+        return Folders(self.path / "tokenizer", self.path / "data")
 
     @property
     def checkpoints(self) -> Path:
@@ -50,8 +69,73 @@ class Workdir:
         """The runs that `--fresh` put aside, each under its name."""
         return self.path / "earlier"
 
-    def write_config(self, text: str) -> None:
-        """Writes the resolved config, whole or not at all; the folder is made. Errors: OSError."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with replaced(self.config) as partial:
-            partial.write_text(text, encoding="utf-8")
+    def moving(self, name: str) -> "Workdir":
+        """What is to be the earlier run `name`, while it is being moved there."""
+        return Workdir(self.earlier / f"{name}{_MOVING}")
+
+    def being_moved(self) -> str | None:
+        """The name of the earlier run whose move was begun and not ended; None where there is none."""
+        return next((path.name.removesuffix(_MOVING) for path in sorted(self.earlier.glob(f"*{_MOVING}"))), None)
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / str(step)
+
+    def steps(self) -> list[int]:
+        """Steps that have a finished checkpoint, whole or damaged, oldest first."""
+        try:
+            return sorted(
+                int(path.name) for path in self.checkpoints.iterdir() if path.name.isdigit() and path.is_dir()
+            )
+        except FileNotFoundError:
+            return []
+
+    def unnamed(self, step: int) -> Path:
+        """The folder in which Orbax writes the checkpoint of `step`, before it gets its name."""
+        (found,) = self.checkpoints.glob(f"{step}{_UNNAMED}*")
+        return found
+
+    def unfinished(self) -> list[Path]:
+        """Folders that a killed process was writing or deleting."""
+        return [path for path in self.checkpoints.iterdir() if _UNNAMED in path.name or _DELETED in path.name]
+
+    def doomed(self, path: Path) -> Path:
+        """A free name for a folder among the checkpoints that is being deleted."""
+        name = path.name.partition(".")[0]
+        named = (self.checkpoints / f"{name}.{number}{_DELETED}" for number in itertools.count())
+        return next(free for free in named if not free.exists())
+
+
+def of_config(name: str) -> str:
+    """The folder of a run that is given none, by its config's name."""
+    return str(Path("runs") / name)
+
+
+def may_be_earlier(name: str) -> bool:
+    """Whether a run can be put aside as `name`: the name of one folder, which is none that is being moved into."""
+    return Path(name).name == name and name not in (".", "..") and not name.endswith(_MOVING)
+
+
+def rows(metrics: Path, split: str, suffix: str) -> Path:
+    """The file of the metrics of `split`, a row a step."""
+    return metrics / f"{split}{suffix}"
+
+
+def events(metrics: Path) -> Path:
+    """The folder of TensorBoard's files."""
+    return metrics / "tensorboard"
+
+
+def event_file(metrics: Path, seconds: float, host: str) -> Path:
+    """The file of one start, under a name that TensorBoard looks for and sorts by."""
+    return events(metrics) / f"events.out.tfevents.{seconds:.6f}.{host}"
+
+
+def damaged(path: Path) -> Path:
+    """Where something among the metrics that cannot be taken up is set aside, unless that is taken."""
+    return path.with_name(f"{path.name}.damaged")
+
+
+def write(path: Path, content: bytes) -> None:
+    """Writes a file of a work folder, whole or not at all: every one that is not a log. Errors: OSError."""
+    with replaced(path) as partial:
+        partial.write_bytes(content)

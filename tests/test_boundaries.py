@@ -53,7 +53,7 @@ FLOORS = {
         {"store"},
         {"tokenizers"},
         {"sources"},
-        {"features", "files", "processes"},
+        {"features", "files", "folders", "processes"},
         {"errors"},
     ),
     "pretrain": (
@@ -204,6 +204,60 @@ def test_files_are_short():
     paths = [*modules(*OURS, "tests", "benchmarks", "docs"), ROOT / "setup.py"]
     lines = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
     assert not {path: count for path, count in lines.items() if count > LONGEST}
+
+
+# What is nothing but a name in a work folder, or a mark in one; others, such as "data", are words too.
+NAMES = {"config.json", "files.json", "checkpoints", "broken", "earlier", "runs", "metrics/metrics", "data/metadata"}
+NAMES |= {".partial", ".deleted", ".damaged", ".orbax-checkpoint-tmp"}
+WAYS = ("write_text(", "write_bytes(", "write_json", "replaced")  # of writing a file
+FINDS = {"glob", "rglob", "joinpath", "with_name", "with_suffix"}  # methods of paths
+
+
+def spelled(path, source):
+    """Where a module spells a name in a work folder, as one, or joins a literal to a path; one sentence each."""
+    for node in ast.walk(ast.parse(source)):
+        joined = []
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            joined = [node.right]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FINDS:
+            joined = node.args
+        elif isinstance(node, ast.Constant) and node.value in NAMES:
+            yield f"{path}:{node.lineno} spells {node.value!r}"
+        for part in joined:
+            text = isinstance(part, ast.JoinedStr) or (isinstance(part, ast.Constant) and isinstance(part.value, str))
+            if text and ast.unparse(part) != "'*'":
+                yield f"{path}:{node.lineno} joins {ast.unparse(part)} to a path"
+
+
+def test_the_work_folder_alone_knows_its_names():
+    """And how a file is written whole or not at all."""
+    others = {f"pretrain/{name}.py" for name in ("workdir", "aside", "config/recipe", "costs/capacity")}
+    for path in modules("pretrain"):
+        name = str(path.relative_to(ROOT))
+        source = path.read_text(encoding="utf-8")
+        if name not in others:
+            assert not list(spelled(name, source))
+            assert not [way for way in WAYS if way in source]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'folder / "state"',
+        'folder / f"{step}.csv"',
+        'Path("x").glob("*.partial")',
+        'path.with_name("x")',
+        'open("config.json")',
+        'DONE = ".partial"',
+    ],
+)
+def test_a_name_in_the_work_folder_is_found(source):
+    assert list(spelled("pretrain/x.py", source))
+
+
+def test_what_is_no_name_is_not_found():
+    source = 'spend("data")\nfolder / LOSS\nfolder / names[0]\nsize / 2\nprint("bring the tokenizer/ back")'
+    assert not list(spelled("pretrain/x.py", source))
 
 
 def test_configs_hold_every_default():

@@ -6,7 +6,6 @@ stops instead, is `restore_newest`'s; what is deleted is `_delete_old`'s alone, 
 """
 
 import contextlib
-import itertools
 import json
 import math
 import shutil
@@ -18,15 +17,11 @@ from typing import TypeVar
 import jax
 import orbax.checkpoint as ocp
 
-from input_pipeline.files import write_json
 from pretrain import aside
-from pretrain.checkpoints import fresh, record, restore
+from pretrain.checkpoints import record, restore
 from pretrain.errors import UserError, reason
 from pretrain.processes.agreement import decided
-from pretrain.workdir import Workdir
-
-LOSS = "metrics/metrics"  # the file in a checkpoint's folder that holds its validation loss, and how it was measured
-UNFINISHED = (".orbax-checkpoint-tmp", ".deleted")  # in the names of folders that are no checkpoints (any more)
+from pretrain.workdir import DATA, LOSS, METRICS, POSITION, STATE, Workdir, write
 
 Result = TypeVar("Result")
 
@@ -48,9 +43,11 @@ class Checkpoints:
         self._cleaner = ThreadPoolExecutor(1)
         self._writer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(
-                state=ocp.StandardCheckpointHandler(),
-                data=ocp.JsonCheckpointHandler(),
-                metrics=ocp.JsonCheckpointHandler(filename="metrics"),
+                **{
+                    STATE: ocp.StandardCheckpointHandler(),
+                    DATA: ocp.JsonCheckpointHandler(filename=Path(POSITION).name),
+                    METRICS: ocp.JsonCheckpointHandler(filename=Path(LOSS).name),
+                }
             ),
             async_options=ocp.AsyncOptions(post_finalization_callback=self._record),
         )
@@ -58,29 +55,23 @@ class Checkpoints:
     def _clear(self) -> None:
         """Makes the folder, and removes what a killed process was writing or deleting."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for path in list(self.folder.iterdir()):
-            if any(mark in path.name for mark in UNFINISHED):
-                self._discard(path)
+        for path in self.workdir.unfinished():
+            self._discard(path)
 
     def _discard(self, path: Path) -> None:
         """Deletes a folder. It is renamed first: never half a checkpoint; what cannot go is left to a later start.
 
         On a network file system a file that another process has open stays, and its folder with it.
         """
-        name = path.name.partition(".")[0]
-        doomed = (self.folder / f"{name}.{number}{UNFINISHED[1]}" for number in itertools.count())
         with contextlib.suppress(OSError):
-            shutil.rmtree(path.rename(next(free for free in doomed if not free.exists())))
+            shutil.rmtree(path.rename(self.workdir.doomed(path)))
 
     def _unreadable(self, why: str) -> str:
         return f"the checkpoints in {self.folder} cannot be read ({why}); make them readable"
 
     def steps(self) -> list[int]:
         """Steps that have a finished checkpoint, oldest first."""
-        try:
-            return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir())
-        except FileNotFoundError:
-            return []
+        return self.workdir.steps()
 
     def save(
         self, step: int, state, position: int, metrics: dict | None = None, origin: dict[str, str] | None = None
@@ -93,23 +84,22 @@ class Checkpoints:
         if step in self._done:
             return
         items = {
-            "state": ocp.args.StandardSave(state),
-            "data": ocp.args.JsonSave({"step": step, "position": position} | (origin or {})),
+            STATE: ocp.args.StandardSave(state),
+            DATA: ocp.args.JsonSave({"step": step, "position": position} | (origin or {})),
         }
         if metrics:
-            items["metrics"] = ocp.args.JsonSave(metrics)
+            items[METRICS] = ocp.args.JsonSave(metrics)
         self.wait()
         self._saving = step
         try:
-            self._writer.save(self.folder / str(step), args=ocp.args.Composite(**items))
+            self._writer.save(self.workdir.checkpoint(step), args=ocp.args.Composite(**items))
         except (OSError, ValueError, RuntimeError) as error:
             raise self._cannot_save(error) from error
         self._done.add(step)
 
     def _record(self) -> None:
         """Called in process 0 when all files are written, before the checkpoint gets its name."""
-        (unnamed,) = self.folder.glob(f"{self._saving}{UNFINISHED[0]}*")
-        record.write(unnamed)
+        record.write(self.workdir.unnamed(self._saving))
 
     def wait(self) -> None:
         """Returns when everything asked for is on disk."""
@@ -137,7 +127,7 @@ class Checkpoints:
 
     def _settle(self) -> None:
         """Once the checkpoint that was being saved is whole, those that it replaces may go."""
-        if self._saving is not None and jax.process_index() == 0 and (self.folder / str(self._saving)).is_dir():
+        if self._saving is not None and jax.process_index() == 0 and (self.workdir.checkpoint(self._saving)).is_dir():
             self._cleaned()
             self._saving = None
             self._cleaning = self._cleaner.submit(self._delete_old)
@@ -153,13 +143,13 @@ class Checkpoints:
             steps = self.steps()
             kept = {*steps[-self.options["keep"] :]} | ({self.best()} if self.options["keep_best"] else set())
             for step in set(steps) - kept:
-                self._discard(self.folder / str(step))
+                self._discard(self.workdir.checkpoint(step))
 
     def losses(self) -> dict[int, tuple[float, str]]:
         """Validation loss and measure of each checkpoint with a finite loss, their file being as it was written."""
         found = {}
         for step in self.steps():
-            folder = self.folder / str(step)
+            folder = self.workdir.checkpoint(step)
             try:
                 metrics = json.loads((folder / LOSS).read_text())
                 loss, measure = metrics["loss"], metrics["measure"]
@@ -187,15 +177,15 @@ class Checkpoints:
     def score(self, step: int, metrics: dict) -> None:
         """Gives a saved checkpoint the `metrics` that it lacks, as of `save`; all processes call it alike."""
 
-        def write() -> None:
-            folder = self.folder / str(step)
+        def add() -> None:
+            folder = self.workdir.checkpoint(step)
             (folder / LOSS).parent.mkdir(exist_ok=True)
-            write_json(folder / LOSS, metrics)
+            write(folder / LOSS, json.dumps(metrics).encode())
             record.renew(folder, LOSS)
             self._cleaned()
             self._cleaning = self._cleaner.submit(self._delete_old)
 
-        decided(write, lambda why: f"checkpoint {step} in {self.folder} cannot be written ({why}); allow it")
+        decided(add, lambda why: f"checkpoint {step} in {self.folder} cannot be written ({why}); allow it")
 
     def best(self) -> int | None:
         """The step with the lowest validation loss among those measured as the newest one was."""
@@ -212,7 +202,7 @@ class Checkpoints:
     def _find(self, which: str) -> int:
         steps = self.steps()
         if not steps:
-            unfinished = fresh.begun(str(self.workdir.path))
+            unfinished = self.workdir.being_moved()
             if unfinished:
                 raise UserError(
                     f"there is no checkpoint in {self.folder}: the run was being put aside when the process was killed"
@@ -256,12 +246,12 @@ class Checkpoints:
 
     def check_tokenizer(self, step: int, tokenizer) -> None:
         """Raises UserError unless the checkpoint of `step` was trained with `tokenizer`."""
-        folder = self.folder / str(step)
+        folder = self.workdir.checkpoint(step)
         restore.check_origin(folder, restore.read_data(folder), {"tokenizer": tokenizer.fingerprint})
 
     def restore_params(self, step: int, shapes):
         """The parameters alone, for evaluation and generation: optimiser state is neither read nor allocated."""
-        folder = self.folder / str(step)
+        folder = self.workdir.checkpoint(step)
         damage = restore.damage(folder)
         if damage:
             raise UserError(f"checkpoint {step} is damaged: {damage}; choose another with --step")
@@ -278,7 +268,7 @@ class Checkpoints:
         steps = decided(self.steps, self._unreadable)
         damaged = {}
         for step in reversed(steps):
-            damage = restore.damage(self.folder / str(step))
+            damage = restore.damage(self.workdir.checkpoint(step))
             if damage is None:
                 break
             damaged[step] = damage
@@ -290,7 +280,7 @@ class Checkpoints:
                 "nothing was changed: bring their files back, or begin at update 0 with --fresh=NAME, which keeps them "
                 "in earlier/NAME"
             )
-        folder = self.folder / str(step)
+        folder = self.workdir.checkpoint(step)
         data = restore.read_data(folder)
         restore.check_origin(folder, data, origin or {})
         state = restore.read_state(folder, vars(shapes))
@@ -310,9 +300,9 @@ class Checkpoints:
         """Sets damaged checkpoints aside; completes the record of a whole one that has none."""
         for broken in damaged:
             self.workdir.broken.mkdir(exist_ok=True)
-            aside.move(self.folder / str(broken), aside.free(self.workdir.broken / str(broken)))
-        if record.read(self.folder / str(step)) is None:
-            record.write(self.folder / str(step))
+            aside.move(self.workdir.checkpoint(broken), aside.free(self.workdir.broken / str(broken)))
+        if record.read(self.workdir.checkpoint(step)) is None:
+            record.write(self.workdir.checkpoint(step))
 
     def close(self) -> None:
         """Lets what has begun end. A failure is not raised here: `wait` would have, where the run went well."""

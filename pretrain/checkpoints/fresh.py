@@ -1,30 +1,18 @@
 """A fresh start in a work folder that holds a run: the run is put aside, whole, and can be taken up again."""
 
 import os
-import shutil
-from pathlib import Path
 
-from input_pipeline.files import replaced
 from pretrain import aside
 from pretrain import config as configs
 from pretrain.errors import UserError, reason
-from pretrain.workdir import Workdir
-
-PARTIAL = ".partial"  # ends the name of a folder that a run is still being moved into
-
-
-def begun(workdir: str) -> str | None:
-    """The name of a fresh start that a killed process did not finish; None where there is none."""
-    for moving in sorted(Workdir(workdir).earlier.glob(f"*{PARTIAL}")):
-        return moving.name.removesuffix(PARTIAL)
-    return None
+from pretrain.workdir import Workdir, may_be_earlier, write
 
 
 def fresh_start_due(workdir: str, name: str) -> bool:
     """Whether `--fresh=name` asks for a start not made yet; the same command, given again, goes on with the new run."""
-    if name and (Path(name).name != name or name in (".", "..") or name.endswith(PARTIAL)):
+    if name and not may_be_earlier(name):
         raise UserError(f"--fresh={name} must be the name of a folder, such as --fresh=first-attempt")
-    unfinished = begun(workdir)
+    unfinished = Workdir(workdir).being_moved()
     if unfinished not in (None, name):
         raise UserError(
             f"{workdir} holds a run that was being put aside when the process was killed; give the command with "
@@ -40,28 +28,26 @@ def start_fresh(workdir: str, name: str, config) -> None:
     part cannot be moved, such as a mount point; those that were are moved back.
     """
     here = Workdir(workdir)
-    moving = here.earlier / f"{name}{PARTIAL}"
-    begins, moved = not moving.exists(), []
+    kept = here.moving(name)
+    begins, moved = not kept.path.exists(), []
     try:
-        moving.mkdir(parents=True, exist_ok=True)
-        kept = Workdir(moving).config
-        if here.config.exists() and not kept.exists():
-            with replaced(kept) as partial:
-                shutil.copyfile(here.config, partial)  # a work folder is never without a config
+        kept.path.mkdir(parents=True, exist_ok=True)
+        if here.config.exists() and not kept.config.exists():
+            write(kept.config, here.config.read_bytes())  # a work folder is never without a config
         for part in (here.checkpoints, here.metrics):
             if os.path.lexists(part):
-                to = aside.free(moving / part.name)  # numbered: a run was begun between two halves of the move
+                to = aside.free(kept.path / part.name)  # numbered: a run was begun between two halves of the move
                 aside.move(part, to)
                 moved.append((to, part))
     except OSError as error:
         for to, back in moved:
             aside.move(to, back)
-        if begins and moving.exists():
-            kept.unlink(missing_ok=True)
-            moving.rmdir()
+        if begins and kept.path.exists():
+            kept.config.unlink(missing_ok=True)
+            kept.path.rmdir()
         raise UserError(
             f"--fresh={name} cannot put the run of {workdir} aside ({reason(error)}), and leaves it as it was; mend "
             "that, or choose another --workdir"
         ) from error
     configs.save(config, workdir)
-    os.replace(moving, here.earlier / name)
+    os.replace(kept.path, here.earlier / name)

@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from input_pipeline.files import checksum, write_json
+from input_pipeline.files import checksum
+from pretrain import workdir
+from pretrain.workdir import DATA, METRICS, RECORD, STATE
 
-RECORD = "files.json"
-ITEMS = ("state", "data", "metrics")  # the folders of a checkpoint; only Orbax's own notes lie beside them
-NEEDED = ("state", "data")  # without metrics a checkpoint is not known to be best, and goes on as well as any
+ITEMS = (STATE, DATA, METRICS)  # the folders of a checkpoint; only Orbax's own notes lie beside them
+NEEDED = (STATE, DATA)  # without metrics a checkpoint is not known to be best, and goes on as well as any
 THREADS = 4  # one disk or server gives more to several readers; zlib lets other threads run while it computes
 
 Record = dict[str, list[int]]  # file, relative to the checkpoint -> [bytes, CRC-32]
@@ -27,13 +28,14 @@ def write(folder: Path) -> None:
     with ThreadPoolExecutor(THREADS) as pool:
         sums = list(pool.map(checksum, files))
     rows = {str(p.relative_to(folder)): [p.stat().st_size, s] for p, s in zip(files, sums, strict=True)}
-    write_json(folder / RECORD, rows)
+    workdir.write(folder / RECORD, json.dumps(rows).encode())
 
 
 def renew(folder: Path, name: str) -> None:
     """Records one file again, which was written after the others; all else stays as it was recorded."""
     path = folder / name
-    write_json(folder / RECORD, (read(folder) or {}) | {name: [path.stat().st_size, checksum(path)]})
+    rows = (read(folder) or {}) | {name: [path.stat().st_size, checksum(path)]}
+    workdir.write(folder / RECORD, json.dumps(rows).encode())
 
 
 def read(folder: Path) -> Record | None:

@@ -9,6 +9,7 @@ import orbax.checkpoint as ocp
 from pretrain.checkpoints import record
 from pretrain.errors import UserError
 from pretrain.processes.agreement import alike, decided, gathered
+from pretrain.workdir import POSITION, STATE
 
 SHOWN = 3  # differences between two trees that a sentence names
 
@@ -48,9 +49,9 @@ def read_data(folder: Path) -> dict:
     """The position in the data that a checkpoint holds: `step`, `position`, and of which `tokenizer` and `text`."""
 
     def position() -> dict:
-        found = json.loads((folder / "data" / "metadata").read_text())
+        found = json.loads((folder / POSITION).read_text())
         if not (isinstance(found, dict) and all(type(found.get(name)) is int for name in ("step", "position"))):
-            raise ValueError("data/metadata does not hold the whole numbers `step` and `position`")
+            raise ValueError(f"{POSITION} does not hold the whole numbers `step` and `position`")
         return found
 
     return alike(position, lambda why: unreadable(folder, why))
@@ -89,9 +90,9 @@ def read_parts(folder: Path, wanted: dict) -> dict:
 def stored(folder: Path) -> dict:
     """The tree of a checkpoint's train state: what describes each array, its shape and type."""
     with _reader() as reader:
-        found = reader.metadata(folder / "state").item_metadata
+        found = reader.metadata(folder / STATE).item_metadata
     if found is None:
-        raise ValueError("state/_METADATA, which describes its tree, is missing or unreadable")
+        raise ValueError(f"{STATE}/_METADATA, which describes its tree, is missing or unreadable")
     return found.tree
 
 
@@ -113,7 +114,7 @@ def _read(folder: Path, wanted: dict) -> dict:
     restore_args = ocp.checkpoint_utils.construct_restore_args(wanted)
     with _reader() as reader:
         args = ocp.args.PyTreeRestore(item=wanted, restore_args=restore_args, partial_restore=True)
-        return reader.restore(folder / "state", args=args)
+        return reader.restore(folder / STATE, args=args)
 
 
 def check_fits(folder: Path, stored: dict, wanted: dict) -> None:

@@ -108,7 +108,7 @@ def find(named: str, workdir: str, options) -> Weights:
         return known[which]
 
     step = decided(choose, lambda why: str(refused(f"its checkpoints cannot be read ({why}); make them readable")))
-    return Weights(named, checkpoints.folder / str(step))
+    return Weights(named, checkpoints.workdir.checkpoint(step))
 
 
 def _flat(tree) -> dict:

@@ -16,6 +16,7 @@ from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError
 from pretrain.processes.host import say, start
 from pretrain.run import Run
+from pretrain.workdir import Workdir
 
 GAP = 2  # pixels between images
 SHOWN = 96  # pixels: smaller images are enlarged to about this, each pixel a square
@@ -97,9 +98,8 @@ def _originals(config, workdir: str, named: str, count: int) -> np.ndarray:
             for document in itertools.islice(_documents(sources.parse(named, "--images", shape)), count)
         ]
     else:
-        corpus = pipeline.prepare(
-            config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), workdir, report=say
-        )
+        sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+        corpus = pipeline.prepare(*sections, Workdir(workdir).folders, report=say)
         found = corpus.first_documents(named, count)
     return np.array(found, np.uint8).reshape(-1, *shape)
 

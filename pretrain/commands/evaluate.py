@@ -20,6 +20,7 @@ from pretrain.evaluation.evaluation import score
 from pretrain.parallel.mesh import fits
 from pretrain.processes.host import say, start
 from pretrain.reporting.tables import show
+from pretrain.workdir import Workdir
 
 COMPRESSORS = {
     "gzip": functools.partial(gzip.compress, compresslevel=9),
@@ -45,7 +46,7 @@ def evaluate(config, arguments: Evaluate) -> None:
     """The same, of the work folder's `config` with what the user changes of its evaluation."""
     workdir = arguments.workdir
     checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
-    tokenizer, step = pipeline.open_tokenizer(workdir), checkpoints.find(arguments.step)
+    tokenizer, step = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer), checkpoints.find(arguments.step)
     step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_tokenizer(step, tokenizer))
     length = arguments.length or config.evaluate.length or config.data.length
     if length > config.model.context:

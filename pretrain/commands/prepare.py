@@ -9,19 +9,21 @@ from pretrain.commands.shared import resolve
 from pretrain.processes.host import say
 from pretrain.processes.lock import held
 from pretrain.reporting.tables import show
+from pretrain.workdir import Workdir
 
 
 def run(arguments: Prepare) -> None:
     """Makes what is missing, and prints what is there of each split."""
     config, workdir = resolve(arguments)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
-    requirements.check(*sections, workdir)
+    folders = Workdir(workdir).folders
+    requirements.check(*sections, folders)
     from pretrain.assemble import check_sizes, check_vocabulary  # imported late: what is missing is named before
 
     check_sizes(config)
     with held(workdir, "prepare", say, in_turn=True):
         accept = functools.partial(check_vocabulary, config)
-        corpus = pipeline.prepare(*sections, workdir, report=say, accept=accept, read_all=True)
+        corpus = pipeline.prepare(*sections, folders, report=say, accept=accept, read_all=True)
     rows = corpus.summary()
     if arguments.format == "json":
         print(json.dumps(rows))

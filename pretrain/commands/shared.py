@@ -1,12 +1,10 @@
 """What several commands begin with."""
 
-import os
-
 from pretrain import config as configs
 from pretrain.commands.arguments import Arguments, Prepare, Train, flagged
 from pretrain.processes.agreement import check_alike
 from pretrain.processes.host import say
-from pretrain.workdir import Workdir
+from pretrain.workdir import Workdir, of_config
 
 DEFAULT_CONFIG = "configs/quickstart.py"
 
@@ -18,7 +16,7 @@ def resolve(arguments: Train | Prepare):
     if workdir and not spec and Workdir(workdir).config.is_file():
         return configs.with_overrides(configs.saved(workdir), overrides), workdir
     config = configs.load(spec or DEFAULT_CONFIG, overrides, say)
-    return config, workdir or os.path.join("runs", config.name)
+    return config, workdir or of_config(config.name)
 
 
 def check_processes(arguments: Arguments, config) -> None:

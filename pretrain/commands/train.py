@@ -4,6 +4,7 @@ from input_pipeline import requirements
 from pretrain.commands.arguments import Train
 from pretrain.commands.shared import check_processes, resolve
 from pretrain.processes.host import start
+from pretrain.workdir import Workdir
 
 
 def run(arguments: Train) -> int:
@@ -11,7 +12,9 @@ def run(arguments: Train) -> int:
     config, workdir = resolve(arguments)
     start()
     check_processes(arguments, config)
-    requirements.check(config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), workdir)
+    requirements.check(
+        config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), Workdir(workdir).folders
+    )
     from pretrain.training.train import train  # imported late: what is missing is named before its seconds
 
     return train(config, workdir, arguments.fresh)

@@ -9,7 +9,7 @@ from pretrain.config.keys import check_keys, flat
 from pretrain.config.overrides import with_overrides
 from pretrain.config.values import tuples
 from pretrain.errors import UserError
-from pretrain.workdir import CONFIG, Workdir
+from pretrain.workdir import CONFIG, Workdir, write
 
 # Keys that a run may change when it goes on: where and how it runs, not what it learns.
 FREE = (
@@ -38,7 +38,8 @@ OF_A_HOST = ("data.store", "data.workers", "data.prefetch")
 def save(config: ConfigDict, workdir: str) -> None:
     """Writes the resolved config into the work folder, whole or not at all."""
     try:
-        Workdir(workdir).write_config(json.dumps(config.to_dict(), indent=2) + "\n")
+        Path(workdir).mkdir(parents=True, exist_ok=True)
+        write(Workdir(workdir).config, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
     except OSError as error:
         raise UserError(
             f"the work folder {workdir} cannot be written ({error.strerror}); choose another --workdir"
@@ -78,18 +79,13 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
     return [f"{k} ({a.get(k, 'absent')} there, {b.get(k, 'absent')} here)" for k in fixed]
 
 
-def has_checkpoints(workdir: str) -> bool:
-    """Whether the work folder holds any checkpoint, whole or not."""
-    return any(path.name.isdigit() for path in Workdir(workdir).checkpoints.glob("*"))
-
-
 def check_same_run(workdir: str, config: ConfigDict) -> None:
     """Raises if the work folder belongs to a run of another config."""
     file = Workdir(workdir).config
     if file.exists() and not file.is_file():
         raise UserError(f"{file} is no file; move it away, restore the run's own, or choose another --workdir")
     if not file.exists():
-        if has_checkpoints(workdir):
+        if Workdir(workdir).steps():
             raise UserError(
                 f"{workdir} holds checkpoints, but not the {CONFIG} that they were made with; restore it, or begin "
                 "at update 0 with --fresh=NAME, which keeps them in earlier/NAME"

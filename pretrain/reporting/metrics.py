@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pretrain import aside
+from pretrain import aside, workdir
 from pretrain.errors import UserError
 
 Number = int | float
@@ -53,14 +53,14 @@ class MetricWriter:
             except FileExistsError:
                 raise UserError(f"{folder} is a file, and is to be the folder of metrics; move it away") from None
         for kind in self._kinds:  # splits that the run has not reached again yet lose their later rows too
-            for path in self._folder.glob(f"*{kind.suffix}"):
+            for path in self._folder.glob(workdir.rows(Path(), "*", kind.suffix).name):
                 self._open(path.stem)
         if tensorboard:
-            self._events = EventFile(self._folder / "tensorboard", start_step, report)
+            self._events = EventFile(self._folder, start_step, report)
 
     def _open(self, split: str) -> "list[RowFile]":
         if split not in self._files:
-            paths = [self._folder / f"{split}{kind.suffix}" for kind in self._kinds]
+            paths = [workdir.rows(self._folder, split, kind.suffix) for kind in self._kinds]
             self._files[split] = [
                 kind(path, self._start, self._report) for kind, path in zip(self._kinds, paths, strict=True)
             ]
@@ -119,12 +119,8 @@ class RowFile:
     def _replace(self, text: str) -> None:
         """The whole file becomes `text`, or stays as it is if the process dies on the way."""
         self.close()
-        new = self._path.with_name(self._path.name + ".new")
-        with _named(new), new.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, self._path)
+        with _named(self._path):
+            workdir.write(self._path, text.encode())
 
     def append(self, row: Row) -> None:
         if row["step"] <= self._kept:
@@ -209,19 +205,20 @@ class CsvFile(RowFile):
 
 
 class EventFile:
-    """TensorBoard's events below `folder`: a file for each start, framed as TFRecord, one record for each row.
+    """TensorBoard's events below `metrics`: a file for each start, framed as TFRecord, one record for each row.
 
     tensorboardX has the messages and the checksum. Its own writer hands them to a thread through a queue of ten: once
     a full disk has ended the thread, the queue is full and whoever logs waits for ever. A record takes microseconds.
     """
 
-    def __init__(self, folder: Path, start: int, report: Callable[[str], None]):
+    def __init__(self, metrics: Path, start: int, report: Callable[[str], None]):
         from tensorboardX.proto.event_pb2 import Event, SessionLog  # takes as long as all of this file's imports
 
+        folder = workdir.events(metrics)
         if folder.exists() and not folder.is_dir():
             _set_aside(folder, "folder", report)
         folder.mkdir(exist_ok=True)
-        self._path = folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"  # TensorBoard sorts them
+        self._path = workdir.event_file(metrics, time.time(), socket.gethostname())
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
         self._write(Event(file_version="brain.Event:2"))
         if start:  # TensorBoard itself hides what a run that was cut short had written from this step on
@@ -278,7 +275,7 @@ def _sync(descriptor: int, path: Path) -> None:
 
 def _set_aside(path: Path, kind: str, report: Callable[[str], None]) -> None:
     """Renames what stands where a `kind` of metrics is to be, to a name beside it that nothing has yet."""
-    to = aside.free(path.with_name(f"{path.name}.damaged"))
+    to = aside.free(workdir.damaged(path))
     aside.move(path, to)
     report(f"{path} is not a {kind} of metrics; it is set aside as {to.name}, and a new one begun")
 

@@ -66,7 +66,8 @@ def cannot(why: str) -> str:
 def check_goes_on(config, workdir: str) -> None:
     """Raises UserError where `workdir` holds a run that `config` cannot go on with. Writes nothing."""
     configs.check_same_run(workdir, config)
-    if configs.has_checkpoints(workdir) and not pipeline.has_tokenizer(workdir):
+    here = Workdir(workdir)
+    if here.steps() and not pipeline.has_tokenizer(here.folders.tokenizer):
         raise UserError(
             f"{workdir} holds checkpoints, but not the tokenizer that they were made with; restore its folder "
             "tokenizer, make it again with `pretrain prepare` if the text is what it was, or begin at update 0 with "
@@ -76,7 +77,7 @@ def check_goes_on(config, workdir: str) -> None:
 
 def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:
     """The weights of `config.train.start_from`, if it names some and this start is one at update 0."""
-    goes_on = not fresh and decided(lambda: configs.has_checkpoints(workdir), cannot)
+    goes_on = not fresh and decided(lambda: bool(Workdir(workdir).steps()), cannot)
     if goes_on or not config.train.start_from:
         return None
     return find(config.train.start_from, workdir, config.checkpoint)

@@ -6,6 +6,7 @@ import pytest
 
 from configs import common
 from input_pipeline import pipeline
+from input_pipeline.folders import Folders
 
 
 @pytest.fixture
@@ -42,7 +43,9 @@ def prepare(tmp_path):
         config.tokenizer.update({"kind": "bytes", **(tokenizer or {})})
         report = (lambda line: None) if said is None else said.append
         sections = (section.to_dict() for section in (config.data, config.tokenizer, config.objective))
-        return pipeline.prepare(*sections, str(tmp_path / "run"), report=report, read_all=read_all)
+        return pipeline.prepare(
+            *sections, Folders(tmp_path / "run/tokenizer", tmp_path / "run/data"), report=report, read_all=read_all
+        )
 
     return prepare
 

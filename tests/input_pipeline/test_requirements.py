@@ -7,6 +7,7 @@ import pytest
 from configs import common
 from input_pipeline import pipeline, requirements
 from input_pipeline.errors import DataError
+from input_pipeline.folders import Folders
 
 COMMAND = "docs/data.md, under 'Files that recipes need'"  # where the command that makes a recipe's file is told
 
@@ -23,7 +24,7 @@ def refused(tmp_path, write):
         with pytest.raises(DataError, match=pattern) as error:
             pipeline.prepare(
                 *(section.to_dict() for section in (config.data, config.tokenizer, config.objective)),
-                str(tmp_path / "run"),
+                Folders(tmp_path / "run/tokenizer", tmp_path / "run/data"),
                 report=print,
             )
         assert not (tmp_path / "run").exists()
@@ -68,7 +69,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused_before_text_is_tokenised(prepa
     with pytest.raises(DataError, match="257 are too many"):
         pipeline.prepare(
             *(section.to_dict() for section in (config.data, config.tokenizer, config.objective)),
-            str(tmp_path / "run"),
+            Folders(tmp_path / "run/tokenizer", tmp_path / "run/data"),
             accept=accept,
         )
     assert not (tmp_path / "run/data").exists()
@@ -106,10 +107,11 @@ def test_one_small_file_is_enough(prepare, write):
     assert corpus.raw_bytes("validation") == b"A line of a book." * 2
 
 
-def test_checking_reads_no_document(write, monkeypatch):
+def test_checking_reads_no_document(write, monkeypatch, tmp_path):
     data = common.base().data.to_dict() | {"train": f"text:{write('a.txt', 'text')}", "holdout": 0.0}
     monkeypatch.setattr("input_pipeline.sources.readers.opened", None)
-    named = requirements.check(data, common.base().tokenizer.to_dict(), common.causal().to_dict(), "/nowhere")
+    folders = Folders(tmp_path / "no/tokenizer", tmp_path / "no/data")
+    named = requirements.check(data, common.base().tokenizer.to_dict(), common.causal().to_dict(), folders)
     assert [source.spec for source in named["train"]] == [data["train"]]
 
 

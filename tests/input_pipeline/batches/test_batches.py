@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from input_pipeline import features
 from input_pipeline.errors import DataError
+from input_pipeline.folders import Folders
 from input_pipeline.objectives.causal import Causal
 
 END = 256
@@ -197,7 +198,7 @@ def stream_corpus(tmp_path_factory):
         config.data.to_dict(),
         config.tokenizer.to_dict(),
         config.objective.to_dict(),
-        str(folder / "run"),
+        Folders(folder / "run/tokenizer", folder / "run/data"),
         report=lambda _: None,
     )
 

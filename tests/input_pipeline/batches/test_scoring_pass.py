@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from configs import common
 from input_pipeline import features, pipeline
 from input_pipeline.errors import DataError
+from input_pipeline.folders import Folders
 from input_pipeline.objectives.causal import Causal
 
 TEXTS = [f"Document {n}: " + "wörter und Worte " * (n % 7) for n in range(23)]
@@ -29,7 +30,7 @@ def corpus(tmp_path_factory):
         config.data.to_dict(),
         config.tokenizer.to_dict(),
         config.objective.to_dict(),
-        str(folder / "run"),
+        Folders(folder / "run/tokenizer", folder / "run/data"),
         report=lambda _: None,
     )
 

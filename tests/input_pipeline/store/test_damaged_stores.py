@@ -11,6 +11,7 @@ import pytest
 from configs import common
 from input_pipeline import pipeline
 from input_pipeline.errors import DataError
+from input_pipeline.folders import Folders
 from input_pipeline.store import build
 
 
@@ -71,7 +72,8 @@ def test_the_bytes_of_a_large_store_are_compared_where_it_is_asked_for(prepare, 
     config = common.base()
     config.data.update(train=words(3), holdout=0.0, length=8)
     config.tokenizer.kind = "bytes"
-    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), str(tmp_path / "run")
+    folders = Folders(tmp_path / "run/tokenizer", tmp_path / "run/data")
+    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), folders
     pipeline.prepare(*sections)
     (path,) = (tmp_path / "run/data").glob("*/00000.kept.tokens")
     zero(path)

@@ -267,13 +267,14 @@ def test_a_source_that_cannot_be_read_is_named(tmp_path):
 # Real processes.
 
 SCRIPT = """
-import json, sys
+import json, pathlib, sys
 from input_pipeline import pipeline
+from input_pipeline.folders import Folders
 from input_pipeline.store import build
 if __name__ == "__main__":
     build.PART_BYTES = 20_000
-    *sections, workdir = json.loads(sys.argv[1])
-    corpus = pipeline.prepare(*sections, workdir, report=lambda line: print(line, flush=True))
+    *sections, folders = json.loads(sys.argv[1])
+    corpus = pipeline.prepare(*sections, Folders(*map(pathlib.Path, folders)), report=lambda s: print(s, flush=True))
     print(json.dumps(corpus.summary()), flush=True)
 """
 
@@ -285,11 +286,10 @@ def start(tmp_path: Path, source: str) -> subprocess.Popen:
     config.tokenizer.update(kind="bytes")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    argument = json.dumps(
-        [config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), str(tmp_path / "run")]
-    )
+    sections = [section.to_dict() for section in (config.data, config.tokenizer, config.objective)]
+    folders = [f"{tmp_path}/run/tokenizer", f"{tmp_path}/run/data"]
     return subprocess.Popen(
-        [sys.executable, str(script), argument],
+        [sys.executable, str(script), json.dumps([*sections, folders])],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -107,7 +107,7 @@ def test_words_and_line_ends_most_frequent_first(prepare, write, tmp_path):
     assert (tokenizer.vocab_size, tokenizer.end_id) == (5, 0)
     assert tokenizer.encode(WORDS).tolist() == [1, 2, 3, 0, 1, 2, 0, 0]
     assert tokenizer.encode("a tulip\n").tolist() == [1, 4, 0]
-    assert pipeline.open_tokenizer(str(tmp_path / "run")).fingerprint == tokenizer.fingerprint
+    assert pipeline.open_tokenizer(tmp_path / "run/tokenizer").fingerprint == tokenizer.fingerprint
     assert corpus.summary()[0]["tokens"] == corpus.summary()[0]["words"] + 1  # the end token before the file
 
 

@@ -201,7 +201,7 @@ def test_a_word_is_read_as_the_unknown_token(prepare, write, tmp_path):
         special.index("[UNK]"),
         *plain.encode("of [ UNK ]"),
     ]
-    assert pipeline.open_tokenizer(str(tmp_path / "run")).encode("<unk>").tolist() == [special.index("[UNK]")]
+    assert pipeline.open_tokenizer(tmp_path / "run/tokenizer").encode("<unk>").tolist() == [special.index("[UNK]")]
     assert tokenizer.fingerprint != plain.fingerprint and special.index("[UNK]") not in plain.encode(text)
     with pytest.raises(DataError, match=r"made with unknown = <unk>, but the config says None"):
         prepare(source, tokenizer=settings)
@@ -295,15 +295,15 @@ def test_the_work_folder_keeps_its_tokenizer(prepare, write, tmp_path):
     source = f"text:{write('code.py', CODE)}"
     settings = {"kind": "sentencepiece", "vocab_size": 350, "train_bytes": 10_000}
     first = prepare(source, tokenizer=settings).tokenizer
-    again = pipeline.open_tokenizer(str(tmp_path / "run"))
+    again = pipeline.open_tokenizer(tmp_path / "run/tokenizer")
     assert first.fingerprint == again.fingerprint and again.vocab_size == 350
     with pytest.raises(DataError, match="made with vocab_size = 350, but the config says 360; set it back"):
         prepare(source, tokenizer={**settings, "vocab_size": 360})
     (tmp_path / "run/tokenizer/sentencepiece.model").unlink()
     with pytest.raises(DataError, match=r"sentencepiece.model is missing; restore it"):
-        pipeline.open_tokenizer(str(tmp_path / "run"))
+        pipeline.open_tokenizer(tmp_path / "run/tokenizer")
     with pytest.raises(DataError, match="holds no tokenizer; give the work folder of a run"):
-        pipeline.open_tokenizer(str(tmp_path / "elsewhere"))
+        pipeline.open_tokenizer(tmp_path / "elsewhere/tokenizer")
 
 
 def test_the_tokenizer_sees_a_sample_and_nothing_held_out(words):

@@ -71,7 +71,7 @@ def test_a_tokenizer_json_gives_the_same_ids_as_its_vocabulary(prepare, write, v
     (tmp_path / "run").rename(tmp_path / "before")
     again = loaded(prepare, write, {"path": write("tokenizer.json", kept)})
     assert again.encode(TEXT).tolist() == first.encode(TEXT).tolist() and again.fingerprint == first.fingerprint
-    assert pipeline.open_tokenizer(str(tmp_path / "run")).special == first.special
+    assert pipeline.open_tokenizer(tmp_path / "run/tokenizer").special == first.special
 
 
 @pytest.mark.parametrize("cased", [False, True])
@@ -92,7 +92,7 @@ def test_a_run_trains_and_keeps_its_vocabulary(prepare, write, tmp_path):
         "pad", "unknown", "classifier", "separator", "mask", "end"
     }  # fmt: skip
     assert tokenizer.decode(tokenizer.encode("The Bridge")) == "the bridge"
-    assert pipeline.open_tokenizer(str(tmp_path / "run")).fingerprint == tokenizer.fingerprint
+    assert pipeline.open_tokenizer(tmp_path / "run/tokenizer").fingerprint == tokenizer.fingerprint
     with pytest.raises(DataError, match="made with cased = False, but the config says True"):
         loaded(prepare, write, {**settings, "cased": True})
 

@@ -13,6 +13,7 @@ from runs import train_here
 from input_pipeline import pipeline
 from pretrain import config as configs
 from pretrain.main import main
+from pretrain.workdir import Workdir
 
 
 @pytest.fixture
@@ -48,9 +49,8 @@ def test_one_batch_has_a_speed_too(pretrain, whole):
 def test_any_text_is_scored_and_leaves_nothing_in_the_work_folder(pretrain, whole, text, tmp_path):
     held = tmp_path / "held.txt.gz"
     config = configs.saved(str(whole))
-    corpus = pipeline.prepare(
-        config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), str(whole), report=print
-    )
+    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+    corpus = pipeline.prepare(*sections, Workdir(whole).folders, report=print)
     held.write_bytes(gzip.compress(corpus.raw_bytes("validation")))
     before = sorted(path for path in whole.rglob("*"))
     options = ("--word_level", "--gzip", "--length=32", "--stride=16")
