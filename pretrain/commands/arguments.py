@@ -36,6 +36,9 @@ class Flag:
             raise UserError(f"--{name} is '{value}'{nearest(value, self.choices)}")
 
 
+# Fields of each kind, with their defaults and what `--help` says of them.
+
+
 def text(default, help: str, choices: tuple[str, ...] = ()):
     return dataclasses.field(default=default, metadata={"flag": Flag(str, help, choices=choices)})
 

@@ -54,7 +54,7 @@ class Switch(flags.BooleanFlag):
 class Command:
     """One command: its flags, and the arguments that they make.
 
-    They make those of the last of `forms` that has a flag of its own name, `--complete`, and that flag a value.
+    They make those of the first of `forms`, but where a flag that another is named for, `--complete`, has a value.
     """
 
     def __init__(self, *forms: type[Arguments]):
