@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import jax
 import orbax.checkpoint as ocp
@@ -270,12 +271,13 @@ def test_a_fresh_start_that_a_full_disk_cuts_short_loses_nothing(copy, run, monk
     workdir = copy(8)
     before = files(workdir)
 
-    def half(source, to, **_):
-        to.write_bytes(source.read_bytes()[:100])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(to))
+    def half(path, content):
+        with open(path, "wb") as file:
+            file.write(content[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    for stop in (half, lambda source, to, **_: (to.write_bytes(b"{"), 1 / 0)):  # the second as a kill would
-        monkeypatch.setattr(shutil, "copyfile", stop)
+    for stop in (half, lambda path, content: (path.touch(), 1 / 0)):  # the second as a kill would
+        monkeypatch.setattr(Path, "write_bytes", stop)
         code, said = run(workdir, "--fresh=old", train__steps=6)
         assert code == (2 if stop is half else 1), said
         monkeypatch.undo()
