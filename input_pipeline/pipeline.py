@@ -172,7 +172,7 @@ class Corpus:
 
     def _texts(self, stream: Stream, length: int, name: str) -> Texts:
         """Rows of both texts of documents; errors give the stream's `name`."""
-        texts.check_fields(stream, name)
+        texts.check_fields(stream.shards[0].form.fields, name)
         lengths = length, self._objective.target_length(length)
         key = stream.identity, *lengths
         if key not in self._plans:

@@ -10,6 +10,7 @@ from input_pipeline import objectives
 from input_pipeline.batches.order import mixing_weights
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
+from input_pipeline.layouts import texts
 from input_pipeline.sources import images, sources
 from input_pipeline.sources.sources import Source
 from input_pipeline.store.store import MANIFEST
@@ -17,16 +18,17 @@ from input_pipeline.tokenizers import folder as tokenizer_folder
 
 SPLITS = ("train", "validation", "test")
 SETS = ("c4", "wikipedia", "pg19", "lm1b", "cifar10", "downsampled_imagenet")  # of TFDS, that recipes name
+FIRST = 1 << 16  # bytes of a source in which its first record is looked for
 SENTENCES = ("", "lines")
-RECIPES = "; docs/data.md, under 'Files that recipes need', has the command that makes it"
+RECIPES = "; docs/data.md, under 'Files that recipes need', says how to fetch or lay out what a recipe reads"
 
 
 def check(data: Mapping, tokenizer: Mapping, objective: Mapping, folders: Folders) -> dict[str, list[Source]]:
     """The sources of each split that `data` names, as they are read: train, validation, test.
 
     `data`, `tokenizer` and `objective` are the sections of that name in configs/common.py. Errors: DataError for
-    settings that cannot be, files that are not there, and text that is both trained on and scored. What `folders` hold
-    already needs no source any more.
+    settings that cannot be, files that are not there, records that are not as named, and text that is both trained on
+    and scored. What `folders` hold already needs no source any more.
     """
     named, share = check_settings(data, tokenizer, objective), holdout(data)
     named["train"] = [source.dividing(share) for source in named["train"]]
@@ -42,9 +44,12 @@ def check(data: Mapping, tokenizer: Mapping, objective: Mapping, folders: Folder
 
 def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dict[str, list[Source]]:
     """The part of `check` that asks for no file: settings that cannot be, on any machine."""
-    layouts = objectives.build(objective).layouts
-    if data["layout"] not in layouts:
-        raise DataError(f"data.layout is '{data['layout']}'; choose one of: {', '.join(layouts)}")
+    task = objectives.build(objective)
+    if data["layout"] not in task.layouts:
+        others = (kind for kind, other in objectives.OBJECTIVES.items() if data["layout"] in other.layouts)
+        kind = next(others, objective["kind"])
+        which = f", which objective.kind = {kind} takes and not {objective['kind']}" * (kind != objective["kind"])
+        raise DataError(f"data.layout is '{data['layout']}'{which}; choose one of: {', '.join(task.layouts)}")
     check_length("data.length", data["length"], objective)
     if tokenizer["kind"] == "symbols" and data["layout"] not in ("concat", "stream"):
         raise DataError(
@@ -65,6 +70,9 @@ def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dic
     if "train" not in named:
         raise DataError("data.train is empty; name a source, for example stdlib or text:/books/*.txt")
     _check_mixing(data, len(named["train"]))
+    for source in itertools.chain(*named.values()) if task.two_texts else ():
+        if source.fields:
+            texts.check_fields(source.fields, f"'{source.spec}'")
     for name in set(named) - {"train"}:
         for source, scored in itertools.product(named["train"], named[name]):
             if source.spec == scored.spec:
@@ -114,11 +122,14 @@ def _check_mixing(data: Mapping, count: int) -> None:
 
 
 def _check_there(source: Source, name: str) -> None:
+    """Raises DataError where a source's files are not there, or the first of its records is not as it is named."""
     try:
         source.files()
     except DataError as error:
-        of_recipe = re.match(rf"text:data/|tfds:({'|'.join(SETS)})\b", source.spec)
+        of_recipe = re.match(rf"(text|images):data/|tfds:({'|'.join(SETS)})\b", source.spec)
         raise DataError(f"data.{name}: {error}{RECIPES if of_recipe else ''}") from None
+    for span in itertools.islice(source.spans(FIRST), source.records):
+        next(source.documents(span), None)
 
 
 def _check_apart(named: Mapping[str, Sequence[Source]]) -> None:

@@ -4,7 +4,7 @@ Which pairs share a row is planned once for a stream and its lengths, and kept o
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,12 +50,11 @@ def plan(stream: Stream, lengths: tuple[int, int], folder: Path, report: Callabl
     )
 
 
-def check_fields(stream: Stream, name: str) -> None:
-    """Raises DataError, with the stream's `name`, where a document is not made of two texts."""
-    fields = stream.shards[0].form.fields
+def check_fields(fields: Sequence[str], name: str) -> None:
+    """Raises DataError, with its source's `name`, where a document of these fields is not made of two texts."""
     if len(fields) != 2:
         raise DataError(
-            f"{name} has the fields {', '.join(fields)}; name two, the text that is read and the text that is written, "
+            f"{name} has for fields {', '.join(fields)}; name two, the text that is read and the text that is written, "
             "such as ?fields=inputs,targets"
         )
 

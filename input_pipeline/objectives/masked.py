@@ -59,6 +59,7 @@ class Masked:
     `next_weights` [B].
     """
 
+    layouts = ("pairs", "concat", "packed")  # of one it is the first, with next_sentence, or the others, without
     bare = False
     two_texts = False
 

@@ -33,6 +33,7 @@ class Source:
 
     spec: str
     fields: tuple[str, ...] = ()  # names of the texts that its documents are made of; () where each is a single text
+    records = False  # whether it holds records, at named fields of which there is text or an image
     origin = ""  # what the files belong to, where they are expected to differ elsewhere (the interpreter's version)
 
     def files(self) -> list[File]:
@@ -68,6 +69,7 @@ class Files(Source):
     start: int = 0  # bytes of each file that are read
     end: int | None = None
     fields: tuple[str, ...] = ()
+    records: bool = False
 
     @classmethod
     def text(cls, spec: str, path: str, options: dict) -> "Files":
@@ -92,7 +94,9 @@ class Files(Source):
             read = functools.partial(records.fields_document, fields=fields)
         else:
             read = functools.partial(records.text_document, field=options.get("field", "text"))
-        return cls(spec, *_glob(path), functools.partial(readers.json_documents, read=read), True, fields=fields)
+        return cls(
+            spec, *_glob(path), functools.partial(readers.json_documents, read=read), True, fields=fields, records=True
+        )
 
     @classmethod
     def images(cls, spec: str, path: str, options: dict, image: images.Shape) -> "Files":

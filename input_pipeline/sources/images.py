@@ -93,5 +93,5 @@ def pillow():
     try:
         from PIL import Image
     except ImportError:
-        raise DataError("images need the Pillow package: pip install longhaul[images]") from None
+        raise DataError("images need the package Pillow; in the clone, pip install -e '.[images]'") from None
     return Image

@@ -86,7 +86,7 @@ def _open_zstd(path: str, mode: str) -> BinaryIO:
     try:
         import zstandard
     except ImportError:
-        raise DataError(f"reading {path} needs the zstandard package: pip install longhaul[zstd]") from None
+        raise DataError(f"reading {path} needs the package zstandard; in the clone, pip install -e '.[zstd]'") from None
     file = open(path, mode)  # noqa: SIM115, the reader closes it
     frames = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)  # pzstd writes many
     return io.BufferedReader(frames, CHUNK)

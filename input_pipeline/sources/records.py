@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from input_pipeline.errors import DataError
 from input_pipeline.sources.readers import Document, of_text, of_texts, place
 
+SEVERAL = "?fields=NAME,NAME"
 
-def value_at(record: object, field: str, where: str) -> object:
-    """What a record (a dict of values) holds at `field`."""
+
+def value_at(record: object, field: str, where: str, remedy: str = "?field=NAME") -> object:
+    """What a record (a dict of values) holds at `field`; `remedy` is how a source names others."""
     if not isinstance(record, dict):
         raise DataError(f"{where} is {_JSON[type(record)]}, not an object; write one object a line")
     if not record:
         raise DataError(f"{where} is an object without fields; give it '{field}', or leave it out")
     if field not in record:
-        raise DataError(f"{where} has no field '{field}'; name one of: {', '.join(map(str, record))}, with ?field=NAME")
+        raise DataError(f"{where} has no field '{field}'; name one of: {', '.join(map(str, record))}, with {remedy}")
     return record[field]
 
 
@@ -34,12 +36,12 @@ def fields_document(record: object, where: str, fields: Sequence[str]) -> Docume
     """The texts at `fields` of a record, in this order; a number or a truth value as JSON writes it."""
     texts, data = [], []
     for field in fields:
-        value = value_at(record, field, where)
+        value = value_at(record, field, where, SEVERAL)
         value = value.item() if hasattr(value, "item") and not value.shape else value  # NumPy's numbers, of TFDS
         if not isinstance(value, str | bytes | int | float):
             raise DataError(
                 f"{where} holds {_JSON.get(type(value), type(value).__name__)} at '{field}', neither text nor a "
-                "number; name others: ?fields=NAME,NAME"
+                f"number; name others: {SEVERAL}"
             )
         for kept, part in zip((texts, data), _utf8(value, field, where), strict=True):
             kept.append(part)

@@ -126,6 +126,7 @@ class TensorFlowDataset(Source):
     data_dir: str | None
     image: tuple[int, ...]  # the shape of its images; () of a set of text
     fields: tuple[str, ...] = ()
+    records = True
 
     @classmethod
     def make(cls, spec: str, path: str, options: dict, image: tuple[int, ...]) -> "TensorFlowDataset":

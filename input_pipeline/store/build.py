@@ -148,13 +148,15 @@ def _noted(path: Path) -> dict | None:
 
 def _run(jobs: list[Job], records: dict[int, dict], size: int, report) -> None:
     """Does the jobs, in processes where that pays, and puts their records into `records`."""
+    total = len(jobs) + len(records)
     if records:
-        report(f"{len(records)} of {len(records) + len(jobs)} parts are there already")
+        report(f"{len(records)} of {total} parts are there already")
     if not jobs:
         return
     spec, begun, said, tokens = jobs[0].source.spec, time.monotonic(), 0.0, 0
     workers = min(len(jobs), cores())
-    amount = f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{math.ceil(size / 1e3)} kB"
+    kilobytes = f"{math.ceil(size / 1e3)} kB" if size >= 1e3 else f"{size} bytes"
+    amount = f"{size / 1e6:,.1f} MB" if size >= 1e6 else kilobytes
     report(f"tokenising {spec}: {len(jobs)} part{'s' * (len(jobs) > 1)} of {amount}")
     with ExitStack() as stack:
         if workers == 1 or size < 4 * PART_BYTES:  # starting processes takes half a second
@@ -172,7 +174,7 @@ def _run(jobs: list[Job], records: dict[int, dict], size: int, report) -> None:
             elapsed = time.monotonic() - begun
             if elapsed - said > 5:
                 said = elapsed
-                report(f"tokenising {spec}: {len(records)} parts done, {tokens / elapsed:,.0f} tokens/s")
+                report(f"tokenising {spec}: {len(records)} of {total} parts done, {tokens / elapsed:,.0f} tokens/s")
 
 
 @functools.lru_cache(1)
@@ -261,7 +263,8 @@ def _check_unchanged(source: Source, store: Store, report) -> None:
     touched = {name for name in now if was[name].changed != now[name].changed}
     if not touched:
         return
-    report(f"{source.spec}: {len(touched)} files have a new time; comparing their content with the token store")
+    have = "1 file has" if len(touched) == 1 else f"{len(touched)} files have"
+    report(f"{source.spec}: {have} a new time; comparing content with the token store")
     for spans, record in zip(_parts(source, files), store.manifest["parts"], strict=True):
         names = {span.name for span in spans}
         if names <= now.keys() - touched:  # names of TFDS spans are no files

@@ -202,6 +202,8 @@ def _own_settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdou
         )
     read = {} if kind == "words" else {"train_bytes": config["train_bytes"]}  # words are counted in all of the text
     trained = {name: config[name] for name in TRAINED[kind]} | read
+    if kind == "sentencepiece":
+        sentencepiece_tokenizer.check(config["algorithm"], config["pieces"])
     return settings | trained | {"data.train": [source.spec for source in named["train"]]}
 
 
@@ -237,8 +239,10 @@ def check_settings(config: Mapping) -> None:
 
 
 def check(folder: Path, config: Mapping) -> None:
-    """Raises DataError where the tokenizer's file is missing; one that `folder` holds needs no file any more."""
+    """Raises DataError where the tokenizer's file or package is missing; what `folder` holds needs no file any more."""
     kind, path = config["kind"], Path(config["path"]).expanduser()
+    if LOAD.get(kind) is huggingface_tokenizer.load:
+        huggingface_tokenizer.library()
     if kind == "bytes" or not config["path"] or path.is_file() or (folder / MADE).is_file():
         return
     other = (

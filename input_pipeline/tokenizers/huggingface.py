@@ -55,7 +55,8 @@ def library():
         import tokenizers
     except ImportError:
         raise DataError(
-            "tokenizer.kind = huggingface or wordpiece needs the tokenizers package: pip install longhaul[hf]"
+            "tokenizer.kind = huggingface or wordpiece needs the package tokenizers; in the clone, "
+            "pip install -e '.[hf]'"
         ) from None
     return tokenizers
 

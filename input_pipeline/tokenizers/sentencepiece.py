@@ -100,17 +100,22 @@ def _bytes_of(model: library.SentencePieceProcessor, token: int) -> bytes:
     return model.id_to_piece(token).replace(META_SPACE, " ").encode("utf-8")
 
 
+def check(algorithm: str, pieces: str) -> None:
+    """Raises DataError where `train` does not know what it is asked for."""
+    for key, value, choices in (("algorithm", algorithm, ALGORITHMS), ("pieces", pieces, PIECES)):
+        if value not in choices:
+            raise DataError(f"tokenizer.{key} is '{value}'; choose one of: {', '.join(choices)}")
+
+
 def train(texts: Iterable[str], vocab_size: int, algorithm: str, pieces: str) -> bytes:
     """Trains a model on `texts` and returns the model file's content: the same for the same texts on any machine.
 
     pieces: `words` keeps a piece within a word, or within a run of white space; `phrases` lets pieces span words,
     punctuation and a newline with the indentation after it. On Python source, with 4,096 pieces of BPE, that is
     4.1 bytes a token instead of 3.2; unigram takes minutes to train so. Text that yields fewer than `vocab_size` pieces
-    gives all that it yields. Errors: DataError if the vocabulary is too small for the text.
+    gives all that it yields. Errors: DataError if the vocabulary is too small for the text, and those of `check`.
     """
-    for key, value, choices in (("algorithm", algorithm, ALGORITHMS), ("pieces", pieces, PIECES)):
-        if value not in choices:
-            raise DataError(f"tokenizer.{key} is '{value}'; choose one of: {', '.join(choices)}")
+    check(algorithm, pieces)
     sentences = list(_sentences(texts))
     try:
         return _trained(sentences, vocab_size, algorithm, pieces)

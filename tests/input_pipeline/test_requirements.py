@@ -17,8 +17,10 @@ def refused(tmp_path, write):
     """`refused(pattern, train=...)`: what `prepare` says, of that pattern, when it stops; nothing is written."""
     path = write("train.txt", "Text.\n" * 100)
 
-    def refused(pattern, tokenizer=None, **data):
+    def refused(pattern, tokenizer=None, objective=None, **data):
         config = common.base()
+        if objective:
+            config.objective = objective
         config.data.update({"train": f"text:{path}", "length": 8, **data})
         config.tokenizer.update({"kind": "bytes", **(tokenizer or {})})
         with pytest.raises(DataError, match=pattern) as error:
@@ -40,6 +42,42 @@ def test_files_of_every_split_are_looked_for_first(refused, split):
 
 def test_files_of_recipes_have_a_command(refused):
     assert COMMAND in refused("matches no file", train="text:data/nowhere/train")
+
+
+def test_text_that_is_laid_out_by_hand_is_not_said_to_have_a_command(refused):
+    bert = "text:data/books_wikipedia/*.txt?document=blank_line"
+    assert "says how to fetch or lay out" in refused("matches no file", train=bert)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"algorithm": "wordpiece"}, "tokenizer.algorithm is 'wordpiece'; choose one of: unigram, bpe"),
+        ({"pieces": "word"}, "tokenizer.pieces is 'word'; choose one of: words, phrases"),
+    ],
+)
+def test_choices_of_training_are_checked_first(refused, capsys, settings, sentence):
+    refused(sentence, tokenizer={"kind": "sentencepiece", **settings})
+    assert not capsys.readouterr().out  # no training is announced
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ("inputs,target", r"p\.jsonl, line 1 has no field 'target'; name .* inputs, targets, with \?fields=NAME,NAME$"),
+        ("inputs", r"has for fields inputs; name two, the text that is read and the text that is written, such as"),
+    ],
+)
+def test_fields_of_records_are_checked_first(refused, write, capsys, fields, sentence):
+    path = write("p.jsonl", '{"inputs": "one text", "targets": "another"}\n' * 5000)
+    trained = {"kind": "sentencepiece"}
+    refused(sentence, tokenizer=trained, objective=common.spans(), train=f"jsonl:{path}?fields={fields}")
+    assert not capsys.readouterr().out
+
+
+def test_a_layout_of_another_objective_names_it(refused):
+    named = "data.layout is 'pairs', which objective.kind = masked takes and not causal; choose one of: concat, packed"
+    refused(named, layout="pairs")
 
 
 def test_only_sets_that_recipes_name_are_said_to_have_a_command(refused):

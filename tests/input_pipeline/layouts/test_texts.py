@@ -107,5 +107,5 @@ def test_how_many_texts_are_cut_is_said_once(prepare, write):
 
 
 def test_documents_of_more_than_two_fields(prepare, records):
-    with pytest.raises(DataError, match=r"has the fields q; name two, the text that is read"):
+    with pytest.raises(DataError, match=r"has for fields q; name two, the text that is read"):
         prepare(f"jsonl:{records}?fields=q", tokenizer=BYTES, objective=SPANS, length=32)

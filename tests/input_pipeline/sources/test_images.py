@@ -237,7 +237,7 @@ def test_text_where_images_are_asked_for(prepare, words):
 def test_without_pillow(prepare, folder, monkeypatch):
     spec = folder(pixels(1))
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DataError, match=r"images need the Pillow package: pip install longhaul\[images\]"):
+    with pytest.raises(DataError, match=r"images need the package Pillow; in the clone, pip install -e '\.\[images\]'"):
         prepare(spec, **IMAGE)
 
 

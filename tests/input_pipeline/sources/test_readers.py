@@ -75,7 +75,7 @@ def test_gzip_and_zstandard_are_read_like_the_plain_file(write):
 
 def test_zstandard_absent_is_said(write, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(DataError, match=r"needs the zstandard package: pip install longhaul\[zstd\]"):
+    with pytest.raises(DataError, match=r"needs the package zstandard; in the clone, pip install -e '\.\[zstd\]'"):
         read(f"text:{write('a.zst', b'')}")
 
 

@@ -287,8 +287,11 @@ def test_files_of_another_kind(prepare, words, write, tmp_path):
 
 def test_a_package_that_is_missing(prepare, words, write, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(DataError, match=r"pip install longhaul\[hf\]"):
-        prepare(words(3), tokenizer={"kind": "huggingface", "path": write("t.json", "{}")})
+    for tokenizer in ({"kind": "huggingface", "path": write("t.json", "{}")}, {"kind": "wordpiece", "vocab_size": 300}):
+        said = []
+        with pytest.raises(DataError, match=r"needs the package tokenizers; in the clone, pip install -e '\.\[hf\]'"):
+            prepare(words(3), tokenizer=tokenizer, said=said)
+        assert said == []  # no training is announced
 
 
 def test_the_work_folder_keeps_its_tokenizer(prepare, write, tmp_path):
