@@ -9,7 +9,8 @@ The network and its initialisation are the paper's: pre-norm, residual projectio
 released code has none). Batch and context are the paper's too: 512 rows of 1,024 tokens. Its optimiser, learning rates
 and steps were never published; those below are GPT-3's for the same sizes, over 300 billion tokens. WebText was never
 released either: C4's "webtextlike", pages that Reddit linked to, stands for it, prepared once by TFDS in ArrayRecord
-files. The tokenizer is GPT-2's own: put its tokenizer.json at tokenizers/gpt2.json.
+files. The tokenizer is GPT-2's own: put its tokenizer.json at tokenizers/gpt2.json, and install the package that reads
+it by pip install -e '.[hf]' in the clone.
 
 Cost: 6 x parameters x tokens FLOPs, attention aside. small: 2.2e20, two days on 8 A100 at half their peak; xl: 2.8e21,
 26 days. Where the batch does not fit, raise train.accumulate.

@@ -22,7 +22,7 @@ The optimiser is the paper's: Adafactor, and a rate of 0.01 for 10,000 updates, 
 each parameter. The vocabulary is the release's; docs/data.md, under "Files that recipes need", has the command.
 
 Cost: the paper's final models read 2,048 rows for 1,000,000 updates, 1.3e12 tokens on both sides: about 3 x parameters
-x tokens FLOPs, since each token passes one of two stacks. base: 8e20. Its study of methods reads 128 rows for 524,288
+x tokens FLOPs, since each token passes one of two stacks. base: 9e20. Its study of methods reads 128 rows for 524,288
 updates.
 
 Expect, after fine-tuning, GLUE test averages of 77.4 (small), 82.7 (base), 86.4 (large), 88.5 (3b) and 90.3 (11b).
