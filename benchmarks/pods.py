@@ -8,7 +8,7 @@ Widths are the least that the kernels take; the vocabulary is a prime, so that n
 from functools import partial
 
 from configs import common
-from pretrain.decoding import decoding
+from pretrain.decoding import reading
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
 
@@ -48,7 +48,7 @@ def lowered(model: str, layout: dict[str, int], task: str, devices):
         case "decoding":
             params = engine.shapes(0, ROWS).params
             with engine.scope():
-                return decoding.lower(engine.learner.model, params, ROWS, LENGTH)["token"], None
+                return reading.lower(engine.learner.model, params, ROWS, LENGTH)["token"], None
 
 
 def name_of(model: str, layout: dict[str, int], task: str) -> str:

@@ -274,6 +274,7 @@ def base() -> dict:
             every=non_negative(1000),  # updates between evaluations during training; 0 means only at the end
             batch_size=count(32),  # rows of a batch; of layout stream its lanes, where the command `evaluate` has one
             batches=non_negative(0),  # evaluate on the first so many batches; 0 means the whole split
+            decode=non_negative(0),  # examples of each source of pairs of texts that validations decode; 0 means none
             length=non_negative(0),  # tokens of an evaluation row; 0 means data.length
             stride=non_negative(0),  # tokens a window moves on; 0 means its length (disjoint windows)
             model={},  # fields of `model` that evaluation changes, such as a longer memory

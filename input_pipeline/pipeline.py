@@ -13,6 +13,7 @@ from input_pipeline import objectives, requirements
 from input_pipeline.batches import loader
 from input_pipeline.batches.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
 from input_pipeline.batches.order import mixing_weights
+from input_pipeline.batches.tasks import Task
 from input_pipeline.batches.training import Batching, Examples, Lanes, Layout
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
@@ -296,6 +297,23 @@ class Corpus:
             return self._texts(part.stream, length, f"'{part.source.spec}'")
         length, text = self._objective.raw_length(length), self._text(part.stream)
         return Overlapping(text, text.tokens, length, max(1, length - overlap))
+
+    def tasks(
+        self, split: str, *, length: int, batch_size: int, rows: np.ndarray | None = None, limit: int = 0
+    ) -> dict[str, Task]:
+        """The sources of a split that are pairs of texts, by name, an example a row: `limit` of each, 0 for all."""
+        self.stream(split)
+        found = {}
+        for part in self._splits[split]:
+            number = min(limit or part.stream.counts.documents, part.stream.counts.documents)
+            if number and self._pairs_texts(part.stream):
+                texts.check_fields(part.stream, f"'{part.source.spec}'")
+                lengths = length, self._objective.target_length(length)
+                rows = _rows(rows, batch_size)
+                batching = Batching(self._objective, self._data["layout"], SCORING_SEED, batch_size, length, rows)
+                end = self.tokenizer.special["end"]
+                found[part.source.spec] = Task(part.stream, batching, lengths, end, number, self._data["prefetch"])
+        return found
 
     def first_documents(self, split: str, count: int) -> list[np.ndarray]:
         """The ids, int32, of the first `count` documents of a split."""

@@ -119,6 +119,9 @@ class Evaluate(OfRun):
     length: int = integer(non_negative(0), "tokens of a window; 0: config (its length, else data.length)")
     batch_size: int = integer(non_negative(0), "rows; 0: config, but one of a stream")
     batches: int = integer(non_negative(0), "evaluate on the first so many batches; 0: the whole split")
+    decode: int | None = integer(
+        non_negative(None), "examples of each source of pairs of texts to decode; 0: none (default: all)"
+    )
     gzip: bool = switch(False, "also print what gzip -9 makes of the same bytes, in bits per byte")
     xz: bool = switch(False, "also print what xz -9 makes of the same bytes, in bits per byte")
     word_level: bool = switch(False, "also print perplexity per word and line end, as of WikiText")

@@ -32,9 +32,13 @@ def run(arguments: Evaluate) -> None:
     """Scores a checkpoint and prints how."""
     start()
     config, overrides = configs.saved(arguments.workdir), arguments.overrides
-    for key in ("every", "batches"):
+    for key, remedy in (
+        ("every", "leave it out"),
+        ("batches", "give --batches=N to score part of a split"),
+        ("decode", "give --decode=N to decode so many examples of each task"),
+    ):
         if f"evaluate.{key}" in dict(overrides):
-            raise UserError(f"config.evaluate.{key} is for training alone; give --batches=N to score part of a split")
+            raise UserError(f"config.evaluate.{key} is for training alone; {remedy}")
     if config.data.layout == "stream":  # in one lane every token has all the memory that there is before it
         overrides = [("evaluate.batch_size", "1"), *overrides]
     configs.with_overrides(config, overrides)
@@ -81,7 +85,8 @@ def evaluate(config, arguments: Evaluate) -> None:
         step, params = checkpoints.read(
             arguments.step, step, lambda step: run.engine.restored_params(checkpoints, step, config.seed)
         )
-        result = score(run, params, split, stride=arguments.stride, batches=arguments.batches, timed=True)
+        options = {"stride": arguments.stride, "batches": arguments.batches, "decode": arguments.decode}
+        result = score(run, params, split, timed=True, report=say, **options)
         for name in _compressors(arguments):
             text = run.corpus.raw_bytes(split)
             result[f"{name}_{objective.bits}"] = 8 * len(COMPRESSORS[name](text)) / len(text)
@@ -96,13 +101,17 @@ def _compressors(arguments: Evaluate) -> list[str]:
 
 def report(result: dict, step: int, split: str, objective, arguments: Evaluate) -> None:
     packed = [name for name in result if name.partition("_")[0] in COMPRESSORS]
-    names = [*objective.measures, *packed, "tokens", "tokens_per_second"]
+    found = [name for name in objective.decoded if name in result]
+    names = [*objective.measures, *found, *packed, "tokens", "tokens_per_second"]
     if arguments.word_level:
         # The literature's figure for sub-word models: exp(total nll / number of original words and line ends).
         result["word_perplexity"] = math.exp(min(result["nll"] / result["words"], 700))
         names += ["word_perplexity", "words"]
     row = {"step": step, "split": split} | {name: result[name] for name in names}
+    tasks = result.get("tasks", {})
     if arguments.format == "json":
-        print(json.dumps(row))
-    else:
-        show(f"checkpoint {step} on {split}", ("measure", "value"), [[n, row[n]] for n in names])
+        print(json.dumps(row | ({"tasks": tasks} if tasks else {})))
+        return
+    show(f"checkpoint {step} on {split}", ("measure", "value"), [[n, row[n]] for n in names])
+    for task, figures in tasks.items():
+        show(f"{figures['examples']:,} examples of {task}", ("measure", "value"), list(figures.items()))

@@ -80,18 +80,17 @@ def check_evaluation(engine, config) -> None:
     _compare("evaluation", needs, engine.layout.mesh.devices.flat)
 
 
-def check_decoding(model, carried, prompts: int, beams: int) -> None:
-    """Raises UserError where one device has not the memory to continue so many prompts, each in so many beams.
+def check_decoding(model, carried, prompts: int, beams: int, devices: Iterable, remedy: str) -> None:
+    """Raises UserError, with the `remedy`, where each of `devices` has not the memory to continue so many prompts.
 
-    carried: what the model carries from token to token for the prompts alone, or its shapes.
+    carried: what the model carries from token to token for the prompts alone, each of which has so many beams.
     """
     rows = prompts * beams
-    lower = "lower the number of prompts or of beams"
     needs = (
-        Need("keys and values of earlier tokens", beams * _whole_bytes(carried), 0, lower),
-        Need("logits", rows * model.vocab_size * 4, 0, lower),
+        Need("keys and values of earlier tokens", beams * _whole_bytes(carried), 0, remedy),
+        Need("logits", rows * model.vocab_size * 4, 0, remedy),
     )
-    _compare("generation", needs, jax.local_devices()[:1])
+    _compare("generation", needs, devices)
 
 
 def _compare(task: str, needs: Sequence[Need], devices: Iterable) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from flax import struct
 
 from pretrain.costs import capacity
+from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, empty, known, take
 from pretrain.errors import UserError
 
 
@@ -57,9 +58,10 @@ def generate(
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
     source = dict(source or {})
     if cached:
-        empty = jax.eval_shape(partial(_empty, model, rows=len(prompts), room=room), params, source)
-        capacity.check_decoding(model, empty, len(prompts), beams)
-    begin = _begin_cached if cached else _begin_recomputing
+        caches = jax.eval_shape(partial(empty, model, rows=len(prompts), room=room), params, source)
+        remedy = "lower the number of prompts or of beams"
+        capacity.check_decoding(model, caches, len(prompts), beams, jax.local_devices()[:1], remedy)
+    begin = begin_cached if cached else begin_recomputing
     logits, carried = begin(model, params, tokens, lengths, room, source)
     end_id = -1 if end_id is None else end_id
     if beams > 1:
@@ -78,7 +80,7 @@ def generate(
     for step in range(max_tokens):
         token, log_probability = _pick(logits, vocabulary, key, step, *sampling)
         if step + 1 < max_tokens:  # queued before the host waits for the token
-            logits, carried = _advance(model, params, carried, token)
+            logits, carried = advance(model, params, carried, token)
         for row, (one, nats) in enumerate(zip(np.asarray(token), np.asarray(log_probability), strict=True)):
             if not done[row]:
                 rows[row].append(int(one))
@@ -113,7 +115,7 @@ def truncate(logits: jax.Array, top_k: int, top_p: jax.Array | float, nucleus: b
 def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucleus):
     """The next token of each row [B] and its log-probability [B], from logits [B, V]."""
     log_probability = jax.nn.log_softmax(logits, axis=-1)
-    logits = _known(logits, vocabulary)
+    logits = known(logits, vocabulary)
     if greedy:
         token = jnp.argmax(logits, axis=-1)
     else:
@@ -122,89 +124,6 @@ def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucl
         logits -= logits.max(-1, keepdims=True)  # so that no quotient overflows
         token = jax.vmap(jax.random.categorical)(keys, truncate(logits / temperature, top_k, top_p, nucleus))
     return token, jnp.take_along_axis(log_probability, token[:, None], axis=-1)[:, 0]
-
-
-def _known(logits, vocabulary):
-    """logits [B, V] with -inf at ids that are no tokens."""
-    return jnp.where(jnp.arange(logits.shape[-1])[None] < vocabulary, logits, -jnp.inf)
-
-
-# Reading: `begin` takes the prompts, `_advance` one token a row; both give the next logits and what is carried on.
-
-
-@struct.dataclass
-class Recomputing:
-    """What decoding without a cache carries: all tokens so far, and the source, read again for each new one."""
-
-    tokens: jax.Array  # [B, S]
-    lengths: jax.Array  # [B]
-    source: Mapping[str, jax.Array]
-
-    def take(self, rows):
-        return jax.tree.map(lambda x: x[rows], self)
-
-
-def _empty(model, params, source, rows, room):
-    """What a model carries before it has read a token."""
-    return model.apply({"params": params}, rows, room, **source, method="start_decoding")
-
-
-@partial(jax.jit, static_argnames=("model", "room"))
-def _begin_cached(model, params, tokens, lengths, room, source):
-    there = jnp.arange(tokens.shape[1])[None, :] < lengths[:, None]
-    empty = _empty(model, params, source, tokens.shape[0], room)
-    output = model.apply({"params": params}, tokens, segments=there.astype(jnp.int32), carried=empty)
-    return _logits_at(model, params, output.hidden, lengths - 1), output.carried
-
-
-@partial(jax.jit, static_argnames=("model", "room"))
-def _begin_recomputing(model, params, tokens, lengths, room, source):
-    carried = Recomputing(jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1]))), lengths, source)
-    return _reread(model, params, carried), carried
-
-
-@partial(jax.jit, static_argnames="model", donate_argnames="carried")
-def _advance(model, params, carried, token):
-    if isinstance(carried, Recomputing):
-        rows = jnp.arange(len(token))
-        tokens = carried.tokens.at[rows, carried.lengths].set(token)
-        carried = carried.replace(tokens=tokens, lengths=carried.lengths + 1)
-        return _reread(model, params, carried), carried
-    output = model.apply({"params": params}, token[:, None], carried=carried)
-    return _logits_at(model, params, output.hidden, jnp.zeros_like(token)), output.carried
-
-
-def _take(carried, rows):
-    """What is carried for a batch whose rows are `rows` of this one's."""
-    if isinstance(carried, Recomputing):
-        return carried.take(rows)
-    return {name: one.take(rows) for name, one in carried.items()}
-
-
-def lower(model, params, rows: int, length: int, source: Mapping | None = None) -> dict[str, jax.stages.Lowered]:
-    """The programs of cached decoding before they are compiled: reading `rows` prompts, and one more token of each.
-
-    Prompts have half of `length` tokens, which is the room of the cache. `params` and `source` may be shapes.
-    """
-    model, source = model.clone(attention_path="auto"), dict(source or {})
-    tokens, lengths = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, length // 2), (rows,)))
-    begin = partial(_begin_cached, model, room=length)
-    _, carried = jax.eval_shape(lambda *arrays: begin(*arrays[:-1], source=arrays[-1]), params, tokens, lengths, source)
-    return {
-        "prompt": _begin_cached.lower(model, params, tokens, lengths, length, source),
-        "token": _advance.lower(model, params, carried, lengths),
-    }
-
-
-def _reread(model, params, carried):
-    there = jnp.arange(carried.tokens.shape[1])[None, :] < carried.lengths[:, None]
-    output = model.apply({"params": params}, carried.tokens, segments=there.astype(jnp.int32), **carried.source)
-    return _logits_at(model, params, output.hidden, carried.lengths - 1)
-
-
-def _logits_at(model, params, hidden, index):
-    """Logits [B, V] at one position of each row; the others' are never made."""
-    return model.apply({"params": params}, hidden[jnp.arange(hidden.shape[0]), index], method="logits")
 
 
 # Beam search
@@ -250,7 +169,7 @@ def _search(model, params, logits, carried, length_penalty, end_id, vocabulary, 
         return (state.step < max_tokens) & hope.any()
 
     def step(state):
-        log_probabilities = _known(jax.nn.log_softmax(state.logits, axis=-1), vocabulary)
+        log_probabilities = known(jax.nn.log_softmax(state.logits, axis=-1), vocabulary)
         candidates = state.nats[:, :, None] + log_probabilities.reshape(B, K, V)
         # Each beam can end in one way only, so of 2K candidates at least K go on.
         nats, flat = jax.lax.top_k(candidates.reshape(B, K * V), min(2 * K, K * V))
@@ -270,7 +189,7 @@ def _search(model, params, logits, carried, length_penalty, end_id, vocabulary, 
         alive_nats, alive = jax.lax.top_k(jnp.where(ended, -jnp.inf, nats), K)
         parents = (rows * K + parent[rows, alive]).reshape(-1)
         next_token = token[rows, alive].reshape(-1)
-        next_logits, carried = _advance(model, params, _take(state.carried, parents), next_token)
+        next_logits, carried = advance(model, params, take(state.carried, parents), next_token)
         return Beams(
             step=length,
             logits=next_logits,
@@ -288,7 +207,7 @@ def _search(model, params, logits, carried, length_penalty, end_id, vocabulary, 
     first = Beams(
         step=jnp.zeros((), jnp.int32),
         logits=logits[spread],
-        carried=_take(carried, spread),
+        carried=take(carried, spread),
         tokens=jnp.zeros((B, K, max_tokens), jnp.int32),
         nats=nothing.at[:, 0].set(0.0),  # the prompt itself, once
         done_tokens=jnp.zeros((B, K, max_tokens), jnp.int32),

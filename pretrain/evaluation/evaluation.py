@@ -11,6 +11,7 @@ import jax
 from input_pipeline.batches.evaluation import Evaluation
 from pretrain.assemble import Assembly
 from pretrain.errors import UserError
+from pretrain.evaluation.decoded import decoded, tasks
 from pretrain.objectives import reported
 
 
@@ -28,9 +29,10 @@ def scoring_pass(
 def measure(run: Assembly) -> str:
     """What a validation loss of training depends on beside the parameters, hashed: only like losses are compared.
 
-    That is `config.evaluate`, but for when it is done, the term that selects, and the text.
+    That is `config.evaluate`, but for when it is done and what is decoded besides, the term that selects, and the text.
     """
     settings = run.config.evaluate.to_dict() | {"every": None, "text": run.corpus.stream("validation").identity}
+    del settings["decode"]
     settings["selects"] = run.config.objective.selects
     settings["length"] = run.config.evaluate.length or run.config.data.length
     settings["stride"] = run.config.evaluate.stride or settings["length"]
@@ -42,7 +44,7 @@ def worded(name: str, value: float) -> str:
     words = name.replace("_", " ")
     if name.startswith("bits_"):
         return f"{value:.4f} {words}"
-    if name.endswith("accuracy"):
+    if name.endswith(("accuracy", "exact_match")):
         return f"{words} {100 * value:.1f} %"
     return f"{words} {value:.2f}" if name == "perplexity" else f"{words} {value:.4f}"
 
@@ -54,7 +56,9 @@ def score(
     *,
     batch_size: int = 0,
     timed: bool = False,
+    decode: int | None = 0,
     cut: Callable[[], bool] = lambda: False,
+    report: Callable[[str], None] = lambda message: None,
     **options,
 ):
     """The scores of `params` on `split`: every term of the objective, and its `figures`.
@@ -63,11 +67,14 @@ def score(
     scored with at least length - stride tokens before it, where the split has them; 0 means disjoint
     windows. `batches` cuts the split short; 0 means all. Zeros elsewhere mean the config's value.
     `timed` adds `tokens_per_second`, of the tokens that the model reads, padding left out.
+    `decode` adds, where the split has tasks, what is measured on their decoded targets and, as `tasks`, the figures of
+    each (`pretrain.evaluation.decoded`): of its first so many examples, None for all. `report` hears of each task.
     `cut` is asked after every batch whether to stop there; there are no scores then, but None.
-    Errors: UserError where not one token is scored.
+    Errors: UserError where not one token is scored, or where nothing can be decoded of what is to be.
     """
     config, engine = run.config, run.engine
     size = batch_size or config.evaluate.batch_size
+    to_decode = tasks(run, split, decode=decode, length=options.get("length", 0), batch_size=batch_size)
     data = scoring_pass(run, split, batch_size=size, **options)
     size = engine.layout.filled(size)
     carried = engine.start(size)
@@ -89,4 +96,9 @@ def score(
     objective = run.learner.objective
     terms = reported(objective, total["sums"], total["counts"])
     scores = terms | objective.figures(terms, total, data)
-    return scores | ({"tokens_per_second": total["read"] / (time.perf_counter() - started)} if timed else {})
+    if timed:
+        scores["tokens_per_second"] = total["read"] / (time.perf_counter() - started)
+    if not to_decode:
+        return scores
+    found = decoded(run, params, to_decode, cut, report)
+    return None if found is None else scores | found[1] | {"tasks": found[0]}

@@ -12,6 +12,10 @@ An objective has
     figures(terms, totals, data), measures
                              what a scoring pass says besides, and the names of what is shown
     bits                     the name of its bits of a unit of text; None where it predicts but a part of a text
+    decoded                  names of the measures that need what the model writes by itself
+                             (`pretrain.evaluation.decoded`); () where it writes nothing that a batch could judge
+    prompts(batch)           where there are some: what it writes from in each row, one example a row: (ids [B, P], the
+                             other features that it reads)
 
 What training minimises is the sum of weight x sum / denominator, each over the whole global batch.
 """

@@ -22,6 +22,7 @@ class Causal:
     bits: str  # what the literature calls bits of such data
 
     reads = ("targets", "weights")
+    decoded = ()
 
     @classmethod
     def of(cls, config, model) -> "Causal":

@@ -22,6 +22,7 @@ class Masked:
     next_sentence: bool
 
     bits = None  # only some tokens are predicted
+    decoded = ()
 
     @classmethod
     def of(cls, config, model) -> "Masked":

@@ -24,6 +24,7 @@ class Spans:
 
     reads = ("targets", "weights")
     bits = None  # only some of the text is predicted
+    decoded = ("exact_match", "sequence_accuracy")
 
     @classmethod
     def of(cls, config, model) -> "Spans":
@@ -59,6 +60,10 @@ class Spans:
         # What is differentiated is always the first: the others carry no gradient.
         losses = {"objective": objective, "loss": nll} if "objective" in self.terms else {"loss": objective}
         return losses | {"accuracy": right}, carried
+
+    def prompts(self, batch: Mapping) -> tuple[jax.Array, dict]:
+        """The start token, and the text that is read."""
+        return batch["tokens"][:, :1], {name: batch[name] for name in ("inputs", "input_segments")}
 
     def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
         """Perplexity, and the number of tokens scored."""

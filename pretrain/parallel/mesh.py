@@ -8,12 +8,13 @@ parameter is split along whichever axis serves, and left whole where none does.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 
 import jax
 import numpy as np
 from flax import linen as nn
 from jax.experimental import mesh_utils
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
 from pretrain.errors import UserError, nearest
 
@@ -178,6 +179,13 @@ class Layout:
     def batch(self, shape: Sequence[int], axes: Sequence[str | None]) -> NamedSharding:
         """Sharding of an array of a batch whose dimensions are named `axes`; the sizes must divide."""
         return self.sharding(self.spec("batch", axes, shape))
+
+    @contextmanager
+    def scope(self):
+        """In it the mesh and the names of its axes are known to models."""
+        known = use_abstract_mesh if isinstance(self.mesh, AbstractMesh) else jax.set_mesh
+        with known(self.mesh), nn.logical_axis_rules([(name, axes or None) for name, axes in self.rules.items()]):
+            yield
 
     def batch_shards(self) -> int:
         """Into how many parts the rows of a batch are split."""

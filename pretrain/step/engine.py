@@ -4,13 +4,12 @@ Both offer the same few methods, so the loop, evaluation and checkpoints do not 
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property, partial
 
 import jax
 import numpy as np
-from flax import linen as nn
-from jax.sharding import AbstractMesh, PartitionSpec, use_abstract_mesh
+from jax.sharding import PartitionSpec
 
 from pretrain.errors import UserError, nearest
 from pretrain.parallel import at_rest
@@ -29,7 +28,6 @@ class JitEngine:
         self.layout.check("heads", config.model.heads, "config.model.heads")
         self.mesh = self.layout.mesh
         self._axes = {name: feature.axes for name, feature in learner.features(1, config.data.length).items()}
-        self._rules = [(name, axes or None) for name, axes in self.layout.rules.items()]
         self._weights = self._all_but_carried()
         self._step = jax.jit(self._train, donate_argnums=0)
         carried = _lane_shardings(self.layout, learner.evaluated, self.layout.batch_shards())  # as for any number
@@ -112,12 +110,9 @@ class JitEngine:
             for name, (shape, dtype, axes) in self.learner.features(batch_size, length).items()
         }
 
-    @contextmanager
     def scope(self):
         """In it the mesh and the names of its axes are known to models."""
-        known = use_abstract_mesh if isinstance(self.mesh, AbstractMesh) else jax.set_mesh
-        with known(self.mesh), nn.logical_axis_rules(self._rules):
-            yield
+        return self.layout.scope()
 
     def start(self, batch_size: int):
         """What `batch_size` lanes carry at the start of an evaluation, {} for models without."""
@@ -135,6 +130,10 @@ class JitEngine:
         """The parameters of a checkpoint, ready for `evaluate`."""
         leaves = self._weights.params
         return at_rest.rest(checkpoints.restore_params(step, jax.tree.map(at_rest.stored, leaves)), leaves)
+
+    def whole(self, params):
+        """The parameters that `evaluate` takes as global arrays of their true shapes, on the mesh of the layout."""
+        return at_rest.store(params, self._weights.params)
 
     def saved(self, state: TrainState) -> TrainState:
         """The state as a checkpoint holds it."""
@@ -238,6 +237,9 @@ class PmapEngine:
     def restored_params(self, checkpoints, step: int, seed: int):
         params = checkpoints.restore_params(step, self.shapes(seed, self.layout.batch_shards()).params)
         return self._place(jax.tree.map(self._copies, params))
+
+    def whole(self, params):
+        return jax.tree.map(self._whole, params)
 
     def saved(self, state: TrainState) -> TrainState:
         whole = jax.tree.map(self._whole, state.replace(carried={}))

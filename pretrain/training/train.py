@@ -16,6 +16,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.fresh import fresh_start_due, start_fresh
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
+from pretrain.evaluation.decoded import tasks
 from pretrain.evaluation.evaluation import measure, score, scoring_pass, worded
 from pretrain.objectives import cost, reported
 from pretrain.optimizers.schedules import moved
@@ -92,6 +93,7 @@ class Loop:
         self.validates = "validation" in run.corpus.splits
         if self.validates:
             scoring_pass(run, "validation", batches=self.config.evaluate.batches)  # what it refuses it refuses now
+            tasks(run, "validation", decode=self.config.evaluate.decode)
         else:
             say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
         self.state, self.step, self.position = self.restore(say)
@@ -287,14 +289,22 @@ class Loop:
         if not self.validates:
             return True
         self.settle()
-        batches, objective = self.config.evaluate.batches, self.engine.learner.objective
+        wanted, objective = self.config.evaluate, self.engine.learner.objective
+        options = {"batches": wanted.batches, "decode": wanted.decode, "cut": leaving.reached}
         with self.ledger.spend("evaluate"):
-            result = score(self.assembly, self.state.params, "validation", batches=batches, cut=leaving.reached)
+            result = score(self.assembly, self.state.params, "validation", **options)
         if result is None:
             return False
         self.validated = {"step": self.step, "loss": cost(self.config.objective.selects, result)}
-        row = {name: value for name, value in result.items() if name in objective.measures and value is not None}
-        self.writer.write("validation", self.step, row | {"tokens": result["tokens"]})
+        shown = (*objective.measures, *objective.decoded)
+        row = {name: value for name, value in result.items() if name in shown and value is not None}
+        of_tasks = {
+            f"{name} of {task}": figures[name]
+            for task, figures in result.get("tasks", {}).items()
+            for name in objective.decoded
+            if len(result["tasks"]) > 1
+        }
+        self.writer.write("validation", self.step, row | {"tokens": result["tokens"]} | of_tasks)
         self.progress.note(f"step {self.step}: validation {', '.join(worded(*item) for item in row.items())}")
         return True
 

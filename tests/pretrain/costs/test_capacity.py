@@ -117,9 +117,10 @@ def test_decoding_has_a_floor_too(machine):
     model = built()[0].learner.model
     machine(4 * (2 * 2 * 4 * 64 * 64 + 4 * 512) + 100)
     carried = jax.eval_shape(lambda: model.start_decoding(2, 64))
-    capacity.check_decoding(model, carried, 2, 2)
-    with pytest.raises(UserError, match=r"of it for keys and values .*; lower the number of prompts or of beams"):
-        capacity.check_decoding(model, carried, 2, 3)
+    here = jax.local_devices()[:1], "lower it"
+    capacity.check_decoding(model, carried, 2, 2, *here)
+    with pytest.raises(UserError, match=r"of it for keys and values .*; lower it"):
+        capacity.check_decoding(model, carried, 2, 3, *here)
 
 
 @pytest.mark.parametrize("allocate", [lambda: jnp.zeros(10**14, jnp.int8), lambda: np.zeros(10**15)])

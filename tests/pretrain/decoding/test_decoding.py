@@ -10,7 +10,7 @@ from flax import linen as nn
 
 import models
 from configs.common import decoder
-from pretrain.decoding import decoding
+from pretrain.decoding import decoding, reading
 from pretrain.decoding.decoding import generate, truncate
 from pretrain.errors import UserError
 
@@ -192,10 +192,10 @@ def test_sampling_is_a_function_of_the_seed(tiny):
 
 def test_nothing_compiles_per_token_or_per_call(tiny):
     generate(*tiny, [np.array([1, 2, 3])], **{**GREEDY, "max_tokens": 4})
-    before = decoding._advance._cache_size(), decoding._begin_cached._cache_size(), decoding._pick._cache_size()
+    programs = reading.advance, reading.begin_cached, decoding._pick
+    before = [program._cache_size() for program in programs]
     generate(*tiny, [np.array([4, 3, 2, 1])], **{**GREEDY, "max_tokens": 3})  # both fit 4 tokens of prompt, 8 in all
-    after = decoding._advance._cache_size(), decoding._begin_cached._cache_size(), decoding._pick._cache_size()
-    assert before == after
+    assert before == [program._cache_size() for program in programs]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""What a model writes for the tasks of a split, greedily, against what it should: a task is a source of pairs of texts.
+
+Measures take all that was written for a task, so that one of a whole corpus is as good as a mean over examples. Which
+ones there are is the objective's to say (`decoded`).
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from input_pipeline.batches.tasks import Task
+from pretrain.assemble import Assembly
+from pretrain.costs import capacity
+from pretrain.decoding.greedy import NOTHING, greedy
+from pretrain.decoding.reading import empty
+from pretrain.errors import UserError
+from pretrain.objectives import reported
+
+
+class Written(NamedTuple):
+    """What a model wrote, and what it should have: ids without the end token, and their text."""
+
+    ids: np.ndarray
+    ended: bool  # whether the end token came within as many tokens as were allowed
+    text: str
+    target: np.ndarray
+    reference: str
+
+
+def exact_match(written: Sequence[Written]) -> float:
+    """The share whose text is the reference."""
+    return float(np.mean([one.ended and one.text == one.reference for one in written]))
+
+
+def sequence_accuracy(written: Sequence[Written]) -> float:
+    """The share whose ids are the target's, all of them.
+
+    It is what teacher forcing gives too: greedy decoding writes a target just where each of its tokens is the likeliest
+    one behind those before it.
+    """
+    return float(np.mean([one.ended and np.array_equal(one.ids, one.target) for one in written]))
+
+
+MEASURES = {"exact_match": exact_match, "sequence_accuracy": sequence_accuracy}
+
+
+def tasks(run: Assembly, split: str, *, decode: int | None, length: int = 0, batch_size: int = 0) -> dict[str, Task]:
+    """The tasks of a split, by their sources: the first `decode` examples of each, None for all that there are.
+
+    Errors: UserError where some are asked for and there are none, or where a device has not the memory to decode.
+    """
+    config, engine = run.config, run.engine
+    length, size = length or config.evaluate.length or config.data.length, batch_size or config.evaluate.batch_size
+    found = {}
+    if run.learner.objective.decoded and decode != 0:
+        rows = engine.rows(engine.layout.filled(size))
+        found = run.corpus.tasks(split, length=length, batch_size=size, rows=rows, limit=decode or 0)
+    if decode and not found:
+        raise UserError(
+            f"{decode} examples of each task are to be decoded, and split '{split}' has no source of two fields that "
+            f"config.objective.kind = {config.objective.kind} decodes, such as jsonl:FILES?fields=inputs,targets; give "
+            "one, or decode 0 examples"
+        )
+    if found:
+        _check_memory(run, length, size)
+    return found
+
+
+def decoded(run: Assembly, params, found: dict[str, Task], cut: Callable[[], bool], report: Callable[[str], None]):
+    """The figures of each task, under its source, and over the examples of all of them: ({task: figures}, figures).
+
+    params: as the engine evaluates them. A task's figures are the terms of its examples, each alone in its row; what
+    the objective measures on decoded targets; how many tokens, without the end, were written and should have been in
+    the mean; and the number of examples. None once `cut`, which is asked after every batch, says to stop.
+    """
+    objective = run.learner.objective
+    each, everything = {}, []
+    whole = run.engine.whole(params)
+    for name, task in found.items():
+        report(f"decoding {task.examples:,} examples of {name}")
+        sums, written = [], []
+        for batch, targets in task.batches():
+            size = run.engine.layout.filled(task.batching.batch_size)
+            result, _ = run.engine.evaluate(params, run.engine.put(batch, size), run.engine.start(size))
+            sums.append(result)
+            written += _compared(_write(run, whole, batch, size), targets, run.corpus.tokenizer)
+            if cut():
+                return None
+        total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
+        each[name] = reported(objective, total["sums"], total["counts"]) | _figures(objective, written)
+        everything += written
+    return each, _figures(objective, everything)
+
+
+def _figures(objective, written: Sequence[Written]) -> dict:
+    return {name: MEASURES[name](written) for name in objective.decoded} | {
+        "written_length": float(np.mean([len(one.ids) for one in written])),
+        "target_length": float(np.mean([len(one.target) for one in written])),
+        "examples": len(written),
+    }
+
+
+def _write(run: Assembly, params, batch, size: int) -> np.ndarray:
+    """The ids that the model writes for all rows of a batch, int32 [size, as many as a row of targets has room for]."""
+    tokenizer, layout = run.corpus.tokenizer, run.engine.layout
+    tokens, source = run.learner.objective.prompts(batch)
+    there = batch["weights"].any(axis=1)
+    given = {"tokens": tokens, "there": there} | source
+    axes = {name: ("batch", *[None] * (array.ndim - 1)) for name, array in given.items()}
+    given = layout.put(given, axes, size)
+    with layout.scope():
+        ids = greedy(
+            run.learner.evaluated,
+            params,
+            given["tokens"],
+            {name: given[name] for name in source},
+            given["there"],
+            max_tokens=batch["targets"].shape[1],
+            end_id=tokenizer.special["end"],
+            vocabulary=tokenizer.vocab_size,
+        )
+    return np.asarray(ids)
+
+
+def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], tokenizer) -> list[Written]:
+    """The first rows of what was written, one for each target."""
+    found = []
+    for row, target in zip(rows, targets, strict=False):  # padding follows
+        ids = row[row != NOTHING]
+        ended = ids[-1] == tokenizer.special["end"]
+        ids = ids[:-1] if ended else ids
+        found.append(Written(ids, bool(ended), tokenizer.decode(ids), target, tokenizer.decode(target)))
+    return found
+
+
+def _check_memory(run: Assembly, length: int, size: int) -> None:
+    """Raises UserError where a device has not the memory for its rows of a batch that is decoded."""
+    layout, learner = run.engine.layout, run.learner
+    rows = layout.filled(size) // layout.batch_shards()
+    batch = {name: np.zeros(shape, dtype) for name, (shape, dtype, _) in learner.features(rows, length).items()}
+    _, source = learner.objective.prompts(batch)
+    caches = jax.eval_shape(
+        functools.partial(empty, learner.evaluated, rows=rows, room=batch["targets"].shape[1]), learner.shapes, source
+    )
+    capacity.check_decoding(
+        learner.evaluated, caches, rows, 1, layout.mesh.devices.flat, "lower config.evaluate.batch_size"
+    )

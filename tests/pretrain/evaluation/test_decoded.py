@@ -1,0 +1,162 @@
+"""What is decoded of tasks, against brute force: the likeliest token row by row, without a cache, and plain strings."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import t5
+from pretrain.assemble import assemble
+from pretrain.errors import UserError
+from pretrain.evaluation.decoded import Written, exact_match, sequence_accuracy, tasks
+from pretrain.evaluation.evaluation import score
+from pretrain.step.learner import make_learner
+
+LENGTH, ROOM = 32, 18  # tokens of a row that are read, and that are written
+END, START = 256, 257
+LETTERS = list(b"abcdefg")
+DRAW = np.random.default_rng(0)
+QUESTIONS = ["", "x" * 40, *("".join(DRAW.choice(list("hijklmnop"), DRAW.integers(1, 30))) for _ in range(20))]
+
+
+def config_of(folder, mesh, backend="jit", **evaluate):
+    config = t5.get_config("mini_stdlib")
+    config.model.update(vocab_size=278, context=LENGTH, layers=2, width=16, heads=4, head_size=6, ff=24)
+    config.model.update(buckets=8, max_distance=12, tied_head=False)
+    config.tokenizer.update(kind="bytes", sentinels=20)
+    config.objective.update(density=0.3, mean_span=2.0)
+    pairs = [f"jsonl:{folder}/{name}.jsonl?fields=inputs,targets" for name in ("even", "odd")]
+    config.data.update(train=f"text:{folder}/train.txt", length=LENGTH)
+    config.data.validation = " + ".join([f"text:{folder}/text.txt", *pairs])
+    config.evaluate.update(batch_size=4, **evaluate)
+    config.train.backend = backend
+    config.mesh.update({"data": 1} | mesh)
+    return config.lock()
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Parameters with decided opinions, and a head that knows seven letters and the end."""
+    shapes, draw = make_learner(config_of("", {})).shapes, np.random.default_rng(2)
+    params = jax.tree.map(lambda leaf: jnp.asarray(0.8 * draw.standard_normal(leaf.shape), leaf.dtype), shapes)
+    head = np.zeros(params["head"].shape, np.float32)
+    head[[*LETTERS, END]] = draw.standard_normal((len(LETTERS) + 1, head.shape[1]))
+    return params | {"head": head}
+
+
+@pytest.fixture(scope="module")
+def oracle(params):
+    """{question: (what is written for it, whether it comes to an end)}: each token from all those before it."""
+    model = make_learner(config_of("", {})).model
+
+    @jax.jit
+    def likeliest(inputs, there, tokens):
+        texts = {"inputs": inputs[None], "input_segments": there[None]}
+        hidden = model.apply({"params": params}, tokens[None], **texts).hidden
+        return model.apply({"params": params}, hidden, method="logits")[0].argmax(-1)
+
+    def written(question):
+        inputs, ids = [*question.encode()[: LENGTH - 1], END], []
+        read = np.pad(inputs, (0, LENGTH - len(inputs))), (np.arange(LENGTH) < len(inputs)).astype(int)
+        while len(ids) < ROOM and END not in ids:
+            tokens = [START, *ids]  # what follows does not matter: no token sees it
+            ids.append(int(likeliest(*read, np.pad(tokens, (0, ROOM - len(tokens))))[len(ids)]))
+        return bytes(i for i in ids if i != END).decode(), ids[-1] == END
+
+    return {question: written(question) for question in QUESTIONS}
+
+
+@pytest.fixture(scope="module")
+def examples(oracle):
+    """(question, reference, whether it is a match): the text itself, one letter more, or nothing at all."""
+    found = []
+    for number, question in enumerate(QUESTIONS):
+        text, ended = oracle[question]
+        reference = (text, text + "a", "")[number % 3]
+        found.append((question, reference, ended and text == reference))
+    assert any(match and not reference for _, reference, match in found)  # nothing, which is right
+    assert any(match and reference for _, reference, match in found)
+    assert any(not match and len(reference) == ROOM for _, reference, match in found)  # all but the end
+    assert any(len(reference) > ROOM for _, reference, _ in found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(examples, tmp_path_factory):
+    """Two tasks of eleven examples each, which batches of four do not divide, and text that is none."""
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "train.txt").write_text("some words to train on, " * 20)
+    (folder / "text.txt").write_text("other words to be scored, " * 20)
+    for name, some in (("even", examples[::2]), ("odd", examples[1::2])):
+        rows = [json.dumps({"inputs": question, "targets": reference}) for question, reference, _ in some]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def scored(folder, params, mesh, backend="jit", decode=None, **options):
+    run = assemble(config_of(folder, mesh, backend), str(folder / "run"), lambda message: None)
+
+    def restore_params(step, shapes):
+        return jax.tree.map(lambda array, shape: jax.device_put(array, shape.sharding), params, shapes)
+
+    placed = run.engine.restored_params(SimpleNamespace(restore_params=restore_params), 0, 0)
+    return score(run, placed, "validation", decode=decode, **options)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "backend"),
+    [
+        ({"data": 8}, "jit"),
+        ({"data": 2, "fsdp": 2, "tensor": 2}, "jit"),
+        ({"fsdp": 4, "sequence": 2}, "jit"),
+        ({}, "pmap"),
+    ],
+    ids=["data", "mixed", "sequence", "pmap"],
+)
+def test_greedy_targets_are_those_of_brute_force(folder, params, examples, oracle, mesh, backend):
+    result = scored(folder, params, mesh, backend=backend)
+    matches = [match for _, _, match in examples]
+    assert result["exact_match"] == result["sequence_accuracy"] == pytest.approx(np.mean(matches))
+    assert result["examples"] == len(QUESTIONS)
+    assert 0 < result["exact_match"] < 1
+    for name, some in (("even", slice(0, None, 2)), ("odd", slice(1, None, 2))):
+        task = result["tasks"][f"jsonl:{folder}/{name}.jsonl?fields=inputs,targets"]
+        assert task["exact_match"] == pytest.approx(np.mean(matches[some]))
+        assert task["written_length"] == pytest.approx(np.mean([len(oracle[q][0]) for q in QUESTIONS[some]]))
+        assert task["target_length"] == pytest.approx(np.mean([len(target) for _, target, _ in examples[some]]))
+        assert task["examples"] == len(QUESTIONS[some])
+        assert {"loss", "accuracy"} <= task.keys()
+
+
+def test_the_first_examples_of_each_task(folder, params, examples):
+    said = []
+    result = scored(folder, params, {"data": 8}, decode=5, report=said.append)
+    assert [line.partition(" of jsonl")[0] for line in said] == ["decoding 5 examples"] * 2
+    first = [*examples[0:10:2], *examples[1:10:2]]
+    assert result["exact_match"] == pytest.approx(np.mean([match for _, _, match in first]))
+    assert "tasks" not in scored(folder, params, {"data": 8}, decode=0)
+
+
+def test_what_counts_as_a_match():
+    """Text that is the reference, in whatever pieces, where it ends; a sequence only where its ids are the target's."""
+    ids = np.array([1, 2])
+    same, pieces, endless = (
+        Written(ids, True, "ab", ids, "ab"),
+        Written(np.array([3]), True, "ab", ids, "ab"),
+        Written(ids, False, "ab", ids, "ab"),
+    )
+    assert exact_match([same, pieces, endless, endless]) == 0.5
+    assert sequence_accuracy([same, pieces, endless, endless]) == 0.25
+
+
+def test_nothing_to_decode(folder):
+    config = config_of(folder, {"data": 8})
+    with config.unlocked():
+        config.data.validation = f"text:{folder}/text.txt"
+    run = assemble(config, str(folder / "run"), lambda message: None)
+    assert tasks(run, "validation", decode=None) == {}
+    with pytest.raises(UserError, match=r"3 examples of each task .* split 'validation' has no source of two fields"):
+        tasks(run, "validation", decode=3)
