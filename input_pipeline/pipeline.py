@@ -52,18 +52,19 @@ def prepare(
     report: Callable[[str], None] = print,
     accept: Callable[[Tokenizer], None] = lambda tokenizer: None,
     read_all: bool = False,
+    taken: Path | None = None,
 ) -> "Corpus":
     """Makes what is missing (tokenizer, token stores, packing plan) and opens it.
 
     `data`, `tokenizer` and `objective` are the sections of that name in configs/common.py; `report` hears what takes
     long; `accept` sees the tokenizer before any text is tokenised, and raises where it will not do.
-    `read_all` compares large stores and plans with their checksums too. Split, tokenizer and store depend on the text
-    alone, never on a seed.
+    `read_all` compares large stores and plans with their checksums too. `taken` is the folder of another run's
+    tokenizer, for a run that names none. Split, tokenizer and store depend on the text alone, never on a seed.
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
     named, holdout = requirements.check(data, tokenizer, objective, folders), requirements.holdout(data)
     special = objectives.build(objective).special
-    opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, holdout, report, special)
+    opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, holdout, report, special, taken)
     accept(opened)
 
     def store(source: Source, share: float) -> Store:

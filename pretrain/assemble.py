@@ -1,6 +1,7 @@
 """From a config to the parts that training, evaluation and generation share."""
 
 import dataclasses
+import functools
 
 import jax
 
@@ -41,7 +42,8 @@ def assemble(
 ) -> Assembly:
     """Builds a run's parts, the cheap checks first; `report` is told what takes long, `prepare` makes the data.
 
-    `weights` of another run, with which training is to begin, are refused before the data is made.
+    `weights` of another run, with which training is to begin, are refused before the data is made, which is with that
+    run's tokenizer where the config names none.
     """
     check_sizes(config)
     engine = make_engine(make_learner(config), config, report=report)
@@ -51,6 +53,7 @@ def assemble(
     capacity.check_evaluation(engine, config)
     if weights:
         weights.check(engine.shapes(config.seed, config.train.batch_size).params)
+        prepare = functools.partial(prepare, taken=weights.tokenizer)
 
     def accept(tokenizer) -> None:
         check_vocabulary(config, tokenizer)
@@ -118,7 +121,7 @@ def check_sizes(config) -> None:
     if train.on_bad_step not in ("skip", "rewind"):
         raise UserError(f"config.train.on_bad_step is '{train.on_bad_step}'; choose one of: skip, rewind")
     entries = tokenizer_folder.known_size(config.tokenizer.to_dict(), task.special)
-    if entries is not None:
+    if entries is not None and not config.train.start_from:  # whose tokenizer is taken, of any size
         _check_vocabulary(config, entries)
 
 

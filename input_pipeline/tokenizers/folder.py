@@ -36,7 +36,11 @@ MADE_HERE = {
     "words": ("end", "unknown"),
 }
 MADE = "made.json"  # what the tokenizer was made from; written last
-CHECKSUM = "checksum"  # its one entry that is no setting: CRC-32 of the tokenizer's file
+# Its two entries that are no settings: CRC-32 of the tokenizer's file; and, where that was taken from the folder of
+# another run's tokenizer, what is needed of what it was made from there.
+CHECKSUM, BASE = "checksum", "base"
+KEPT_OF_BASE = ("kind", "unknown", "special", "sentinels", BASE)
+MOST_SENTINELS = 2**16  # end of the range in configs/common.py
 FILES = {
     "sentencepiece": "sentencepiece.model",
     "wordpiece": "wordpiece.json",
@@ -53,6 +57,8 @@ LOAD = {
 }
 TRAIN = {"sentencepiece": sentencepiece_tokenizer.train, "wordpiece": wordpiece_tokenizer.train}
 LEAST = 2  # entries of a vocabulary trained here: an end token and an unknown one
+# Settings of a tokenizer that is taken from another run without being named.
+TAKEN = ("kind", "path", "cased", "sentinels")
 # Settings that a tokenizer trained here depends on, besides the text.
 TRAINED = {
     "sentencepiece": ("vocab_size", "algorithm", "pieces"),
@@ -64,7 +70,14 @@ TRAINED = {
 def open_folder(folder: Path) -> Tokenizer:
     """The tokenizer saved in `folder`."""
     made = _made(folder)
-    return _completed(Bytes() if made["kind"] == "bytes" else _load(_whole(folder, made), made), made)
+    return _completed(Bytes() if made["kind"] == "bytes" else _own(_whole(folder, made), made), made)
+
+
+def flags(folder: Path) -> str:
+    """The flags that give a run the tokenizer that another has in `folder`."""
+    made = _made(folder)
+    of_kind = f"path={folder}" if made["kind"] != "bytes" else f"sentinels={made.get('sentinels', 0)}"
+    return f"--config.tokenizer.kind={made['kind']} --config.tokenizer.{of_kind}"
 
 
 def _whole(folder: Path, made: Mapping) -> Path:
@@ -82,16 +95,35 @@ def _made(folder: Path) -> dict:
     """What the tokenizer of `folder` was made from."""
     try:
         made = read_json(folder / MADE)
-        if made["kind"] in KINDS:
-            return made
-    except (ValueError, KeyError, TypeError):
-        pass
+    except ValueError:
+        made = None
+    if _sound(made):
+        return made
     raise DataError(f"{folder / MADE} is damaged; restore it, or delete {folder} and run prepare again")
+
+
+def _sound(made: object) -> bool:
+    """Whether what was read is what a tokenizer was made from, as far as opening it needs that."""
+    if not isinstance(made, dict) or made.get("kind") not in KINDS:
+        return False
+    sentinels, special, unknown = made.get("sentinels", 0), made.get("special", []), made.get("unknown", "")
+    return (
+        type(sentinels) is int
+        and 0 <= sentinels < MOST_SENTINELS
+        and isinstance(special, list)
+        and all(isinstance(name, str) for name in (*special, unknown))
+        and (BASE not in made or _sound(made[BASE]))
+    )
 
 
 def _load(path: Path, settings: Mapping) -> Tokenizer:
     unknown = [settings["unknown"]] if "unknown" in settings else []
     return LOAD[settings["kind"]](path, *unknown)
+
+
+def _own(path: Path, made: Mapping) -> Tokenizer:
+    """The tokenizer of the file `path`, with the ids that it had where it was taken from."""
+    return _completed(_own(path, made[BASE]), made[BASE]) if BASE in made else _load(path, made)
 
 
 def _completed(own: Tokenizer, settings: Mapping) -> Tokenizer:
@@ -100,7 +132,7 @@ def _completed(own: Tokenizer, settings: Mapping) -> Tokenizer:
     if sentinels and own.sentinels:
         if sentinels != len(own.sentinels):
             raise DataError(
-                f"tokenizer.sentinels = {sentinels}, but '{settings['path']}' has {len(own.sentinels)} of its own; set "
+                f"tokenizer.sentinels = {sentinels}, but {_named(settings)} has {len(own.sentinels)} of its own; set "
                 "--config.tokenizer.sentinels=0"
             )
         sentinels = 0
@@ -114,11 +146,13 @@ def make_folder(
     holdout: float,
     report: Callable[[str], None],
     special: Sequence[str] = (),
+    taken: Path | None = None,
 ) -> Tokenizer:
     """Makes the tokenizer that `config` asks for, if `folder` has none, and opens it.
 
     `named` are the sources of each split; symbols are counted in all of them, all else in what is trained on.
     `special` are the special ids that its task needs: a tokenizer made here gets those that its kind has not.
+    `taken` is the folder of another run's tokenizer, which is taken where `config` names none.
 
     Several processes may call this at once: one works, the others wait. Errors: DataError if the folder's
     tokenizer was made from other settings, or has not the special ids.
@@ -130,7 +164,11 @@ def make_folder(
         with written_under(folder, "--workdir"), locked(folder / "lock", waiting), filled(folder):
             if not made.is_file():
                 remove_partial(folder)
-                _make(folder, config, settings, named, report, special)
+                if other := _other(config, taken):
+                    settings |= {BASE: _base(other, config)}
+                    if not config["path"]:
+                        settings = {name: settings[name] for name in (*TAKEN, BASE) if name in settings}
+                _make(folder, config, settings, named, report, special, other)
                 if "vocab_size" in settings:
                     pieces = _load(folder / FILES[settings["kind"]], settings).vocab_size
                     if pieces < settings["vocab_size"]:
@@ -138,8 +176,10 @@ def make_folder(
                 of_file = {} if settings["kind"] == "bytes" else {CHECKSUM: checksum(folder / FILES[settings["kind"]])}
                 write_json(made, settings | of_file)
     was = _made(folder)
+    if BASE in was and not was.get("path"):  # what one would be made from here is of no account
+        settings = {name: settings[name] for name in TAKEN if name in settings}
     for name in {**settings, **was}:
-        if name != CHECKSUM and settings.get(name) != was.get(name):
+        if name not in (CHECKSUM, BASE) and settings.get(name) != was.get(name):
             raise DataError(
                 f"{folder} holds a tokenizer made with {name} = {was.get(name)}, but the config says "
                 f"{settings.get(name)}; set it back, choose another --workdir, or delete that folder"
@@ -149,13 +189,45 @@ def make_folder(
     return opened
 
 
+def _folder_of(path: Path) -> Path | None:
+    """The folder of a run's tokenizer which `path` is, or of which it is the file; None where it is another file."""
+    folder = path if path.is_dir() else path.parent
+    ours = (folder / MADE).is_file() and (path == folder or path.name in FILES.values())
+    return folder if ours else None
+
+
+def _other(config: Mapping, taken: Path | None) -> Path | None:
+    """The folder of another run's tokenizer that `config` names, or that is `taken` where it names none."""
+    if config["kind"] == "bytes":
+        return None
+    named = Path(config["path"]).expanduser() if config["path"] else taken
+    return _folder_of(named) if named else None
+
+
+def _base(other: Path, config: Mapping) -> dict:
+    """What is needed of what the tokenizer in `other` was made from; DataError where `config` says another thing."""
+    there = _made(other)
+    for name in ("kind", "unknown"):
+        if config[name] and config[name] != there.get(name, ""):
+            raise DataError(
+                f"tokenizer.{name} = '{config[name]}', but the tokenizer in {other} was made with {name} = "
+                f"'{there.get(name, '')}'; set --config.tokenizer.{name}={there.get(name, '')}"
+            )
+    return {name: there[name] for name in KEPT_OF_BASE if name in there}
+
+
+def _named(settings: Mapping) -> str:
+    """A tokenizer that is not made here, as a message names it."""
+    return f"tokenizer.path = '{settings['path']}'" if settings["path"] else "the other run's tokenizer"
+
+
 def _check_special(tokenizer: Tokenizer, needed: Sequence[str], config: Mapping) -> None:
     """Raises DataError where a ready file lacks a special id that the task needs."""
     lacking = [name for name in needed if name not in tokenizer.special]
     if lacking:
         raise DataError(
             f"config.objective needs a tokenizer with the special id{'s' * (len(lacking) > 1)} {', '.join(lacking)}, "
-            f"which tokenizer.path = '{config['path']}' has not; name a file that has, or train one: "
+            f"which {_named(config)} has not; name a file that has, or train one: "
             f"--config.tokenizer.path= {_trained_instead(config)}"
         )
 
@@ -243,7 +315,7 @@ def check(folder: Path, config: Mapping) -> None:
     kind, path = config["kind"], Path(config["path"]).expanduser()
     if LOAD.get(kind) is huggingface_tokenizer.load:
         huggingface_tokenizer.library()
-    if kind == "bytes" or not config["path"] or path.is_file() or (folder / MADE).is_file():
+    if kind == "bytes" or not config["path"] or path.is_file() or _folder_of(path) or (folder / MADE).is_file():
         return
     other = (
         "leave it empty to train one"
@@ -256,18 +328,22 @@ def check(folder: Path, config: Mapping) -> None:
     )
 
 
-def _make(folder: Path, config: Mapping, settings: Mapping, named, report, special: Sequence[str]) -> None:
+def _make(
+    folder: Path, config: Mapping, settings: Mapping, named, report, special: Sequence[str], other: Path | None
+) -> None:
     kind = config["kind"]
     if kind == "bytes":
         return
     with replaced(folder / FILES[kind]) as partial:
-        if config["path"]:
-            path = Path(config["path"]).expanduser()
+        if other:
+            report(f"taking the tokenizer in {other}")
+        if other or config["path"]:
+            path = _whole(other, _made(other)) if other else Path(config["path"]).expanduser()
             if kind == "wordpiece":
                 partial.write_bytes(wordpiece_tokenizer.read(path, config["cased"]))
-                loaded = _load(partial, settings)
+                loaded = _own(partial, settings)
             else:
-                loaded = _load(path, settings)  # what is no tokenizer is not kept, and is named where the user has it
+                loaded = _own(path, settings)  # what is no tokenizer is not kept, and is named where the user has it
                 shutil.copyfile(path, partial)
             _check_special(_completed(loaded, settings), special, config)
             return

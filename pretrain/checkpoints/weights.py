@@ -8,10 +8,13 @@ from pathlib import Path
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from input_pipeline import pipeline
+from input_pipeline.tokenizers import folder as tokenizer_folder
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import UserError
 from pretrain.processes.agreement import alike, decided
+from pretrain.workdir import Workdir
 
 SHOWN = 4  # parameters of a kind that a sentence names
 
@@ -22,6 +25,7 @@ class Weights:
 
     named: str  # as `config.train.start_from` names it
     folder: Path  # of the checkpoint
+    tokenizer: Path  # the folder of that run's
 
     def check(self, shapes) -> None:
         """Raises UserError where the checkpoint is damaged, or has no parameter of `shapes`, the model's own tree."""
@@ -42,10 +46,14 @@ class Weights:
         """
         there, here = restore.read_data(self.folder).get("tokenizer", "unknown"), tokenizer.fingerprint
         if there != here:
+            remedy = (
+                f"give this run that one, in a new --workdir: {tokenizer_folder.flags(self.tokenizer)}"
+                if pipeline.has_tokenizer(self.tokenizer)
+                else f"restore {self.tokenizer}"
+            )
             raise self._refused(
                 f"it was trained with another tokenizer (fingerprint {there} there, {here} here), whose ids mean other "
-                "text; give this run that one: --config.tokenizer.path=FILE in the other's folder tokenizer, and its "
-                "--config.tokenizer.kind"
+                f"text; {remedy}"
             )
 
     def taken(self, initial) -> tuple[dict, str]:
@@ -92,7 +100,8 @@ def find(named: str, workdir: str, options) -> Weights:
     """
     run, _, which = (named, "", "") if Path(named).is_dir() else named.rpartition("@")
     run, which = (run, which) if run else (named, "")
-    refused = Weights(named, Path(run))._refused
+    tokenizer = Workdir(run).folders.tokenizer
+    refused = Weights(named, Path(run), tokenizer)._refused
     if Path(run).resolve() == Path(workdir).resolve():
         raise refused("that is the folder of this run itself; give another --workdir")
     checkpoints = Checkpoints(run, options, read_only=True)
@@ -108,7 +117,7 @@ def find(named: str, workdir: str, options) -> Weights:
         return known[which]
 
     step = decided(choose, lambda why: str(refused(f"its checkpoints cannot be read ({why}); make them readable")))
-    return Weights(named, checkpoints.workdir.checkpoint(step))
+    return Weights(named, checkpoints.workdir.checkpoint(step), tokenizer)
 
 
 def _flat(tree) -> dict:

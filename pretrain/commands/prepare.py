@@ -19,11 +19,14 @@ def run(arguments: Prepare) -> None:
     folders = Workdir(workdir).folders
     requirements.check(*sections, folders)
     from pretrain.assemble import check_sizes, check_vocabulary  # imported late: what is missing is named before
+    from pretrain.checkpoints.weights import find
 
     check_sizes(config)
     with held(workdir, "prepare", say, in_turn=True):
-        accept = functools.partial(check_vocabulary, config)
-        corpus = pipeline.prepare(*sections, folders, report=say, accept=accept, read_all=True)
+        accept, taken = functools.partial(check_vocabulary, config), None
+        if config.train.start_from and not pipeline.has_tokenizer(folders.tokenizer):
+            taken = find(config.train.start_from, workdir, config.checkpoint).tokenizer
+        corpus = pipeline.prepare(*sections, folders, report=say, accept=accept, read_all=True, taken=taken)
     rows = corpus.summary()
     if arguments.format == "json":
         print(json.dumps(rows))

@@ -119,7 +119,8 @@ def test_sentinels_that_a_file_has(tmp_path, write):
     symbols = [f"<extra_id_{n}>" for n in (2, 1, 0)]
     path, source = foreign(tmp_path / "own", user_defined_symbols=symbols), f"text:{write('a.txt', TEXT)}"
     with pytest.raises(
-        DataError, match=r"tokenizer.sentinels = 5, but '.*' has 3 of its own; set --config.*sentinels=0"
+        DataError,
+        match=r"sentinels = 5, but tokenizer.path = '.*' has 3 of its own; set --config.*sentinels=0",
     ):
         make(tmp_path, source, kind="sentencepiece", path=path, sentinels=5)
     tokenizer, _ = make(tmp_path, source, kind="sentencepiece", path=path)

@@ -1,0 +1,97 @@
+"""A run that begins with another's weights has that run's tokenizer, with all of its ids."""
+
+import json
+
+import pytest
+
+from input_pipeline import pipeline
+from pretrain.main import main
+
+SMALL = {
+    "train.steps": 1,
+    "train.batch_size": 8,
+    "evaluate.every": 0,
+    "data.holdout": 0,
+    "log.tensorboard": "false",
+    "model.width": 16,
+    "model.ff": 16,
+    "model.layers": 1,
+    "model.heads": 2,
+    "data.length": 32,
+    "tokenizer.train_bytes": 20_000,
+    "tokenizer.vocab_size": 350,
+}
+FAMILIES = {
+    "t5": {"model.head_size": 8, "model.vocab_size": 451},
+    "bert": {"model.vocab_size": 350, "objective.max_predictions": 5, "schedule.warmup": 0},
+}
+KINDS = {"t5": "sentencepiece", "bert": "wordpiece"}
+
+
+def start(family, workdir, source, command="train", **changes):
+    keys = SMALL | FAMILIES[family] | {"data.train": source}
+    keys |= {name.replace("__", "."): value for name, value in changes.items()}
+    flags = [f"--config.{name}={value}" for name, value in keys.items() if value is not None]
+    return main([command, f"--config=configs/{family}.py:mini_stdlib", f"--workdir={workdir}", *flags])
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Other text than the runs', as pairs of texts and as lines of one."""
+    rows = [{"inputs": f"what is {i} and {i}?", "targets": str(2 * i)} for i in range(300)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = (f"Question {i} is said.\nIts answer is {2 * i}.\n\n" for i in range(300))
+    (tmp_path / "lines.txt").write_text("".join(lines))
+    return {
+        "t5": f"jsonl:{tmp_path}/pairs.jsonl?fields=inputs,targets",
+        "bert": f"text:{tmp_path}/lines.txt?document=blank_line",
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_run_begins_with_another_on_other_text(family, text, other, tmp_path, capsys, signals):
+    assert start(family, tmp_path / "x", f"text:{text}/*.py") == 0
+    there = tmp_path / "x" / "tokenizer"
+    kind = KINDS[family]
+    (file,) = (path for path in there.iterdir() if path.stem == kind)
+    begun = {"train__start_from": str(tmp_path / "x")}
+    capsys.readouterr()
+    assert start(family, tmp_path / "itself", other[family], **begun) == 0
+    said = capsys.readouterr().err
+    assert f"taking the tokenizer in {there}\n" in said and "(100.0% of the numbers)" in said
+    onward = {"train__start_from": str(tmp_path / "itself")}
+    ways = {"itself": begun, "folder": {"tokenizer__path": there}, "file": {"tokenizer__path": file}, "onward": onward}
+    for name, way in ways.items():
+        for _ in range(2):  # makes it, then goes on with it
+            assert start(family, tmp_path / name, other[family], "prepare", **way) == 0
+        tokenizer = pipeline.open_tokenizer(tmp_path / name / "tokenizer")
+        assert tokenizer.fingerprint == pipeline.open_tokenizer(there).fingerprint
+        assert len(tokenizer.sentinels) == (100 if family == "t5" else 0)
+
+
+def test_a_tokenizer_of_another_kind_or_other_ids_is_refused(text, other, tmp_path, capsys):
+    assert start("t5", tmp_path / "x", f"text:{text}/*.py", "prepare") == 0
+    there = tmp_path / "x" / "tokenizer"
+    for changes, words in [
+        (
+            {"tokenizer__kind": "words"},
+            f"tokenizer.kind = 'words', but the tokenizer in {there} was made with kind = 'sentencepiece'; set "
+            "--config.tokenizer.kind=sentencepiece",
+        ),
+        ({"tokenizer__sentinels": 50}, f"tokenizer.sentinels = 50, but tokenizer.path = '{there}' has 100 of its own"),
+    ]:
+        capsys.readouterr()
+        assert start("t5", tmp_path / "new", other["t5"], "prepare", tokenizer__path=there, **changes) == 2
+        assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "altered", [{"sentinels": "100"}, {"sentinels": -1}, {"special": "pad"}, {"special": [1]}, {"kind": ["words"]}, []]
+)
+def test_what_a_tokenizer_was_made_from_may_be_damaged(altered, text, tmp_path, capsys):
+    keys = {"tokenizer__kind": "bytes", "model__vocab_size": 358}
+    assert start("t5", tmp_path / "x", f"text:{text}/*.py", "prepare", **keys) == 0
+    made = tmp_path / "x" / "tokenizer" / "made.json"
+    made.write_text(json.dumps(json.loads(made.read_text()) | altered if altered else altered))
+    assert start("t5", tmp_path / "x", f"text:{text}/*.py", "prepare", **keys) == 2
+    assert f"{made} is damaged; restore it, or delete {made.parent}" in capsys.readouterr().err.splitlines()[-1]
