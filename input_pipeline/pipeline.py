@@ -141,7 +141,7 @@ class Corpus:
             name: Stream([shard for part in parts for shard in part.stream.shards]) for name, parts in splits.items()
         }
         for name, stream in self._streams.items():
-            if not stream.tokens:
+            if not stream.bare_tokens:
                 raise DataError(_empty(name, data, self._streams))
         if data["layout"] != "stream" and "train" in splits:
             self._rows = [self._training_rows(part) for part in splits["train"]]
@@ -290,6 +290,8 @@ class Corpus:
             if layout == "document":
                 whole = whole._replace(tokens=whole.tokens - whole.documents)  # end tokens are read, not predicted
             scored = Rowwise(batching, sources)
+        if not len(scored):
+            raise DataError(f"split '{split}' has no token that the model could be scored on; give it more text")
         return Evaluation(scored, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
 
     def _scored_part(self, part: Part, length: int, overlap: int) -> Layout:
@@ -340,14 +342,22 @@ def _rows(rows: np.ndarray | None, batch_size: int) -> np.ndarray:
 
 
 def _empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:
-    """What to say of a split without a document."""
+    """What to say of a split without a token of text."""
+    if documents := streams[name].counts.documents:
+        of_text = f"data.{name} = '{data[name]}'" if data.get(name) else f"'{name}'"
+        if name == "validation" and not data["validation"]:
+            of_text = f"what data.holdout = {data['holdout']} holds out of data.train = '{data['train']}'"
+        return (
+            f"{of_text} has {documents:,} document{'s' * (documents > 1)}, of whose text the tokenizer makes no token; "
+            "give other text"
+        )
     if name == "validation" and not data["validation"]:
         documents = streams["train"].counts.documents
         return (
             f"data.holdout = {data['holdout']} holds out none of the {documents} documents of data.train; set "
             "data.validation, give more documents, raise data.holdout, or set it to 0"
         )
-    if name == "train" and requirements.holdout(data) and streams["validation"].tokens:
+    if name == "train" and requirements.holdout(data) and streams["validation"].bare_tokens:
         held = streams["validation"].counts.documents
         only = "the one document" if held == 1 else f"all {held} documents"
         return (

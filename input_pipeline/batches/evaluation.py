@@ -29,7 +29,7 @@ class Overlapping:
     stride: int
 
     def __len__(self) -> int:
-        return 1 + max(0, -(-(self.targets - self.length) // self.stride))
+        return (self.targets > 0) + max(0, -(-(self.targets - self.length) // self.stride))
 
     def read(self, rows: np.ndarray) -> Raw:
         """Windows `rows` (int64 [n])."""
