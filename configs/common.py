@@ -9,6 +9,7 @@ from configs.ranges import (
     count,
     counts,
     devices,
+    missing,
     non_negative,
     positive,
     positives,
@@ -176,8 +177,8 @@ def spans() -> dict:
         kind="spans",  # which task the objective is
         selects="loss",  # the term that selects the best checkpoint: loss or accuracy
         noise="spans",  # what is missing: spans, each with a sentinel in its place, or (all that follows a) prefix
-        density=rate(0.15),  # share of the tokens that is missing
-        mean_span=positive(3.0),  # tokens of a span on average
+        density=missing(0.15),  # share of the tokens that is missing
+        mean_span=count(3.0),  # tokens of a span on average
     )
 
 

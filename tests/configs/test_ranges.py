@@ -25,6 +25,7 @@ def test_every_number_has_a_range_that_its_default_keeps(declare):
         (ranges.positive, (1e-9, 1), (0.0, -1.0)),
         (ranges.share, (0.0, 1.0), (-0.1, 1.1)),
         (ranges.rate, (0.0, 0.999), (-0.1, 1.0)),
+        (ranges.missing, (0.0, 0.95), (-0.1, 0.951, 0.9999999999)),
         (ranges.devices, (-1, 1, 512), (0, -2)),
         (ranges.counts, ((), (1, 2)), ((0,), (1.5,), (1, "a"))),
         (ranges.positives, ((), (0.5, 2)), ((0,), (1, -1), ("a",))),
@@ -42,6 +43,11 @@ def test_what_is_in_a_range(kept, values, broken):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "3", None, (math.nan,)])
 def test_what_is_no_finite_number_is_in_no_range(kept, value):
     assert kept.broken_by(value)
+
+
+def test_spans_have_a_token_at_least():
+    kept = common.spans.ranges["mean_span"]
+    assert not kept.broken_by(1.0) and kept.broken_by(0.9) and kept.broken_by(1e-19)
 
 
 def test_the_end_of_whole_numbers_can_be_moved():
