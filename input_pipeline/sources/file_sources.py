@@ -34,6 +34,7 @@ class Source:
     spec: str
     fields: tuple[str, ...] = ()  # names of the texts that its documents are made of; () where each is a single text
     records = False  # whether it holds records, at named fields of which there is text or an image
+    start, end = 0, None  # bytes of each file that are read
     origin = ""  # what the files belong to, where they are expected to differ elsewhere (the interpreter's version)
 
     def files(self) -> list[File]:
@@ -52,9 +53,15 @@ class Source:
         """The source as it is read where a share of its documents, `holdout`, is to be held out."""
         return self
 
+    def paths(self) -> list[str]:
+        """The files that are there to be read, in order; [] of what is read in another way."""
+        return []
+
     def shared(self, other: "Source") -> str:
         """What both this source and `other` read, by name; empty where nothing is known to be read by both."""
-        return self.spec if self.spec == other.spec else ""
+        both = set(map(os.path.realpath, self.paths())) & set(map(os.path.realpath, other.paths()))
+        meet = max(self.start, other.start) < min(end or sys.maxsize for end in (self.end, other.end))
+        return min(both) if both and meet else self.spec if self.spec == other.spec else ""
 
 
 @dataclass(frozen=True)
@@ -102,11 +109,11 @@ class Files(Source):
     def images(cls, spec: str, path: str, options: dict, image: images.Shape) -> "Files":
         return cls(spec, *_glob(path), functools.partial(images.file_documents, shape=image), False)
 
-    def _found(self) -> list[str]:
+    def paths(self) -> list[str]:
         return sorted(path for path in glob.glob(self.pattern, recursive=True) if os.path.isfile(path))
 
     def _paths(self) -> list[str]:
-        paths = self._found()
+        paths = self.paths()
         if not paths and any(map(os.path.isdir, glob.glob(self.pattern, recursive=True))):
             path = self.spec.partition("?")[0]
             raise DataError(f"'{self.spec}' is a folder; name its files, such as {path.rstrip('/')}/**/*")
@@ -116,20 +123,23 @@ class Files(Source):
 
     def files(self) -> list[File]:
         found = [File(self._name(path), *size_and_time(path)) for path in self._paths()]
-        longest = max(found, key=lambda file: file.size)
-        if not longest.size or any(file.name.endswith(readers.COMPRESSED) for file in found):
-            return found
-        if longest.size <= self.start:
-            raise DataError(
-                f"'{self.spec}' begins at byte {self.start}, but {longest.name} ends at byte {longest.size}; lower "
-                "START of bytes=START:END"
-            )
-        if self.end and longest.size < self.end:  # a file cut short would make a split of another size
-            raise DataError(
-                f"'{self.spec}' ends at byte {self.end}, but {longest.name} ends at byte {longest.size}; give all of "
-                "it, or leave END of bytes=START:END out"
-            )
+        for file in found:
+            if not file.name.endswith(readers.COMPRESSED):
+                self._check_reaches(file.name, file.size)
         return found
+
+    def _check_reaches(self, name: str, size: int) -> None:
+        """Raises DataError where a file of `size` bytes ends before what is to be read of it."""
+        if self.start and size <= self.start:
+            raise DataError(
+                f"'{self.spec}' begins at byte {self.start}, but {name} ends at byte {size}; lower START of "
+                "bytes=START:END"
+            )
+        if self.end and size < self.end:  # a file cut short would make a split of another size
+            raise DataError(
+                f"'{self.spec}' ends at byte {self.end}, but {name} ends at byte {size}; give all of it, or leave END "
+                "of bytes=START:END out"
+            )
 
     def _name(self, path: str) -> str:
         return os.path.relpath(path, self.root)
@@ -143,7 +153,7 @@ class Files(Source):
         if self.read not in (readers.whole_file, readers.joined_file) or not holdout:
             return self
         total, held = 0, 0
-        for path in self._found():
+        for path in self.paths():
             size = max(0, min(os.path.getsize(path), self.end or sys.maxsize) - self.start)
             total += size
             held += size if readers.place(os.fsencode(self._name(path))) < holdout else 0
@@ -151,13 +161,6 @@ class Files(Source):
             return self
         divided = functools.partial(readers.divided_file, holdout=holdout, read=self.read)
         return dataclasses.replace(self, read=divided)
-
-    def shared(self, other: Source) -> str:
-        if not isinstance(other, Files):
-            return ""
-        both = set(map(os.path.realpath, self._found())) & set(map(os.path.realpath, other._found()))
-        meet = max(self.start, other.start) < min(end or sys.maxsize for end in (self.end, other.end))
-        return min(both) if both and meet else super().shared(other)
 
     def spans(self, target: int) -> Iterator[Span]:
         for path in self._paths():
@@ -170,6 +173,8 @@ class Files(Source):
                 yield Span(path, name, start, min(start + target, end), min(target, end - start))
 
     def documents(self, span: Span) -> Iterator[Document]:
+        if span.path.endswith(readers.COMPRESSED) and (self.start or self.end):  # its size is known once it is read
+            self._check_reaches(span.name, readers.size_up_to(span.path, self.end or self.start + 1))
         return self.read(span)
 
 

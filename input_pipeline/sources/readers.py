@@ -82,6 +82,13 @@ def opened(path: str, start: int) -> Iterator[BinaryIO]:
             raise DataError(f"{path} cannot be decompressed ({error}); fetch it again") from None
 
 
+def size_up_to(path: str, most: int) -> int:
+    """Bytes of a file, decompressed; `most` where it has more."""
+    with opened(path, most - 1) as stream:
+        stream.read(1)
+        return stream.tell()
+
+
 def _open_zstd(path: str, mode: str) -> BinaryIO:
     try:
         import zstandard

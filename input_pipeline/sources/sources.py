@@ -90,15 +90,22 @@ class StandardLibrary(Source):
     def origin(self) -> str:
         return f"{sys.implementation.name} {sys.version.split()[0]}"
 
-    def _paths(self) -> list[tuple[str, Path]]:
+    def _found(self) -> list[tuple[str, Path]]:
         root, paths = Path(sysconfig.get_path("stdlib")), []
         for folder, below, names in os.walk(root):
             below[:] = set(below) - self.SKIPPED  # not walked: site-packages may be large
             found = (Path(folder, name) for name in names if name.endswith(".py"))
             paths += [(path.relative_to(root).as_posix(), path) for path in found]
-        if not paths:
-            raise DataError(f"'stdlib' finds no .py file under {root}; install the library's source or set data.train")
         return sorted(paths)
+
+    def _paths(self) -> list[tuple[str, Path]]:
+        if not (found := self._found()):
+            root = sysconfig.get_path("stdlib")
+            raise DataError(f"'stdlib' finds no .py file under {root}; install the library's source or set data.train")
+        return found
+
+    def paths(self) -> list[str]:
+        return [str(path) for _, path in self._found()]
 
     def files(self) -> list[File]:
         return [File(name, *size_and_time(path)) for name, path in self._paths()]

@@ -1,5 +1,6 @@
 """What is wrong with a config's data is said before anything is tokenised."""
 
+import json
 import os
 
 import pytest
@@ -119,6 +120,10 @@ def test_text_is_not_scored_that_was_trained_on(refused, write, split):
     for spec in (f"text:{path}", f"text:{path}?document=line", f"text:{path[:-4]}*", f"text:{path}?bytes=5:50"):
         refused(rf"data\.{split} = .* and data\.train = .* both read (text:)?{path}, so", **{split: spec})
     assert "both read stdlib" in refused(rf"data\.{split}", train="stdlib", **{split: "stdlib"})
+    library = f"text:{os.path.dirname(json.__file__)}/*.py"
+    file = os.path.realpath(json.__file__)
+    for train, scored in ((library, "stdlib"), ("stdlib", library)):
+        assert f"both read {file}" in refused(rf"data\.{split}", train=train, **{split: scored})
     link = os.path.join(os.path.dirname(path), "link.txt")
     os.symlink(path, link)
     assert f"both read {path}" in refused(rf"data\.{split}", **{split: f"text:{link}"})

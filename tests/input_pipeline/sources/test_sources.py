@@ -151,6 +151,23 @@ def test_a_stretch_beyond_the_end_is_named(write):
     path = write("a.txt", "x" * 100)
     with pytest.raises(DataError, match=r"begins at byte 100, but a\.txt ends at byte 100; lower START"):
         only(f"text:{path}?bytes=100:200").files()
+    write("b.txt", "x" * 300)
+    with pytest.raises(DataError, match=r"ends at byte 200, but a\.txt ends at byte 100; give all of it, or leave END"):
+        only(f"text:{os.path.dirname(path)}/*.txt?bytes=:200").files()
+
+
+@pytest.mark.parametrize("unit", ["file", "line", "blank_line"])
+def test_a_stretch_beyond_the_end_of_a_compressed_file_is_named_when_it_is_read(write, unit):
+    path = write("a.txt.gz", gzip.compress(b"x\n" * 50))
+    for stretch, words in {
+        "100:": r"begins at byte 100, but a\.txt\.gz ends at byte 100; lower START",
+        "100:200": r"begins at byte 100, but a\.txt\.gz ends at byte 100; lower START",
+        ":101": r"ends at byte 101, but a\.txt\.gz ends at byte 100; give all of it",
+    }.items():
+        with pytest.raises(DataError, match=words):
+            documents(only(f"text:{path}?bytes={stretch}&document={unit}"))
+    for stretch in ("99:", ":100", "99:100"):
+        documents(only(f"text:{path}?bytes={stretch}&document={unit}"))
 
 
 def test_options_stand_as_they_are_written():
