@@ -75,11 +75,12 @@ def read_prompts(arguments: Generate) -> list[str]:
             raise UserError(f"--prompt={prompt!a:.60} is not UTF-8; write it in UTF-8") from error
     if arguments.prompt_file:
         try:
-            prompts += Path(arguments.prompt_file).read_text(encoding="utf-8").splitlines()
+            text = Path(arguments.prompt_file).read_bytes().decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(
                 f"--prompt_file={arguments.prompt_file} cannot be read ({error}); give a UTF-8 text file"
             ) from error
+        prompts += [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     return prompts or [""]
 
 
