@@ -1,5 +1,15 @@
-"""The one exception of this package that is a user's mistake rather than a bug."""
+"""The exceptions of this package that are a user's mistake rather than a bug."""
+
+from pathlib import Path
 
 
 class DataError(ValueError):
     """Data or tokenizer that cannot be used: the message names it and gives the remedy in one sentence."""
+
+
+class UnwritableError(DataError):
+    """A place that cannot be written, for want of room or of leave, and `key`, which names another."""
+
+    def __init__(self, where: Path, why: str, key: str):
+        super().__init__(f"cannot write {where}: {why}; make room or point {key} to another folder")
+        self.where, self.why = where, why

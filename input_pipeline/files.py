@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from input_pipeline.errors import DataError
+from input_pipeline.errors import DataError, UnwritableError
 
 CHUNK = 1 << 22  # bytes read at a time
 
@@ -29,7 +29,7 @@ def written_under(folder: Path, key: str) -> Iterator[None]:
             raise DataError(f"cannot read {where}: {error.strerror}; make it readable or leave it out") from None
         if error.errno not in _FULL_OR_CLOSED | _IN_THE_WAY:
             raise
-        raise DataError(f"cannot write {where}: {error.strerror}; make room or point {key} to another folder") from None
+        raise UnwritableError(where, error.strerror, key) from None
 
 
 @contextlib.contextmanager

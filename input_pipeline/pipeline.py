@@ -15,7 +15,7 @@ from input_pipeline.batches.evaluation import Evaluation, Lanewise, Overlapping,
 from input_pipeline.batches.order import mixing_weights
 from input_pipeline.batches.tasks import Task
 from input_pipeline.batches.training import Batching, Examples, Lanes, Layout
-from input_pipeline.errors import DataError
+from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.folders import Folders
 from input_pipeline.layouts import packing, pairs, texts
 from input_pipeline.layouts.pairs import Pairs
@@ -53,13 +53,15 @@ def prepare(
     accept: Callable[[Tokenizer], None] = lambda tokenizer: None,
     read_all: bool = False,
     taken: Path | None = None,
+    scratch: Path | None = None,
 ) -> "Corpus":
     """Makes what is missing (tokenizer, token stores, packing plan) and opens it.
 
     `data`, `tokenizer` and `objective` are the sections of that name in configs/common.py; `report` hears what takes
     long; `accept` sees the tokenizer before any text is tokenised, and raises where it will not do.
     `read_all` compares large stores and plans with their checksums too. `taken` is the folder of another run's
-    tokenizer, for a run that names none. Split, tokenizer and store depend on the text alone, never on a seed.
+    tokenizer, for a run that names none. In `scratch` lie plans for which the run's own folder has no room, where that
+    is only read. Split, tokenizer and store depend on the text alone, never on a seed.
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
     named, holdout = requirements.check(data, tokenizer, objective, folders), requirements.holdout(data)
@@ -77,7 +79,8 @@ def prepare(
     splits = {name: parts(found, holdout if name == "train" else 0.0, KEPT) for name, found in named.items()}
     if holdout:
         splits["validation"] = parts(named["train"], holdout, HELD)
-    return Corpus(data, objective, opened, splits, requirements.store_root(data, folders.data), report, read_all)
+    root = requirements.store_root(data, folders.data)
+    return Corpus(data, objective, opened, splits, root, report, read_all, scratch)
 
 
 def prepare_given(
@@ -133,9 +136,11 @@ class Corpus:
         root: Path,
         report: Callable[[str], None],
         read_all: bool = False,
+        scratch: Path | None = None,
     ):
         self.tokenizer, self._read_all, self._plans = tokenizer, read_all, {}
-        self._data, self._splits, self._root, self._report = data, splits, root, report
+        self._data, self._splits, self._report = data, splits, report
+        self._root, self._scratch = root, scratch
         self._objective = objectives.build(objective, tokenizer)
         self._streams = {
             name: Stream([shard for part in parts for shard in part.stream.shards]) for name, parts in splits.items()
@@ -176,27 +181,31 @@ class Corpus:
         """Rows of both texts of documents; errors give the stream's `name`."""
         texts.check_fields(stream.shards[0].form.fields, name)
         lengths = length, self._objective.target_length(length)
-        key = stream.identity, *lengths
-        if key not in self._plans:
-            self._plans[key] = texts.plan(stream, lengths, self._root, self._report, self._read_all)
-        return Texts(stream, self._plans[key], lengths, self.tokenizer.special["end"])
+        plan = self._plan((stream.identity, *lengths), texts.plan, stream, lengths)
+        return Texts(stream, plan, lengths, self.tokenizer.special["end"])
 
     def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> Layout:
         """The rows of a stream in a layout that looks at its documents; errors give the stream's `name`."""
         if layout == "document":
             return whole_documents(stream, length, name)
         key = stream.identity, layout, length, training
-        where = self._root, self._report, self._read_all
-        if key not in self._plans:  # evaluation asks each time, and each time files would be read to the end
-            if layout == "packed":
-                self._plans[key] = packing.plan(stream, length, *where)
-            else:
-                passes = self._objective.passes if training else 1
-                self._plans[key] = pairs.plan(stream, length, self._objective.short_pairs, passes, *where)
         if layout == "packed":
-            return Packed(stream, self._plans[key], length)
-        special = self.tokenizer.special
-        return Pairs(stream, self._plans[key], length, special["classifier"], special["separator"])
+            return Packed(stream, self._plan(key, packing.plan, stream, length), length)
+        passes, special = self._objective.passes if training else 1, self.tokenizer.special
+        plan = self._plan(key, pairs.plan, stream, length, self._objective.short_pairs, passes)
+        return Pairs(stream, plan, length, special["classifier"], special["separator"])
+
+    def _plan(self, key: tuple, plan: Callable, *of: object):
+        """What `plan` makes of these, once: evaluation asks each time, and each time files would be read to the end."""
+        if key not in self._plans:
+            how = self._report, self._read_all
+            try:
+                self._plans[key] = plan(*of, self._root, *how)
+            except UnwritableError:
+                if self._scratch is None:
+                    raise
+                self._plans[key] = plan(*of, self._scratch, *how)
+        return self._plans[key]
 
     @property
     def splits(self) -> tuple[str, ...]:

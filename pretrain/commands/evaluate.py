@@ -1,15 +1,19 @@
 """`pretrain evaluate`: a checkpoint's scores, from its work folder alone."""
 
+import contextlib
 import functools
 import gzip
 import json
 import lzma
 import math
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 
 from input_pipeline import pipeline
+from input_pipeline.errors import UnwritableError
 from pretrain import config as configs
 from pretrain.assemble import assemble
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -70,8 +74,8 @@ def evaluate(config, arguments: Evaluate) -> None:
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)  # which any number of devices makes
         say(f"the run's mesh does not fit the {jax.device_count()} devices here; evaluating with config.mesh.fsdp = -1")
-    with tempfile.TemporaryDirectory(prefix="longhaul-") as folder:  # of text that is not the run's
-        prepare, split = pipeline.prepare, arguments.split or "validation"
+    with temporary_folder() as folder:  # of text that is not the run's, and of what its own has no room for
+        prepare, split = functools.partial(pipeline.prepare, scratch=Path(folder)), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
         run = assemble(config, workdir, say, prepare=prepare)
@@ -92,6 +96,18 @@ def evaluate(config, arguments: Evaluate) -> None:
             result[f"{name}_{objective.bits}"] = 8 * len(COMPRESSORS[name](text)) / len(text)
     if jax.process_index() == 0:
         report(result, step, split, objective, arguments)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """A folder for as long as a checkpoint is scored. Errors: UserError where it, or another, cannot be written."""
+    with tempfile.TemporaryDirectory(prefix="longhaul-") as folder:
+        try:
+            yield folder
+        except UnwritableError as error:
+            inside = error.where.is_relative_to(folder)
+            remedy = "make room or point TMPDIR to another folder" if inside else "make room, or let it be written"
+            raise UserError(f"cannot write {error.where}: {error.why}; {remedy}") from None
 
 
 def _compressors(arguments: Evaluate) -> list[str]:

@@ -1,6 +1,7 @@
 """Small corpora and a prepared pipeline over them."""
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,7 @@ def prepare(tmp_path):
         objective: dict | None = None,
         said: list | None = None,
         read_all: bool = False,
+        scratch: Path | None = None,
         **data,
     ) -> pipeline.Corpus:
         config = common.base()
@@ -43,9 +45,8 @@ def prepare(tmp_path):
         config.tokenizer.update({"kind": "bytes", **(tokenizer or {})})
         report = (lambda line: None) if said is None else said.append
         sections = (section.to_dict() for section in (config.data, config.tokenizer, config.objective))
-        return pipeline.prepare(
-            *sections, Folders(tmp_path / "run/tokenizer", tmp_path / "run/data"), report=report, read_all=read_all
-        )
+        folders = Folders(tmp_path / "run/tokenizer", tmp_path / "run/data")
+        return pipeline.prepare(*sections, folders, report=report, read_all=read_all, scratch=scratch)
 
     return prepare
 

@@ -1,11 +1,13 @@
 """A user's mistake gets one sentence with the remedy, exit code 2, and no traceback; every one here is made."""
 
+import errno
 import io
 import sys
 
 import pytest
 from runs import SMALL, train
 
+from input_pipeline.store import build
 from pretrain.main import main
 from pretrain.processes import streams
 
@@ -179,6 +181,15 @@ def test_restoring_what_is_not_there(run, whole, tmp_path):
     assert "leave one out" in run("evaluate", f"--workdir={whole}", "--split=train", "--data=stdlib")
     assert "matches no file" in run("evaluate", f"--workdir={whole}", "--data=text:/nowhere")
     assert "--data = 'stdlb' has an unknown source kind" in run("evaluate", f"--workdir={whole}", "--data=stdlb")
+
+
+def test_a_full_temporary_folder(run, whole, text, monkeypatch):
+    def full(path, value):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(build, "write_json", full)
+    said = run("evaluate", f"--workdir={whole}", f"--data=text:{text}/main.py")
+    assert "No space left on device; make room or point TMPDIR to another folder" in said
 
 
 def test_prompts_that_do_not_fit(run, whole):
