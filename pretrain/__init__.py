@@ -1,4 +1,7 @@
-"""The program: train, evaluate, generate, describe and prepare; and `open`, the way in from Python (docs/python.md)."""
+"""The program: train, evaluate, generate, describe, prepare, import and export; and the ways in from Python.
+
+`open` and commands are in docs/python.md, `from_huggingface` and `to_huggingface` in docs/huggingface.md.
+"""
 
 
 def open(workdir, step: str = "latest", devices=None):
@@ -10,3 +13,23 @@ def open(workdir, step: str = "latest", devices=None):
     from pretrain.run import Run  # imported late: JAX takes seconds, and who imports `pretrain` may want but a part
 
     return Run(str(workdir), str(step), devices)
+
+
+def from_huggingface(folder, workdir):
+    """Makes the work folder `workdir` of a model that Hugging Face's library saved in `folder`, and returns its config.
+
+    Errors: UserError, DataError or ModelError, in one sentence, where the one cannot be read or the other is there.
+    """
+    from pretrain.interop.imports import import_folder
+
+    return import_folder(str(folder), str(workdir))
+
+
+def to_huggingface(workdir, folder, step: str = "latest") -> int:
+    """Makes `folder`, which Hugging Face's library loads, of a checkpoint of the run in `workdir`; returns its step.
+
+    `step` as in `open`. Errors: as there, and where the model has no like there.
+    """
+    from pretrain.interop.exports import export_folder
+
+    return export_folder(str(workdir), str(folder), str(step))

@@ -60,6 +60,7 @@ FLOORS = {
         {"__main__"},
         {"main"},
         {"commands"},
+        {"interop"},
         {"training"},
         {"run"},
         {"evaluation"},

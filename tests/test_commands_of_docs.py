@@ -22,6 +22,8 @@ RUN_BY = {
     "pretrain evaluate": "tests/pretrain/commands/test_commands.py",
     "pretrain generate": "tests/pretrain/commands/test_commands.py, test_image_runs.py",
     "pretrain describe": "here",
+    "pretrain import": "tests/pretrain/interop",
+    "pretrain export": "tests/pretrain/interop",
     "python -m launch.local": "tests/launch/test_local.py",
     "python -m launch.slurm": "tests/launch/test_clusters.py",
     "python -m launch.tpu_pod": "tests/launch/test_clusters.py",

@@ -69,18 +69,33 @@ TRAINED = {
 
 def open_folder(folder: Path) -> Tokenizer:
     """The tokenizer saved in `folder`."""
-    made = _made(folder)
-    return _completed(Bytes() if made["kind"] == "bytes" else _own(_whole(folder, made), made), made)
+    was = made(folder)
+    return _completed(Bytes() if was["kind"] == "bytes" else _own(whole(folder, was), was), was)
 
 
 def flags(folder: Path) -> str:
     """The flags that give a run the tokenizer that another has in `folder`."""
-    made = _made(folder)
-    of_kind = f"path={folder}" if made["kind"] != "bytes" else f"sentinels={made.get('sentinels', 0)}"
-    return f"--config.tokenizer.kind={made['kind']} --config.tokenizer.{of_kind}"
+    was = made(folder)
+    of_kind = f"path={folder}" if was["kind"] != "bytes" else f"sentinels={was.get('sentinels', 0)}"
+    return f"--config.tokenizer.kind={was['kind']} --config.tokenizer.{of_kind}"
 
 
-def _whole(folder: Path, made: Mapping) -> Path:
+def added(folder: Path) -> list[str]:
+    """Names of the ids that a tokenizer has on top of its file's, in their order: the first sentinel comes last."""
+    settings = [made(folder)]
+    while BASE in settings[-1]:
+        settings.append(settings[-1][BASE])
+    first = settings[-1]
+    tokenizer = Bytes() if first["kind"] == "bytes" else _load(whole(folder, first), first)
+    names = []
+    for one in reversed(settings):
+        special, before, tokenizer = one.get("special", []), tokenizer.vocab_size, _completed(tokenizer, one)
+        more = tokenizer.vocab_size - before - len(special)
+        names += [f"<{name}>" for name in special] + [f"<extra_id_{number}>" for number in reversed(range(more))]
+    return names
+
+
+def whole(folder: Path, made: Mapping) -> Path:
     """The file of a tokenizer; DataError where it is missing or damaged."""
     path = folder / FILES[made["kind"]]
     fault = "" if path.is_file() else "is missing"
@@ -91,7 +106,7 @@ def _whole(folder: Path, made: Mapping) -> Path:
     return path
 
 
-def _made(folder: Path) -> dict:
+def made(folder: Path) -> dict:
     """What the tokenizer of `folder` was made from."""
     try:
         made = read_json(folder / MADE)
@@ -158,11 +173,11 @@ def make_folder(
     tokenizer was made from other settings, or has not the special ids.
     """
     settings = _settings(config, named, holdout, special)
-    made = folder / MADE
-    if not made.is_file():
+    record = folder / MADE
+    if not record.is_file():
         waiting = partial(report, "waiting for the tokenizer")
         with written_under(folder, "--workdir"), locked(folder / "lock", waiting), filled(folder):
-            if not made.is_file():
+            if not record.is_file():
                 remove_partial(folder)
                 if other := _other(config, taken):
                     settings |= {BASE: _base(other, config)}
@@ -174,8 +189,8 @@ def make_folder(
                     if pieces < settings["vocab_size"]:
                         report(f"the training text yields {pieces} pieces, not {settings['vocab_size']}")
                 of_file = {} if settings["kind"] == "bytes" else {CHECKSUM: checksum(folder / FILES[settings["kind"]])}
-                write_json(made, settings | of_file)
-    was = _made(folder)
+                write_json(record, settings | of_file)
+    was = made(folder)
     if BASE in was and not was.get("path"):  # what one would be made from here is of no account
         settings = {name: settings[name] for name in TAKEN if name in settings}
     for name in {**settings, **was}:
@@ -206,7 +221,7 @@ def _other(config: Mapping, taken: Path | None) -> Path | None:
 
 def _base(other: Path, config: Mapping) -> dict:
     """What is needed of what the tokenizer in `other` was made from; DataError where `config` says another thing."""
-    there = _made(other)
+    there = made(other)
     for name in ("kind", "unknown"):
         if config[name] and config[name] != there.get(name, ""):
             raise DataError(
@@ -338,7 +353,7 @@ def _make(
         if other:
             report(f"taking the tokenizer in {other}")
         if other or config["path"]:
-            path = _whole(other, _made(other)) if other else Path(config["path"]).expanduser()
+            path = whole(other, made(other)) if other else Path(config["path"]).expanduser()
             if kind == "wordpiece":
                 partial.write_bytes(wordpiece_tokenizer.read(path, config["cased"]))
                 loaded = _own(partial, settings)

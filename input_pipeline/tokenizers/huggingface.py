@@ -115,7 +115,7 @@ def _keeps_text(spec: dict) -> bool:
         and not any(step.get("behavior") == "Removed" for step in steps)
         and not spec["model"].get("continuing_subword_prefix")
         and not spec["model"].get("end_of_word_suffix")
-        and spec["model"]["vocab"].keys() >= _letters().keys()
+        and spec["model"]["vocab"].keys() >= letters().keys()
         # An added token may take the spaces around it with it; special ones are never found in a text.
         and not any(t["lstrip"] or t["rstrip"] for t in spec["added_tokens"] if not t["special"])
     )
@@ -126,9 +126,9 @@ class ByteLevel(ByteExact):
 
     def __init__(self, model, spec: dict, special: Mapping[str, int], sentinels: tuple[int, ...], fingerprint: str):
         table = [b""] * _size(model)
-        letters = _letters()
+        alphabet = letters()
         for token, i in spec["model"]["vocab"].items():
-            table[i] = bytes(letters[letter] for letter in token) if letters.keys() >= set(token) else token.encode()
+            table[i] = bytes(alphabet[letter] for letter in token) if alphabet.keys() >= set(token) else token.encode()
         for added in spec["added_tokens"]:
             table[added["id"]] = b"" if added["special"] else added["content"].encode("utf-8")
         super().__init__(table, special, fingerprint, sentinels)
@@ -138,7 +138,7 @@ class ByteLevel(ByteExact):
         return _ids(self._model, text)
 
 
-def _letters() -> dict[str, int]:
+def letters() -> dict[str, int]:
     """GPT-2's alphabet: printable bytes of Latin-1 stand for themselves, the others for U+0100 and up, in order."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [b for b in range(256) if b not in printable]

@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import sentencepiece as library
@@ -40,6 +41,38 @@ def load(path: Path) -> Tokenizer:
         fingerprint=fingerprint_of(path),
         sentinels=sentinels,
         continues=np.array([p.type in _TEXT and not p.piece.startswith(META_SPACE) for p in proto.pieces]),
+    )
+
+
+class Pieces(NamedTuple):
+    """What a model is made of: its pieces in the order of their ids, each with its score.
+
+    unigram: its algorithm, else bpe. unknown: the id of the unknown piece. text: the ids that are met in text, bytes
+    left out; apart: those that no text gives. keep_text: whether any text survives it.
+    """
+
+    pieces: list[str]
+    scores: list[float]
+    unigram: bool
+    unknown: int
+    text: frozenset[int]
+    apart: list[int]
+    keep_text: bool
+
+
+def pieces(path: Path) -> Pieces:
+    """The pieces of a model file that `load` takes."""
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(path.read_bytes())
+    kinds = [piece.type for piece in proto.pieces]
+    return Pieces(
+        pieces=[piece.piece for piece in proto.pieces],
+        scores=[piece.score for piece in proto.pieces],
+        unigram=proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM,
+        unknown=proto.trainer_spec.unk_id,
+        text=frozenset(i for i, kind in enumerate(kinds) if kind == _TEXT[0]),
+        apart=[i for i, kind in enumerate(kinds) if kind not in _TEXT],
+        keep_text=_keeps_text(proto),
     )
 
 

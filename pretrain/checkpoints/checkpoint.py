@@ -18,7 +18,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from pretrain import aside
-from pretrain.checkpoints import record, restore
+from pretrain.checkpoints import alone, record, restore
 from pretrain.errors import UserError, reason
 from pretrain.processes.agreement import decided
 from pretrain.workdir import DATA, LOSS, METRICS, POSITION, STATE, Workdir, write
@@ -72,6 +72,10 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Steps that have a finished checkpoint, oldest first."""
         return self.workdir.steps()
+
+    def _trained(self) -> list[int]:
+        """The steps that can be gone on from: all but one of weights alone."""
+        return [step for step in self.steps() if not alone.is_alone(self.workdir.checkpoint(step))]
 
     def save(
         self, step: int, state, position: int, metrics: dict | None = None, origin: dict[str, str] | None = None
@@ -258,14 +262,14 @@ class Checkpoints:
         return restore.read_state(folder, {"params": shapes})["params"]
 
     def restore_newest(self, shapes, report, origin: dict[str, str] | None = None):
-        """(state, data) of the newest checkpoint that is not proven damaged, or None where there is no checkpoint.
+        """(state, data) of the newest checkpoint that is not proven damaged, or None where there is none of training.
 
         Newer ones, which are damaged, are reported and set aside, once it is certain that this one can be gone on from.
         Nothing is set aside where there is any other trouble, or where no checkpoint is left: UserError. `shapes` gives
         shape, type and sharding of every leaf; `origin` the tokenizer and the text to go on with, which must be those
         of the checkpoint.
         """
-        steps = decided(self.steps, self._unreadable)
+        steps = decided(self._trained, self._unreadable)
         damaged = {}
         for step in reversed(steps):
             damage = restore.damage(self.workdir.checkpoint(step))
@@ -274,6 +278,7 @@ class Checkpoints:
             damaged[step] = damage
         if len(damaged) == len(steps):
             if not steps:
+                self._done = set(decided(self.steps, self._unreadable))
                 return None
             raise UserError(
                 f"no checkpoint in {self.folder} can be used ({'; '.join(f'{s}: {d}' for s, d in damaged.items())}); "

@@ -23,21 +23,26 @@ SHOWN = 4  # parameters of a kind that a sentence names
 class Weights:
     """The parameters that a checkpoint of another run holds."""
 
-    named: str  # as `config.train.start_from` names it
+    named: str  # what the user knows them by
     folder: Path  # of the checkpoint
     tokenizer: Path  # the folder of that run's
+    whole: bool = False  # whether they are to be all that the model has
 
     def check(self, shapes) -> None:
         """Raises UserError where the checkpoint is damaged, or has no parameter of `shapes`, the model's own tree."""
         if damage := restore.damage(self.folder):
             raise self._refused(f"checkpoint {self.folder.name} is damaged ({damage}); name another, as FOLDER@STEP")
         there, here = self._there(), _flat(shapes)
-        if not _common(there, here):
+        common = _common(there, here)
+        if not common:
             shown = [f"{name} {_shape(here[name])}" for name in sorted(here)][:SHOWN]
             raise self._refused(
                 f"not one of its {len(there)} parameters has name and shape of one of this model's {len(here)}, such "
                 f"as {', '.join(shown)}; give a run of a like config.model"
             )
+        unlike = [name for name in {**here, **there} if name not in common]
+        if self.whole and unlike:
+            raise self._refused(f"config.model makes {_some(unlike)} otherwise; leave it as the folder has it")
 
     def check_tokenizer(self, tokenizer) -> None:
         """Raises UserError unless the other run was trained with `tokenizer`, fingerprint by fingerprint.
@@ -89,7 +94,7 @@ class Weights:
         )
 
     def _refused(self, why: str) -> UserError:
-        return UserError(f"config.train.start_from = {self.named}: {why}")
+        return UserError(f"{self.named}: {why}")
 
 
 def find(named: str, workdir: str, options) -> Weights:
@@ -101,6 +106,7 @@ def find(named: str, workdir: str, options) -> Weights:
     run, _, which = (named, "", "") if Path(named).is_dir() else named.rpartition("@")
     run, which = (run, which) if run else (named, "")
     tokenizer = Workdir(run).folders.tokenizer
+    named = f"config.train.start_from = {named}"
     refused = Weights(named, Path(run), tokenizer)._refused
     if Path(run).resolve() == Path(workdir).resolve():
         raise refused("that is the folder of this run itself; give another --workdir")

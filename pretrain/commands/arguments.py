@@ -197,6 +197,33 @@ class Prepare(OfConfig):
     format: str = how_printed()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Import(Arguments):
+    """Makes a work folder of a model that Hugging Face's library saved."""
+
+    folder: str = text("", "what is read: a folder that save_pretrained wrote, or hf download")
+    workdir: str = text("", "folder of the run that is made: config, tokenizer, a checkpoint of the weights")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.folder:
+            raise UserError("--folder is missing; give the folder of a saved model, such as --folder=hf/gpt2")
+        if not self.workdir:
+            raise UserError("--workdir is missing; give the name of a new work folder, such as --workdir=runs/gpt2")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export(OfRun):
+    """Makes a folder that Hugging Face's library loads, of a checkpoint."""
+
+    folder: str = text("", "what is made: config.json, model.safetensors, the tokenizer")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.folder:
+            raise UserError("--folder is missing; give the name of a new folder, such as --folder=hf/mine")
+
+
 def flagged(form: type[Arguments]) -> list[dataclasses.Field]:
     """The arguments that have a flag: all but the config and its overrides, whose words name keys."""
     return [field for field in dataclasses.fields(form) if "flag" in field.metadata]

@@ -12,8 +12,10 @@ from pretrain.commands.arguments import (
     Complete,
     Describe,
     Evaluate,
+    Export,
     Flag,
     Generate,
+    Import,
     OfConfig,
     Prepare,
     Train,
@@ -151,8 +153,8 @@ def _define(name: str, field: dataclasses.Field, into: flags.FlagValues) -> None
 
 def commands() -> dict[str, Command]:
     """Every command, by name."""
-    every = Command(Train), Command(Evaluate), Command(Generate, Complete), Command(Describe), Command(Prepare)
-    return {command.name: command for command in every}
+    forms = (Train,), (Evaluate,), (Generate, Complete), (Describe,), (Prepare,), (Import,), (Export,)
+    return {command.name: command for command in (Command(*some) for some in forms)}
 
 
 def split_config(argv: Sequence[str]) -> tuple[str, list[tuple[str, str]], list[str]]:

@@ -14,7 +14,7 @@ def resolve(arguments: Train | Prepare):
     workdir, spec, overrides = arguments.workdir, arguments.config, arguments.overrides
     configs.check_folder(workdir)
     if workdir and not spec and Workdir(workdir).config.is_file():
-        return configs.with_overrides(configs.saved(workdir), overrides), workdir
+        return configs.with_overrides(configs.saved(workdir), overrides, say), workdir
     config = configs.load(spec or DEFAULT_CONFIG, overrides, say)
     return config, workdir or of_config(config.name)
 

@@ -28,7 +28,7 @@ def load(
             "from configs.common.base(), change it and return it"
         )
     check_keys(config, path, "start the recipe from configs.common.base()")
-    return with_overrides(config, [*_following(config, dict(overrides), report), *overrides])
+    return with_overrides(config, overrides, report)
 
 
 def _following(config: ConfigDict, given: dict[str, str], report: Callable[[str], None]) -> list[tuple[str, str]]:
@@ -47,10 +47,12 @@ def _following(config: ConfigDict, given: dict[str, str], report: Callable[[str]
     return list(left_out.items())
 
 
-def with_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> ConfigDict:
-    """`config`, changed in place, with every number in its range, and locked."""
+def with_overrides(
+    config: ConfigDict, overrides: Sequence[tuple[str, str]], report: Callable[[str], None] = lambda message: None
+) -> ConfigDict:
+    """`config`, changed in place, with every number in its range, and locked; `report` hears what follows from that."""
     with config.unlocked():
-        for key, text in overrides:
+        for key, text in [*_following(config, dict(overrides), report), *overrides]:
             override(config, key, text)
     check_ranges(config)
     return config.lock()

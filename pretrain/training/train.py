@@ -7,14 +7,12 @@ from collections import deque
 
 import jax
 
-from input_pipeline import pipeline
 from input_pipeline.batches.loader import KilledReaderError
 from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.fresh import fresh_start_due, start_fresh
-from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import tasks
 from pretrain.evaluation.evaluation import measure, score, scoring_pass, worded
@@ -26,6 +24,7 @@ from pretrain.processes.host import say
 from pretrain.processes.leaving import PREEMPTED, leaving
 from pretrain.reporting.metrics import MetricWriter
 from pretrain.reporting.progress import Ledger, Progress
+from pretrain.training.begin import cannot, check_goes_on, weights_to_begin_with
 from pretrain.training.profile import Profile
 from pretrain.training.rates import Rates
 from pretrain.workdir import Workdir
@@ -57,31 +56,6 @@ def train(config, workdir: str, fresh: str = "") -> int:
                     say(change)
             configs.save(config, workdir)
         return loop.run()
-
-
-def cannot(why: str) -> str:
-    """The sentence of a work folder that fails."""
-    return f"the work folder cannot be used ({why}); choose another --workdir"
-
-
-def check_goes_on(config, workdir: str) -> None:
-    """Raises UserError where `workdir` holds a run that `config` cannot go on with. Writes nothing."""
-    configs.check_same_run(workdir, config)
-    here = Workdir(workdir)
-    if here.steps() and not pipeline.has_tokenizer(here.folders.tokenizer):
-        raise UserError(
-            f"{workdir} holds checkpoints, but not the tokenizer that they were made with; restore its folder "
-            "tokenizer, make it again with `pretrain prepare` if the text is what it was, or begin at update 0 with "
-            "--fresh=NAME, which keeps them in earlier/NAME"
-        )
-
-
-def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:
-    """The weights of `config.train.start_from`, if it names some and this start is one at update 0."""
-    goes_on = not fresh and decided(lambda: bool(Workdir(workdir).steps()), cannot)
-    if goes_on or not config.train.start_from:
-        return None
-    return find(config.train.start_from, workdir, config.checkpoint)
 
 
 class Loop:

@@ -28,7 +28,7 @@ def build(activation, **changes):
 
 def drawn():
     """The weights that both models are given."""
-    return unflatten_dict({path: jnp.asarray(x) for path, x in asked.weights(asked.SIZES).items()}, sep="/")
+    return unflatten_dict({path: jnp.asarray(x) for path, x in asked.weights().items()}, sep="/")
 
 
 @functools.cache

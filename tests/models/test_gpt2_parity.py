@@ -5,48 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tables
+
+from configs.common import decoder
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs the extra 'oracle'")
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs the extra 'oracle'")
 pytestmark = pytest.mark.oracle
 
 L, D, N, V = 3, 32, 4, 61
+SIZES = {"layers": L, "width": D, "heads": N, "ff": 4 * D, "vocab_size": V, "context": 24}
 
 
 def ours_from_theirs(tensors):
-    """Our parameters from GPT-2's (or gradients from gradients): qkv is fused and input-major there."""
-    get = {name.removeprefix("transformer."): tensor.detach().numpy() for name, tensor in tensors.items()}
-
-    def stacked(name, *shape):
-        return np.stack([get[f"h.{layer}.{name}"] for layer in range(L)]).reshape(L, *shape)
-
-    def norm(name):
-        return {"scale": stacked(f"{name}.weight", D), "bias": stacked(f"{name}.bias", D)}
-
-    kernel = stacked("attn.c_attn.weight", D, 3, N, D // N)
-    bias = stacked("attn.c_attn.bias", 3, N, D // N)
-    attention = {
-        name: {"kernel": kernel[:, :, i], "bias": bias[:, i]} for i, name in enumerate(("query", "key", "value"))
-    }
-    attention["output"] = {
-        "kernel": stacked("attn.c_proj.weight", N, D // N, D),
-        "bias": stacked("attn.c_proj.bias", D),
-    }
-    layers = {
-        "attention_norm": norm("ln_1"),
-        "attention": attention,
-        "feed_forward_norm": norm("ln_2"),
-        "feed_forward": {
-            "in": {"kernel": stacked("mlp.c_fc.weight", D, 4 * D), "bias": stacked("mlp.c_fc.bias", 4 * D)},
-            "out": {"kernel": stacked("mlp.c_proj.weight", 4 * D, D), "bias": stacked("mlp.c_proj.bias", D)},
-        },
-    }
-    return {
-        "tokens": get["wte.weight"],
-        "positions": get["wpe.weight"],
-        "layers": layers,
-        "final_norm": {"scale": get["ln_f.weight"], "bias": get["ln_f.bias"]},
-    }
+    """Our parameters from GPT-2's, or gradients from gradients."""
+    fields = decoder()
+    fields.update(SIZES)
+    return tables.ours("gpt2", fields.to_dict(), {name: tensor.detach().numpy() for name, tensor in tensors.items()})
 
 
 def test_logits_loss_and_gradients(small):
@@ -61,7 +36,7 @@ def test_logits_loss_and_gradients(small):
     output = theirs(torch.tensor(tokens), labels=torch.tensor(tokens))
     output.loss.backward()
 
-    model, example = small(layers=L, width=D, heads=N, ff=4 * D, vocab_size=V)
+    model, example = small(**SIZES)
     params = {"params": jax.tree.map(jnp.asarray, ours_from_theirs(dict(theirs.named_parameters())))}
     assert jax.tree.structure(params) == jax.tree.structure(example)
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tables
 from flax import linen as nn
 
 import models
@@ -36,46 +37,21 @@ def theirs(version):
     return model.eval()
 
 
-def ours(version, **changes):
+def section(version):
     activation, tied_head = VERSIONS[version]
     fields = encoder_decoder()
     fields.update(layers=L, width=D, heads=N, head_size=H, ff=F, vocab_size=V, context=64, dtype="float32")
     fields.update(buckets=BUCKETS, max_distance=FARTHEST, activation=activation, tied_head=tied_head, dropout=0.0)
-    return models.build(fields.to_dict() | changes)
+    return fields.to_dict()
+
+
+def ours(version):
+    return models.build(section(version))
 
 
 def ours_from_theirs(tensors, version):
-    """Our parameters from theirs (or gradients from gradients): their matrices are output-major."""
-    get = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
-
-    def stacked(stack, name, *shape):
-        return np.stack([get[f"{stack}.block.{layer}.layer.{name}.weight"].T.reshape(shape) for layer in range(L)])
-
-    def attention(stack, name):
-        split = {one: stacked(stack, f"{name}.{one[0]}", D, N, H) for one in ("query", "key", "value")}
-        split["output"] = stacked(stack, f"{name}.o", N, H, D)
-        return {one: {"kernel": kernel} for one, kernel in split.items()}
-
-    def feed_forward(stack, name):
-        names = {"in": "wi"} if version == "v1.0" else {"gate": "wi_0", "in": "wi_1"}
-        kernels = {one: stacked(stack, f"{name}.{their}", D, F) for one, their in names.items()}
-        kernels["out"] = stacked(stack, f"{name}.wo", F, D)
-        return {one: {"kernel": kernel} for one, kernel in kernels.items()}
-
-    def layers(stack):
-        branches = {"attention": attention(stack, "0.SelfAttention")}
-        if stack == "decoder":
-            branches["cross_attention"] = attention(stack, "1.EncDecAttention")
-        branches["feed_forward"] = feed_forward(stack, f"{len(branches)}.DenseReluDense")
-        norms = {f"{one}_norm": {"scale": stacked(stack, f"{i}.layer_norm", D)} for i, one in enumerate(branches)}
-        return branches | norms
-
-    params = {"tokens": get["shared.weight"]}
-    for stack in ("encoder", "decoder"):
-        params[stack] = {"layers": layers(stack)}
-        params[f"{stack}_bias"] = get[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"].T
-        params[f"{stack}_norm"] = {"scale": get[f"{stack}.final_layer_norm.weight"]}
-    return params if version == "v1.0" else params | {"head": get["lm_head.weight"]}
+    """Our parameters from theirs, or gradients from gradients."""
+    return tables.ours("t5", section(version), {name: tensor.detach().numpy() for name, tensor in tensors.items()})
 
 
 def examples():

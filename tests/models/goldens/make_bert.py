@@ -14,6 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from configs.common import encoder
+from pretrain.interop import families
+
 ANSWERS = Path(__file__).with_name("bert.json")
 ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}  # ours and theirs
 SIZES = {  # the model's fields, as configs.common.encoder has them; primes where they can be
@@ -27,95 +30,24 @@ SIZES = {  # the model's fields, as configs.common.encoder has them; primes wher
     "norm_epsilon": 1e-12,
 }
 RATE, DECAY, EPSILON = 0.01, 0.1, 1e-6
-LAYER = "bert.encoder.layer.{layer}."
-NAMES = {  # ours and theirs
-    "tokens": "bert.embeddings.word_embeddings.weight",
-    "positions": "bert.embeddings.position_embeddings.weight",
-    "types": "bert.embeddings.token_type_embeddings.weight",
-    "embedding_norm": "bert.embeddings.LayerNorm",
-    "layers/attention/query": f"{LAYER}attention.self.query",
-    "layers/attention/key": f"{LAYER}attention.self.key",
-    "layers/attention/value": f"{LAYER}attention.self.value",
-    "layers/attention/output": f"{LAYER}attention.output.dense",
-    "layers/attention_norm": f"{LAYER}attention.output.LayerNorm",
-    "layers/feed_forward/in": f"{LAYER}intermediate.dense",
-    "layers/feed_forward/out": f"{LAYER}output.dense",
-    "layers/feed_forward_norm": f"{LAYER}output.LayerNorm",
-    "transform": "cls.predictions.transform.dense",
-    "transform_norm": "cls.predictions.transform.LayerNorm",
-    "head_bias": "cls.predictions.bias",
-    "pooler": "bert.pooler.dense",
-    "pairs": "cls.seq_relationship",
-}
 
 
-def shapes(fields):
-    """{path: shape} of the parameters, named as ours; a layer's without their first axis."""
-    V, D, N, F = (fields[name] for name in ("vocab_size", "width", "heads", "ff"))
-    tables = {"tokens": (V, D), "positions": (fields["context"], D), "types": (fields["types"], D), "head_bias": (V,)}
-    kernels = {f"layers/attention/{name}": (D, N, D // N) for name in ("query", "key", "value")}
-    kernels |= {"layers/attention/output": (N, D // N, D), "layers/feed_forward/in": (D, F)}
-    kernels |= {"layers/feed_forward/out": (F, D), "transform": (D, D), "pooler": (D, D), "pairs": (D, 2)}
-    outputs = dict.fromkeys(("layers/feed_forward/out", "layers/attention/output", "transform", "pooler"), (D,))
-    outputs |= {"layers/feed_forward/in": (F,), "pairs": (2,)}
-    biases = {name: outputs.get(name, kernel[1:]) for name, kernel in kernels.items()}
-    norms = [name for name in NAMES if name.endswith("_norm")]
-    return (
-        tables
-        | {f"{name}/kernel": shape for name, shape in kernels.items()}
-        | {f"{name}/bias": shape for name, shape in biases.items()}
-        | {f"{name}/{part}": (D,) for name in norms for part in ("scale", "bias")}
-    )
+def table():
+    """The table of names on the model's parameters."""
+    section = encoder()
+    section.update(SIZES)
+    return families.table(families.FAMILIES["bert"], section.to_dict())
 
 
-def weights(fields, spread=0.3):
+def weights(spread=0.3):
     """Parameters {path: array}; wide: near 0 attention is uniform and hides mistakes."""
 
     def draw(path, shape):
-        shape = (fields["layers"], *shape) if path.startswith("layers/") else shape
         middle = 1.0 if path.endswith("scale") else 0.0
         noise = np.random.default_rng(zlib.crc32(path.encode())).standard_normal(shape)
         return (middle + spread * noise).astype(np.float32)
 
-    return {path: draw(path, shape) for path, shape in shapes(fields).items()}
-
-
-def named(path, layer):
-    """Their name of one of ours, of one layer."""
-    module, _, part = path.rpartition("/")
-    if path in NAMES:
-        return NAMES[path]
-    return NAMES[module].format(layer=layer) + {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}[part]
-
-
-def theirs(fields, ours):
-    """{their name: array} of {our path: array}: matrices are [outputs, inputs] there, and all heads are one axis."""
-    found = {}
-    for path, shape in shapes(fields).items():
-        inputs = int(np.prod(shape[:-1])) if path == "layers/attention/output/kernel" else shape[0]
-        for layer in range(fields["layers"]) if path.startswith("layers/") else (None,):
-            array = ours[path] if layer is None else ours[path][layer]
-            if path.endswith("kernel"):
-                array = array.reshape(inputs, -1).T
-            elif path.startswith("layers/"):
-                array = array.reshape(-1)
-            found[named(path, layer)] = array
-    return found
-
-
-def ours(fields, theirs):
-    """The inverse of `theirs`."""
-
-    def one(path, shape, layer):
-        array = theirs[named(path, layer)]
-        return (array.T if path.endswith("kernel") else array).reshape(shape)
-
-    return {
-        path: np.stack([one(path, shape, layer) for layer in range(fields["layers"])])
-        if path.startswith("layers/")
-        else one(path, shape, None)
-        for path, shape in shapes(fields).items()
-    }
+    return {path: draw(path, leaf.shape) for path, leaf in table().leaves.items()}
 
 
 def rows(fields):
@@ -148,12 +80,13 @@ def ask(activation):
         **{name: SIZES[own] for own, name in sizes.items()}, **rates, hidden_act=ACTIVATIONS[activation]
     )
     model = transformers.BertForPreTraining(config).double()
-    given = theirs(SIZES, weights(SIZES))
+    names, drawn = table(), weights()
+    given = dict(pair for row in names.rows for pair in names.theirs(row, drawn.__getitem__))
     parameters = dict(model.named_parameters())
     assert given.keys() == parameters.keys()
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(torch.tensor(given[name]))
+            parameter.copy_(torch.tensor(np.ascontiguousarray(given[name])))
 
     def run():
         return model(
@@ -172,8 +105,8 @@ def ask(activation):
     found["logits"] = output.prediction_logits.detach().numpy()[real]
     found["pair logits"] = output.seq_relationship_logits.detach().numpy()
     found["loss"] = output.loss.detach().numpy()
-    gradients = ours(SIZES, {name: parameter.grad.numpy() for name, parameter in parameters.items()})
-    found |= {f"gradient of {path}": x for path, x in gradients.items()}
+    gradients = names.ours(lambda name: parameters[name].grad.numpy())
+    found |= {f"gradient of {path}": make() for path, make in gradients.items()}
     torch.optim.AdamW(model.parameters(), lr=RATE, eps=EPSILON, weight_decay=DECAY).step()
     found["next loss"] = run().loss.detach().numpy()
     return found

@@ -1,19 +1,31 @@
 """Commands called from Python: what they are told is typed and checked, as their flags are, and cannot change."""
 
 import dataclasses
+import importlib
 import inspect
 import json
 
 import pytest
 from runs import ROOT
 
-from pretrain.commands import complete, describe, evaluate, generate, prepare, run, train
-from pretrain.commands.arguments import Complete, Describe, Evaluate, Generate, Prepare, Train, flagged
+from pretrain.commands import complete, describe, evaluate, export, generate, prepare, run, train
+from pretrain.commands.arguments import (
+    Complete,
+    Describe,
+    Evaluate,
+    Export,
+    Generate,
+    Import,
+    Prepare,
+    Train,
+    flagged,
+)
 from pretrain.commands.flags import commands
 from pretrain.errors import UserError
 from pretrain.main import parse
 
 FORMS = {Train: train, Evaluate: evaluate, Generate: generate, Complete: complete, Describe: describe, Prepare: prepare}
+FORMS |= {Import: importlib.import_module("pretrain.commands.import"), Export: export}
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,0 +1,106 @@
+"""A work folder's tokenizer as a tokenizer.json, which other libraries read: the same ids of the same text.
+
+Files that are one already are handed on. SentencePiece's models of our own, which keep all text, are told anew as BPE
+or unigram with byte fallback, and bytes as a BPE that merges nothing. Alone two things in a text are read otherwise:
+SentencePiece's letter for a space, U+2581, as a space, and the name of a special token as that token.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from input_pipeline.errors import DataError
+from input_pipeline.tokenizers import folder as folders
+from input_pipeline.tokenizers.huggingface import letters, library
+from input_pipeline.tokenizers.sentencepiece import META_SPACE, Pieces, pieces
+
+END = "<|endoftext|>"  # of a tokenizer of bytes, whose end token has no name
+
+
+def sentencepiece_file(folder: Path) -> Path | None:
+    """The model file of a SentencePiece tokenizer that rewrites text, which its own library alone does alike."""
+    made = folders.made(folder)
+    if made["kind"] != "sentencepiece" or pieces(folders.whole(folder, made)).keep_text:
+        return None
+    return folders.whole(folder, made)
+
+
+def tokenizer_json(folder: Path, template: Sequence[str] = (), pair: Sequence[str] = ()):
+    """The tokenizer of `folder` as the library's `Tokenizer`: `to_str`, `id_to_token`.
+
+    `template` and `pair` are what a text and a pair of texts become where special tokens are asked for: names of
+    special ids, and $A and $B for the texts; a file that says so itself is left as it is. Errors: DataError for a kind
+    that has no like there.
+    """
+    made = folders.made(folder)
+    build = {"sentencepiece": _of_pieces, "bytes": _of_bytes, "wordpiece": _of_file, "huggingface": _of_file}
+    if made["kind"] not in build:
+        raise DataError(
+            f"{folder} holds a tokenizer of kind {made['kind']}, which no tokenizer.json can be; those of kind "
+            f"{', '.join(build)} can be exported"
+        )
+    model = build[made["kind"]](folder, made)
+    model.add_special_tokens(folders.added(folder))
+    opened = folders.open_folder(folder)
+    if template and model.post_processor is None:
+        model.post_processor = _template(model, opened.special, template, pair)
+    return model
+
+
+def _of_file(folder: Path, made: Mapping):
+    return library().Tokenizer.from_file(str(folders.whole(folder, made)))
+
+
+def _of_bytes(folder: Path, made: Mapping):
+    parts = library()
+    model = parts.Tokenizer(parts.models.BPE(letters(), []))
+    model.pre_tokenizer = parts.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    model.decoder = parts.decoders.ByteLevel()
+    model.add_special_tokens([END])
+    return model
+
+
+def _of_pieces(folder: Path, made: Mapping):
+    parts, found = library(), pieces(folders.whole(folder, made))
+    if not found.keep_text:
+        raise DataError(
+            f"{folder} holds a SentencePiece model that rewrites text, which a tokenizer.json would do otherwise; "
+            "export it with a model whose class reads the file itself, T5"
+        )
+    if found.unigram:
+        scores = list(zip(found.pieces, found.scores, strict=True))
+        model = parts.Tokenizer(parts.models.Unigram(scores, unk_id=found.unknown, byte_fallback=True))
+    else:
+        vocabulary = {piece: i for i, piece in enumerate(found.pieces)}
+        unknown = found.pieces[found.unknown]
+        merged = parts.models.BPE(vocabulary, _merges(found), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+        model = parts.Tokenizer(merged)
+    model.normalizer = parts.normalizers.Replace(" ", META_SPACE)
+    decoders = parts.decoders
+    model.decoder = decoders.Sequence([decoders.Replace(META_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    model.add_special_tokens([found.pieces[i] for i in found.apart])
+    return model
+
+
+def _merges(found: Pieces) -> list[tuple[str, str]]:
+    """The pairs that a BPE model joins, in the order of the scores of what they make."""
+    scores = {piece: found.scores[i] for i, piece in enumerate(found.pieces) if i in found.text}
+    merges = [
+        (scores[piece], piece[:cut], piece[cut:])
+        for piece in scores
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    merges.sort(key=lambda one: -one[0])
+    return [(left, right) for _, left, right in merges]
+
+
+def _template(model, special: Mapping[str, int], single: Sequence[str], pair: Sequence[str]):
+    names = {name: model.id_to_token(i) for name, i in special.items()}
+
+    def written(parts: Sequence[str]) -> list[str]:
+        """Each part, and of which text it is."""
+        second = parts.index("$B") if "$B" in parts else len(parts)
+        return [f"{names.get(part, part)}:{int(place >= second)}" for place, part in enumerate(parts)]
+
+    used = [(names[name], special[name]) for name in {*single, *pair} & names.keys()]
+    return library().processors.TemplateProcessing(single=written(single), pair=written(pair), special_tokens=used)

@@ -1,0 +1,11 @@
+"""`pretrain import`: a work folder of a model that Hugging Face's library saved."""
+
+from pretrain.commands.arguments import Import
+from pretrain.interop.imports import import_folder
+from pretrain.processes.host import quiet_background_threads, say
+
+
+def run(arguments: Import) -> None:
+    """Makes the work folder, and says what is in it."""
+    quiet_background_threads()
+    import_folder(arguments.folder, arguments.workdir, say)

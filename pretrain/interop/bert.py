@@ -1,0 +1,103 @@
+"""BERT: `BertForPreTraining`, and without the head of pairs `BertForMaskedLM`."""
+
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from pretrain.interop.family import Family
+from pretrain.interop.keys import ACTIVATIONS, Key, Keys
+from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
+
+EMBEDDINGS, LAYER, HEAD = "bert.embeddings.", "bert.encoder.layer.{layer}.", "cls.predictions."
+
+
+def _rows(section: Mapping) -> list[Row]:
+    pairs = linear(OUTPUTS_FIRST, ("bert.pooler.dense", "pooler"), ("cls.seq_relationship", "pairs"))
+    return [
+        *rows(
+            SAME,
+            (f"{EMBEDDINGS}word_embeddings.weight", "tokens"),
+            (f"{EMBEDDINGS}position_embeddings.weight", "positions"),
+            (f"{EMBEDDINGS}token_type_embeddings.weight", "types"),
+        ),
+        *norms((f"{EMBEDDINGS}LayerNorm", "embedding_norm")),
+        *linear(
+            OUTPUTS_FIRST,
+            (f"{LAYER}attention.self.query", "layers/attention/query"),
+            (f"{LAYER}attention.self.key", "layers/attention/key"),
+            (f"{LAYER}attention.self.value", "layers/attention/value"),
+            (f"{LAYER}attention.output.dense", "layers/attention/output"),
+            (f"{LAYER}intermediate.dense", "layers/feed_forward/in"),
+            (f"{LAYER}output.dense", "layers/feed_forward/out"),
+        ),
+        *norms(
+            (f"{LAYER}attention.output.LayerNorm", "layers/attention_norm"),
+            (f"{LAYER}output.LayerNorm", "layers/feed_forward_norm"),
+        ),
+        *linear(OUTPUTS_FIRST, (f"{HEAD}transform.dense", "transform")),
+        *norms((f"{HEAD}transform.LayerNorm", "transform_norm")),
+        *rows(FLAT, (f"{HEAD}bias", "head_bias")),
+        *(pairs if section["pair_head"] else []),
+    ]
+
+
+def _settle(section: dict, names: frozenset) -> dict:
+    """Files of the class for masked tokens alone have no pooler and no head of pairs."""
+    ends = ("pooler.dense.weight", "seq_relationship.weight")
+    return section | {"pair_head": any(name.endswith(ends) for name in names)}
+
+
+def _complete(config: ConfigDict) -> None:
+    """Without a head of pairs rows are of one text each."""
+    if not config.model.pair_head:
+        config.objective.next_sentence = False
+        config.data.update(layout="packed", sentences="")
+
+
+BERT = Family(
+    model_type="bert",
+    kind="encoder",
+    recipe="configs/bert.py",
+    architecture=lambda section: "BertForPreTraining" if section["pair_head"] else "BertForMaskedLM",
+    keys=Keys(
+        both=(
+            Key("vocab_size", "vocab_size", 30_522),
+            Key("max_position_embeddings", "context", 512),
+            Key("type_vocab_size", "types", 2),
+            Key("hidden_size", "width", 768),
+            Key("num_hidden_layers", "layers", 12),
+            Key("num_attention_heads", "heads", 12),
+            Key("intermediate_size", "ff", 3072),
+            Key("hidden_act", "activation", "gelu", ACTIVATIONS),
+            Key("layer_norm_eps", "norm_epsilon", 1e-12),
+            Key("hidden_dropout_prob", "dropout", 0.1),
+            Key("attention_probs_dropout_prob", "dropout_attention", 0.1),
+            Key("initializer_range", "init_std", 0.02),
+        ),
+        theirs=lambda config: {"position_embedding_type": ("absolute",), "tie_word_embeddings": (True,)},
+        ours=lambda section: {
+            "attention": (("dense",) * len(section["attention"]),),
+            "pair_head": (True, False),
+        },
+    ),
+    rows=_rows,
+    tokenizers=("wordpiece", "huggingface"),
+    special={
+        "pad_token": "pad",
+        "unk_token": "unknown",
+        "cls_token": "classifier",
+        "sep_token": "separator",
+        "mask_token": "mask",
+    },
+    template=(("classifier", "$A", "separator"), ("classifier", "$A", "separator", "$B", "separator")),
+    inputs=("input_ids", "token_type_ids", "attention_mask"),
+    prefix="bert.",
+    renamed=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
+    copies={
+        f"{HEAD}decoder.weight": f"{EMBEDDINGS}word_embeddings.weight",
+        f"{HEAD}decoder.bias": f"{HEAD}bias",
+    },
+    buffers=(r"(bert\.)?embeddings\.(position_ids|token_type_ids)",),
+    settle=_settle,
+    complete=_complete,
+)

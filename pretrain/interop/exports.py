@@ -1,0 +1,64 @@
+"""From a work folder to a folder that Hugging Face's library loads: config.json, safetensors, the tokenizer."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from input_pipeline import pipeline
+from pretrain import config as configs
+from pretrain.checkpoints import alone
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.interop import families, files, tokenizers
+from pretrain.interop.names import Table
+from pretrain.interop.new_folder import check_free, new_folder
+from pretrain.processes.host import quiet
+from pretrain.workdir import CONFIG, Workdir, write
+
+
+def export_folder(
+    workdir: str, target: str, step: str = "latest", report: Callable[[str], None] = lambda message: None
+) -> int:
+    """Makes the folder `target` of a checkpoint of `workdir`, and returns the step of that.
+
+    `step` is "latest", "best" or a number. Weights are written as checkpoints hold them, in float32 but for a run whose
+    config.model.param_dtype is another. Errors: UserError where the model or its tokenizer has nothing that it could be
+    there, or `target` is there already; then nothing is made.
+    """
+    here, config = Workdir(workdir), configs.saved(workdir)
+    tokenizer = pipeline.open_tokenizer(here.folders.tokenizer)
+    family, written = families.of_section(config.model.to_dict(), workdir)
+    check_free(Path(target))
+    checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
+    table = families.table(family, config.model.to_dict())
+    shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in table.leaves.items()}
+
+    def opened(number: int) -> Callable[[str], np.ndarray]:
+        checkpoints.check_tokenizer(number, tokenizer)
+        return alone.reader(checkpoints.workdir.checkpoint(number), shapes)
+
+    with quiet(), new_folder(Path(target)) as folder:
+        number, read = checkpoints.read(step, checkpoints.find(step), opened)
+        tokenizers.write(here.folders.tokenizer, tokenizer, folder, family, config.model.context)
+        about = {"architectures": [family.architecture(config.model)], "model_type": family.model_type}
+        whole = about | {"dtype": config.model.param_dtype} | written | family.ids(tokenizer)
+        write(folder / CONFIG, json.dumps(whole, indent=2).encode())
+        files.write(folder, _sizes(table), _tensors(table, read), report=report)
+    report(f"{target} holds checkpoint {number} of {workdir} as {whole['architectures'][0]}")
+    return number
+
+
+def _tensors(table: Table, read: Callable[[str], np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    for row in table.rows:
+        yield from table.theirs(row, read)
+
+
+def _sizes(table: Table) -> dict[str, int]:
+    """{their name: its bytes}, in the order of `_tensors`."""
+    sizes = {}
+    for row in table.rows:
+        size = int(np.prod(table.shape(row))) * table.leaves[row.ours[0]].dtype.itemsize
+        sizes |= dict.fromkeys(table.names(row), size)
+    return sizes

@@ -1,0 +1,53 @@
+"""What a family of models is, for going to Hugging Face's and back."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from ml_collections import ConfigDict
+
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+from pretrain.interop.keys import Keys
+from pretrain.interop.names import Row
+
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")  # that a config.json gives
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One kind of model that both know; all that is known of it is here."""
+
+    model_type: str  # what config.json calls it
+    kind: str  # of our `model` section
+    recipe: str  # whose other sections an imported model gets
+    architecture: Callable[[Mapping], str]  # of a section: the class that is exported
+    keys: Keys  # of config.json
+    rows: Callable[[Mapping], Sequence[Row]]  # of a section: the table of names
+    tokenizers: tuple[str, ...]  # kinds that its tokenizers are of, the usual first
+    special: Mapping[str, str]  # what a tokenizer's settings call our special ids
+    template: tuple[tuple[str, ...], ...] = ()  # what one text becomes, and a pair (`exported.tokenizer_json`)
+    inputs: tuple[str, ...] = ("input_ids", "attention_mask")  # what its tokenizers give
+    start: str = ""  # the special id that a decoder starts with
+    prefix: str = ""  # begins names in files of the class with a head, and not of that without
+    renamed: tuple[tuple[str, str], ...] = ()  # (pattern, name) of what older files call otherwise
+    copies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # tensors that are another again: that one
+    buffers: tuple[str, ...] = ()  # patterns of tensors that are no weights
+    # Of a section and the names that the files have, the section that those are of.
+    settle: Callable[[dict, frozenset], dict] = lambda section, names: section
+    # Sets what of a whole config follows from its model.
+    complete: Callable[[ConfigDict], None] = lambda config: None
+
+    def canonical(self, name: str, known: Mapping) -> str:
+        """What the table calls a tensor that a file calls `name`."""
+        for pattern, better in self.renamed:
+            name = re.sub(pattern, better, name)
+        return f"{self.prefix}{name}" if name not in known and f"{self.prefix}{name}" in known else name
+
+    def is_buffer(self, name: str) -> bool:
+        return any(re.fullmatch(pattern, name) for pattern in self.buffers)
+
+    def ids(self, tokenizer: Tokenizer) -> dict[str, int]:
+        """The special ids that a config.json gives."""
+        named = {**self.special, "decoder_start_token": self.start}
+        found = {f"{key}_id": tokenizer.special.get(name) for key, name in named.items()}
+        return {key: i for key, i in found.items() if i is not None and key in IDS}

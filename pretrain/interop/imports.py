@@ -1,0 +1,140 @@
+"""From a folder of Hugging Face's to a work folder: its config, its tokenizer, and a checkpoint of weights alone."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs.common import MODELS
+from input_pipeline import objectives
+from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+from pretrain import config as configs
+from pretrain.checkpoints import alone
+from pretrain.errors import UserError
+from pretrain.interop import families, tokenizers
+from pretrain.interop.family import Family
+from pretrain.interop.files import Tensors
+from pretrain.interop.names import Shape, Table
+from pretrain.interop.new_folder import check_free, new_folder
+from pretrain.processes.host import quiet
+from pretrain.workdir import CONFIG, Workdir
+
+SHOWN = 6  # tensors of a kind that a sentence names
+
+
+def import_folder(source: str, workdir: str, report: Callable[[str], None] = lambda message: None) -> ConfigDict:
+    """Makes the work folder `workdir` of the folder `source`, which `save_pretrained` wrote, and returns its config.
+
+    The config is that of the family's recipe, with the model and the tokenizer that `source` holds. `report` hears
+    what was done. Errors: UserError, DataError or ModelError where either folder will not do; then nothing is made.
+    """
+    folder, file = Path(source), str(Path(source) / CONFIG)
+    given = read_config(folder)
+    family = families.of_type(given.get("model_type"), file)
+    check_free(Path(workdir))
+    config = configs.load(family.recipe)
+    section, tensors = family.keys.section(given, file, MODELS[family.kind]), Tensors(folder)
+    with config.unlocked():
+        config.name = f"{family.model_type}:{Path(workdir).name}"
+        config.model.update(family.settle(section, frozenset(tensors.shapes)))
+        config.tokenizer.update(tokenizers.section(folder, family.tokenizers))
+        config.data.length = min(config.data.length, config.model.context)
+        family.complete(config)
+    table = families.table(family, config.model.to_dict())
+    named = matched(family, config.model, table, tensors, report)
+    with new_folder(Path(workdir)) as partial:
+        made = Workdir(partial)
+        tokenizer = _tokenizer(config, made, report)
+        if tokenizer.vocab_size > config.model.vocab_size:
+            raise UserError(
+                f"{file}: vocab_size = {config.model.vocab_size}, and the tokenizer beside it, "
+                f"{config.tokenizer.path}, has {tokenizer.vocab_size} entries; bring those of one model together"
+            )
+        makers = table.ours(lambda name: tensors.read(named[name]))
+        promised = {path: alone.Promised(leaf.shape, leaf.dtype, makers[path]) for path, leaf in table.leaves.items()}
+        with quiet():
+            alone.write(made, promised, tokenizer.fingerprint)
+        configs.save(config.lock(), str(partial))
+    count = sum(leaf.size for leaf in promised.values())
+    report(f"{workdir} holds {family.model_type} of {source}: {count:,} parameters, from {len(named)} tensors")
+    return config
+
+
+def read_config(folder: Path) -> dict:
+    """The config.json of a folder. Errors: UserError where there is none, or none of a model."""
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder} is no folder; models are imported from a folder that `save_pretrained` wrote, or that "
+            f"`hf download NAME --local-dir={folder.name}` makes"
+        )
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} has no {CONFIG}; give a folder that `save_pretrained` wrote")
+    try:
+        given = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{folder / CONFIG} is not readable JSON ({error}); fetch it again") from error
+    if not isinstance(given, dict) or "model_type" not in given:
+        raise UserError(
+            f"{folder / CONFIG} names no model_type, as those of Hugging Face's models do; it is to be one of: "
+            f"{', '.join(families.FAMILIES)}"
+        )
+    return given
+
+
+def matched(
+    family: Family, section: Mapping, table: Table, tensors: Tensors, report: Callable[[str], None]
+) -> dict[str, str]:
+    """{name in the table: name in the files} of every tensor that the table asks for.
+
+    Errors: UserError that lists what is missing, left over, or of another shape.
+    """
+    shapes = table.shapes()
+    there = {family.canonical(name, shapes): name for name in tensors.shapes}
+    buffers = [name for name in tensors.shapes if family.is_buffer(name)]
+    found = {name: there.pop(name) for name in shapes if name in there}
+    unlike = []
+    for copy, original in family.copies.items():
+        if copy in there:
+            name = there.pop(copy)
+            if original not in found:
+                found[original] = name
+            elif not np.array_equal(tensors.read(name), tensors.read(found[original])):
+                unlike.append(f"{name} differs from {found[original]}, which it must be a copy of")
+    for row in table.rows:
+        if row.otherwise in found and row.theirs not in found:
+            found[row.theirs] = found[row.otherwise]
+            report(f"there is no {row.theirs}: {found[row.otherwise]} stands for it, as its class has it")
+    if buffers:
+        report(f"left out {len(buffers)} tensors that are no weights, such as {buffers[0]}")
+    left = [name for name in there.values() if name not in buffers]
+    missing = [name for name in shapes if name not in found]
+    unlike += [
+        f"{found[name]} is {_shape(tensors.shapes[found[name]])}, and {CONFIG} makes it {_shape(shape)}"
+        for name, shape in shapes.items()
+        if name in found and tensors.shapes[found[name]] != shape
+    ]
+    parts = {"missing": missing, "left over": left, "of another shape": unlike}
+    if any(parts.values()):
+        said = "; ".join(f"{len(names)} {what}: {_some(names)}" for what, names in parts.items() if names)
+        raise UserError(
+            f"the weights of {tensors.folder} are not those of {family.architecture(section)} as its {CONFIG} has it "
+            f"({said}); save the model again with that class"
+        )
+    return found
+
+
+def _tokenizer(config: ConfigDict, workdir: Workdir, report: Callable[[str], None]) -> Tokenizer:
+    """The work folder's tokenizer, made as `prepare` makes it."""
+    special = objectives.build(config.objective.to_dict()).special
+    return tokenizer_folder.make_folder(workdir.folders.tokenizer, config.tokenizer.to_dict(), {}, 0.0, report, special)
+
+
+def _shape(shape: Shape) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,0 +1,149 @@
+"""A config.json and the `model` section of ours, key by key, both ways: what both have, and what one of them fixes.
+
+Nothing is passed over: a key that is neither in a family's lists nor in `OUTSIDE` is refused by name, and so is a value
+that the other side cannot have.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pretrain.errors import UserError
+
+# Keys of any config.json that say nothing about what a pretraining model computes: where it comes from, what text is
+# written with it, what is returned beside logits, heads for other tasks.
+# fmt: off
+OUTSIDE = frozenset((
+    "architectures", "model_type", "transformers_version", "_name_or_path", "tokenizer_class", "problem_type",
+    "finetuning_task", "id2label", "label2id", "num_labels", "classifier_dropout", "task_specific_params", "prefix",
+    "use_cache", "return_dict", "output_hidden_states", "output_attentions", "output_scores",
+    "return_dict_in_generate", "torchscript", "tf_legacy_loss", "use_bfloat16", "gradient_checkpointing",
+    "chunk_size_feed_forward", "_attn_implementation_autoset", "bos_token_id", "eos_token_id", "pad_token_id",
+    "sep_token_id", "cls_token_id", "mask_token_id", "forced_bos_token_id", "forced_eos_token_id", "max_length",
+    "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
+    "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "remove_invalid_values",
+    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
+))
+# fmt: on
+# What no model of ours does, and keys of any config.json can ask for.
+PLAIN = {
+    "pruned_heads": ({}, None),
+    "is_encoder_decoder": (False,),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "cross_attention_hidden_size": (None,),
+    "tie_encoder_decoder": (False,),
+    "quantization_config": (None,),
+}
+# Words for activations; the first of each of ours is the one that is written.
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    "quick_gelu": "gelu_sigmoid",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+DTYPE = ("dtype", "torch_dtype")  # now, and before
+DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """A key of theirs and the one of ours that means the same.
+
+    default: what stands for a key that is absent or null; a function is given the whole config.json.
+    words: the words that ours are there, where they differ.
+    """
+
+    theirs: str
+    ours: str
+    default: Any
+    words: Mapping[str, str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Keys:
+    """What a family's config.json can say.
+
+    both: keys that both have. theirs: of a config.json, the values of which others must have one (the first is
+    written); ours: the same of a section of ours. outside: keys of theirs that say nothing about the network, besides
+    `OUTSIDE`.
+    """
+
+    both: tuple[Key, ...]
+    theirs: Callable[[Mapping], Mapping[str, tuple]]
+    ours: Callable[[Mapping], Mapping[str, tuple]]
+    outside: tuple[str, ...] = ()
+
+    def section(self, given: Mapping, source: str, declared: Callable) -> dict:
+        """The keys of our `model` section that a config.json, read from `source`, decides.
+
+        `declared` makes that section, with its `ranges` (configs.common). Errors: UserError for a key that is unknown,
+        and for a value that no model of ours has.
+        """
+        fixed = PLAIN | self.theirs(given)
+        known = OUTSIDE | fixed.keys() | {key.theirs for key in self.both} | {*self.outside, *DTYPE}
+        for name, value in given.items():
+            if name not in known:
+                raise UserError(
+                    f"{source} has the key {name} = {value!r:.60}, which may change what the model computes and is not "
+                    "known here; take it out where it does not"
+                )
+        kinds = declared()
+        section = {key.ours: _value(key, given, source, type(kinds[key.ours]), declared.ranges) for key in self.both}
+        for name, value in given.items():
+            if name in fixed and value not in fixed[name]:
+                raise UserError(
+                    f"{source}: {name} = {value!r:.60} is more than models here can do, which have "
+                    f"{' or '.join(map(repr, dict.fromkeys(fixed[name])))}; only a model with that can be imported"
+                )
+        dtype = next((given[name] for name in DTYPE if given.get(name)), "float32")
+        return section | {"dtype": _word("dtype", dtype, DTYPES, source)}
+
+    def config(self, section: Mapping, refused: str) -> dict:
+        """The config.json of a `model` section. Errors: UserError, which begins with `refused`, of what has no word."""
+        for name, values in self.ours(section).items():
+            if section[name] not in values:
+                raise UserError(
+                    f"{refused}: config.model.{name} = {section[name]!r} there, and such a model has "
+                    f"{' or '.join(map(repr, values))}"
+                )
+        written = {}
+        for key in self.both:
+            value = section[key.ours]
+            if key.words:
+                fitting = [theirs for theirs, ours in key.words.items() if ours == value]
+                if not fitting:
+                    has = ", ".join(dict.fromkeys(key.words.values()))
+                    raise UserError(f"{refused}: config.model.{key.ours} = {value!r} there, and such a model has {has}")
+                value = fitting[0]
+            written[key.theirs] = value
+        return written | {name: values[0] for name, values in self.theirs(written).items()}
+
+
+def _value(key: Key, given: Mapping, source: str, wanted: type, ranges: Mapping):
+    value = given.get(key.theirs)
+    if value is None:
+        value = key.default(given) if callable(key.default) else key.default
+    if key.words:
+        return _word(key.theirs, value, key.words, source)
+    number = wanted is float and isinstance(value, int)  # as JSON may have a whole number
+    if not (isinstance(value, wanted) or number) or isinstance(value, bool) != (wanted is bool):
+        raise UserError(f"{source}: {key.theirs} = {value!r:.60} is no {wanted.__name__}; correct it")
+    if key.ours in ranges and (rule := ranges[key.ours].broken_by(wanted(value))):
+        raise UserError(f"{source}: {key.theirs} = {value!r:.60}; it must be {rule}")
+    return wanted(value)
+
+
+def _word(name: str, value, words: Mapping[str, str], source: str) -> str:
+    if not isinstance(value, str) or value not in words:
+        raise UserError(
+            f"{source}: {name} = {value!r:.60} is nothing that models here have; of those only these can be imported: "
+            f"{', '.join(words)}"
+        )
+    return words[value]

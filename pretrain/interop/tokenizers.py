@@ -1,0 +1,98 @@
+"""Tokenizers: the files of a folder of Hugging Face's that ours are read from, and those that it reads."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from input_pipeline.files import read_json
+from input_pipeline.tokenizers import exported
+from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+from pretrain import workdir
+from pretrain.errors import UserError
+from pretrain.interop.family import Family
+
+SETTINGS = "tokenizer_config.json"
+SENTINELS = 100  # of T5's tokenizers, where their settings do not say how many
+FILES = {
+    "huggingface": ("tokenizer.json",),
+    "wordpiece": ("tokenizer.json", "vocab.txt"),
+    "sentencepiece": ("spiece.model",),
+}
+
+
+def section(folder: Path, kinds: tuple[str, ...]) -> dict:
+    """The keys of a config's `tokenizer` section for the tokenizer of `folder`, of the first of `kinds` that it has.
+
+    Errors: UserError where it has none.
+    """
+    settings = _settings(folder)
+    for kind in kinds:
+        for name in FILES[kind]:
+            path = folder / name
+            if path.is_file() and (kind != "wordpiece" or _is_wordpiece(path)):
+                return {"kind": kind, "path": str(path)} | _of_kind(kind, path, settings)
+    names = ", ".join(dict.fromkeys(name for kind in kinds for name in FILES[kind]))
+    raise UserError(
+        f"{folder} holds no tokenizer (none of {names}); put the model's there, in Python with transformers: "
+        "AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
+    )
+
+
+def _settings(folder: Path) -> Mapping:
+    path = folder / SETTINGS
+    try:
+        return dict(read_json(path)) if path.is_file() else {}
+    except (ValueError, TypeError):
+        raise UserError(f"{path} is not readable JSON of an object; fetch it again") from None
+
+
+def _is_wordpiece(path: Path) -> bool:
+    if path.suffix != ".json":
+        return True
+    try:
+        return read_json(path)["model"]["type"] == "WordPiece"
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:
+    if kind == "sentencepiece":
+        return {"sentinels": settings.get("extra_ids", SENTINELS)}
+    if kind == "wordpiece":
+        lowers = settings.get("do_lower_case", True)
+        if path.suffix == ".json":
+            lowers = bool((read_json(path).get("normalizer") or {}).get("lowercase", False))
+        return {"cased": not lowers, "sentinels": 0}
+    return {"sentinels": 0}
+
+
+def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, context: int) -> None:
+    """Writes the tokenizer of the folder `source`, opened as `tokenizer`, into `folder`, for AutoTokenizer.
+
+    `context` is the longest text of the model, in tokens.
+
+    That is a tokenizer.json, and settings that name its special tokens; of a SentencePiece model that rewrites text the
+    model file itself, which T5's class alone reads. Errors: UserError or DataError where neither can be.
+    """
+    settings = {
+        "model_input_names": list(family.inputs),
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+    }
+    if file := exported.sentencepiece_file(source):
+        if "sentencepiece" not in family.tokenizers:
+            raise UserError(
+                f"{source} holds a SentencePiece model that rewrites text, and no class that reads {family.model_type} "
+                "does so alike; it can be exported with T5 alone"
+            )
+        shutil.copyfile(file, folder / FILES["sentencepiece"][0])
+        settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(tokenizer_folder.added(source))}
+    else:
+        model = exported.tokenizer_json(source, *family.template)
+        model.save(str(folder / FILES["huggingface"][0]))
+        named = {key: tokenizer.special[name] for key, name in family.special.items() if name in tokenizer.special}
+        settings |= {"tokenizer_class": "PreTrainedTokenizerFast"}
+        settings |= {key: model.id_to_token(i) for key, i in named.items()}
+    workdir.write(folder / SETTINGS, json.dumps(settings, indent=2).encode())

@@ -1,0 +1,46 @@
+"""Whether a start goes on with what a work folder holds, and what it begins with where it does not."""
+
+from input_pipeline import pipeline
+from pretrain import config as configs
+from pretrain.checkpoints import alone
+from pretrain.checkpoints.weights import Weights, find
+from pretrain.errors import UserError
+from pretrain.processes.agreement import decided
+from pretrain.workdir import Workdir
+
+
+def cannot(why: str) -> str:
+    """The sentence of a work folder that fails."""
+    return f"the work folder cannot be used ({why}); choose another --workdir"
+
+
+def check_goes_on(config, workdir: str) -> None:
+    """Raises UserError where `workdir` holds a run that `config` cannot go on with. Writes nothing.
+
+    Weights alone are no run: what is done with them is for `config` to say.
+    """
+    here = Workdir(workdir)
+    if not alone.begins(here):
+        configs.check_same_run(workdir, config)
+    if here.steps() and not pipeline.has_tokenizer(here.folders.tokenizer):
+        raise UserError(
+            f"{workdir} holds checkpoints, but not the tokenizer that they were made with; restore its folder "
+            "tokenizer, make it again with `pretrain prepare` if the text is what it was, or begin at update 0 with "
+            "--fresh=NAME, which keeps them in earlier/NAME"
+        )
+
+
+def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:
+    """The weights that a start at update 0 begins with: of `config.train.start_from`, or the work folder's own."""
+    here = Workdir(workdir)
+    if not fresh and decided(lambda: alone.begins(here), cannot):
+        if config.train.start_from:
+            raise UserError(
+                f"config.train.start_from = {config.train.start_from}, and {workdir} has imported weights to begin "
+                "with; leave it out, or choose another --workdir"
+            )
+        return Weights(f"the imported weights of {workdir}", alone.folder_in(here), here.folders.tokenizer, whole=True)
+    goes_on = not fresh and decided(lambda: bool(here.steps()), cannot)
+    if goes_on or not config.train.start_from:
+        return None
+    return find(config.train.start_from, workdir, config.checkpoint)

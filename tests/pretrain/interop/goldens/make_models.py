@@ -1,0 +1,83 @@
+"""Asks Hugging Face's models for the numbers that ours must give once they are imported.
+
+    python tests/pretrain/interop/goldens/make_models.py [FILE]
+
+writes FILE, by default models.json beside this script, with any recent transformers and PyTorch. Weights and rows are
+drawn by NumPy (`hub.py`) and everything is computed in float64.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import hub
+
+BERT = {"vocab_size": 67, "hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 29}
+BERT |= {"max_position_embeddings": 23}
+T5 = {"vocab_size": 61, "d_model": 14, "d_kv": 5, "d_ff": 23, "num_layers": 2, "num_heads": 3}
+T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 9, "decoder_start_token_id": 0}
+GPT2 = {"vocab_size": 263, "n_positions": 19, "n_embd": 15, "n_layer": 3, "n_head": 5, "n_inner": 31}
+CASES = {  # class and fields; sizes that divide each other as little as they can
+    "gpt2": ("GPT2LMHeadModel", {**GPT2, "bos_token_id": 0, "eos_token_id": 0}),
+    "bert": ("BertForPreTraining", BERT),
+    "bert_masked": ("BertForMaskedLM", {**BERT, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
+    "t5": ("T5ForConditionalGeneration", T5),
+    "t5_v1_1": ("T5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+}
+
+
+def model_of(case):
+    """The model, its drawn weights in it, and the names that its files have."""
+    import torch
+    import transformers
+
+    name, fields = CASES[case]
+    kind = getattr(transformers, name)
+    model = kind(kind.config_class(**fields))
+    if case == "t5_v1_1":  # the class ties its head whatever the config says; the released files have their own
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    drawn = hub.weights({name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.tensor(drawn[name]))
+    return model.eval(), drawn
+
+
+def ask(case, model):
+    """{what: numbers}: last hidden states and logits of each row's last token, the logits of pairs, the mean loss."""
+    import torch
+
+    rows = {name: torch.tensor(ids) for name, ids in hub.batch(CASES[case][1]["vocab_size"]).items()}
+    given = {"input_ids": rows["read"], "labels": rows["read"], "output_hidden_states": True}
+    if case.startswith("t5"):
+        given["labels"] = rows["written"]
+    if case == "bert":
+        given["next_sentence_label"] = torch.tensor([0, 1])
+    with torch.no_grad():
+        output = model(**given)
+    hidden = output.decoder_hidden_states if case.startswith("t5") else output.hidden_states
+    logits = output.prediction_logits if case == "bert" else output.logits
+    found = {"hidden": hidden[-1][:, -1], "logits": logits[:, -1], "loss": output.loss}
+    if case == "bert":
+        found["pair logits"] = output.seq_relationship_logits
+    return {what: x.numpy() for what, x in found.items()}
+
+
+def main():
+    found = {}
+    for case in CASES:
+        model, drawn = model_of(case)
+        numbers = {what: np.round(x.astype(float), 7).tolist() for what, x in ask(case, model.double()).items()}
+        shapes = {name: list(array.shape) for name, array in drawn.items()}
+        config = json.loads(model.float().config.to_json_string(use_diff=False))
+        config["architectures"] = [type(model).__name__]
+        found[case] = {"config": config, "shapes": shapes, "answers": numbers}
+    text = "{\n" + ",\n".join(f" {json.dumps(case)}: {json.dumps(one)}" for case, one in found.items()) + "\n}\n"
+    Path(*sys.argv[1:2] or [hub.ANSWERS]).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

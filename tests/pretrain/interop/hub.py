@@ -1,0 +1,95 @@
+"""Folders as Hugging Face's library writes them, made without it: configs that it wrote, drawn weights, tokenizers."""
+
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+import tokenizers
+from safetensors.numpy import save_file
+
+ANSWERS = Path(__file__).with_name("goldens") / "models.json"
+TEXT = [
+    "the cat sat on the mat, and the dog looked at the cat.",
+    "a reader reads what a writer writes; the rest is silence.",
+    "numbers such as 1, 23 and 456 stand between words and words.",
+]
+SENTINELS = 9
+ROWS, READ, WRITTEN = 2, 11, 7  # tokens of a row that is read, and of one that a decoder writes
+
+
+def answers():
+    """{case: {"config": of the class, "shapes": {name: shape}, "answers": {what: numbers}}}, by make_models.py."""
+    return json.loads(ANSWERS.read_text())
+
+
+def weights(shapes, spread=0.3):
+    """{name: array}, wide, since near 0 attention is uniform and hides mistakes; gains lie around 1."""
+
+    def draw(name, shape):
+        middle = 1.0 if name.endswith("weight") and ("norm" in name.lower() or ".ln_" in name) else 0.0
+        noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
+        return (middle + spread * noise).astype(np.float32)
+
+    return {name: draw(name, tuple(shape)) for name, shape in shapes.items()}
+
+
+def batch(vocab_size):
+    """Rows of ids: of tokens, of what an encoder reads, and of what follows."""
+    rng = np.random.default_rng(0)
+    lengths = {"read": READ, "written": WRITTEN}
+    return {name: rng.integers(3, vocab_size, (ROWS, length)) for name, length in lengths.items()}
+
+
+def make(folder, case, *, tensors=None, config=None, tokenizer=True):
+    """A folder of the case's model; `tensors` and `config` replace its own."""
+    folder.mkdir(parents=True)
+    asked = answers()[case]
+    config = asked["config"] if config is None else config
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights(asked["shapes"]) if tensors is None else tensors, folder / "model.safetensors")
+    if tokenizer:
+        TOKENIZERS[asked["config"]["model_type"]](folder)
+    return folder
+
+
+def byte_level(folder):
+    """A tokenizer.json as GPT-2's, of the bytes and a few merges."""
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=262, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    model.train_from_iterator(TEXT, trainer)
+    model.save(str(folder / "tokenizer.json"))
+
+
+def vocabulary(folder):
+    """A vocab.txt as BERT's."""
+    letters = sorted(set("".join(TEXT)) - {" "})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + letter for letter in letters), "the"]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+
+
+def spiece(folder):
+    """A spiece.model as T5's: unigram, with the ids of its padding, end and unknown, and a rewriting of text."""
+    with open(folder / "spiece.model", "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(TEXT),
+            model_writer=file,
+            vocab_size=42,
+            model_type="unigram",
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            minloglevel=3,
+        )
+    settings = {"tokenizer_class": "T5Tokenizer", "extra_ids": SENTINELS}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+TOKENIZERS = {"gpt2": byte_level, "bert": vocabulary, "t5": spiece}

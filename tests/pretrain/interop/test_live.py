@@ -1,0 +1,116 @@
+"""Live parity with Hugging Face's library, both ways: what it saved gives its numbers here, and loads there again."""
+
+import warnings
+
+import hub
+import jax
+import numpy as np
+import pytest
+from goldens import make_models as asked
+from test_models import asked_of_ours, last_tokens
+
+import pretrain
+from pretrain.interop.exports import export_folder
+from pretrain.interop.imports import import_folder
+
+torch = pytest.importorskip("torch", reason="parity with Hugging Face needs the extra 'oracle'")
+transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs the extra 'oracle'")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("default")]
+
+AUTO = {"gpt2": "AutoModelForCausalLM", "bert": "AutoModelForPreTraining", "bert_masked": "AutoModelForMaskedLM"}
+AUTO |= {"t5": "AutoModelForSeq2SeqLM", "t5_v1_1": "AutoModelForSeq2SeqLM"}
+TEXTS = ["the cat, and 456 dogs", "The  silence is\tbetween words!", "naïve"]
+
+
+@pytest.fixture(scope="module", params=asked.CASES)
+def there_and_back(request, tmp_path_factory):
+    """(case, model, the folder that it saved in several files, the work folder, the folder exported from that)."""
+    case, folder = request.param, tmp_path_factory.mktemp(request.param)
+    model, _ = asked.model_of(case)
+    model.save_pretrained(folder / "theirs", max_shard_size="8KB")
+    assert (folder / "theirs" / "model.safetensors.index.json").is_file()
+    hub.TOKENIZERS[model.config.model_type](folder / "theirs")
+    import_folder(str(folder / "theirs"), str(folder / "run"))
+    export_folder(str(folder / "run"), str(folder / "back"))
+    return case, model, folder / "theirs", folder / "run", folder / "back"
+
+
+def test_ours_is_theirs(there_and_back):
+    case, model, _, workdir, _ = there_and_back
+    found, expected = last_tokens(asked_of_ours(pretrain.open(workdir), case)), asked.ask(case, model)
+    for what, numbers in expected.items():
+        tolerance = 1e-5 if what == "loss" else 1e-4
+        np.testing.assert_allclose(found[what], numbers, atol=tolerance, rtol=0, err_msg=what)
+
+
+def test_theirs_is_ours(there_and_back):
+    case, model, _, _, back = there_and_back
+    again, report = getattr(transformers, AUTO[case]).from_pretrained(back, output_loading_info=True)
+    assert not any(report.values()), report
+    assert type(again) is type(model)
+    for what, numbers in asked.ask(case, again.eval()).items():
+        np.testing.assert_allclose(numbers, asked.ask(case, model)[what], atol=1e-6, rtol=0, err_msg=what)
+    headless = transformers.AutoModel.from_pretrained(back)
+    assert headless.get_input_embeddings().weight.equal(model.get_input_embeddings().weight)
+
+
+def test_tokenizers_read_alike(there_and_back):
+    case, _, theirs, workdir, back = there_and_back
+    own = pretrain.open(workdir).tokenizer
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one, other = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (theirs, back))
+    for text in TEXTS:
+        assert other(text).input_ids == one(text).input_ids
+        assert other(text, add_special_tokens=False).input_ids == own.encode(text).tolist(), text
+    assert len(other) == own.vocab_size
+    if case.startswith("t5"):
+        sentinels = [other.convert_tokens_to_ids(f"<extra_id_{i}>") for i in range(hub.SENTINELS)]
+        assert sentinels == list(own.sentinels)
+        assert other.eos_token_id == own.end_id and other.pad_token_id == own.special["pad"]
+
+
+def test_a_model_takes_what_its_tokenizer_gives(there_and_back):
+    case, _, _, workdir, back = there_and_back
+    tokenizer = transformers.AutoTokenizer.from_pretrained(back)
+    model = getattr(transformers, AUTO[case]).from_pretrained(back)
+    given = tokenizer(TEXTS[0], return_tensors="pt")
+    ids, inputs = given["input_ids"].numpy(), {}
+    if case.startswith("t5"):
+        inputs, ids = {"inputs": ids}, np.zeros((1, 1), np.int32)
+        given["decoder_input_ids"] = torch.tensor(ids.astype(int))
+    with torch.no_grad():
+        output = model(**given)
+    logits = output.prediction_logits if case == "bert" else output.logits
+    np.testing.assert_allclose(pretrain.open(workdir).logits(ids, **inputs), logits.numpy(), atol=1e-4, rtol=0)
+
+
+def test_a_run_of_our_own(whole, tmp_path):
+    """A small decoder with a tokenizer of bytes, trained here."""
+    assert export_folder(str(whole), str(tmp_path / "theirs")) == 24
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "theirs", output_loading_info=True)
+    assert not any(report.values()), report
+    run, text = pretrain.open(whole), "def naïve(x):\n    return x"
+    given = tokenizer(text, return_tensors="pt")
+    np.testing.assert_array_equal(given["input_ids"][0], run.tokenizer.encode(text))
+    with torch.no_grad():
+        logits = model(**given).logits[0].numpy()
+    np.testing.assert_allclose(run.logits(run.tokenizer.encode(text)), logits, atol=1e-4, rtol=0)
+    assert tokenizer.decode(given["input_ids"][0]) == text and tokenizer.eos_token_id == run.tokenizer.end_id
+
+
+def test_greedy_text(there_and_back):
+    case, model, _, workdir, _ = there_and_back
+    if case.startswith("bert"):
+        pytest.skip("BERT writes no text")
+    run = pretrain.open(workdir, devices=jax.devices()[:1])
+    ids, end = run.tokenizer.encode("the cat"), run.tokenizer.end_id
+    known = run.tokenizer.vocab_size  # the model has rows for more ids, which ours does not write
+    options = {"do_sample": False, "max_new_tokens": 6, "suppress_tokens": [*range(known, run.model.vocab_size)]}
+    if case == "gpt2":
+        begun, shown = torch.tensor([[end, *ids]]), "the cat"
+        new = model.generate(begun, pad_token_id=0, **options)[0, begun.shape[1] :]
+    else:
+        new, shown = model.generate(torch.tensor([[*ids, end]]), **options)[0, 1:], ""
+    assert run.generate("the cat", max_tokens=6, temperature=0) == shown + run.tokenizer.decode(new.tolist())

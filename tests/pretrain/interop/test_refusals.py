@@ -1,0 +1,202 @@
+"""What cannot be imported or exported is said in one sentence that names it, and nothing is made."""
+
+import json
+
+import hub
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from pretrain.errors import UserError
+from pretrain.interop import exports, files, imports
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """`refused(folder, ...)`: the import of `folder` raises a sentence with all of these words, and leaves nothing."""
+
+    def check(folder, *words):
+        before = sorted(tmp_path.iterdir())
+        with pytest.raises(UserError) as error:
+            imports.import_folder(str(folder), str(tmp_path / "new"))
+        assert all(word in str(error.value) for word in words), error.value
+        assert sorted(tmp_path.iterdir()) == before
+
+    return check
+
+
+def changed(case, **keys):
+    return {**hub.answers()[case]["config"], **keys}
+
+
+@pytest.mark.parametrize(
+    ("case", "keys", "words"),
+    [
+        ("gpt2", {"activation_function": "mish"}, ["activation_function = 'mish'", "gelu_new"]),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, ["scale_attn_by_inverse_layer_idx = True"]),
+        ("gpt2", {"rope_theta": 10000.0}, ["rope_theta = 10000.0", "take it out"]),
+        ("gpt2", {"model_type": "gpt3"}, ["model_type = 'gpt3'", "did you mean 'gpt2'"]),
+        ("gpt2", {"model_type": "mamba"}, ["model_type = 'mamba'", "bert, gpt2, t5"]),
+        ("gpt2", {"n_embd": "15"}, ["n_embd = '15'", "no int"]),
+        ("gpt2", {"n_layer": 0}, ["n_layer = 0; it must be"]),
+        ("gpt2", {"dtype": "float8"}, ["dtype = 'float8'", "bfloat16"]),
+        ("bert", {"position_embedding_type": "relative_key"}, ["position_embedding_type = 'relative_key'"]),
+        ("bert", {"is_decoder": True}, ["is_decoder = True"]),
+        ("t5", {"num_decoder_layers": 3}, ["num_decoder_layers = 3"]),
+        ("t5", {"feed_forward_proj": "gated-mish"}, ["feed_forward_proj = 'gated-mish'"]),
+        ("t5", {"decoder_start_token_id": 2}, ["decoder_start_token_id = 2"]),
+        ("t5", {"vocab_size": 50}, ["shared.weight is [61, 14]", "makes it [50, 14]"]),
+    ],
+)
+def test_configs(case, keys, words, refused, tmp_path):
+    refused(hub.make(tmp_path / "theirs", case, config=changed(case, **keys)), "config.json", *words)
+
+
+def test_weights_are_listed(refused, tmp_path):
+    tensors = hub.weights(hub.answers()["bert"]["shapes"])
+    del tensors["bert.encoder.layer.1.output.dense.bias"]
+    tensors |= {"classifier.weight": np.zeros((2, 15), np.float32)}
+    tensors["bert.pooler.dense.bias"] = np.zeros(14, np.float32)
+    folder = hub.make(tmp_path / "theirs", "bert", tensors=tensors)
+    refused(
+        folder,
+        "BertForPreTraining",
+        "1 missing: bert.encoder.layer.1.output.dense.bias",
+        "1 left over: classifier.weight",
+        "1 of another shape: bert.pooler.dense.bias is [14], and config.json makes it [15]",
+    )
+
+
+def test_a_tied_head_that_is_another(refused, tmp_path):
+    tensors = hub.weights(hub.answers()["gpt2"]["shapes"])
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + 1
+    refused(
+        hub.make(tmp_path / "theirs", "gpt2", tensors=tensors), "lm_head.weight differs from transformer.wte.weight"
+    )
+
+
+def test_folders(refused, tmp_path):
+    refused(tmp_path / "nowhere", "is no folder", "hf download")
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "has no config.json")
+    folder = hub.make(tmp_path / "theirs", "gpt2")
+    (folder / "model.safetensors").unlink()
+    refused(folder, "holds no model.safetensors")
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    refused(folder, "pytorch_model.bin", "pickle", "save_pretrained")
+
+
+def test_a_truncated_file(refused, tmp_path):
+    folder = hub.make(tmp_path / "theirs", "gpt2")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    refused(folder, "model.safetensors cannot be read")
+
+
+def test_without_a_tokenizer(refused, tmp_path):
+    refused(hub.make(tmp_path / "theirs", "gpt2", tokenizer=False), "holds no tokenizer", "tokenizer.json")
+
+
+def test_a_tokenizer_of_another_model(refused, tmp_path):
+    tensors = hub.weights(hub.answers()["gpt2"]["shapes"])
+    tensors["transformer.wte.weight"] = tensors["transformer.wte.weight"][:200]
+    config = changed("gpt2", vocab_size=200)
+    refused(hub.make(tmp_path / "theirs", "gpt2", tensors=tensors, config=config), "vocab_size = 200", "tokenizer.json")
+
+
+def test_weights_of_integers(refused, tmp_path):
+    tensors = hub.weights(hub.answers()["gpt2"]["shapes"])
+    tensors["transformer.wpe.weight"] = tensors["transformer.wpe.weight"].astype(np.int8)
+    refused(hub.make(tmp_path / "theirs", "gpt2", tensors=tensors), "transformer.wpe.weight is of type I8")
+
+
+def shard(folder, tensors, count=3):
+    """Spreads the weights of a folder over files with an index, as `save_pretrained` does with large ones."""
+    names, held = sorted(tensors), {}
+    for number in range(count):
+        file = f"model-{number + 1:05}-of-{count:05}.safetensors"
+        some = {name: tensors[name] for name in names[number::count]}
+        save_file(some, folder / file)
+        held |= dict.fromkeys(some, file)
+    (folder / files.FILE).unlink()
+    (folder / files.INDEX).write_text(json.dumps({"metadata": {}, "weight_map": held}))
+    return held
+
+
+def test_shards_in_bfloat16_and_names_without_the_prefix(tmp_path, refused):
+    """As of a model without a head, in older files; a missing file is named."""
+    tensors = {
+        name.removeprefix("transformer."): array.astype(ml_dtypes.bfloat16)
+        for name, array in hub.weights(hub.answers()["gpt2"]["shapes"]).items()
+    }
+    mask = {"h.0.attn.bias": np.ones((1, 1, 19, 19), np.float32)}
+    config = changed("gpt2", torch_dtype="bfloat16")
+    folder = hub.make(tmp_path / "theirs", "gpt2", tensors={}, config=config)
+    held = shard(folder, tensors | mask)
+    said = []
+    imported = imports.import_folder(str(folder), str(tmp_path / "run"), said.append)
+    assert imported.model.dtype == "bfloat16" and imported.model.param_dtype == "float32"
+    assert "left out 1 tensors that are no weights, such as h.0.attn.bias" in said
+    back = tmp_path / "back"
+    exports.export_folder(str(tmp_path / "run"), str(back))
+    written = files.Tensors(back)
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(written.read(f"transformer.{name}"), array.astype(np.float32))
+    (folder / held["wte.weight"]).unlink()
+    refused(folder, files.INDEX, held["wte.weight"], "not there")
+
+
+def test_what_does_not_fit_one_file_is_written_to_several(tmp_path):
+    tensors = {f"t{i}": np.full((4, i + 1), i, np.float32) for i in range(6)}  # 16, 32, ... bytes
+    files.write(tmp_path, {name: array.nbytes for name, array in tensors.items()}, iter(tensors.items()), shard=100)
+    names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert names == [f"model-{i:05}-of-00004.safetensors" for i in (1, 2, 3, 4)]
+    index = json.loads((tmp_path / files.INDEX).read_text())
+    assert index["metadata"]["total_size"] == sum(array.nbytes for array in tensors.values())
+    back = files.Tensors(tmp_path)
+    assert list(back.shapes) == list(tensors)
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(back.read(name), array)
+
+
+def test_older_names_of_norms(tmp_path):
+    def renamed(name):
+        return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+    tensors = hub.weights(hub.answers()["bert"]["shapes"])
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
+    tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
+    old = {renamed(name): array for name, array in tensors.items()}
+    imports.import_folder(str(hub.make(tmp_path / "theirs", "bert", tensors=old)), str(tmp_path / "run"))
+    exports.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
+    back = files.Tensors(tmp_path / "back")
+    for name in back.shapes:
+        np.testing.assert_array_equal(back.read(name), hub.weights({name: back.shapes[name]})[name])
+
+
+def test_nothing_is_overwritten(tmp_path):
+    folder = hub.make(tmp_path / "theirs", "gpt2")
+    imports.import_folder(str(folder), str(tmp_path / "run"))
+    for again in (
+        lambda: imports.import_folder(str(folder), str(tmp_path / "run")),
+        lambda: exports.export_folder(str(tmp_path / "run"), str(folder)),
+    ):
+        with pytest.raises(UserError, match="is there already, and nothing is overwritten"):
+            again()
+
+
+def test_what_has_no_like_there_is_not_exported(tmp_path):
+    imports.import_folder(str(hub.make(tmp_path / "theirs", "gpt2")), str(tmp_path / "run"))
+    file = tmp_path / "run" / "config.json"
+    saved = json.loads(file.read_text())
+    for keys, words in (
+        ({"placement": "post"}, "config.model.placement = 'post'"),
+        ({"attention": ["dense", "window_8"]}, "config.model.attention = ('dense', 'window_8')"),
+        ({"activation": "gated_silu"}, "config.model.activation = 'gated_silu'"),
+    ):
+        file.write_text(json.dumps(saved | {"model": saved["model"] | keys}))
+        with pytest.raises(UserError) as error:
+            exports.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
+        assert words in str(error.value) and "cannot be exported as gpt2" in str(error.value)
+        assert not (tmp_path / "back").exists()

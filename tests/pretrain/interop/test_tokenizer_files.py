@@ -1,0 +1,98 @@
+"""Tokenizers of ours as a tokenizer.json: the same ids of the same text, and the text of the ids."""
+
+import json
+import random
+
+import hub
+import pytest
+import tokenizers
+
+from input_pipeline import pipeline
+from input_pipeline.errors import DataError
+from input_pipeline.tokenizers import exported, folder
+from pretrain.errors import UserError
+from pretrain.interop import families
+from pretrain.interop import tokenizers as interop
+
+TEXTS = [*hub.TEXT, "", " ", "  two  spaces ", "a\n\n\tb", "naïve café", "日本語 text", "x" * 70]
+SETTINGS = {"kind": "sentencepiece", "path": "", "cased": False, "sentinels": 0, "unknown": "", "vocab_size": 330}
+SETTINGS |= {"algorithm": "bpe", "pieces": "words", "train_bytes": 1000_000}
+
+
+@pytest.fixture
+def made(tmp_path):
+    """`made(special, **settings)`: the folder of a tokenizer made from some text."""
+    rng, words = random.Random(0), " ".join(hub.TEXT).split()
+    text = "\n".join(" ".join(rng.choices(words, k=9)) for _ in range(200))
+    (tmp_path / "text.txt").write_text(text)
+
+    def make(special=(), **settings):
+        from input_pipeline.sources import sources
+
+        named = {"train": sources.parse(f"text:{tmp_path}/text.txt", "data.train", ())}
+        folder.make_folder(tmp_path / "tokenizer", SETTINGS | settings, named, 0.0, lambda message: None, special)
+        return tmp_path / "tokenizer"
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"pieces": "phrases"},
+        {"algorithm": "unigram"},
+        {"kind": "wordpiece", "vocab_size": 120, "cased": True},
+        {"kind": "wordpiece", "vocab_size": 120},
+        {"kind": "bytes"},
+        {"sentinels": 5, "special": ("pad", "end")},
+        {"kind": "bytes", "sentinels": 3, "special": ("pad", "end", "mask")},
+    ],
+    ids=lambda settings: " ".join(f"{value}" for value in settings.values()) or "bpe",
+)
+def test_the_same_ids(made, settings):
+    source = made(**settings)
+    own, file = folder.open_folder(source), exported.tokenizer_json(source)
+    again = tokenizers.Tokenizer.from_str(file.to_str())
+    assert again.get_vocab_size() == own.vocab_size
+    for text in TEXTS:
+        ids = own.encode(text).tolist()
+        assert again.encode(text, add_special_tokens=False).ids == ids, text
+        if own.byte_lengths is not None:
+            assert again.decode(ids) == text
+    for number, i in enumerate(own.sentinels):
+        assert again.token_to_id(f"<extra_id_{number}>") == i
+
+
+def test_special_tokens_around_a_text_and_a_pair(made, tmp_path):
+    source = made(kind="wordpiece", vocab_size=120)
+    own = folder.open_folder(source)
+    interop.write(source, own, tmp_path, families.FAMILIES["bert"], 16)
+    model = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    the = own.encode("the").tolist()
+    first, last = own.special["classifier"], own.special["separator"]
+    assert model.encode("the").ids == [first, *the, last]
+    pair = model.encode("the", "the")
+    assert pair.ids == [first, *the, last, *the, last]
+    assert pair.type_ids == [0] * (2 + len(the)) + [1] * (1 + len(the))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert settings["mask_token"] == "[MASK]" and settings["cls_token"] == "[CLS]"
+
+
+def test_what_no_tokenizer_json_can_be(made):
+    with pytest.raises(DataError, match=r"of kind words, which no tokenizer\.json can be"):
+        exported.tokenizer_json(made(kind="words", vocab_size=20))
+
+
+def test_a_model_that_rewrites_text_goes_with_t5_alone(tmp_path):
+    hub.spiece(tmp_path)
+    settings = SETTINGS | {"path": str(tmp_path / "spiece.model"), "sentinels": 4}
+    own = folder.make_folder(tmp_path / "run" / "tokenizer", settings, {}, 0.0, print)
+    source, out = tmp_path / "run" / "tokenizer", tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(UserError, match="with T5 alone"):
+        interop.write(source, own, out, families.FAMILIES["gpt2"], 16)
+    interop.write(source, own, out, families.FAMILIES["t5"], 16)
+    assert json.loads((out / "tokenizer_config.json").read_text())["extra_ids"] == 4
+    assert (out / "spiece.model").read_bytes() == (tmp_path / "spiece.model").read_bytes()
+    assert pipeline.open_tokenizer(source).vocab_size == own.vocab_size

@@ -1,0 +1,143 @@
+"""What an import makes is a work folder: it trains, from its weights, is evaluated, and writes text."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hub
+import numpy as np
+import pytest
+from runs import leaves
+from safetensors.numpy import save_file
+
+import pretrain
+from pretrain.interop import exports
+from pretrain.main import main
+
+STILL = ["--config.schedule.peak=0", "--config.schedule.warmup=0", "--config.train.batch_size=8"]
+STILL += ["--config.train.steps=1", "--config.log.every=1", "--config.log.tensorboard=false"]
+
+
+@pytest.fixture
+def imported(tmp_path):
+    def make(case):
+        theirs = hub.make(tmp_path / "theirs", case)
+        pretrain.from_huggingface(theirs, tmp_path / "run")
+        return tmp_path / "run"
+
+    return make
+
+
+@pytest.fixture
+def lines(tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    (folder / "a.txt").write_text("\n\n".join("\n".join([f"text {i} of many.", *hub.TEXT]) for i in range(60)))
+    return folder
+
+
+def params(workdir, step):
+    return {
+        name: leaf for name, leaf in leaves(Path(workdir).absolute(), step).items() if name.startswith("['params']")
+    }
+
+
+@pytest.mark.parametrize(
+    ("case", "length"),
+    [("gpt2", 16), pytest.param("bert", 20, marks=pytest.mark.slow), pytest.param("t5", 24, marks=pytest.mark.slow)],
+)
+def test_training_begins_with_the_weights(case, length, imported, lines, signals, capsys, tmp_path, monkeypatch):
+    imported(case)
+    monkeypatch.chdir(tmp_path)
+    workdir, source = Path("run"), f"text:{lines}/a.txt?document=blank_line"
+    before = params(workdir, 0)
+    data = [f"--config.data.train={source}", f"--config.data.length={length}", "--config.data.holdout=0.2"]
+    assert main(["train", f"--workdir={workdir}", *data, *STILL]) == 0
+    said = capsys.readouterr().err
+    assert f"took {len(before)} of {len(before)} parameters (100.0% of the numbers) from checkpoint 0" in said
+    after = params(workdir, 1)
+    assert after.keys() == before.keys()
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array, err_msg=name)
+    assert main(["train", f"--workdir={workdir}"]) == 0  # which goes on
+    assert "restored checkpoint 1; all 1 updates are made" in capsys.readouterr().err
+    assert main(["evaluate", f"--workdir={workdir}", "--step=0", f"--data={source}", "--format=json"]) == 0
+    scored = json.loads(capsys.readouterr().out)
+    assert scored["step"] == 0 and 0 < scored["loss"] < 30
+    assert exports.export_folder(str(workdir), str(workdir.parent / "back")) == 1
+
+
+def test_another_model_does_not_begin_with_them(imported, lines, signals, capsys):
+    workdir = imported("gpt2")
+    other = [f"--workdir={workdir}", f"--config.data.train=text:{lines}/a.txt", "--config.data.length=16"]
+    assert main(["train", *other, *STILL, "--config.model.layers=2"]) == 2
+    assert f"the imported weights of {workdir}" in (said := capsys.readouterr().err)
+    assert "leave it as the folder has it" in said
+    assert main(["train", *other, *STILL, f"--config.train.start_from={workdir.parent}"]) == 2
+    assert "has imported weights to begin with" in capsys.readouterr().err
+
+
+def test_from_python(imported, tmp_path, monkeypatch):
+    run = pretrain.open(imported("gpt2"))
+    assert run.step == 0 and run.generate("the", max_tokens=3, temperature=0).startswith("the")
+    monkeypatch.chdir(tmp_path)
+    assert pretrain.to_huggingface("run", "back") == 0
+    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+
+
+MEASURED = """
+import resource, sys
+from pretrain.interop.imports import import_folder
+from pretrain.interop.exports import export_folder
+import jax, orbax.checkpoint
+jax.devices()
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak()
+import_folder(sys.argv[1], sys.argv[2])
+imported = peak()
+export_folder(sys.argv[2], sys.argv[3])
+print(before, imported, peak())
+"""
+
+
+@pytest.mark.slow
+def test_memory_of_a_gigabyte(tmp_path):
+    """The peak above what the program itself takes is far less than the largest file twice."""
+    layers, width, files = 22, 1024, 2
+    config = {**hub.answers()["gpt2"]["config"], "n_layer": layers, "n_embd": width, "n_head": 16, "n_inner": 4 * width}
+    folder = hub.make(tmp_path / "theirs", "gpt2", tensors={}, config=config)
+    (folder / "model.safetensors").unlink()
+    sizes = {15: width, 31: 4 * width, 45: 3 * width}
+    noise = np.random.default_rng(0).standard_normal(4 * width * width, dtype=np.float32)
+    held, largest = {}, 0
+    for number in range(files):
+        some = {}
+        for name, shape in hub.answers()["gpt2"]["shapes"].items():
+            array = np.resize(noise, [sizes.get(size, size) for size in shape])
+            if ".h.0." in name:
+                some |= {name.replace(".h.0.", f".h.{layer}."): array for layer in range(number, layers, files)}
+            elif ".h." not in name and number == 0:
+                some[name] = array
+        file = f"model-{number}.safetensors"
+        save_file(some, folder / file)
+        largest = max(largest, (folder / file).stat().st_size)
+        held |= dict.fromkeys(some, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": held}))
+    paths = [str(folder), str(tmp_path / "run"), str(tmp_path / "back")]
+    done = subprocess.run([sys.executable, "-c", MEASURED, *paths], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    before, imported, both = map(int, done.stdout.split())
+    total = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    array = 4 * layers * 4 * width * width  # bytes of the largest: a matrix of all layers
+    used = [f"{size / 1e6:.0f} MB" for size in (total, largest, array, imported - before, both - before)]
+    print("{} in files of {} and arrays of up to {} take {} to import, {} with the export".format(*used))
+    assert total > 1e9
+    assert imported - before < 2 * array < 2 * largest
+    assert both - before < 2 * array + total  # one file is written
