@@ -319,7 +319,7 @@ class Corpus:
         for part in self._splits[split]:
             number = min(limit or part.stream.counts.documents, part.stream.counts.documents)
             if number and self._pairs_texts(part.stream):
-                texts.check_fields(part.stream, f"'{part.source.spec}'")
+                texts.check_fields(part.stream.shards[0].form.fields, f"'{part.source.spec}'")
                 lengths = length, self._objective.target_length(length)
                 rows = _rows(rows, batch_size)
                 batching = Batching(self._objective, self._data["layout"], SCORING_SEED, batch_size, length, rows)
