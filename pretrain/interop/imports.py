@@ -68,7 +68,7 @@ def read_config(folder: Path) -> dict:
     if not folder.is_dir():
         raise UserError(
             f"{folder} is no folder; models are imported from a folder that `save_pretrained` wrote, or that "
-            f"`hf download NAME --local-dir={folder.name}` makes"
+            f"`hf download NAME --local-dir={folder}` makes"
         )
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} has no {CONFIG}; give a folder that `save_pretrained` wrote")
@@ -92,7 +92,8 @@ def matched(
     Errors: UserError that lists what is missing, left over, or of another shape.
     """
     shapes = table.shapes()
-    there = {family.canonical(name, shapes): name for name in tensors.shapes}
+    there: dict[str, str] = {}
+    twice = [name for name in tensors.shapes if there.setdefault(family.canonical(name, shapes), name) != name]
     buffers = [name for name in tensors.shapes if family.is_buffer(name)]
     found = {name: there.pop(name) for name in shapes if name in there}
     unlike = []
@@ -109,7 +110,7 @@ def matched(
             report(f"there is no {row.theirs}: {found[row.otherwise]} stands for it, as its class has it")
     if buffers:
         report(f"left out {len(buffers)} tensors that are no weights, such as {buffers[0]}")
-    left = [name for name in there.values() if name not in buffers]
+    left = [name for name in (*there.values(), *twice) if name not in buffers]
     missing = [name for name in shapes if name not in found]
     unlike += [
         f"{found[name]} is {_shape(tensors.shapes[found[name]])}, and {CONFIG} makes it {_shape(shape)}"

@@ -76,6 +76,12 @@ def test_a_tied_head_that_is_another(refused, tmp_path):
     )
 
 
+def test_a_tensor_that_is_there_under_two_names(refused, tmp_path):
+    tensors = hub.weights(hub.answers()["gpt2"]["shapes"])
+    tensors["wte.weight"] = tensors["transformer.wte.weight"] + 1
+    refused(hub.make(tmp_path / "theirs", "gpt2", tensors=tensors), "1 left over: ", "wte.weight")
+
+
 def test_folders(refused, tmp_path):
     refused(tmp_path / "nowhere", "is no folder", "hf download")
     (tmp_path / "empty").mkdir()
