@@ -21,7 +21,7 @@ from pretrain.step.lanes import start
 from pretrain.step.learner import make_learner
 
 # Tables whose rows are picked, not multiplied by all of: scaling laws leave them out (Kaplan et al. 2020, section 2.1).
-LOOKED_UP = re.compile(r"tokens|types|positions|vocabulary/words_\d+")
+LOOKED_UP = re.compile(r"tokens|types|positions(_\d+)?|vocabulary/words_\d+")
 
 
 def describe(config) -> dict:

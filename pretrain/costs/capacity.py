@@ -32,27 +32,39 @@ class Need(NamedTuple):
     device: int
     host: int
     remedy: str
+    least: float = 1.0  # share of them that the smallest batch takes
+    whole: int = 0  # bytes before the mesh divides them, of what more devices can share
 
 
 def check_training(engine, config) -> None:
     """Raises UserError where the devices or this host have not the memory to train."""
     train, length = config.train, config.data.length
     state = engine.resting_shapes(config.seed, train.batch_size)
-    weights = 2 * _bytes(state.params) + _bytes(state.opt_state)  # a gradient for each parameter
+    weights, whole = (
+        2 * size(state.params) + size(state.opt_state) for size in (_bytes, _whole_bytes)
+    )  # and gradients
     # Each layer's input waits for the backward pass, whatever else is computed again.
-    inputs = config.model.layers * _layer_input(engine, config, train.batch_size // train.accumulate, length)
+    rows = train.batch_size // train.accumulate
+    inputs = config.model.layers * _layer_input(engine, config, rows, length)
     needs = (
         Need(
             f"parameters, gradients and optimiser state (of which {_largest(state.params)} is the largest)",
             *(weights, 0),
             "make the model smaller or split it over more devices with config.mesh.fsdp",
+            whole=whole,
         ),
         Need("recurrent memory", _bytes(state.carried), 0, "lower config.model.memory or config.train.batch_size"),
-        Need("the layers' inputs", inputs, 0, "lower config.train.batch_size or raise config.train.accumulate"),
+        Need(
+            "the layers' inputs",
+            *(inputs, 0),
+            "lower config.train.batch_size or raise config.train.accumulate",
+            least=engine.layout.batch_shards() / rows,
+        ),
         Need(
             "batches",
             *(0, _batches(engine, config, train.batch_size, length)),
             "lower config.train.batch_size or data.prefetch",
+            least=0.0,
         ),
     )
     _compare("training", needs, engine.layout.mesh.devices.flat)
@@ -65,17 +77,23 @@ def check_evaluation(engine, config) -> None:
     params = engine.resting_shapes(config.seed, engine.layout.batch_shards()).params
     memory = jax.eval_shape(lambda: start(engine.learner.evaluated, size))
     shared = _whole_bytes(memory) // engine.layout.batch_shards()
-    lower = "lower config.evaluate.batch_size"
+    lower = "lower config.evaluate.batch_size, which is --batch_size of `pretrain evaluate`"
     needs = (
         Need(
             f"parameters (of which {_largest(params)} is the largest)",
             _bytes(params),
             0,
             "split them over more devices with config.mesh.fsdp",
+            whole=_whole_bytes(params),
         ),
         Need("recurrent memory", shared, 0, lower),
-        Need("a layer's input", _layer_input(engine, config, size, length), 0, lower),
-        Need("batches", 0, _batches(engine, config, size, length), lower),
+        Need(
+            "a layer's input",
+            *(_layer_input(engine, config, size, length), 0),
+            lower,
+            least=engine.layout.batch_shards() / size,
+        ),
+        Need("batches", 0, _batches(engine, config, size, length), lower, least=0.0),
     )
     _compare("evaluation", needs, engine.layout.mesh.devices.flat)
 
@@ -101,11 +119,25 @@ def _compare(task: str, needs: Sequence[Need], devices: Iterable) -> None:
     for place, having, limit in (("device", "each device", on_device), ("host", "this machine", free_memory())):
         total = sum(getattr(need, place) for need in needs)
         if total > limit:
-            most = max(needs, key=lambda need: getattr(need, place))
+            most, remedy = _most(needs, place, limit)
             raise UserError(
                 f"{task} needs at least {amount(total)}B on {having}, {amount(getattr(most, place))}B of it for "
-                f"{most.what}, and {amount(limit)}B are there; {most.remedy}"
+                f"{most.what}, and {amount(limit)}B are there; {remedy}"
             )
+
+
+def _most(needs: Sequence[Need], place: str, limit: float) -> tuple[Need, str]:
+    """What takes the most of what is to be fewer, and how: a smaller batch only where that is enough."""
+    least = {need: getattr(need, place) * need.least for need in needs}
+    if sum(least.values()) <= limit:
+        most = max(needs, key=lambda need: getattr(need, place) * (1 - need.least))
+        return most, most.remedy
+    most = max(needs, key=least.get)
+    if most.least < 1:
+        return most, "a row on each device is too much already: make rows shorter or the model smaller"
+    count = math.ceil(most.whole / limit)
+    of_so_many = f", {count} or more with as much memory each" if count > 1 else ""
+    return most, most.remedy + of_so_many
 
 
 def free_memory() -> float:

@@ -37,10 +37,11 @@ def make_mesh(
     if free:
         shape[free] = max(1, len(devices) // math.prod(shape.values()))
     if math.prod(shape.values()) != len(devices):
-        text = ", ".join(f"{axis}={size}" for axis, size in shape.items())
+        text = ", ".join(f"{axis}={sizes[axis]}" for axis in AXES)
+        needed = math.prod(sizes[axis] for axis in AXES if axis != free)
+        wants, or_free = (f"a multiple of {needed}", "") if free else (needed, ", or give one axis the size -1")
         raise UserError(
-            f"config.mesh ({text}) needs {math.prod(shape.values())} devices and there are {len(devices)}; "
-            "change one of its sizes, or give one axis the size -1"
+            f"config.mesh ({text}) needs {wants} devices and there are {len(devices)}; change one of its sizes{or_free}"
         )
     sizes, types = tuple(shape.values()), (jax.sharding.AxisType.Auto,) * len(AXES)
     try:

@@ -202,6 +202,12 @@ def test_equals_what_is_allocated():
     assert facts["parameters_without_embeddings"] == facts["parameters"] - 50 * 16 - 16 * 16
 
 
+def test_factorised_positions_are_looked_up_too():
+    facts = described.describe(load("configs/sparse_transformer.py:cifar10"))
+    tables = [facts["modules"][name]["parameters"] for name in ("tokens", *(f"positions_{axis}" for axis in range(3)))]
+    assert facts["parameters_without_embeddings"] == facts["parameters"] - sum(tables)
+
+
 def test_adam_keeps_two_numbers_for_each_parameter():
     facts = described.describe(tiny())
     extra = facts["bytes"]["optimizer"] - 2 * facts["bytes"]["parameters"]

@@ -60,8 +60,19 @@ def test_the_floor_of_training(machine):
     machine(floor + 8 * 100)  # and some counters
     capacity.check_training(engine, config)
     machine(floor - 1)
-    with pytest.raises(UserError, match=r"training needs at least .* on this machine, .* of it for parameters, grad"):
+    with pytest.raises(UserError, match=r"training needs at least .* on this machine, .* of it for "):
         capacity.check_training(engine, config)
+
+
+def test_a_smaller_batch_is_advised_only_where_it_helps(machine):
+    """Of 1,000 rows the inputs of two layers take twice as much as eight copies of the state; of one row nothing."""
+    run = built(train__batch_size=1000)
+    machine(20 * 10**6)
+    with pytest.raises(UserError, match=r"of it for the layers' inputs, .*; lower config.train.batch_size or raise"):
+        capacity.check_training(*run)
+    machine(10**6)
+    with pytest.raises(UserError, match=r"of it for parameters, .* config.mesh.fsdp, 2 or more with as much mem"):
+        capacity.check_training(*run)
 
 
 def test_what_is_split_is_counted_once(machine):
