@@ -12,6 +12,7 @@ from input_pipeline.objectives.prompts import Prompts
 from pretrain import config as configs
 from pretrain.assemble import check_vocabulary
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.config.values import shown
 from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError, nearest
 from pretrain.processes.host import quiet
@@ -55,14 +56,16 @@ class Run:
 
         `inputs` are the others that `model.inputs` names, such as an encoder-decoder's `inputs`, with as many rows.
         Each row is a text of its own, from its beginning: a recurrent model remembers nothing before it. Errors:
-        UserError for inputs that the model has not and for ids that it cannot read; ModelError for rows too long.
+        UserError for inputs that the model has not, what is no array of whole numbers, and ids that it cannot read;
+        ModelError for rows too long.
         """
         given = {"tokens": tokens} | inputs
         for name in given:
             if name not in self.model.inputs:
                 raise UserError(f"the model takes no '{name}'{nearest(name, self.model.inputs)}")
-        rows = {name: np.atleast_2d(np.asarray(values, np.int32)) for name, values in given.items()}
+        rows = {name: np.atleast_2d(_whole_numbers(name, values)) for name, values in given.items()}
         self._check_ids(rows["tokens"])
+        rows = {name: values.astype(np.int32) for name, values in rows.items()}
         count = len(rows["tokens"])
         more = self._engine.layout.filled(count) - count  # rows of nothing, so that the devices share them evenly
         filled = {name: np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1)) for name, values in rows.items()}
@@ -79,20 +82,32 @@ class Run:
         return objectives.build(self.config.objective.to_dict(), self.tokenizer).prompts(texts)
 
     def generate(
-        self, prompt: str, *, max_tokens: int, temperature: float, top_k: int = 0, top_p: float = 1.0, seed: int = 0
+        self,
+        prompt: str,
+        *,
+        max_tokens: int | None = None,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
     ) -> str:
         """What a model writes for `prompt`, behind it where it goes on with it, sampled; `temperature` 0 is greedy.
 
-        At most `max_tokens` tokens are written. `top_k` 0 and `top_p` 1 leave no token out. `pretrain generate` takes
-        several prompts at once, and searches with beams. Errors: UserError for a run of images, and for a prompt that
+        At most `max_tokens` tokens are written, of which None are 100, or as many as the context leaves room for.
+        `top_k` 0 and `top_p` 1 leave no token out. `pretrain generate` takes several prompts at once, and searches with
+        beams. Errors: UserError for a run of images, and for a prompt that
         leaves no room in the context; DataError where the run's task writes nothing.
         """
         if self.config.data.image:
             raise UserError(
                 "this run was trained on images, which no prompt begins; give `pretrain generate --complete`"
             )
+        if not isinstance(prompt, str):
+            raise UserError(
+                f"the prompt is {shown(prompt)}, not a text; give one str at a time, or several to `pretrain generate`"
+            )
         begun, source, continued = self.prompts([prompt])
-        shown = prompt if continued else ""
+        before = prompt if continued else ""
         ((new, _),) = generate(
             self.model,
             self.local_params,
@@ -108,7 +123,7 @@ class Run:
             seed=seed,
             source=source,
         )
-        return shown + self.tokenizer.continuation(begun[0], new, shown)
+        return before + self.tokenizer.continuation(begun[0], new, before)
 
     @cached_property
     def local_params(self):
@@ -125,8 +140,22 @@ class Run:
 
     def _check_ids(self, tokens: np.ndarray) -> None:
         """Raises UserError for ids that index no row: JAX would read another."""
-        if tokens.size and not 0 <= tokens.min() <= tokens.max() < self.model.reads:
+        if not 0 <= tokens.min() <= tokens.max() < self.model.reads:
             raise UserError(
                 f"the ids go from {tokens.min()} to {tokens.max()}, and the model reads those from 0 to "
                 f"{self.model.reads - 1}; use the run's own tokenizer"
             )
+
+
+def _whole_numbers(name: str, values) -> np.ndarray:
+    """The array of a model's input. Errors: UserError where it is none of whole numbers, all rows of one length."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise UserError(
+            f"'{name}' has rows of unequal lengths; give rows of one length, or one row at a time"
+        ) from None
+    if not array.size or array.dtype.kind not in "iu":
+        what = f"of {array.dtype.name}" if array.size else "empty"
+        raise UserError(f"'{name}' is {what}; give whole numbers, such as run.prompts(['some text']).begun[0]")
+    return array

@@ -149,6 +149,14 @@ class Writing(OfRun):
     cached: bool = switch(True, "keep keys and values of earlier tokens")
     format: str = how_printed()
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.beams == 1 and self.length_penalty != Writing.length_penalty:
+            raise UserError(
+                f"--length_penalty={self.length_penalty:g} is of beam search; give --beams too, such as --beams=4, or "
+                "leave it out"
+            )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generate(Writing):
@@ -158,7 +166,9 @@ class Generate(Writing):
 
     prompt: tuple[str, ...] = several("text to continue; repeat the flag for several prompts")
     prompt_file: str = text("", "file with one prompt a line")
-    max_tokens: int = integer(count(100), "tokens to add, at most")
+    max_tokens: int | None = integer(
+        count(None), "tokens to add, at most; 100, or as many as the context leaves room for"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -80,7 +80,9 @@ def read_prompts(arguments: Generate) -> list[str]:
             raise UserError(
                 f"--prompt_file={arguments.prompt_file} cannot be read ({error}); give a UTF-8 text file"
             ) from error
-        prompts += [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+        if not text:
+            raise UserError(f"--prompt_file={arguments.prompt_file} is empty; write one prompt a line, or leave it out")
+        prompts += [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     return prompts or [""]
 
 

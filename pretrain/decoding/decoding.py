@@ -18,13 +18,15 @@ from pretrain.costs import capacity
 from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, empty, known, take
 from pretrain.errors import UserError
 
+MOST = 100  # tokens that follow a prompt where nobody says how many
+
 
 def generate(
     model,
     params,
     prompts: Sequence[np.ndarray],
     *,
-    max_tokens: int,
+    max_tokens: int | None,
     temperature: float,
     top_k: int,
     top_p: float,
@@ -39,10 +41,11 @@ def generate(
 ) -> list[tuple[np.ndarray, float]]:
     """What follows each prompt: (new token ids, their log-probability in nats) in the order of `prompts`.
 
-    params: the tree under "params". prompts: at least one id each. The ids end with `end_id` where it came within
-    `max_tokens`; None never ends. Only ids below `vocabulary` are chosen, since a model may have rows that stand for no
-    token. `temperature` 0, or too small for float32, takes the likeliest token; above that it samples, a function of
-    `seed` and of the prompt's index, from the `top_k` likeliest (0: all) and then from the smallest set that holds
+    params: the tree under "params". prompts: at least one id each. `max_tokens` of None are 100, or as many as the
+    context leaves room for. The ids end with `end_id` where it came within those; None never ends. Only ids below
+    `vocabulary` are chosen, since a model may have rows that stand for no token. `temperature` 0, or too small for
+    float32, takes the likeliest token; above that it samples, a function of `seed` and of the prompt's index, from the
+    `top_k` likeliest (0: all) and then from the smallest set that holds
     `top_p` of what is left (Holtzman et al. 2020). `beams` above 1 searches for the best
     log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14). The log-probability is always the
     model's own, at temperature 1. `on_token(prompt's index, id)` hears of each token as it is chosen, of a beam
@@ -54,6 +57,8 @@ def generate(
     Raises UserError for options that cannot be, and for a prompt that leaves no room in the context.
     """
     model = model.clone(attention_path="auto")
+    if max_tokens is None:
+        max_tokens = max(1, min(MOST, _room(model, max(map(len, prompts), default=0))))
     _check(model, prompts, max_tokens, temperature, beams, length_penalty)
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
     source = dict(source or {})
@@ -255,8 +260,15 @@ def _check(model, prompts, max_tokens, temperature, beams, length_penalty):
                 f"prompt {index} holds token {max(prompt)}, outside the model's vocabulary of {model.vocab_size}; "
                 "use the tokenizer that the model was trained with"
             )
-        if len(prompt) + max_tokens - 1 > model.context:  # the last token is not read
+        room = _room(model, len(prompt))
+        if max_tokens > room:
+            fewer = f"lower that to at most {room}, or shorten the prompt" if room > 0 else "shorten the prompt"
             raise UserError(
-                f"prompt {index} has {len(prompt)} tokens, a start token included, which with max_tokens={max_tokens} "
-                f"exceed the model's context of {model.context}; shorten the prompt or generate fewer tokens"
+                f"prompt {index} has {len(prompt)} tokens, a start token included, which with --max_tokens="
+                f"{max_tokens} exceed the model's context of {model.context}; {fewer}"
             )
+
+
+def _room(model, length: int) -> int:
+    """How many tokens can follow a prompt of so many: the last one is not read."""
+    return model.context + 1 - length

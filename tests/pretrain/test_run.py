@@ -83,6 +83,10 @@ def test_greedy_text_is_what_the_logits_say(run):
     assert run.generate("import os", max_tokens=4, temperature=0) == run.tokenizer.decode(ids)
 
 
+def test_text_is_written_without_saying_how_much(run):
+    assert run.generate("import os", seed=1).startswith("import os")
+
+
 def test_the_command_writes_the_same_text(run, tiny, capsys, signals):
     workdir = f"--workdir={tiny}/runs/quickstart-tiny"
     assert main(["generate", workdir, "--prompt=def ", "--max_tokens=8", "--temperature=0"]) == 0
@@ -120,6 +124,10 @@ def test_runs_of_every_backend_and_mesh(tmp_path, text, signals, options):
             "the model takes no 'segment', did you mean 'segments'?",
         ),
         (lambda run: run.logits([[1] * 65]), ModelError, "65 tokens do not fit context=64"),
+        (lambda run: run.logits([]), UserError, "'tokens' is empty; give whole numbers, such as run.prompts("),
+        (lambda run: run.logits([1.5]), UserError, "'tokens' is of float64; give whole numbers"),
+        (lambda run: run.logits([[1], [1, 2]]), UserError, "'tokens' has rows of unequal lengths"),
+        (lambda run: run.generate(["a", "bc"]), UserError, "the prompt is ['a', 'bc'], not a text; give one str"),
         (lambda run: pretrain.open("nowhere"), UserError, "nowhere is not a work folder"),
         (lambda run: run.generate("a", max_tokens=100, temperature=0), UserError, "exceed the model's context of 64"),
     ],
