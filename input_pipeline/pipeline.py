@@ -276,6 +276,11 @@ class Corpus:
             raise DataError(f"evaluate.stride is {stride}; it must be from 1 to the row's length, {length}")
         if stride < length and layout != "concat":
             raise DataError(f"evaluate.stride below the row's length needs layout concat, not {layout}; set it to 0")
+        if stride < length and any(self._pairs_texts(part.stream) for part in self._splits[split]):
+            raise DataError(
+                f"evaluate.stride below the row's length lets windows of one text overlap, and '{split}' has pairs of "
+                "texts; set it to 0"
+            )
         batching = Batching(objective, layout, SCORING_SEED, batch_size, length, _rows(rows, batch_size))
         overlap, length, whole = length - stride, objective.raw_length(length), stream.counts
         if self.tokenizer.end_id is None:  # nothing precedes the text, so that its first token is only read

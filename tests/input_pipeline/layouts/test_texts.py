@@ -106,6 +106,12 @@ def test_how_many_texts_are_cut_is_said_once(prepare, write):
     assert cut == ["1 of 3 texts of 'q' are longer than 32", "2 of 3 texts of 'a' are longer than 18"]
 
 
+def test_windows_of_pairs_do_not_overlap(prepare, records):
+    corpus = prepare(f"jsonl:{records}?fields=q,a", tokenizer=BYTES, objective=SPANS, length=32)
+    with pytest.raises(DataError, match=r"evaluate\.stride below .*, and 'train' has pairs of texts; set it to 0"):
+        corpus.evaluation("train", length=32, stride=16, batch_size=2)
+
+
 def test_documents_of_more_than_two_fields(prepare, records):
     with pytest.raises(DataError, match=r"has for fields q; name two, the text that is read"):
         prepare(f"jsonl:{records}?fields=q", tokenizer=BYTES, objective=SPANS, length=32)
