@@ -1,9 +1,9 @@
 """`pretrain prepare`: the tokenizer and the token store of a config, made before training needs them."""
 
-import functools
 import json
 
 from input_pipeline import pipeline, requirements
+from pretrain import config as configs
 from pretrain.commands.arguments import Prepare
 from pretrain.commands.shared import resolve
 from pretrain.processes.host import say
@@ -13,7 +13,10 @@ from pretrain.workdir import Workdir
 
 
 def run(arguments: Prepare) -> None:
-    """Makes what is missing, and prints what is there of each split."""
+    """Makes what is missing, and prints what is there of each split.
+
+    A folder without a run is left with the config, which commands with --workdir alone take up.
+    """
     config, workdir = resolve(arguments)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     folders = Workdir(workdir).folders
@@ -22,8 +25,14 @@ def run(arguments: Prepare) -> None:
     from pretrain.checkpoints.weights import find
 
     check_sizes(config)
+
+    def accept(tokenizer) -> None:
+        check_vocabulary(config, tokenizer)
+        if not Workdir(workdir).steps():
+            configs.save(config, workdir)  # before the text is tokenised: this too goes on with --workdir alone
+
     with held(workdir, "prepare", say, in_turn=True):
-        accept, taken = functools.partial(check_vocabulary, config), None
+        taken = None
         if config.train.start_from and not pipeline.has_tokenizer(folders.tokenizer):
             taken = find(config.train.start_from, workdir, config.checkpoint).tokenizer
         corpus = pipeline.prepare(*sections, folders, report=say, accept=accept, read_all=True, taken=taken)

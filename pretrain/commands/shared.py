@@ -15,6 +15,10 @@ def resolve(arguments: Train | Prepare):
     configs.check_folder(workdir)
     if workdir and not spec and Workdir(workdir).config.is_file():
         return configs.with_overrides(configs.saved(workdir), overrides, say), workdir
+    if not spec:
+        nowhere = f" and no run in {workdir}" if workdir else ""
+        doing = "training" if isinstance(arguments, Train) else "preparing"
+        say(f"no --config{nowhere}: {doing} {DEFAULT_CONFIG}")
     config = configs.load(spec or DEFAULT_CONFIG, overrides, say)
     return config, workdir or of_config(config.name)
 

@@ -76,25 +76,31 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
     if len(lengths) == 1:  # the same schedule, whichever key says so
         keys = [k for k in keys if k != "schedule.decay_steps"]
     fixed = [k for k in keys if not any(k == f or k.startswith(f + ".") for f in FREE)]
-    return [f"{k} ({a.get(k, 'absent')} there, {b.get(k, 'absent')} here)" for k in fixed]
+    there, here = ([keys_of.get(k, "absent") for k in fixed] for keys_of in (a, b))
+    return [
+        f"{k} ({was or repr(was)} there, {now or repr(now)} here)"
+        for k, was, now in zip(fixed, there, here, strict=True)
+    ]
 
 
 def check_same_run(workdir: str, config: ConfigDict) -> None:
-    """Raises if the work folder belongs to a run of another config."""
+    """Raises if the work folder belongs to a run of another config; one without a checkpoint is free for any."""
     file = Workdir(workdir).config
     if file.exists() and not file.is_file():
         raise UserError(f"{file} is no file; move it away, restore the run's own, or choose another --workdir")
-    if not file.exists():
-        if Workdir(workdir).steps():
-            raise UserError(
-                f"{workdir} holds checkpoints, but not the {CONFIG} that they were made with; restore it, or begin "
-                "at update 0 with --fresh=NAME, which keeps them in earlier/NAME"
-            )
+    if not Workdir(workdir).steps():
         return
+    if not file.exists():
+        raise UserError(
+            f"{workdir} holds checkpoints, but not the {CONFIG} that they were made with; restore it, or begin "
+            "at update 0 with --fresh=NAME, which keeps them in earlier/NAME"
+        )
     changed = differences(saved(workdir), config)
     if changed:
         shown = "; ".join(changed[:6]) + (f"; and {len(changed) - 6} more" if len(changed) > 6 else "")
+        of_text = any(key.startswith(("data.", "tokenizer.")) for key in changed)  # which a fresh start keeps
+        remedy = "" if of_text else ", or begin at update 0 with --fresh=NAME, which keeps that run in earlier/NAME"
         raise UserError(
-            f"{workdir} belongs to a run of another config, which differs in {shown}; choose another --workdir, or "
-            "undo the change"
+            f"{workdir} belongs to a run of another config, which differs in {shown}; choose another --workdir, undo "
+            f"the change{remedy}"
         )

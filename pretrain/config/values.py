@@ -53,6 +53,8 @@ def shown(value) -> str:
 
 def not_a(default, text: str = "") -> str:
     """The end of a sentence about a value, written as `text`, that is not of the type of `default`."""
+    if type(default) is float and text.strip().lower().lstrip("+-") in ("nan", "inf", "infinity"):
+        return "which is not a finite number; write for example 1e-3"
     percent = re.fullmatch(r"\s*([\d.]*\d)\s*%\s*", text)
     number = f"{float(percent[1]) / 100:g}" if percent and percent[1].count(".") < 2 else "1e-3"
     example = {bool: "true or false", int: "for example 100", float: f"for example {number}"}

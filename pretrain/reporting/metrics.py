@@ -205,29 +205,35 @@ class CsvFile(RowFile):
 
 
 class EventFile:
-    """TensorBoard's events below `metrics`: a file for each start, framed as TFRecord, one record for each row.
+    """TensorBoard's events below `metrics`: a file for each start with a row, framed as TFRecord, one record for each.
 
     tensorboardX has the messages and the checksum. Its own writer hands them to a thread through a queue of ten: once
     a full disk has ended the thread, the queue is full and whoever logs waits for ever. A record takes microseconds.
     """
 
     def __init__(self, metrics: Path, start: int, report: Callable[[str], None]):
-        from tensorboardX.proto.event_pb2 import Event, SessionLog  # takes as long as all of this file's imports
-
         folder = workdir.events(metrics)
         if folder.exists() and not folder.is_dir():
             _set_aside(folder, "folder", report)
         folder.mkdir(exist_ok=True)
+        self._start = start
         self._path = workdir.event_file(metrics, time.time(), socket.gethostname())
+        self._file: int | None = None  # descriptor, from the first row on
+
+    def _begin(self) -> None:
+        from tensorboardX.proto.event_pb2 import Event, SessionLog  # takes as long as all of this file's imports
+
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
         self._write(Event(file_version="brain.Event:2"))
-        if start:  # TensorBoard itself hides what a run that was cut short had written from this step on
-            self._write(Event(step=start + 1, session_log=SessionLog(status=SessionLog.START)))
+        if self._start:  # TensorBoard itself hides what a run that was cut short had written from this step on
+            self._write(Event(step=self._start + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def append(self, step: int, values: dict[str, float]) -> None:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
+        if self._file is None:
+            self._begin()
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._write(Event(step=step, summary=Summary(value=scalars)))
 
@@ -241,10 +247,12 @@ class EventFile:
         _append(self._file, length + next(checksums) + record + next(checksums), self._path)
 
     def flush(self) -> None:
-        _sync(self._file, self._path)
+        if self._file is not None:
+            _sync(self._file, self._path)
 
     def close(self) -> None:
-        os.close(self._file)
+        if self._file is not None:
+            os.close(self._file)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 class Shown(Console):
@@ -14,14 +15,16 @@ class Shown(Console):
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
-    """Prints a table on stdout; numbers are right-aligned with separators of thousands."""
-    table = Table(title=title, title_justify="left")
+    """Prints a table on stdout, below its title; numbers are right-aligned with separators of thousands."""
+    table = Table()
     numeric = [all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(columns))]
     for name, right in zip(columns, numeric, strict=True):
         table.add_column(name, justify="right" if right else "left")
     for row in rows:
         table.add_row(*map(_cell, row))
-    Shown().print(table)
+    console = Shown()
+    console.print(Text(title, "italic"), soft_wrap=True)
+    console.print(table)
 
 
 def _cell(value) -> str:

@@ -6,6 +6,7 @@ from pretrain.checkpoints import alone
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.processes.agreement import decided
+from pretrain.step.learner import make_learner
 from pretrain.workdir import Workdir
 
 
@@ -21,7 +22,11 @@ def check_goes_on(config, workdir: str) -> None:
     """
     here = Workdir(workdir)
     if not alone.begins(here):
-        configs.check_same_run(workdir, config)
+        try:
+            configs.check_same_run(workdir, config)
+        except UserError:
+            make_learner(config)  # a value that can be in no config is named first
+            raise
     if here.steps() and not pipeline.has_tokenizer(here.folders.tokenizer):
         raise UserError(
             f"{workdir} holds checkpoints, but not the tokenizer that they were made with; restore its folder "

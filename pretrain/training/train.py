@@ -54,7 +54,8 @@ def train(config, workdir: str, fresh: str = "") -> int:
                 change = moved(configs.saved(workdir), config, loop.step)
                 if change:
                     say(change)
-            configs.save(config, workdir)
+            if loop.step <= config.train.steps:  # else the folder's own says how far the run was to go
+                configs.save(config, workdir)
         return loop.run()
 
 
@@ -106,7 +107,8 @@ class Loop:
         state, data = restored
         going_on = f"going on with update {data['step'] + 1} of {config.train.steps}"
         if data["step"] >= config.train.steps:
-            going_on = f"all {config.train.steps} updates are made (raise --config.train.steps to go on)"
+            asked = f", {config.train.steps} asked" if data["step"] > config.train.steps else ""
+            going_on = f"all {data['step']} updates are made{asked} (raise --config.train.steps to go on)"
         say(f"restored checkpoint {data['step']}; {going_on}")
         return self.engine.restored(state), data["step"], data["position"]
 

@@ -13,6 +13,7 @@ from runs import train_here
 from input_pipeline import pipeline
 from pretrain import config as configs
 from pretrain.main import main
+from pretrain.reporting.tables import show
 from pretrain.workdir import Workdir
 
 
@@ -157,8 +158,8 @@ def test_generate_with_and_without_the_cache(pretrain, whole):
 
 
 def test_beams_find_a_likelier_continuation_than_greed(pretrain, whole):
-    common = ["generate", f"--workdir={whole}", "--prompt=import ", "--max_tokens=6", "--length_penalty=0"]
-    (greedy,), (beam,) = pretrain(*common, "--temperature=0"), pretrain(*common, "--beams=8")
+    common = ["generate", f"--workdir={whole}", "--prompt=import ", "--max_tokens=6"]
+    (greedy,), (beam,) = pretrain(*common, "--temperature=0"), pretrain(*common, "--beams=8", "--length_penalty=0")
     assert beam["log_probability"] >= greedy["log_probability"] - 1e-5
 
 
@@ -175,6 +176,24 @@ def test_prepare_says_what_is_there(pretrain, text, tmp_path):
     (rows,) = pretrain("prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}", *keys)
     assert {row["split"] for row in rows} == {"train", "validation"}
     assert all(row["tokens"] > row["bytes"] > 0 for row in rows)
+
+
+def test_what_is_prepared_waits_for_a_command_with_the_folder_alone(pretrain, text, tmp_path, signals):
+    """And any other config may still be trained there, whose tokenizer it is: no update of the first one was made."""
+    keys = ["--config.tokenizer.kind=bytes", f"--config.data.train=text:{text}/*.py", "--config.model.vocab_size=257"]
+    pretrain("prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}", *keys)
+    assert pretrain("describe", f"--workdir={tmp_path}")[0]["name"] == "quickstart-tiny"
+    assert pretrain("prepare", f"--workdir={tmp_path}")
+    assert train_here(tmp_path, text, train__steps=1, schedule__warmup=0, model__width=8) == 0
+    assert configs.saved(str(tmp_path)).model.width == 8
+    pretrain("prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}", *keys)
+    assert configs.saved(str(tmp_path)).model.width == 8  # the run's
+
+
+def test_the_title_of_scores_breaks_no_name(capsys):
+    title = f"checkpoint 1 on text:/{'books/' * 30}*.txt"
+    show(title, ("measure", "value"), [["loss", 1.0]])
+    assert title in capsys.readouterr().out.splitlines()
 
 
 def test_describe_knows_the_config_of_a_run(pretrain, whole):

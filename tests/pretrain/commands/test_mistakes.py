@@ -61,7 +61,15 @@ def small(**changes):
         (["evaluate", "--workdir=x", "--steps=9"], "did you mean 'step'?"),
         (["evaluate", "--workdir=x", "--length=-5"], "--length=-5; it must be at least 0"),
         (["evaluate", "--workdir=x", "--batches=-1"], "--batches=-1; it must be at least 0"),
-        (["generate", "--workdir=x", "--keep=nan"], "--keep is 'nan', which is not a float; write for example 1e-3"),
+        (
+            ["generate", "--workdir=x", "--keep=nan"],
+            "--keep is 'nan', which is not a finite number; write",
+        ),
+        (["generate", "--workdir=x", "--length_penalty=0"], "--length_penalty=0 is of beam search; give --beams too"),
+        (
+            ["train", CONFIG, "--config.schedule.peak=nan"],
+            "schedule.peak is 'nan', which is not a finite number",
+        ),
         (["generate", "--workdir=x", "--top_p=0"], "--top_p=0.0; it must be above 0 and at most 1"),
         (["train", "stray"], "'stray' is not a flag"),
         (["evaluate", "--workdir=x", "--format=xml"], "see `pretrain evaluate --help`"),
@@ -116,6 +124,10 @@ def test_command_line_and_config(run, arguments, words):
         ({"data__length": 128}, "longer than the model's config.model.context = 64"),
         ({"model__vocab_size": 100}, "smaller than the tokenizer's 257 entries"),
         ({"mesh__data": 3}, "needs 3 devices and there are 8"),
+        (
+            {"mesh__fsdp": 3},
+            "(data=-1, fsdp=3, sequence=1, tensor=1) needs a multiple of 3 devices and there are 8",
+        ),
         ({"mesh__data": 0}, "config.mesh.data = 0; it must be at least 1, or -1 for whatever is left"),
         ({"mesh__data": 1, "mesh__tensor": 8}, "config.model.heads = 2 does not divide over the 8 devices that share"),
         ({"mesh__data": 1, "mesh__tensor": 8, "model__heads": 8, "model__ff": 30}, "size 30 along 'ff', which the 8"),
@@ -167,6 +179,15 @@ def test_more_symbols_than_the_model_has_are_refused_before_the_text_is_encoded(
 def test_a_work_folder_of_another_config_names_the_keys(run, whole, text):
     message = run(*small(schedule__peak=0.5), f"--workdir={whole}")
     assert "schedule.peak (0.003 there, 0.5 here)" in message
+    message = run(*small(schedule__kind="cosin"), f"--workdir={whole}")
+    assert "config.schedule.kind is 'cosin', did you mean 'cosine'?" in message
+    assert "data.validation ('' there, stdlib here)" in run(*small(data__validation="stdlib"), f"--workdir={whole}")
+
+
+def test_a_run_that_nobody_named_is_said_to_be_trained(tmp_path, capsys):
+    assert main(["train", f"--workdir={tmp_path}/typo", "--config.train.steps=0"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"no --config and no run in {tmp_path}/typo: training configs/quickstart.py"
 
 
 def test_restoring_what_is_not_there(run, whole, tmp_path):
@@ -194,7 +215,11 @@ def test_a_full_temporary_folder(run, whole, text, monkeypatch):
 
 def test_prompts_that_do_not_fit(run, whole):
     assert "context" in run("generate", f"--workdir={whole}", f"--prompt={'x' * 100}", "--max_tokens=1")
+    message = run("generate", f"--workdir={whole}", "--prompt=import os", "--max_tokens=100")
+    assert "--max_tokens=100 exceed the model's context of 64; lower that to at most 55, or shorten the" in message
+    assert main(["generate", f"--workdir={whole}", "--prompt=import os"]) == 0  # as many as there is room for
     assert "cannot be read" in run("generate", f"--workdir={whole}", "--prompt_file=/nowhere")
+    assert "is empty; write one prompt a line" in run("generate", f"--workdir={whole}", "--prompt_file=/dev/null")
     undecodable = b"caf\xe9".decode("utf-8", "surrogateescape")
     message = run("generate", f"--workdir={whole}", f"--prompt={undecodable}")
     assert message == "pretrain: --prompt='caf\\udce9' is not UTF-8; write it in UTF-8"

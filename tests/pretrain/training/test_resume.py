@@ -26,6 +26,14 @@ def test_resumed_run_is_the_uninterrupted_one(whole, copy, text):
         assert (workdir / "metrics" / name).read_text() == (whole / "metrics" / name).read_text()
 
 
+def test_fewer_updates_than_are_made_leave_the_run_as_it_is(copy, text, signals, capsys):
+    workdir = copy(12)
+    before = (workdir / "config.json").read_text()
+    assert train_here(workdir, text, train__steps=8, log__tensorboard="true") == 0
+    assert "all 12 updates are made, 8 asked (raise --config.train.steps to go on)" in capsys.readouterr().err
+    assert (workdir / "config.json").read_text() == before
+
+
 def test_a_killed_reader_ends_the_run_with_all_its_updates_saved(tmp_path, text, signals, capsys, monkeypatch):
     monkeypatch.setattr(leaving, "asked", False)  # and so it is again for the tests that follow
     workdir, rows = tmp_path / "run", tmp_path / "run" / "metrics" / "train.jsonl"
