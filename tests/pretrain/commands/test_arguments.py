@@ -91,7 +91,6 @@ def test_a_prompt_is_a_line_whatever_else_it_holds(tmp_path):
         "one\x0cpage\u2028 of\rit\x85\r\n\ntwo": ["one\x0cpage\u2028 of\rit\x85", "", "two"],
         "one\n": ["one"],
         "\n\n": ["", ""],
-        "": [""],
     }.items():
         file.write_bytes(text.encode())
         assert generate.read_prompts(Generate(workdir="x", prompt_file=str(file))) == prompts
