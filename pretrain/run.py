@@ -76,9 +76,18 @@ class Run:
     def prompts(self, texts: Sequence[str]) -> Prompts:
         """The ids that stand before what the model writes for `texts`, and its other inputs, as its task has them.
 
-        `begun` are ids int32 [T], one array a text; `source` inputs by name, a row a text. Errors: DataError where the
-        task writes nothing.
+        `begun` are ids int32 [T], one array a text; `source` inputs by name, a row a text. Errors: UserError for what
+        is no text; DataError where the task writes nothing.
         """
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise UserError(f"the prompts are {shown(texts)}, not a list of texts; give one, such as ['once', 'twice']")
+        if not len(texts):
+            raise UserError("there is no prompt; give at least one text")
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError:  # a half of a character; of a command line, bytes that Python could not decode
+                raise UserError(f"the prompt {text!a:.60} is not UTF-8; write it in UTF-8") from None
         return objectives.build(self.config.objective.to_dict(), self.tokenizer).prompts(texts)
 
     def generate(

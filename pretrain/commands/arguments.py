@@ -7,8 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from configs.ranges import Declared, Range, count, non_negative, probability, rate, real
+from configs.ranges import Declared, Range, count, non_negative, rate
 from pretrain.config.values import not_a, shown
+from pretrain.decoding.options import OPTIONS
 from pretrain.errors import UserError, nearest
 
 WORKDIR = "folder of the run: config, tokenizer, checkpoints, metrics"
@@ -139,13 +140,14 @@ class Writing(OfRun):
     """Of a command that has a model write."""
 
     temperature: float | None = number(
-        non_negative(None), "of sampling, 0 is greedy; 0.8 unless beams are searched, 1 for images"
+        OPTIONS["temperature"]._replace(default=None),
+        "of sampling, 0 is greedy; 0.8 unless beams are searched, 1 for images",
     )
-    top_k: int = integer(non_negative(0), "sample among the k likeliest; 0: all")
-    top_p: float = number(probability(1.0), "sample among the likeliest that hold this probability")
-    beams: int = integer(count(1, below=2**20), "beam search with so many beams, instead of sampling")
-    length_penalty: float = number(real(0.6), "of beam search: score / ((5 + length) / 6) ** penalty")
-    seed: int = integer(non_negative(0, below=2**32), "of sampling")
+    top_k: int = integer(OPTIONS["top_k"], "sample among the k likeliest; 0: all")
+    top_p: float = number(OPTIONS["top_p"], "sample among the likeliest that hold this probability")
+    beams: int = integer(OPTIONS["beams"], "beam search with so many beams, instead of sampling")
+    length_penalty: float = number(OPTIONS["length_penalty"], "of beam search: score / ((5 + length) / 6) ** penalty")
+    seed: int = integer(OPTIONS["seed"], "of sampling")
     cached: bool = switch(True, "keep keys and values of earlier tokens")
     format: str = how_printed()
 
@@ -167,7 +169,8 @@ class Generate(Writing):
     prompt: tuple[str, ...] = several("text to continue; repeat the flag for several prompts")
     prompt_file: str = text("", "file with one prompt a line")
     max_tokens: int | None = integer(
-        count(None), "tokens to add, at most; 100, or as many as the context leaves room for"
+        OPTIONS["max_tokens"]._replace(default=None),
+        "tokens to add, at most; 100, or as many as the context leaves room for"
     )
 
 

@@ -68,11 +68,6 @@ def run(arguments: Generate) -> None:
 def read_prompts(arguments: Generate) -> list[str]:
     """The prompts of --prompt and --prompt_file; one empty prompt where there are none."""
     prompts = list(arguments.prompt)
-    for prompt in prompts:
-        try:
-            prompt.encode()
-        except UnicodeEncodeError as error:  # bytes of the command line that Python could not decode
-            raise UserError(f"--prompt={prompt!a:.60} is not UTF-8; write it in UTF-8") from error
     if arguments.prompt_file:
         try:
             text = Path(arguments.prompt_file).read_bytes().decode("utf-8")

@@ -15,6 +15,7 @@ import numpy as np
 from flax import struct
 
 from pretrain.costs import capacity
+from pretrain.decoding import options
 from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, empty, known, take
 from pretrain.errors import UserError
 
@@ -56,6 +57,15 @@ def generate(
 
     Raises UserError for options that cannot be, and for a prompt that leaves no room in the context.
     """
+    options.check(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        beams=beams,
+        length_penalty=length_penalty,
+        seed=seed,
+    )
     model = model.clone(attention_path="auto")
     if max_tokens is None:
         max_tokens = max(1, min(MOST, _room(model, max(map(len, prompts), default=0))))

@@ -222,7 +222,7 @@ def test_prompts_that_do_not_fit(run, whole):
     assert "is empty; write one prompt a line" in run("generate", f"--workdir={whole}", "--prompt_file=/dev/null")
     undecodable = b"caf\xe9".decode("utf-8", "surrogateescape")
     message = run("generate", f"--workdir={whole}", f"--prompt={undecodable}")
-    assert message == "pretrain: --prompt='caf\\udce9' is not UTF-8; write it in UTF-8"
+    assert message == "pretrain: the prompt 'caf\\udce9' is not UTF-8; write it in UTF-8"
 
 
 def test_output_that_the_terminal_cannot_show(whole, monkeypatch):

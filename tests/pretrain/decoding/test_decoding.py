@@ -203,6 +203,16 @@ def test_nothing_compiles_per_token_or_per_call(tiny):
     [
         ({"beams": 2, "temperature": 1.0}, "set beams to 1 or temperature to 0"),
         ({"max_tokens": 13}, r"prompt 0 has 5 tokens, .* max_tokens=13 exceed the model's context of 16"),
+        ({"max_tokens": 0}, "max_tokens=0; it must be at least 1"),
+        ({"max_tokens": 2.0}, "max_tokens=2.0; it must be a whole number"),
+        ({"top_k": -1}, "top_k=-1; it must be at least 0"),
+        ({"temperature": -1.0}, "temperature=-1.0; it must be at least 0"),
+        ({"temperature": np.nan}, "temperature=nan; it must be a finite number, at least 0"),
+        ({"temperature": "hot"}, "temperature='hot'; it must be a number"),
+        ({"top_p": 0}, "top_p=0; it must be above 0 and at most 1"),
+        ({"beams": 0}, "beams=0; it must be at least 1"),
+        ({"length_penalty": np.float32(np.inf)}, "length_penalty=inf; it must be a finite number"),
+        ({"seed": -1}, "seed=-1; it must be at least 0"),
     ],
 )
 def test_impossible_options(tiny, change, message):

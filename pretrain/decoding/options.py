@@ -1,0 +1,29 @@
+"""How text is decoded: the numbers, their ranges and what they are where nobody says."""
+
+import numpy as np
+
+from configs.ranges import count, non_negative, probability, real
+from pretrain.errors import UserError
+
+OPTIONS = {
+    "max_tokens": count(100),
+    "temperature": non_negative(0.8),
+    "top_k": non_negative(0),
+    "top_p": probability(1.0),
+    "beams": count(1, below=2**20),
+    "length_penalty": real(0.6),
+    "seed": non_negative(0, below=2**32),
+}
+
+
+def check(**given) -> None:
+    """Raises UserError where an option is out of its range, or no number."""
+    for name, value in given.items():
+        value = value.item() if isinstance(value, np.generic) else value  # as an array that is gone through gives it
+        declared = OPTIONS[name]
+        if type(declared.default) is int and type(value) is not int:
+            raise UserError(f"{name}={value!r}; it must be a whole number")
+        if type(value) not in (int, float):
+            raise UserError(f"{name}={value!r}; it must be a number")
+        if rule := declared.range.broken_by(value):
+            raise UserError(f"{name}={value}; it must be {rule}")
