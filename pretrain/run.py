@@ -1,7 +1,7 @@
 """A trained run, to be read and not changed: for notebooks, and for the commands that write text."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import jax
@@ -59,12 +59,15 @@ class Run:
         UserError for inputs that the model has not, what is no array of whole numbers, and ids that it cannot read;
         ModelError for rows too long.
         """
+        known = [name for name, example in self.model.example().items() if example.ndim == 2]  # a number a token
         given = {"tokens": tokens} | inputs
         for name in given:
-            if name not in self.model.inputs:
-                raise UserError(f"the model takes no '{name}'{nearest(name, self.model.inputs)}")
+            if name not in known:
+                raise UserError(f"the model takes no '{name}'{nearest(name, known)}")
         rows = {name: np.atleast_2d(_whole_numbers(name, values)) for name, values in given.items()}
-        self._check_ids(rows["tokens"])
+        for name, values in rows.items():
+            self._check_range(name, values)
+            _check_shape(name, values, rows)
         rows = {name: values.astype(np.int32) for name, values in rows.items()}
         count = len(rows["tokens"])
         more = self._engine.layout.filled(count) - count  # rows of nothing, so that the devices share them evenly
@@ -147,13 +150,28 @@ class Run:
 
         return jax.jit(forward)
 
-    def _check_ids(self, tokens: np.ndarray) -> None:
-        """Raises UserError for ids that index no row: JAX would read another."""
-        if not 0 <= tokens.min() <= tokens.max() < self.model.reads:
-            raise UserError(
-                f"the ids go from {tokens.min()} to {tokens.max()}, and the model reads those from 0 to "
-                f"{self.model.reads - 1}; use the run's own tokenizer"
-            )
+    def _check_range(self, name: str, values: np.ndarray) -> None:
+        """Raises UserError for numbers of an input that index no row of its table: JAX would read another."""
+        ids, end = name in ("tokens", "inputs"), 2**31
+        if ids:
+            end = self.model.reads
+        elif name in ("positions", "types"):
+            end = self.model.context if name == "positions" else self.model.types
+        if not 0 <= values.min() <= values.max() < end:
+            what, remedy = ("the ids", "use the run's own tokenizer") if ids else (f"'{name}'", "give only those")
+            found = f"{what} go from {values.min()} to {values.max()}"
+            raise UserError(f"{found}, and the model reads those from 0 to {end - 1}; {remedy}")
+
+
+def _check_shape(name: str, values: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
+    """Raises UserError where an input has not the rows of the tokens, or not a number for each that it says more of."""
+    like = "inputs" if name.startswith("input_") and "inputs" in rows else "tokens"
+    there, same_rows = rows[like].shape, len(values) == len(rows["tokens"])
+    if values.ndim > 2:
+        raise UserError(f"'{name}' is {list(values.shape)}; give rows of numbers, or one row")
+    if not same_rows or (name != "inputs" and values.shape != there):
+        wanted = f"as many rows as '{like}'" if name == "inputs" else f"a number for each of '{like}'"
+        raise UserError(f"'{name}' is {list(values.shape)} and '{like}' {list(there)}; give {wanted}, in rows")
 
 
 def _whole_numbers(name: str, values) -> np.ndarray:

@@ -170,7 +170,7 @@ class Generate(Writing):
     prompt_file: str = text("", "file with one prompt a line")
     max_tokens: int | None = integer(
         OPTIONS["max_tokens"]._replace(default=None),
-        "tokens to add, at most; 100, or as many as the context leaves room for"
+        "tokens to add, at most; 100, or as many as the context leaves room for",
     )
 
 

@@ -19,7 +19,7 @@ from pretrain.decoding import options
 from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, empty, known, take
 from pretrain.errors import UserError
 
-MOST = 100  # tokens that follow a prompt where nobody says how many
+MOST = options.OPTIONS["max_tokens"].default  # tokens that follow a prompt where nobody says how many
 
 
 def generate(
@@ -57,6 +57,9 @@ def generate(
 
     Raises UserError for options that cannot be, and for a prompt that leaves no room in the context.
     """
+    model = model.clone(attention_path="auto")
+    if max_tokens is None:
+        max_tokens = max(1, min(MOST, _room(model, max(map(len, prompts), default=0))))
     options.check(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -66,9 +69,6 @@ def generate(
         length_penalty=length_penalty,
         seed=seed,
     )
-    model = model.clone(attention_path="auto")
-    if max_tokens is None:
-        max_tokens = max(1, min(MOST, _room(model, max(map(len, prompts), default=0))))
     _check(model, prompts, max_tokens, temperature, beams, length_penalty)
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
     source = dict(source or {})

@@ -1,11 +1,14 @@
 """T5's recipe on tasks, small: trained, scored, its targets decoded, and asked for text."""
 
 import json
+import re
 import subprocess
 
 import pytest
 from runs import ROOT, environment, launched, train_here
 
+import pretrain
+from pretrain.errors import UserError
 from pretrain.main import main
 
 STEPS = 20
@@ -57,6 +60,21 @@ def run(tmp_path_factory, text, sources):
 def scores(capsys, run, *flags):
     assert main(["evaluate", f"--workdir={run}", "--format=json", *flags]) == 0
     return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_what_an_encoder_cannot_read_is_refused(run):
+    opened = pretrain.open(run)
+    ids = opened.prompts(["def"]).source["inputs"][0]
+    for inputs, words in [
+        ({"inputs": [5, 100_000, 6]}, "the ids go from 5 to 100000, and the model reads those from 0 to"),
+        ({"inputs": [5, -1]}, "the ids go from -1 to 5"),
+        ({"inputs": [[5], [6]]}, "'inputs' is [2, 1] and 'tokens' [1, 2]; give as many rows as 'tokens'"),
+        ({"inputs": ids, "input_segments": [1]}, "'input_segments' is [1, 1] and 'inputs' [1, "),
+    ]:
+        with pytest.raises(UserError, match=re.escape(words)):
+            opened.logits([1, 2], **inputs)
+    with pytest.raises(UserError, match="there is no prompt; give at least one"):
+        opened.prompts([])
 
 
 def test_from_training_to_text(run, sources, tmp_path, capsys):

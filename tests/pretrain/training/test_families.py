@@ -7,6 +7,8 @@ import subprocess
 import pytest
 from runs import ROOT, assert_same_leaves, command, leaves, train_here
 
+import pretrain
+from pretrain.errors import UserError
 from pretrain.main import main
 
 STEPS = 8
@@ -66,3 +68,6 @@ def test_a_family_trains_and_goes_on_bit_exactly(family, text, tmp_path, capsys,
     )
     assert main(["evaluate", f"--workdir={whole}", "--gzip"]) == 2
     assert "predicts a part; leave it out" in capsys.readouterr().err
+    if family == "bert":
+        with pytest.raises(UserError, match="'types' go from 7 to 7, and the model reads those from 0 to 1; give only"):
+            pretrain.open(whole).logits([1, 2], types=[7, 7])
