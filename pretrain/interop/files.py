@@ -22,7 +22,9 @@ def library():
     try:
         import safetensors
     except ImportError:
-        raise UserError("Hugging Face's weights need the safetensors package: pip install longhaul[hf]") from None
+        raise UserError(
+            "Hugging Face's weights need the package safetensors; in the clone, pip install -e '.[hf]'"
+        ) from None
     return safetensors
 
 

@@ -61,6 +61,7 @@ def test_numbers_of_flags(outcome, command, flag):
     assert len(NUMBERS) > 10
     kept = commands()[command].flags[flag].parser.flag
     more = ["--complete=x.png"] if flag in ("rows", "samples", "keep") else []
+    more += ["--beams=2"] if flag == "length_penalty" else []
     for value in VALUES:
         said = outcome(command, "--workdir=/nowhere", f"--{flag}={value}", *more)
         if value in ("nan", "inf", "1e999", "many", "") or kept.range.broken_by(kept.kind(float(value))):
@@ -87,8 +88,7 @@ FILES = {
     "tokenizer.path": (*DATA, "--config.tokenizer.kind=sentencepiece", "--config.tokenizer.path=PATH"),
     "tokenizer.path of tokenizer.json": (*DATA, "--config.tokenizer.kind=huggingface", "--config.tokenizer.path=PATH"),
 }
-WORK = {("--prompt_file", "empty"), ("--workdir of prepare", "missing"), ("--workdir of prepare", "folder")}
-WORK |= {("data.store", "missing"), ("data.store", "folder")}
+WORK = {(flag, kind) for flag in ("--workdir of prepare", "data.store") for kind in ("missing", "folder")}
 
 
 @pytest.mark.parametrize("flag", FILES)
