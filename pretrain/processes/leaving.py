@@ -48,7 +48,7 @@ class Leaving:
 
     def retake(self) -> None:
         """Takes the signals back from a library that has put a handler of its own in place."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGINT, signal.SIGTERM):  # who sees SIGTERM taken over may count on both
             signal.signal(number, _left_to_the_thread)
 
     def _hear(self, read: int) -> None:
