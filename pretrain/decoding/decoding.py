@@ -48,9 +48,10 @@ def generate(
     float32, takes the likeliest token; above that it samples, a function of `seed` and of the prompt's index, from the
     `top_k` likeliest (0: all) and then from the smallest set that holds `top_p` of what is left (Holtzman et al. 2020).
     `beams` above 1 searches for the best log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14).
-    The log-probability is always the model's own, at temperature 1. `on_token(prompt's index, id)` hears of each token as it is chosen, of a beam
-    search's at its end. `source` holds, by name, what a model reads besides tokens to follow from, such as an
-    encoder's inputs: a row for each prompt. Uncached decoding recomputes everything for each token: the reference.
+    The log-probability is always the model's own, at temperature 1. `on_token(prompt's index, id)` hears of each token
+    as it is chosen, of a beam search's at its end. `source` holds, by name, what a model reads besides tokens to follow
+    from, such as an encoder's inputs: a row for each prompt. Uncached decoding recomputes everything for each token:
+    the reference.
 
     Attention takes the path that serves: one that is named for training's rows may refuse prompts and caches.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import pytest
 
 from launch.local import free_port
 from pretrain.main import main
@@ -32,6 +33,12 @@ SMALL = {
     "log.every": 1,
     "log.tensorboard": "false",
 }
+
+
+def mostly(cases, *slow):
+    """Parameters of a test: all cases, those named marked as slow because the others show nearly as much."""
+    assert {*slow} < {*cases}
+    return [pytest.param(case, marks=pytest.mark.slow) if case in slow else case for case in cases]
 
 
 def command(workdir, text, recipe="configs/quickstart.py:tiny", small=SMALL, **overrides):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from runs import mostly
 
 from input_pipeline import pipeline
 from pretrain.main import main
@@ -48,7 +49,7 @@ def other(tmp_path):
     }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", mostly(FAMILIES, "bert"))
 def test_a_run_begins_with_another_on_other_text(family, text, other, tmp_path, capsys, signals):
     assert start(family, tmp_path / "x", f"text:{text}/*.py") == 0
     there = tmp_path / "x" / "tokenizer"

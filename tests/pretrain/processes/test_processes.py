@@ -76,6 +76,7 @@ def test_ctrl_c_stops_all_after_the_same_update(tmp_path, text):
     assert_same_leaves(leaves(workdir, int(saved[0])), leaves(resumed, int(saved[0])))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a process's children are read from Linux's /proc")
 def test_a_killed_reader_of_one_process_ends_both_with_everything_saved(tmp_path, text):
     workdir, options = tmp_path / "run", {"data__workers": 1, "checkpoint__every": 4000, "evaluate__every": 0}

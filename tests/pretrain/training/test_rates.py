@@ -119,6 +119,7 @@ def test_time_spent_evaluating_is_not_training(run, monkeypatch):
     assert 0 < trained < elapsed - sum(slept)
 
 
+@pytest.mark.slow
 def test_a_trace_of_a_run_resumed_inside_its_window_ends_with_the_last_update(run, capsys):
     run(train__steps=4, evaluate__every=0)
     folder = run(train__steps=6, evaluate__every=0, log__profile="(3, 6)")
