@@ -16,6 +16,7 @@ from pretrain.errors import UserError, nearest
 from pretrain.optimizers.adafactor import adafactor
 from pretrain.optimizers.adam import adamw
 from pretrain.optimizers.decay import DECAY
+from pretrain.optimizers.good import heeding
 from pretrain.optimizers.lamb import lamb
 from pretrain.optimizers.momentum import lion, sgd
 from pretrain.optimizers.muon import muon
@@ -25,12 +26,15 @@ OPTIMIZERS = {"adamw": adamw, "adafactor": adafactor, "lamb": lamb, "sgd": sgd, 
 
 
 def build(options: Mapping, schedule_options: Mapping, steps: int, roles) -> optax.GradientTransformation:
-    """The optimiser of `config.optimizer`, from gradients to the change of the parameters, whose `roles` it is told."""
+    """The optimiser of `config.optimizer`, from gradients to the change of the parameters, whose `roles` it is told.
+
+    Its `update` is told too whether the update is `good`: one that is not changes no state (`good.py`).
+    """
     name = options["name"]
     if name not in OPTIMIZERS:
         raise UserError(f"config.optimizer.name is '{name}'{nearest(name, OPTIMIZERS)}")
     if options["decay"] not in DECAY:
         raise UserError(f"config.optimizer.decay is '{options['decay']}'{nearest(options['decay'], DECAY)}")
     clip = optax.clip_by_global_norm(options["clip"]) if options["clip"] else optax.identity()
-    rate = optax.scale_by_learning_rate(schedule(schedule_options, steps))
+    rate = heeding(optax.scale_by_learning_rate(schedule(schedule_options, steps)))
     return optax.chain(clip, OPTIMIZERS[name](options, roles), rate)

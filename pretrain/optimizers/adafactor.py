@@ -6,6 +6,7 @@ import jax
 import optax
 
 from pretrain.optimizers.decay import decay
+from pretrain.optimizers.good import heeding
 from pretrain.optimizers.layers import per_layer
 from pretrain.optimizers.roles import each
 
@@ -17,7 +18,7 @@ def adafactor(options, roles) -> optax.GradientTransformation:
         optax.clip_by_block_rms(1.0),
         optax.scale_by_param_block_rms(1e-3),
     )
-    return optax.chain(per_layer(as_on_paper(tensorwise, roles), roles), decay(options, roles))
+    return optax.chain(heeding(per_layer(as_on_paper(tensorwise, roles), roles)), decay(options, roles))
 
 
 def as_on_paper(transformation: optax.GradientTransformation, roles) -> optax.GradientTransformation:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import optax
 
 from pretrain.optimizers.decay import decay
+from pretrain.optimizers.good import where
 
 
 def adamw(options, roles) -> optax.GradientTransformation:
@@ -12,24 +13,27 @@ def adamw(options, roles) -> optax.GradientTransformation:
     return optax.chain(moments(options), decay(options, roles))
 
 
-def moments(options) -> optax.GradientTransformation:
-    """m / (sqrt(v) + eps), bias-corrected or, with `bias_correction` off, not (BERT, ALBERT, ELECTRA, XLNet)."""
-    adam = {"b1": options["b1"], "b2": options["b2"], "eps": options["epsilon"]}
-    return optax.scale_by_adam(**adam) if options["bias_correction"] else _uncorrected_adam(**adam)
+def moments(options) -> optax.GradientTransformationExtraArgs:
+    """m / (sqrt(v) + eps), bias-corrected or, with `bias_correction` off, not (BERT, ALBERT, ELECTRA, XLNet).
 
-
-def _uncorrected_adam(b1, b2, eps) -> optax.GradientTransformation:
-    """m / (sqrt(v) + eps) with plain moving averages (the BERT release's optimiser)."""
+    An update that is not good leaves the averages as they are before they are used, so that parameters are worked out
+    from the new averages alone: if the old were needed too, XLA would copy both before it writes the new in place.
+    """
+    b1, b2, epsilon = options["b1"], options["b2"], options["epsilon"]
 
     def init(params):
         mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
         return optax.ScaleByAdamState(count=jnp.zeros([], jnp.int32), mu=mu, nu=nu)
 
-    def update(updates, state, params=None):
+    def update(updates, state, params=None, *, good=True):
         del params
+        count = optax.safe_increment(state.count)
         mu = optax.tree.update_moment(updates, state.mu, b1, 1)
-        nu = optax.tree.update_moment(updates, state.nu, b2, 2)
-        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
-        return updates, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
+        nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, b2, 2)
+        state = where(good, optax.ScaleByAdamState(count, mu, nu), state)
+        mu, nu = state.mu, state.nu
+        if options["bias_correction"]:
+            mu, nu = optax.tree.bias_correction(mu, b1, count), optax.tree.bias_correction(nu, b2, count)
+        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu), state
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)

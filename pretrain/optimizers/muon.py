@@ -5,7 +5,9 @@ import math
 import jax
 import optax
 
+from pretrain.optimizers.adam import moments
 from pretrain.optimizers.decay import decay
+from pretrain.optimizers.good import heeding
 from pretrain.optimizers.layers import per_layer
 from pretrain.optimizers.roles import each
 
@@ -36,7 +38,7 @@ def muon(options, roles) -> optax.GradientTransformation:
 
     labels = jax.tree.map(lambda role: "muon" if role.stacked and role.matrix else "adam", roles)
     rules = {
-        "muon": per_layer(optax.chain(orthogonal, optax.stateless(match_adam)), roles),
-        "adam": optax.scale_by_adam(b1=0.9, b2=options["b2"], eps=options["epsilon"]),
+        "muon": heeding(per_layer(optax.chain(orthogonal, optax.stateless(match_adam)), roles)),
+        "adam": moments({**options, "b1": 0.9, "bias_correction": True}),
     }
     return optax.chain(optax.partition(rules, labels), decay(options, roles))

@@ -18,6 +18,7 @@ from flax import linen as nn
 from flax import struct
 
 from pretrain.objectives.applied import Applied
+from pretrain.optimizers.good import where
 from pretrain.step import lanes
 
 
@@ -146,11 +147,8 @@ def train_step(learner: Learner, state: TrainState, batch: Mapping, axis_name: s
     good = jnp.stack([jnp.isfinite(sums[name]) for name, weight in terms.items() if weight]).all()
     good &= jnp.isfinite(grad_norm)
 
-    updates, opt_state = learner.optimizer.update(gradient, state.opt_state, state.params)
+    updates, opt_state = learner.optimizer.update(gradient, state.opt_state, state.params, good=good)
     params = optax.apply_updates(state.params, updates)
-
-    def keep(new, old):
-        return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
 
     bad = (~good).astype(jnp.int32)
     metrics = {
@@ -164,8 +162,8 @@ def train_step(learner: Learner, state: TrainState, batch: Mapping, axis_name: s
     }
     state = TrainState(
         step=state.step + 1,
-        params=keep(params, state.params),
-        opt_state=keep(opt_state, state.opt_state),
+        params=where(good, params, state.params),
+        opt_state=opt_state,
         rng=state.rng,
         carried=lanes.finite(learner.model, carried),
         bad_in_row=metrics["bad_in_row"],

@@ -1,14 +1,18 @@
 """Optimisers against the formulas of their papers, computed in NumPy."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from named import leaves, named, run
 
 from configs import common
 from pretrain import optimizers
 from pretrain.errors import UserError
+from pretrain.optimizers.good import where
 
 L, D, F = 3, 6, 10
 
@@ -40,6 +44,37 @@ def test_adamw_is_the_formula_and_spares_biases_and_gains(correction):
             step = m / scale[0] / (np.sqrt(v / scale[1]) + eps)
             p = p - rate * (step + (decay * p if name in ("tokens", "layers/up/kernel") else 0))
         np.testing.assert_allclose(got[name], p, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("gradient", [0.1, np.nan])
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_an_update_that_is_not_good_changes_no_state(name, gradient):
+    params, gradients = params_and_gradients(1)
+    config = common.base()
+    config.optimizer.update(name=name)
+    tx = optimizers.build(config.optimizer, config.schedule, 100, named(params))
+    update = jax.jit(lambda gradient, state, good: tx.update(gradient, state, params, good=good)[1])
+    before = update(gradients[0], tx.init(params), True)
+    after = update(jax.tree.map(lambda g: jnp.full_like(g, gradient), gradients[0]), before, False)
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+    changed = update(gradients[0], before, True)
+    assert not all(jax.tree.leaves(jax.tree.map(np.array_equal, before, changed)))
+
+
+def test_adams_averages_are_updated_in_place():
+    """No array is copied: copies of both averages would take the memory of the parameters twice, and a pass each."""
+    params, (gradient,) = params_and_gradients(1)
+    config = common.base()
+    tx = optimizers.build(config.optimizer, config.schedule, 100, named(params))
+
+    def update(params, state, gradient):
+        good = jnp.isfinite(optax.tree.norm(gradient))
+        updates, state = tx.update(gradient, state, params, good=good)
+        return where(good, optax.apply_updates(params, updates), params), state
+
+    compiled = jax.jit(update, donate_argnums=(0, 1)).lower(params, tx.init(params), gradient).compile().as_text()
+    assert "input_output_alias" in compiled
+    assert re.findall(r"= f32\[\d\S* copy\(", compiled) == []
 
 
 def test_decay_of_everything_decays_biases_too():
