@@ -9,12 +9,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-ROWS_PER_CHUNK = 512  # rows of logits made at a time: 16 MB of float32 at V 8,192, which stays in a CPU's cache
+LOGITS_PER_CHUNK = 2**22  # made at a time: 16 MB of float32, which stays in a CPU's cache
+ROWS_PER_CHUNK = 512  # at least, of a vocabulary beyond 8,192, whose products would be too small otherwise
 
 
-def cross_entropy(
-    hidden, matrix, bias, targets, weights, *, z_loss=0.0, label_smoothing=0.0, hits=False, chunk=ROWS_PER_CHUNK
-):
+def cross_entropy(hidden, matrix, bias, targets, weights, *, z_loss=0.0, label_smoothing=0.0, hits=False, chunk=None):
     """Weighted sum of next-token losses, without ever holding all logits.
 
     hidden [B, T, D] in the compute dtype, matrix [V, D], bias [V] or None, targets [B, T] int,
@@ -27,6 +26,7 @@ def cross_entropy(
     """
     if bias is None:
         bias = jnp.zeros(matrix.shape[0], jnp.float32)
+    chunk = chunk or max(ROWS_PER_CHUNK, LOGITS_PER_CHUNK // matrix.shape[0])
     return _cross_entropy(hidden, matrix, bias, targets, weights, z_loss, label_smoothing, hits, chunk)
 
 

@@ -46,6 +46,24 @@ def test_equals_the_plain_loss(chunk, z_loss, smoothing):
         np.testing.assert_allclose(a, b, atol=2e-5)  # float32 sums over 36 positions
 
 
+def test_logits_of_a_small_vocabulary_are_made_at_once():
+    """16 MB of logits at a time, and 512 rows at least: 8,192 rows of 512 ids are 4 turns fewer than by rows alone."""
+
+    def turns(rows, vocab):
+        shapes = [
+            jax.ShapeDtypeStruct(shape, dtype)
+            for shape, dtype in zip(
+                [(1, rows, D), (vocab, D), (1, rows), (1, rows)],
+                ["float32", "float32", "int32", "float32"],
+                strict=True,
+            )
+        ]
+        traced = jax.make_jaxpr(lambda hidden, matrix, *rest: cross_entropy(hidden, matrix, None, *rest))(*shapes)
+        return int(str(traced).split("length=")[1].split()[0])
+
+    assert [turns(2**14, vocab) for vocab in (65, 512, 8192, 50_257)] == [1, 2, 32, 32]
+
+
 def test_without_bias():
     hidden, matrix, _, targets, weights = inputs()
     expected = plain(hidden, matrix, None, targets, weights, 0.0, 0.0)
