@@ -131,7 +131,7 @@ class Checkpoints:
 
     def _settle(self) -> None:
         """Once the checkpoint that was being saved is whole, those that it replaces may go."""
-        if self._saving is not None and jax.process_index() == 0 and (self.workdir.checkpoint(self._saving)).is_dir():
+        if self._saving is not None and jax.process_index() == 0 and self.workdir.checkpoint(self._saving).is_dir():
             self._cleaned()
             self._saving = None
             self._cleaning = self._cleaner.submit(self._delete_old)
