@@ -124,8 +124,12 @@ def encoder() -> dict:
         kind="encoder",  # which model this section describes; a recipe chooses it with the whole section
         vocab_size=count(30522),  # rows of the token table; at least the tokenizer's size
         context=count(512),  # longest row, in tokens (rows of the position table)
-        types=count(2),  # rows of the type table: which of a pair's two texts a token is of
+        position_offset=non_negative(0),  # rows of the position table ahead of position 0's, never used (RoBERTa: 2)
+        types=non_negative(2),  # rows of the type table: which of a pair's two texts a token is of; 0: no such table
+        embed=non_negative(0),  # E, width of the tables and of the head before the token table; 0 means `width`
+        project_always=False,  # project embeddings from E to D even where E is D (ALBERT's release)
         layers=count(12, below=2**16),  # number of blocks
+        groups=non_negative(0),  # sets of parameters, each shared by layers / groups blocks; 0: each has its own
         width=count(768),  # D, size of the residual stream
         heads=count(12, below=2**16),  # N, attention heads
         ff=count(3072),  # F, hidden size of the feed-forward block
@@ -136,7 +140,8 @@ def encoder() -> dict:
         pair_head=True,  # a pooler and a head of two logits on it, for next-sentence prediction
         dropout=rate(0.1),  # rate on the embeddings and on each branch's output before it joins the residual
         dropout_attention=rate(0.1),  # rate on attention probabilities
-        init_std=non_negative(0.02),  # standard deviation of matrices and tables at the start, cut off at twice that
+        initialiser="truncated",  # how matrices and tables start: truncated (normal, cut off at 2 deviations) or normal
+        init_std=non_negative(0.02),  # standard deviation of that normal
         dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # storage of parameters
         scan=True,  # compile one layer and scan it; the checkpoint is the same either way

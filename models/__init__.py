@@ -22,7 +22,7 @@ What every model offers, so that nobody outside need know which it is:
     head_inputs(hidden)    (hidden, matrix, bias) of that softmax, or None
     log_probs(hidden, targets), logits(hidden)
     pair_head              of encoders: whether pooled(hidden) and pair_logits(hidden) tell pairs of texts apart
-    types                  of encoders: how many texts of a row their type table tells apart
+    types                  of encoders: how many texts of a row their type table tells apart; 0 where there is none
 
 `row` [B] is each row's place in the whole global batch. What is carried maps the name of a branch to what it carries.
 """

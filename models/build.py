@@ -15,6 +15,7 @@ from models.encoder_decoder import EncoderDecoder
 from models.errors import ModelError
 from models.parts.activations import ACTIVATIONS, GATED
 from models.parts.adaptive import SHARING, check_clusters
+from models.parts.initialisers import INITIALISERS
 from models.parts.norms import NORMS
 from models.parts.positions import POSITIONS
 from models.recurrent import Recurrent
@@ -67,9 +68,11 @@ def _check_recurrent(fields: Mapping):
 
 def _check_encoder(fields: Mapping):
     _choice("activation", fields["activation"], ACTIVATIONS)
+    _choice("initialiser", fields["initialiser"], INITIALISERS)
     _check_running(fields)
     _check_division(fields["width"], fields["heads"])
     _check_patterns(fields)
+    _check_groups(fields)
 
 
 def _check_encoder_decoder(fields: Mapping):
@@ -159,6 +162,20 @@ def _check_patterns(fields: Mapping):
                     f"attention pattern '{word}' works on blocks of {pattern.stride}, which do not divide "
                     f"model.context={fields['context']}; use a multiple of {pattern.stride}, or other blocks"
                 )
+
+
+def _check_groups(fields: Mapping):
+    groups, layers, period = fields["groups"], fields["layers"], len(fields["attention"])
+    if groups and layers % groups:
+        raise ModelError(
+            f"model.groups is {groups}, which does not divide model.layers={layers}; use a divisor of {layers}, or 0 "
+            "for layers that share nothing"
+        )
+    if groups and layers // groups % period:
+        raise ModelError(
+            f"model.attention names {period} patterns to repeat over the {layers // groups} layers of each of "
+            f"model.groups={groups}, which {period} does not divide; name a number that divides {layers // groups}"
+        )
 
 
 def _choice(name: str, value, choices):

@@ -13,7 +13,7 @@ from models.attention.patterns import parse_pattern
 from models.errors import ModelError
 from models.parts.activations import ACTIVATIONS
 from models.parts.dropout import dropout
-from models.parts.initialisers import constant, truncated_normal
+from models.parts.initialisers import INITIALISERS, constant
 from models.parts.light import light
 from models.parts.linear import Linear
 from models.parts.norms import Norm
@@ -29,18 +29,21 @@ from models.stack.signals import Signals
 class Encoder(Model):
     """BERT's encoder and its two heads. The fields are the keys of `configs.common.encoder()`.
 
-    Embeddings are the sum of a token's, its position's and its type's, normed; blocks have their norms after the
-    residual. The head of masked tokens is a product, an activation and a norm before the token table; that of pairs,
-    if there is one, reads the first token through a product and tanh. All parameters start truncated at two standard
-    deviations.
+    Embeddings are the sum of a token's, its position's and, if there are types, its type's, normed, and projected to
+    the model's width where the tables are of another; blocks have their norms after the residual. The head of masked
+    tokens is a product, an activation and a norm before the token table; that of pairs, if there is one, reads the
+    first token through a product and tanh.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("tokens", "types", "positions", "segments")
     causal: ClassVar[bool] = False
 
     context: int
+    position_offset: int
     types: int
+    embed: int
+    project_always: bool
     layers: int
+    groups: int
     width: int
     heads: int
     ff: int
@@ -51,6 +54,7 @@ class Encoder(Model):
     pair_head: bool
     dropout: float
     dropout_attention: float
+    initialiser: str
     init_std: float
     dtype: str
     param_dtype: str
@@ -58,17 +62,27 @@ class Encoder(Model):
     remat: str
 
     def setup(self):
+        embed = {None: self.embed or self.width}
         self.token_table = self._table("tokens", "vocab", self.vocab_size)
-        self.position_table = self._table("positions", "positions", self.context)
-        self.type_table = self._table("types", None, self.types)
+        self.position_table = self._table("positions", "positions", self.context + self.position_offset)
+        if self.types:
+            self.type_table = self._table("types", None, self.types)
         self.embedding_norm = self._norm()()
+        if self._projects:
+            self.projection = self._linear(embed, {"embed": self.width})
         # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
         self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
         self.stacked = stack_param(self, "layers", self._init_stack)
-        self.transform, self.transform_norm = self._linear(self.width), self._norm()()
+        self.transform, self.transform_norm = self._linear({"embed": self.width}, embed), self._norm()()
         self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
         if self.pair_head:
-            self.pooler, self.pairs = self._linear(self.width), self._linear(2)
+            self.pooler = self._linear({"embed": self.width}, {None: self.width})
+            self.pairs = self._linear({"embed": self.width}, {None: 2})
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The features of a batch that it takes."""
+        return ("tokens", *["types"] * bool(self.types), "positions", "segments")
 
     def __call__(
         self,
@@ -83,25 +97,23 @@ class Encoder(Model):
     ) -> Output:
         """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`.
 
-        types [B, T] tell the two texts of a pair apart; the default is the first everywhere. positions [B, T] count
-        from 0 in each document, by default from the row's first token. segments [B, T] keep documents of one row apart:
-        a token sees all of its own segment and nothing else, and 0 is padding. `train` turns dropout on; it draws from
-        the rng named "dropout" and by row [B], each row's place in the whole global batch, by default its place in
-        `tokens`. Nothing is carried.
+        types [B, T] tell the two texts of a pair apart, where there are types; the default is the first everywhere.
+        positions [B, T] count from 0 in each document, by default from the row's first token. segments [B, T] keep
+        documents of one row apart: a token sees all of its own segment and nothing else, and 0 is padding. `train`
+        turns dropout on; it draws from the rng named "dropout" and by row [B], each row's place in the whole global
+        batch, by default its place in `tokens`. Nothing is carried.
         """
         length = tokens.shape[1]
         if length > self.context:
             raise ModelError(
                 f"{length} tokens do not fit context={self.context}; shorten the row or raise model.context"
             )
-        x = jnp.take(self.token_table, tokens, axis=0)
-        places = jnp.broadcast_to(jnp.arange(length), tokens.shape) if positions is None else positions
-        x = x + jnp.take(self.position_table, places, axis=0)
-        x = x + jnp.take(self.type_table, jnp.zeros_like(tokens) if types is None else types, axis=0)
-        x = self.embedding_norm(x.astype(self.dtype))
         row = jnp.arange(len(tokens)) if row is None else row
         key = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
-        x = nn.with_logical_constraint(dropout(x, self.dropout, key, row), ("batch", "length", None))
+        x = dropout(self._embedded(tokens, types, positions), self.dropout, key, row)
+        if self._projects:
+            x = self.projection(x)
+        x = nn.with_logical_constraint(x, ("batch", "length", None))
         signals = Signals(Mask(query_segments=segments), row, train=train)
         x, carried = self.stack(self.stacked, x, signals, carried or {}, key)
         if self.is_initializing():  # the heads, whose parameters are made where they are first used
@@ -111,7 +123,7 @@ class Encoder(Model):
         return Output(x, carried)
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What logits of masked tokens are made of: hidden [..., D] transformed, the matrix [V, D], the bias [V]."""
+        """What logits of masked tokens are made of: hidden [..., D] transformed [..., E], matrix [V, E], bias [V]."""
         transformed = self.transform_norm(light(ACTIVATIONS[self.activation])(self.transform(hidden)))
         return transformed, self.token_table, self.head_bias
 
@@ -125,7 +137,7 @@ class Encoder(Model):
 
     def example(self) -> dict[str, jax.Array]:
         """The smallest inputs: one row of one token."""
-        return super().example() | {"types": jnp.zeros((1, 1), jnp.int32)}
+        return super().example() | ({"types": jnp.zeros((1, 1), jnp.int32)} if self.types else {})
 
     def start_decoding(self, rows: int, length: int):
         """Raises ModelError: every token's state depends on those that follow it."""
@@ -133,13 +145,29 @@ class Encoder(Model):
             "a model of kind 'encoder' fills in masks and cannot go on with a text; train a decoder for that"
         )
 
-    def _table(self, name, axis, size):
-        return self.param(name, truncated_normal(self.init_std, axis, "embed"), (size, self.width), self.param_dtype)
+    @property
+    def _projects(self) -> bool:
+        return self.project_always or self.embed not in (0, self.width)
 
-    def _linear(self, outputs: int) -> Linear:
-        """From the model's width to `outputs`, which are of one head and no axis of the mesh."""
+    def _embedded(self, tokens, types, positions) -> jax.Array:
+        """The normed sum of the embeddings, [B, T, E]."""
+        x = jnp.take(self.token_table, tokens, axis=0)
+        places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape) if positions is None else positions
+        x = x + jnp.take(self.position_table, places + self.position_offset, axis=0)
+        if self.types:
+            x = x + jnp.take(self.type_table, jnp.zeros_like(tokens) if types is None else types, axis=0)
+        elif types is not None:
+            raise ModelError("an encoder with model.types = 0 tells no texts apart; give it no types, or raise it to 2")
+        return self.embedding_norm(x.astype(self.dtype))
+
+    def _table(self, name, axis, size):
+        start = INITIALISERS[self.initialiser](self.init_std, axis, "embed")
+        return self.param(name, start, (size, self.embed or self.width), self.param_dtype)
+
+    def _linear(self, inputs: Mapping, outputs: Mapping) -> Linear:
+        """A product over named axes: those of one head, or of embeddings, are no axes of the mesh."""
         shared = {"std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
-        return Linear({"embed": self.width}, {None: outputs}, bias=True, initialiser=truncated_normal, **shared)
+        return Linear(inputs, outputs, bias=True, initialiser=INITIALISERS[self.initialiser], **shared)
 
     def _norm(self) -> functools.partial:
         return functools.partial(Norm, "layer", self.norm_epsilon, 1.0, 0.0, self.dtype, self.param_dtype)
@@ -151,12 +179,12 @@ class Encoder(Model):
     def _stack(self, path: str) -> Stack:
         """All layers, their attention computed by `path`."""
         blocks = tuple(self._block(pattern, path) for pattern in self.attention)
-        return Stack(blocks, self.layers, self.scan, self.remat)
+        return Stack(blocks, self.layers, self.scan, self.remat, self.groups)
 
     def _block(self, pattern: str, path: str) -> Block:
         """The block of a layer whose attention follows `pattern`, computed by `path`."""
         shared = {"width": self.width, "std": self.init_std, "out_std": self.init_std, "bias": True}
-        shared |= {"initialiser": truncated_normal, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        shared |= {"initialiser": INITIALISERS[self.initialiser], "dtype": self.dtype, "param_dtype": self.param_dtype}
         size = self.width // self.heads
         attention = functools.partial(
             SelfAttention,

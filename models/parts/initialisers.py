@@ -5,6 +5,7 @@ matrix's first `inputs` axes are its inputs, and a vector, such as a bias, has `
 """
 
 import math
+from collections.abc import Callable, Mapping
 
 import jax
 from flax import linen as nn
@@ -21,6 +22,9 @@ def normal(std: float, *names: str | None, inputs: int = 1, mean: float = 0.0):
 def truncated_normal(std: float, *names: str | None, inputs: int = 1):
     """An initialiser N(0, std) drawn anew beyond two standard deviations, as in BERT; axes carry `names`."""
     return declared(nn.initializers.truncated_normal(std), names, inputs)
+
+
+INITIALISERS: Mapping[str, Callable] = {"truncated": truncated_normal, "normal": normal}  # by configs' names
 
 
 def uniform(std: float, *names: str | None, inputs: int = 1):

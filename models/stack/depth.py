@@ -1,4 +1,4 @@
-"""Depth: the same block L times, its parameters stored once as [L, ...] whatever way the layers are run."""
+"""Depth: the same block L times, its parameters stored as [L, ...] whatever way the layers are run, or shared."""
 
 import dataclasses
 import functools
@@ -28,17 +28,22 @@ class Stack:
     `blocks` is one period of the depth, which divides it: layer l is blocks[l % period]. They have the same parameters
     and differ in what they do, such as the attention pattern. Scanned, the compiled program holds one period and a
     loop; unscanned, every layer.
+
+    With `groups` the leading axis is that: each set of parameters serves layers / groups layers in a row, a multiple of
+    the period (Lan et al. 2019, section 3.1). A layer still draws its own dropout. 0: each layer has its own.
     """
 
     blocks: tuple[nn.Module, ...]
     layers: int
     scan: bool
     remat: str
+    groups: int = 0
 
     def init(self, key: jax.Array, x: jax.Array, signals: Signals) -> Mapping:
-        """Parameters of all layers, [L, ...], drawn independently; every leaf's first axis is named "layers"."""
+        """Parameters of all layers or groups, drawn independently; every leaf's first axis is named "layers"."""
         draw = jax.vmap(lambda one: self.blocks[0].init(one, x, signals, {})["params"])
-        return nn.meta.add_axis(draw(jax.random.split(key, self.layers)), 0, {nn.PARTITION_NAME: "layers"})
+        sets = jax.random.split(key, self.groups or self.layers)
+        return nn.meta.add_axis(draw(sets), 0, {nn.PARTITION_NAME: "layers"})
 
     def __call__(self, params: Mapping, x: jax.Array, signals: Signals, carried: Mapping, key: jax.Array | None):
         """x [B, T, D] -> [B, T, D], and `carried` as the last layer left it. `key` feeds dropout; None without it."""
@@ -49,10 +54,14 @@ class Stack:
 
         runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
         period, carry = len(runs), (x, dict(carried))
+        sharing = self.layers // self.groups if self.groups else 1  # layers to a set of parameters
         if not self.scan:
-            for layer, own in zip(range(self.layers), _apart(params), strict=True):
-                carry = runs[layer % period](*carry, own, jnp.asarray(layer))
+            for first, own in zip(range(0, self.layers, sharing), _apart(params), strict=True):
+                for layer in range(first, first + sharing):
+                    carry = runs[layer % period](*carry, own, jnp.asarray(layer))
             return carry
+        if sharing > 1:
+            return self._scan_shared(runs, sharing, carry, params)
 
         def group(carry, params_and_layer):
             params, layer = params_and_layer
@@ -64,6 +73,21 @@ class Stack:
         split = jax.tree.map(lambda p: p.reshape(groups, period, *p.shape[1:]), params)
         carry, _ = jax.lax.scan(group, carry, (split, period * jnp.arange(groups)))
         return carry
+
+    def _scan_shared(self, runs, sharing: int, carry, params: Mapping):
+        """The layers of every group in a loop of their own, which adds up the gradients of what they share."""
+
+        def group(carry, own_and_first):
+            own, first = own_and_first
+
+            def layers(carry, layer):
+                for offset, run in enumerate(runs):
+                    carry = run(*carry, own, layer + offset)
+                return carry, None
+
+            return jax.lax.scan(layers, carry, first + jnp.arange(0, sharing, len(runs)))[0], None
+
+        return jax.lax.scan(group, carry, (params, jnp.arange(0, self.layers, sharing)))[0]
 
     def _remat(self, run):
         if self.remat == "none":

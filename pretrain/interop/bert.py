@@ -78,6 +78,11 @@ BERT = Family(
         ours=lambda section: {
             "attention": (("dense",) * len(section["attention"]),),
             "pair_head": (True, False),
+            "position_offset": (0,),
+            "types": (section["types"] or 2,),  # 0 is no table, which the class always has
+            "embed": (0, section["width"]),
+            "project_always": (False,),
+            "groups": (0, section["layers"]),
         },
     ),
     rows=_rows,

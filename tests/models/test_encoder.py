@@ -165,6 +165,62 @@ def test_parameters_start_within_two_standard_deviations():
             assert float(leaf.std()) == pytest.approx(0.8796 * 0.02, rel=0.01)
 
 
+def test_a_plain_normal_has_tails():
+    params = initial(build(initialiser="normal", init_std=0.02, width=128, ff=512, vocab_size=1000))["params"]
+    for leaf in (
+        params["tokens"],
+        params["layers"]["attention"]["query"]["kernel"],
+        params["layers"]["feed_forward"]["in"]["kernel"],
+    ):
+        assert np.abs(leaf).max() > 0.06 and float(leaf.std()) == pytest.approx(0.02, rel=0.01)
+
+
+def test_rows_before_position_0_are_never_used(bert):
+    """A table with rows in front is the same table without them."""
+    model, params = build(position_offset=2), bert[1]["params"]
+    shapes = jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0))
+    assert nn.unbox(shapes)["params"]["positions"].shape == (26, 16)
+    moved = {"params": params | {"positions": jnp.pad(params["positions"], [(2, 0), (0, 0)], constant_values=jnp.nan)}}
+    np.testing.assert_array_equal(run(model, moved, tokens(2, 24)), run(*bert, tokens(2, 24)))
+
+
+def test_without_types_there_is_no_table():
+    model = build(types=0, pair_head=False)
+    params = initial(model)
+    assert "types" not in params["params"] and "types" not in model.inputs and "types" not in model.example()
+    with pytest.raises(models.ModelError, match=r"model\.types = 0 tells no texts apart"):
+        model.apply(params, tokens(), types=jnp.zeros_like(tokens()))
+    one = params["params"] | {"types": jnp.zeros((1, 16))}
+    np.testing.assert_array_equal(
+        run(model, params, tokens()), run(build(types=1, pair_head=False), {"params": one}, tokens())
+    )
+
+
+def test_tables_of_another_width():
+    """They are normed, then projected; the head comes back to their width before it meets the table."""
+    model = build(embed=5)
+    params = initial(model)["params"]
+    shapes = jax.tree.map(jnp.shape, params)
+    assert [shapes[name][1] for name in ("tokens", "positions", "types")] == [5, 5, 5]
+    assert shapes["embedding_norm"]["scale"] == shapes["transform_norm"]["scale"] == (5,)
+    assert shapes["projection"] == {"kernel": (5, 16), "bias": (16,)}
+    assert shapes["transform"] == {"kernel": (16, 5), "bias": (5,)}
+    hidden = run(model, {"params": params}, tokens())
+    given, matrix, bias = model.apply({"params": params}, hidden, method="head_inputs")
+    np.testing.assert_allclose(
+        given @ matrix.T + bias[None, None], model.apply({"params": params}, hidden, method="logits"), atol=1e-5
+    )
+    assert hidden.shape == (2, 9, 16) and given.shape == (2, 9, 5)
+
+
+def test_a_projection_from_a_width_to_the_same_is_there_if_asked_for(bert):
+    """With the identity for a matrix it changes nothing, and without being asked for it is not made."""
+    model, params = build(project_always=True), bert[1]["params"]
+    assert "projection" not in params and "projection" not in initial(build(embed=16))["params"]
+    same = {"params": params | {"projection": {"kernel": jnp.eye(16), "bias": jnp.zeros(16)}}}
+    np.testing.assert_allclose(run(model, same, tokens()), run(*bert, tokens()), atol=1e-6)
+
+
 @pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (1, 2, 2, 2)], ids=str)
 def test_a_mesh_changes_nothing(sizes):
     model = build(vocab_size=32)
@@ -198,6 +254,15 @@ def test_a_mesh_changes_nothing(sizes):
         ({"activation": "gated_relu"}, r"model\.activation is 'gated_relu', which is unknown; choose from: gelu_tanh"),
         ({"attention": ("dense",) * 3}, "names 3 patterns to repeat over"),
         ({"remat": "some"}, r"model\.remat is 'some'"),
+        (
+            {"initialiser": "glorot"},
+            r"model\.initialiser is 'glorot', which is unknown; choose from: truncated, normal",
+        ),
+        ({"groups": 3}, r"model\.groups is 3, which does not divide model\.layers=2; use a divisor of 2, or 0"),
+        (
+            {"layers": 6, "groups": 2, "attention": ("dense", "local_3")},
+            r"names 2 patterns to repeat over the 3 layers of each of model\.groups=2, .* a number that divides 3$",
+        ),
     ],
 )
 def test_fields_that_cannot_be(changes, message):

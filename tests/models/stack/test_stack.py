@@ -4,6 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
+
+import models
+from configs.common import encoder
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 31, (2, 9)))
 
@@ -43,6 +47,42 @@ def test_scan_and_remat_change_nothing(small, unrolled, scan, remat):
     scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected_gradient))
     for got, expected in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected_gradient), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6 * scale)
+
+
+SHARED = {"layers": 4, "groups": 2, "attention": ("dense", "local_3"), "dropout": 0.1, "dropout_attention": 0.1}
+
+
+def sharing(**changes):
+    """A small encoder whose layers share their parameters in groups, or the like."""
+    fields = encoder()
+    fields.update(vocab_size=31, context=24, width=16, heads=4, ff=40, dtype="float32", init_std=0.3, **SHARED)
+    fields.update(changes)
+    return models.build(fields.to_dict())
+
+
+@pytest.fixture(scope="module")
+def apart():
+    """(parameters of two groups, value and gradient by group) of four layers with copies of them."""
+    shared, alone = sharing(), sharing(groups=0)
+    params = nn.unbox(jax.jit(lambda key: shared.init(key, **shared.example()))(jax.random.key(0)))
+    layers = params["params"]["layers"]
+    assert all(leaf.shape[0] == 2 for leaf in jax.tree.leaves(layers))
+    copies = {"params": params["params"] | {"layers": jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), layers)}}
+    value, gradient = value_and_gradient(alone, copies)
+    summed = jax.tree.map(lambda g: g.reshape(2, 2, *g.shape[1:]).sum(1), gradient["params"]["layers"])
+    return params, value, {"params": gradient["params"] | {"layers": summed}}
+
+
+@pytest.mark.parametrize(("scan", "remat"), [(True, "none"), (True, "full"), (False, "dots")])
+def test_shared_layers_are_copies_whose_gradients_are_added(apart, scan, remat):
+    """And each of them draws dropout of its own, as copies do."""
+    params, expected_value, expected = apart
+    value, gradient = value_and_gradient(sharing(scan=scan, remat=remat), params)
+    np.testing.assert_allclose(value, expected_value, rtol=1e-5)
+    scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected))
+    assert jax.tree.structure(gradient) == jax.tree.structure(expected)
+    for got, want in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6 * scale)
 
 
 def test_remat_keeps_less_and_less(small):

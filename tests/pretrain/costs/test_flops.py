@@ -75,11 +75,13 @@ def _clusters(model: Mapping) -> tuple[int, int, int]:
 def of_encoder(model: Mapping, row: Mapping[str, int], convention: str) -> dict[str, float]:
     """Multiply-adds of one token's forward pass through BERT, whose first head scores slots, and its second rows."""
     D, L, T, K = model["width"], model["layers"], row["tokens"], row["slots"]
+    E = model["embed"] or D
     return {
+        "embedding projections": (E != D or model["project_always"]) * E * D,
         "attention projections": L * 4 * D**2,
         "attention scores and values": L * 2 * D * T,
         "feed-forward": L * 2 * D * model["ff"],
-        "logits": (K * (D**2 + D * model["vocab_size"]) + model["pair_head"] * (D**2 + 2 * D)) / T,
+        "logits": (K * (D * E + E * model["vocab_size"]) + model["pair_head"] * (D**2 + 2 * D)) / T,
     }
 
 

@@ -24,7 +24,7 @@ CASES = sorted(hub.answers())
 # Of a `model` section: how it is run and how it starts. What weights compute does not depend on that.
 RUNNING = {"kind", "attention_path", "scan", "remat", "dtype", "param_dtype", "init_gain", "head_init_std"}
 RUNNING |= {"position_init_std", "norm_init_mean", "norm_init_std", "fused_glorot_init", "scale_residual_init"}
-RUNNING |= {"init_std", "init_scale"}
+RUNNING |= {"initialiser", "init_std", "init_scale"}
 
 
 @pytest.fixture(scope="session")
