@@ -52,9 +52,11 @@ def decoder() -> dict:
         norm_epsilon=positive(1e-5),  # added to the variance
         final_norm_epsilon=non_negative(0.0),  # the same in the norm after the last layer; 0 means norm_epsilon
         placement="pre",  # pre, post, or replace (the normalised value becomes the residual: hands-on model)
-        positions="learned",  # learned, sinusoid, rotary, factorised or none
+        positions="learned",  # learned, sinusoid, sinusoid_concatenated (sines, then cosines), rotary, factorised, none
         position_axes=counts(()),  # factorised positions: sizes of the axes, the last turning fastest; a table for each
+        scale_embedding=False,  # token vectors are multiplied by sqrt(width) when they are read (CTRL)
         start_row=False,  # one more row in the token table, of a start symbol that is never predicted
+        bidirectional=False,  # every token sees all of its row, as masked objectives need it (hands-on model)
         attention=("dense",),  # attention pattern of each layer in turn; their number divides `layers`
         attention_path="auto",  # implementation: auto, reference, xla, chunked, cudnn, ...
         attention_bias=True,  # biases on query, key, value and output projections
@@ -154,6 +156,7 @@ def causal() -> dict:
     """Causal language modelling: every token is predicted from those before it."""
     return dict(
         kind="causal",  # which task the objective is
+        coded=False,  # every row, and prompt, begins with a control code: its source's option `code` (CTRL)
         selects="loss",  # the term whose validation value selects the best checkpoint: the lowest
     )
 
@@ -235,7 +238,7 @@ def base() -> dict:
             on_bad_step="skip",  # skip (drop the update) or rewind (last checkpoint, past the bad data)
         ),
         optimizer=dict(
-            name="adamw",  # adamw, adafactor, lamb, sgd, lion or muon
+            name="adamw",  # adamw, adafactor, adagrad, lamb, sgd, lion or muon
             b1=rate(0.9),  # decay of the first moment (momentum for sgd and muon)
             b2=rate(0.999),  # decay of the second moment
             epsilon=positive(1e-8),  # added to the root of the second moment

@@ -2,7 +2,8 @@
 
     pretrain train --config=configs/hands_on.py --workdir=runs/hands_on
 
-Variant: causal (the default).
+Variants: causal (the default), and masked, the tutorial's other choice: the same network, in which every token sees all
+others, and 15 of 100 tokens are predicted that are hidden as BERT hides them.
 
 A decoder of 50,396,360 parameters: 16 layers, 410 wide, 10 heads of 41, ReLU, 256 positions, dropout 0.1. Its block is
 unusual: the normalised value becomes the residual stream (`placement="replace"`), and no norm follows the last layer.
@@ -17,14 +18,14 @@ cased vocabulary, tokenizers/bert-base-cased.json; docs/data.md has the commands
 Cost: 50 epochs, about 6 billion tokens, took 15 hours on 8 V100. Of the 64 rows of an update each of 8 parts holds 8;
 clipping acts on their sum (the tutorial's code clips at every part).
 
-Expect a validation perplexity of about 29 per word: the loss of the whole text over WikiText's count of it, words and
-line ends. Lines are documents here, and blank ones are none, so score the file whole, in which they count:
+Expect, of causal, a validation perplexity of about 29 per word: the loss of the whole text over WikiText's count of it,
+words and line ends. Lines are documents here, and blank ones are none, so score the file whole, in which they count:
 `evaluate --word_level --data=text:data/wikitext-103/wiki.valid.tokens`.
 """
 
 from configs import common
 
-VARIANTS = ("causal",)
+VARIANTS = ("causal", "masked")
 
 
 def get_config(variant=""):
@@ -66,4 +67,8 @@ def get_config(variant=""):
     config.train.update(steps=360_000, batch_size=64, accumulate=8)  # 50 epochs of about 118 million sub-words
     config.optimizer.update(name="adamw", b1=0.9, b2=0.999, epsilon=1e-8, weight_decay=0.0, clip=0.25)
     config.schedule.update(kind="cosine", peak=2.5e-4, warmup=1000, end=0.0)
+    if variant == "masked":
+        config.model.bidirectional = True
+        config.objective = common.masked()
+        config.objective.update(next_sentence=False, max_predictions=38)  # 15% of 256
     return config

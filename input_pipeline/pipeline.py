@@ -18,6 +18,7 @@ from input_pipeline.batches.training import Batching, Examples, Lanes, Layout
 from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.folders import Folders
 from input_pipeline.layouts import packing, pairs, texts
+from input_pipeline.layouts.coded import Coded, code_ids
 from input_pipeline.layouts.pairs import Pairs
 from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
 from input_pipeline.layouts.texts import Texts
@@ -25,7 +26,7 @@ from input_pipeline.sources import sources
 from input_pipeline.sources.readers import raw
 from input_pipeline.sources.sources import Source
 from input_pipeline.store import build
-from input_pipeline.store.store import HELD, KEPT, Store
+from input_pipeline.store.store import HELD, KEPT, NOTHING, Counts, Store
 from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -68,6 +69,7 @@ def prepare(
     special = objectives.build(objective).special
     opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, holdout, report, special, taken)
     accept(opened)
+    requirements.check_ends(opened, data, report)
 
     def store(source: Source, share: float) -> Store:
         place = requirements.store_folder(source, share, data, folders.data)
@@ -102,6 +104,8 @@ def prepare_given(
     found = sources.parse(given, "--data", data["image"])
     opened = open_tokenizer(folders.tokenizer)
     accept(opened)
+    requirements.check_ends(opened, data, report)
+    requirements.check_codes(found, data["layout"], objective)
     parts = []
     for source in found:
         place = requirements.store_folder(source, 0.0, data, folders.data)
@@ -147,7 +151,7 @@ class Corpus:
         }
         for name, stream in self._streams.items():
             if not stream.bare_tokens:
-                raise DataError(_empty(name, data, self._streams))
+                raise DataError(requirements.empty(name, data, self._streams))
         if data["layout"] != "stream" and "train" in splits:
             self._rows = [self._training_rows(part) for part in splits["train"]]
             sizes = [part.stream.tokens for part in splits["train"]]
@@ -159,7 +163,10 @@ class Corpus:
         if self._pairs_texts(part.stream):
             rows = self._texts(part.stream, length, name)
         elif layout == "concat":
+            code = self._code(part, raw_length)
+            raw_length -= len(code)
             rows = Windows(self._text(part.stream), raw_length, raw_length)
+            rows = Coded(rows, code, scored=True) if len(code) else rows
         else:
             rows = self._planned(part.stream, layout, raw_length, name, training=True)
         if not len(rows):
@@ -168,6 +175,10 @@ class Corpus:
                 f"data.length = {self._data['length']}; lower it or give more text"
             )
         return rows
+
+    def _code(self, part: Part, length: int) -> np.ndarray:
+        """The ids of a source's control code, int32 [C], before text in rows of `length`."""
+        return code_ids(part.source.code, part.source.spec, self.tokenizer, length - self._objective.least)
 
     def _text(self, stream: Stream) -> Stream | Bare:
         """What windows are cut from."""
@@ -282,21 +293,16 @@ class Corpus:
                 "texts; set it to 0"
             )
         batching = Batching(objective, layout, SCORING_SEED, batch_size, length, _rows(rows, batch_size))
-        overlap, length, whole = length - stride, objective.raw_length(length), stream.counts
-        if self.tokenizer.end_id is None:  # nothing precedes the text, so that its first token is only read
-            first = np.empty(1, np.int32)
-            stream.copy(0, first)
-            size = whole.bytes - int(self.tokenizer.byte_lengths[first[0]])
-            whole = whole._replace(tokens=whole.tokens - 1, bytes=size)
+        overlap, length, whole = length - stride, objective.raw_length(length), self._scored(stream)
         if layout == "stream":
             scored = Lanewise(batching, stream, whole.tokens)
         else:
-            if objective.two_texts:
-                sources = [
-                    self._scored_part(part, batching.length, overlap)
-                    for part in self._splits[split]
-                    if part.stream.tokens
-                ]
+            parts = [part for part in self._splits[split] if part.stream.tokens]
+            if any(part.source.code for part in parts):
+                whole = sum((self._scored(part.stream) for part in parts), NOTHING)
+                sources = [self._coded_part(part, length, overlap) for part in parts]
+            elif objective.two_texts:
+                sources = [self._scored_part(part, batching.length, overlap) for part in parts]
             elif layout == "concat":
                 sources = [Overlapping(stream, whole.tokens, length, length - overlap)]
             else:
@@ -307,6 +313,24 @@ class Corpus:
         if not len(scored):
             raise DataError(f"split '{split}' has no token that the model could be scored on; give it more text")
         return Evaluation(scored, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
+
+    def _scored(self, stream: Stream) -> Counts:
+        """How much of a stream is predicted: where nothing precedes the text, its first token is only read."""
+        whole = stream.counts
+        if self.tokenizer.end_id is None:
+            first, lengths = np.empty(1, np.int32), self.tokenizer.byte_lengths
+            stream.copy(0, first)
+            whole = whole._replace(tokens=whole.tokens - 1)
+            if lengths is not None:
+                whole = whole._replace(bytes=whole.bytes - int(lengths[first[0]]))
+        return whole
+
+    def _coded_part(self, part: Part, length: int, overlap: int) -> Layout:
+        """The rows of a part of a split behind its control code, which itself is not scored."""
+        code, stride = self._code(part, length), length - overlap
+        length -= len(code)
+        rows = Overlapping(part.stream, self._scored(part.stream).tokens, length, min(stride, length))
+        return Coded(rows, code, scored=False)
 
     def _scored_part(self, part: Part, length: int, overlap: int) -> Layout:
         """The rows of a part of a split, of which each source may be of text or of pairs of texts."""
@@ -353,29 +377,3 @@ class Corpus:
 
 def _rows(rows: np.ndarray | None, batch_size: int) -> np.ndarray:
     return np.arange(batch_size) if rows is None else np.asarray(rows, np.int64)
-
-
-def _empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:
-    """What to say of a split without a token of text."""
-    if documents := streams[name].counts.documents:
-        of_text = f"data.{name} = '{data[name]}'" if data.get(name) else f"'{name}'"
-        if name == "validation" and not data["validation"]:
-            of_text = f"what data.holdout = {data['holdout']} holds out of data.train = '{data['train']}'"
-        return (
-            f"{of_text} has {documents:,} document{'s' * (documents > 1)}, of whose text the tokenizer makes no token; "
-            "give other text"
-        )
-    if name == "validation" and not data["validation"]:
-        documents = streams["train"].counts.documents
-        return (
-            f"data.holdout = {data['holdout']} holds out none of the {documents} documents of data.train; set "
-            "data.validation, give more documents, raise data.holdout, or set it to 0"
-        )
-    if name == "train" and requirements.holdout(data) and streams["validation"].bare_tokens:
-        held = streams["validation"].counts.documents
-        only = "the one document" if held == 1 else f"all {held} documents"
-        return (
-            f"data.holdout = {data['holdout']} holds out {only} of data.train, so that none is left to train on; give "
-            "more documents, set data.validation, or set data.holdout to 0"
-        )
-    return f"data.{name} = '{data[name]}' has no text; check the source, and that data.holdout is not too large"

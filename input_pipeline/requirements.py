@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from input_pipeline import objectives
@@ -14,12 +14,16 @@ from input_pipeline.layouts import texts
 from input_pipeline.sources import images, sources
 from input_pipeline.sources.sources import Source
 from input_pipeline.store.store import MANIFEST
+from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers.names import NAMES
+from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 SPLITS = ("train", "validation", "test")
 SETS = ("c4", "wikipedia", "pg19", "lm1b", "cifar10", "downsampled_imagenet")  # of TFDS, that recipes name
 FIRST = 1 << 16  # bytes of a source in which its first record is looked for
 SENTENCES = ("", "lines")
+WITHOUT_ENDS = ("concat", "stream")  # layouts that need no token between documents
 RECIPES = "; docs/data.md, under 'Files that recipes need', says how to fetch or lay out what a recipe reads"
 
 
@@ -51,7 +55,7 @@ def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dic
         which = f", which objective.kind = {kind} takes and not {objective['kind']}" * (kind != objective["kind"])
         raise DataError(f"data.layout is '{data['layout']}'{which}; choose one of: {', '.join(task.layouts)}")
     check_length("data.length", data["length"], objective)
-    if tokenizer["kind"] == "symbols" and data["layout"] not in ("concat", "stream"):
+    if tokenizer["kind"] == "symbols" and data["layout"] not in WITHOUT_ENDS:
         raise DataError(
             f"data.layout = {data['layout']} tells documents apart, and tokenizer.kind = symbols has no end token "
             "between them; choose layout concat or stream, or tokenizer.kind = bytes"
@@ -78,7 +82,40 @@ def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dic
             if source.spec == scored.spec:
                 raise _both(name, source, scored, source.spec)
     tokenizer_folder.check_settings(tokenizer)
+    check_codes(itertools.chain(*named.values()), data["layout"], objective)
     return named
+
+
+def check_codes(found: Iterable[Source], layout: str, objective: Mapping) -> None:
+    """Raises DataError where a source has a control code and its objective knows none, or the other way round."""
+    coded = "coded" in objective and objective["coded"]
+    for source in found:
+        if coded and not source.code:
+            raise DataError(
+                f"config.objective.coded = true begins each row with its source's control code, and '{source.spec}' "
+                "has none; give it one, such as text:GLOB?code=Books, or set config.objective.coded to false"
+            )
+        if source.code and not coded:
+            raise DataError(
+                f"'{source.spec}' has the control code '{source.code}', which a causal objective with "
+                "config.objective.coded = true alone reads; set that, or leave the code out"
+            )
+        if source.code and layout != "concat":
+            raise DataError(
+                f"'{source.spec}' has the control code '{source.code}', with which rows of one text each begin; set "
+                f"data.layout to concat, not {layout}"
+            )
+
+
+def check_ends(tokenizer: Tokenizer, data: Mapping, report: Callable[[str], None]) -> None:
+    """Raises DataError where a layout tells documents apart and the tokenizer has no token between them."""
+    if tokenizer.end_id is None and data["layout"] not in WITHOUT_ENDS:
+        raise DataError(
+            f"data.layout = {data['layout']} tells documents apart, and the tokenizer has no token to separate "
+            f"documents, which is to be one of: {', '.join(NAMES['end'])}; choose layout {' or '.join(WITHOUT_ENDS)}"
+        )
+    if tokenizer.end_id is None:
+        report("the tokenizer has no token to separate documents: each goes on where the one before ends")
 
 
 def check_length(key: str, length: int, objective: Mapping) -> None:
@@ -146,3 +183,29 @@ def _both(name: str, source: Source, scored: Source, both: str) -> DataError:
         f"data.{name} = '{scored.spec}' and data.train = '{source.spec}' both read {both}, so that text is scored that "
         f"was trained on; name other text{remedy}"
     )
+
+
+def empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:
+    """What to say of a split without a token of text."""
+    if documents := streams[name].counts.documents:
+        of_text = f"data.{name} = '{data[name]}'" if data.get(name) else f"'{name}'"
+        if name == "validation" and not data["validation"]:
+            of_text = f"what data.holdout = {data['holdout']} holds out of data.train = '{data['train']}'"
+        return (
+            f"{of_text} has {documents:,} document{'s' * (documents > 1)}, of whose text the tokenizer makes no token; "
+            "give other text"
+        )
+    if name == "validation" and not data["validation"]:
+        documents = streams["train"].counts.documents
+        return (
+            f"data.holdout = {data['holdout']} holds out none of the {documents} documents of data.train; set "
+            "data.validation, give more documents, raise data.holdout, or set it to 0"
+        )
+    if name == "train" and holdout(data) and streams["validation"].bare_tokens:
+        held = streams["validation"].counts.documents
+        only = "the one document" if held == 1 else f"all {held} documents"
+        return (
+            f"data.holdout = {data['holdout']} holds out {only} of data.train, so that none is left to train on; give "
+            "more documents, set data.validation, or set data.holdout to 0"
+        )
+    return f"data.{name} = '{data[name]}' has no text; check the source, and that data.holdout is not too large"

@@ -123,8 +123,10 @@ def _check_heads(fields: Mapping):
         raise ModelError(
             f"model.positions='rotary' turns pairs of features, but model.{turned} is {size}; make it even"
         )
-    if fields["positions"] == "sinusoid" and width % 2:
-        raise ModelError(f"model.positions='sinusoid' pairs sine and cosine, but width is {width}; make it even")
+    if fields["positions"].startswith("sinusoid") and width % 2:
+        raise ModelError(
+            f"model.positions='{fields['positions']}' pairs sine and cosine, but width is {width}; make it even"
+        )
 
 
 def _check_axes(fields: Mapping):

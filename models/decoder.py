@@ -33,8 +33,6 @@ class Decoder(Model):
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "positions", "segments")
-    causal: ClassVar[bool] = True
-
     context: int
     layers: int
     width: int
@@ -50,7 +48,9 @@ class Decoder(Model):
     placement: str
     positions: str
     position_axes: tuple[int, ...]
+    scale_embedding: bool
     start_row: bool
+    bidirectional: bool
     attention: tuple[str, ...]
     attention_path: str
     attention_bias: bool
@@ -126,7 +126,7 @@ class Decoder(Model):
         if positions is None:
             positions = jnp.broadcast_to(jnp.arange(length), tokens.shape) if cache is None else cache.slots(length)
         if cache is None:
-            mask = Mask(causal=True, query_segments=segments)
+            mask = Mask(causal=self.causal, query_segments=segments)
         else:
             mask = Mask(causal=True, offset=cache.lengths)
 
@@ -151,10 +151,19 @@ class Decoder(Model):
 
     def start_decoding(self, rows: int, length: int) -> dict[str, Cache]:
         """What is carried from token to token: an empty cache for `rows` of up to `length` tokens, prompt included."""
+        if self.bidirectional:
+            raise ModelError(
+                "a decoder with bidirectional = true fills in masks and cannot go on with a text; train one without"
+            )
         if length > self.context:
             raise ModelError(f"a cache of {length} tokens exceeds context={self.context}; generate fewer tokens")
         sizes = self.query_size or self._head_size, self._head_size
         return {"attention": Cache.empty(self.layers, rows, length, self._kv_heads, sizes, self.dtype)}
+
+    @property
+    def causal(self) -> bool:
+        """Whether no token sees a later one."""
+        return not self.bidirectional
 
     @property
     def reads(self) -> int:
@@ -175,10 +184,12 @@ class Decoder(Model):
 
     def _embed(self, tokens, positions):
         x = jnp.take(self.tokens, tokens, axis=0)
+        if self.scale_embedding:
+            x = x * math.sqrt(self.width)
         if self.positions == "learned":
             x = x + jnp.take(self.rows, positions, axis=0)
-        if self.positions == "sinusoid":
-            x = x + sinusoid(positions, self.width)
+        if self.positions.startswith("sinusoid"):
+            x = x + sinusoid(positions, self.width, self.positions == "sinusoid_concatenated")
         if self.positions == "factorised":
             for table in reversed(self.axes):  # the last axis turns fastest: channel, then column, then row
                 x = x + jnp.take(table, positions % len(table), axis=0)

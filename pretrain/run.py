@@ -101,14 +101,15 @@ class Run:
         temperature: float = 0.8,
         top_k: int = 0,
         top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
         seed: int = 0,
     ) -> str:
         """What a model writes for `prompt`, behind it where it goes on with it, sampled; `temperature` 0 is greedy.
 
         At most `max_tokens` tokens are written, of which None are 100, or as many as the context leaves room for.
-        `top_k` 0 and `top_p` 1 leave no token out. `pretrain generate` takes several prompts at once, and searches with
-        beams. Errors: UserError for a run of images, and for a prompt that
-        leaves no room in the context; DataError where the run's task writes nothing.
+        `top_k` 0 and `top_p` 1 leave no token out; `repetition_penalty` makes those that are there less likely.
+        `pretrain generate` takes several prompts at once, and searches with beams. Errors: UserError for a run of
+        images, and for a prompt that leaves no room in the context; DataError where the run's task writes nothing.
         """
         if self.config.data.image:
             raise UserError(
@@ -130,6 +131,7 @@ class Run:
             top_p=top_p,
             beams=1,
             length_penalty=0.0,
+            repetition_penalty=repetition_penalty,
             end_id=self.tokenizer.end_id,
             vocabulary=self.tokenizer.vocab_size,
             seed=seed,

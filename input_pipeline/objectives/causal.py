@@ -21,8 +21,7 @@ class Causal:
     least = 1
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
-        """There is nothing to set, and no id to add."""
-        self.tokenizer = tokenizer
+        self.coded, self.tokenizer = section["coded"], tokenizer
 
     def raw_length(self, length: int) -> int:
         return length
@@ -38,8 +37,12 @@ class Causal:
         batch["weights"][slots] = raw.scored
 
     def prompts(self, texts: Sequence[str]) -> Prompts:
-        """Texts as documents begin: after the end token, where there is one."""
-        end = self.tokenizer.end_id
+        """Texts as rows begin: with a control code of their own, or after the end token, where there is one."""
+        end = None if self.coded else self.tokenizer.end_id
+        if self.coded and not all(texts):
+            raise DataError(
+                "this run's texts begin with control codes, of which data.train names the run's; give --prompt"
+            )
         if end is None and not all(texts):
             raise DataError(
                 "this run's tokenizer has no end token that a text could begin after; give --prompt, such as --prompt=a"

@@ -33,6 +33,7 @@ class Source:
 
     spec: str
     fields: tuple[str, ...] = ()  # names of the texts that its documents are made of; () where each is a single text
+    code: str = ""  # the control code that rows of it begin with
     records = False  # whether it holds records, at named fields of which there is text or an image
     start, end = 0, None  # bytes of each file that are read
     origin = ""  # what the files belong to, where they are expected to differ elsewhere (the interpreter's version)
@@ -77,6 +78,7 @@ class Files(Source):
     end: int | None = None
     fields: tuple[str, ...] = ()
     records: bool = False
+    code: str = ""
 
     @classmethod
     def text(cls, spec: str, path: str, options: dict) -> "Files":

@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import dataclasses
 import functools
 import glob
 import itertools
@@ -72,7 +73,9 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
             raise DataError(f"{key} = '{spec}' has an unknown option '{name}'; a {kind} source takes: {choices}")
     if bool(path) == (kind == "stdlib"):
         raise DataError(f"{key} = '{spec}' is incomplete; write {EXAMPLES[kind]}")
-    return make(spec, path, options, image) if kind in IMAGES else make(spec, path, options)
+    code = options.pop("code", "")
+    source = make(spec, path, options, image) if kind in IMAGES else make(spec, path, options)
+    return dataclasses.replace(source, code=code) if code else source
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class TensorFlowDataset(Source):
     data_dir: str | None
     image: tuple[int, ...]  # the shape of its images; () of a set of text
     fields: tuple[str, ...] = ()
+    code: str = ""
     records = True
 
     @classmethod
@@ -258,10 +262,10 @@ def _suggested(spec: str, path: str) -> str:
 
 KINDS = {
     "stdlib": (StandardLibrary.make, ()),
-    "text": (Files.text, ("document", "bytes", "line_ends")),
-    "jsonl": (Files.json, ("field", "fields")),
+    "text": (Files.text, ("document", "bytes", "line_ends", "code")),
+    "jsonl": (Files.json, ("field", "fields", "code")),
     "images": (Files.images, ()),
-    "tfds": (TensorFlowDataset.make, ("split", "field", "fields", "data_dir")),
+    "tfds": (TensorFlowDataset.make, ("split", "field", "fields", "data_dir", "code")),
 }
 
 IMAGES = ("images", "tfds")  # kinds that can read images

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from input_pipeline.errors import DataError
-from input_pipeline.tokenizers.names import NAMES, sentinel_ids, special_ids
+from input_pipeline.tokenizers.names import sentinel_ids, special_ids
 from input_pipeline.tokenizers.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprint_of
 
 META_SPACE = "\u2581"  # with which words begin in files that come from SentencePiece
@@ -28,8 +28,6 @@ def load(path: Path, unknown: str = "") -> Tokenizer:
     model.no_padding()
     spec = json.loads(path.read_text(encoding="utf-8"))
     special, sentinels = _special(spec, model)
-    if "end" not in special:
-        raise DataError(f"{path} has no token to separate documents; add one of: {', '.join(NAMES['end'])}")
     if unknown:
         unknown_id = _unknown(spec, model)
         if unknown_id is None:

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-POSITIONS = ("learned", "sinusoid", "rotary", "factorised", "none")
+POSITIONS = ("learned", "sinusoid", "sinusoid_concatenated", "rotary", "factorised", "none")
 LONGEST_WAVE = 10_000.0  # in units of 2 pi tokens: Vaswani et al. 2017, section 3.5; Su et al. 2021, section 3.2
 
 
@@ -13,10 +13,16 @@ def angles(positions: jax.Array, size: int) -> jax.Array:
     return positions[..., None].astype(jnp.float32) * frequency.reshape((1,) * positions.ndim + (-1,))
 
 
-def sinusoid(positions: jax.Array, width: int) -> jax.Array:
-    """positions [...] -> [..., width] float32; sine and cosine alternate (Vaswani et al. 2017, section 3.5)."""
+def sinusoid(positions: jax.Array, width: int, concatenated: bool = False) -> jax.Array:
+    """positions [...] -> [..., width] float32; sine and cosine alternate (Vaswani et al. 2017, section 3.5).
+
+    Or all sines come first, `concatenated`, as in the release of that paper and in CTRL.
+    """
     angle = angles(positions, width)
-    return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(*positions.shape, width)
+    pairs = jnp.sin(angle), jnp.cos(angle)
+    if concatenated:
+        return jnp.concatenate(pairs, axis=-1)
+    return jnp.stack(pairs, axis=-1).reshape(*positions.shape, width)
 
 
 def rotate(x: jax.Array, positions: jax.Array) -> jax.Array:

@@ -147,6 +147,9 @@ class Writing(OfRun):
     top_p: float = number(OPTIONS["top_p"], "sample among the likeliest that hold this probability")
     beams: int = integer(OPTIONS["beams"], "beam search with so many beams, instead of sampling")
     length_penalty: float = number(OPTIONS["length_penalty"], "of beam search: score / ((5 + length) / 6) ** penalty")
+    repetition_penalty: float = number(
+        OPTIONS["repetition_penalty"], "logits of tokens that are there already are divided by it; 1: they are not"
+    )
     seed: int = integer(OPTIONS["seed"], "of sampling")
     cached: bool = switch(True, "keep keys and values of earlier tokens")
     format: str = how_printed()

@@ -46,6 +46,7 @@ def run(arguments: Complete) -> None:
         top_p=arguments.top_p,
         beams=arguments.beams,
         length_penalty=arguments.length_penalty,
+        repetition_penalty=arguments.repetition_penalty,
         end_id=None,
         vocabulary=256,  # bytes: never the end token
         seed=arguments.seed,

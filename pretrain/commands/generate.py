@@ -43,6 +43,7 @@ def run(arguments: Generate) -> None:
         top_p=arguments.top_p,
         beams=arguments.beams,
         length_penalty=arguments.length_penalty,
+        repetition_penalty=arguments.repetition_penalty,
         end_id=tokenizer.end_id,
         vocabulary=tokenizer.vocab_size,
         seed=arguments.seed,

@@ -36,6 +36,7 @@ def generate(
     end_id: int | None,
     vocabulary: int,
     seed: int,
+    repetition_penalty: float = 1.0,
     source: Mapping[str, np.ndarray] | None = None,
     cached: bool = True,
     on_token: Callable[[int, int], None] | None = None,
@@ -48,6 +49,8 @@ def generate(
     float32, takes the likeliest token; above that it samples, a function of `seed` and of the prompt's index, from the
     `top_k` likeliest (0: all) and then from the smallest set that holds `top_p` of what is left (Holtzman et al. 2020).
     `beams` above 1 searches for the best log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14).
+    Where one token is chosen at a time, logits of those that the prompt has or that were written are divided by
+    `repetition_penalty`, and negative ones multiplied (Keskar et al. 2019, section 4.1).
     The log-probability is always the model's own, at temperature 1. `on_token(prompt's index, id)` hears of each token
     as it is chosen, of a beam search's at its end. `source` holds, by name, what a model reads besides tokens to follow
     from, such as an encoder's inputs: a row for each prompt. Uncached decoding recomputes everything for each token:
@@ -67,9 +70,10 @@ def generate(
         top_p=top_p,
         beams=beams,
         length_penalty=length_penalty,
+        repetition_penalty=repetition_penalty,
         seed=seed,
     )
-    _check(model, prompts, max_tokens, temperature, beams, length_penalty)
+    _check(model, prompts, max_tokens, temperature, beams, length_penalty, repetition_penalty)
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
     source = dict(source or {})
     if cached:
@@ -92,8 +96,11 @@ def generate(
     smallest = float(np.finfo(np.float32).tiny)
     largest = 1 / smallest  # beyond, its reciprocal is 0
     sampling = (min(temperature, largest), top_p, top_k, temperature < smallest, top_p < 1)
+    penalty = None if repetition_penalty == 1 else (_seen(tokens, lengths, logits.shape[-1]), repetition_penalty)
     for step in range(max_tokens):
-        token, log_probability = _pick(logits, vocabulary, key, step, *sampling)
+        token, log_probability = _pick(logits, vocabulary, key, step, *sampling, penalty)
+        if penalty:
+            penalty = _with(penalty[0], token), repetition_penalty
         if step + 1 < max_tokens:  # queued before the host waits for the token
             logits, carried = advance(model, params, carried, token)
         for row, (one, nats) in enumerate(zip(np.asarray(token), np.asarray(log_probability), strict=True)):
@@ -127,10 +134,16 @@ def truncate(logits: jax.Array, top_k: int, top_p: jax.Array | float, nucleus: b
 
 
 @partial(jax.jit, static_argnames=("top_k", "greedy", "nucleus"))
-def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucleus):
-    """The next token of each row [B] and its log-probability [B], from logits [B, V]."""
+def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucleus, penalty=None):
+    """The next token of each row [B] and its log-probability [B], from logits [B, V].
+
+    `penalty` is which tokens [B, V] there are already, and the number by which their logits are made less.
+    """
     log_probability = jax.nn.log_softmax(logits, axis=-1)
     logits = known(logits, vocabulary)
+    if penalty is not None:
+        seen, divisor = penalty
+        logits = jnp.where(seen, jnp.where(logits > 0, logits / divisor, logits * divisor), logits)
     if greedy:
         token = jnp.argmax(logits, axis=-1)
     else:
@@ -139,6 +152,20 @@ def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucl
         logits -= logits.max(-1, keepdims=True)  # so that no quotient overflows
         token = jax.vmap(jax.random.categorical)(keys, truncate(logits / temperature, top_k, top_p, nucleus))
     return token, jnp.take_along_axis(log_probability, token[:, None], axis=-1)[:, 0]
+
+
+def _seen(tokens: np.ndarray, lengths: np.ndarray, vocabulary: int) -> jax.Array:
+    """Which tokens each prompt has: bool [B, V]."""
+    seen = np.zeros((len(tokens), vocabulary), bool)
+    for row, prompt, length in zip(seen, tokens, lengths, strict=True):
+        row[prompt[:length][prompt[:length] < vocabulary]] = True  # a start symbol is never predicted
+    return jnp.asarray(seen)
+
+
+@jax.jit
+def _with(seen, token):
+    """The same with one more token [B] of each row."""
+    return seen.at[jnp.arange(len(token)), token].set(True)
 
 
 # Beam search
@@ -250,12 +277,17 @@ def _power_of_two(least: int) -> int:
     return 1 << (int(least) - 1).bit_length()
 
 
-def _check(model, prompts, max_tokens, temperature, beams, length_penalty):
+def _check(model, prompts, max_tokens, temperature, beams, length_penalty, repetition_penalty):
     if not len(prompts):
         raise UserError("there is no prompt; give at least one")
     if beams > 1 and temperature > 0:
         raise UserError(
             f"beams={beams} searches and temperature={temperature} samples; set beams to 1 or temperature to 0"
+        )
+    if beams > 1 and repetition_penalty != 1:
+        raise UserError(
+            f"beams={beams} searches for the likeliest text, and repetition_penalty={repetition_penalty:g} changes "
+            "what is likely token by token; set beams or repetition_penalty to 1"
         )
     if beams > 1 and abs(length_penalty) * math.log10((5 + max_tokens) / 6) > 30:  # float32 ends at 1e38
         raise UserError(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from configs.ranges import count, non_negative, probability, real
+from configs.ranges import count, divisor, non_negative, probability, real
 from pretrain.errors import UserError
 
 OPTIONS = {
@@ -12,6 +12,7 @@ OPTIONS = {
     "top_p": probability(1.0),
     "beams": count(1, below=2**20),
     "length_penalty": real(0.6),
+    "repetition_penalty": divisor(1.0),
     "seed": non_negative(0, below=2**32),
 }
 

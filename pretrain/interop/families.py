@@ -8,14 +8,16 @@ import models
 from models.parts.parameter import Parameter
 from pretrain.errors import UserError, nearest
 from pretrain.interop.bert import BERT
+from pretrain.interop.ctrl import CTRL
 from pretrain.interop.family import Family
+from pretrain.interop.gpt import GPT
 from pretrain.interop.gpt2 import GPT2
 from pretrain.interop.names import Leaf, Table
 from pretrain.interop.t5 import T5
 from pretrain.parallel.mesh import path_name
 from pretrain.step.step import parameters_of
 
-FAMILIES = {family.model_type: family for family in (GPT2, BERT, T5)}
+FAMILIES = {family.model_type: family for family in (GPT2, GPT, CTRL, BERT, T5)}
 
 
 def of_type(model_type, source: str) -> Family:

@@ -9,11 +9,10 @@ from pretrain.interop.names import INPUTS_FIRST, SAME, Row, linear, norms, rows
 LAYER = "transformer.h.{layer}."
 
 
-def _rows(section: Mapping) -> list[Row]:
+def blocks() -> list[Row]:
+    """The rows of GPT's and GPT-2's layers."""
     attention = tuple(f"layers/attention/{name}" for name in ("query", "key", "value"))
-    head = [] if section["tied_head"] else rows(SAME, ("lm_head.weight", "head"))
     return [
-        *rows(SAME, ("transformer.wte.weight", "tokens"), ("transformer.wpe.weight", "positions")),
         *norms((f"{LAYER}ln_1", "layers/attention_norm")),
         *linear(
             INPUTS_FIRST,
@@ -26,18 +25,29 @@ def _rows(section: Mapping) -> list[Row]:
             (f"{LAYER}mlp.c_fc", "layers/feed_forward/in"),
             (f"{LAYER}mlp.c_proj", "layers/feed_forward/out"),
         ),
+    ]
+
+
+def _rows(section: Mapping) -> list[Row]:
+    head = [] if section["tied_head"] else rows(SAME, ("lm_head.weight", "head"))
+    return [
+        *rows(SAME, ("transformer.wte.weight", "tokens"), ("transformer.wpe.weight", "positions")),
+        *blocks(),
         *norms(("transformer.ln_f", "final_norm")),
         *head,
     ]
 
 
-def _ours(section: Mapping) -> dict[str, tuple]:
+def plain(section: Mapping) -> dict[str, tuple]:
+    """What a decoder of theirs has: keys of ours, and the values of which each must have one."""
     return {
         "kv_heads": (0, section["heads"]),
         "head_size": (0, section["width"] // section["heads"]),
         "query_size": (0, section["width"] // section["heads"]),
         "norm": ("layer",),
         "final_norm_epsilon": (0.0, section["norm_epsilon"]),
+        "scale_embedding": (False,),
+        "bidirectional": (False,),
         "placement": ("pre",),
         "positions": ("learned",),
         "position_axes": ((),),
@@ -72,7 +82,7 @@ GPT2 = Family(
             Key("tie_word_embeddings", "tied_head", True),
         ),
         theirs=lambda config: {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
-        ours=_ours,
+        ours=plain,
         outside=(
             "n_ctx",  # the same as n_positions, which alone is read there too
             "reorder_and_upcast_attn",  # in which order and precision the same is computed

@@ -30,13 +30,19 @@ class Masked:
         if model.causal or "inputs" in model.inputs:
             raise UserError(
                 f"config.objective.kind = masked predicts tokens from both sides, and config.model.kind = "
-                f"{config.model.kind} predicts from one; choose an encoder, or another config.objective.kind"
+                f"{config.model.kind} predicts from one; choose an encoder or set config.model.bidirectional of a "
+                "decoder, or choose another config.objective.kind"
             )
         for key in ("z_loss", "label_smoothing"):
             if config.train[key]:
                 raise UserError(
                     f"config.train.{key} = {config.train[key]} is not for config.objective.kind = masked; set it to 0"
                 )
+        if config.objective.next_sentence and "pair_head" not in config.model:
+            raise UserError(
+                "config.objective.next_sentence = true needs a head that tells pairs of texts apart, which a model of "
+                f"kind {config.model.kind} has not; set it to false"
+            )
         if config.objective.next_sentence and not model.pair_head:
             raise UserError(
                 "config.objective.next_sentence = true needs the head that config.model.pair_head = false leaves out; "

@@ -18,11 +18,12 @@ from pretrain.optimizers.adam import adamw
 from pretrain.optimizers.decay import DECAY
 from pretrain.optimizers.good import heeding
 from pretrain.optimizers.lamb import lamb
-from pretrain.optimizers.momentum import lion, sgd
+from pretrain.optimizers.momentum import adagrad, lion, sgd
 from pretrain.optimizers.muon import muon
 from pretrain.optimizers.schedules import schedule
 
-OPTIMIZERS = {"adamw": adamw, "adafactor": adafactor, "lamb": lamb, "sgd": sgd, "lion": lion, "muon": muon}
+OPTIMIZERS = {"adamw": adamw, "adafactor": adafactor, "adagrad": adagrad, "lamb": lamb}
+OPTIMIZERS |= {"sgd": sgd, "lion": lion, "muon": muon}
 
 
 def build(options: Mapping, schedule_options: Mapping, steps: int, roles) -> optax.GradientTransformation:

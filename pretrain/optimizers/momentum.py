@@ -1,4 +1,4 @@
-"""Optimisers of one moving average."""
+"""Optimisers of one average or sum."""
 
 import optax
 
@@ -10,6 +10,12 @@ def sgd(options, roles) -> optax.GradientTransformation:
     """Stochastic gradient descent, with momentum b1."""
     momentum = optax.trace(options["b1"]) if options["b1"] else optax.identity()
     return optax.chain(heeding(momentum), decay(options, roles))
+
+
+def adagrad(options, roles) -> optax.GradientTransformation:
+    """Adagrad (Duchi et al. 2011), whose sums of squares begin at 0.1, as TensorFlow's do."""
+    scaled = optax.scale_by_rss(initial_accumulator_value=0.1, eps=options["epsilon"])
+    return optax.chain(heeding(scaled), decay(options, roles))
 
 
 def lion(options, roles) -> optax.GradientTransformation:

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import models
-from configs import bert, gpt2, gpt3, hands_on, t5
+from configs import bert, ctrl, gpt, gpt2, gpt3, hands_on, t5
 from configs.common import ConfigError
 
 
@@ -28,7 +28,10 @@ COUNTS = [
     (gpt3, "6.7b", 6_658_404_352),
     (gpt3, "13b", 12_853_386_240),
     (gpt3, "175b", 174_604_259_328),
+    (gpt, "base", 116_534_784),
+    (ctrl, "base", 1_637_964_550),
     (hands_on, "causal", 50_396_360),
+    (hands_on, "masked", 50_396_360),
     (bert, "tiny", 4_385_920 + heads(128)),
     (bert, "mini", 11_170_560 + heads(256)),
     (bert, "small", 28_763_648 + heads(512)),
@@ -60,16 +63,17 @@ def test_parameter_count_is_the_published_one(recipe, variant, count):
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == count
 
 
-@pytest.mark.parametrize(
-    ("recipe", "default"), [(gpt2, "small"), (gpt3, "small"), (hands_on, "causal"), (bert, "base"), (t5, "base")]
-)
+DEFAULTS = {gpt: "base", ctrl: "base", gpt2: "small", gpt3: "small", hands_on: "causal", bert: "base", t5: "base"}
+
+
+@pytest.mark.parametrize(("recipe", "default"), DEFAULTS.items())
 def test_variants(recipe, default):
     assert recipe.get_config().to_dict() == recipe.get_config(default).to_dict()
     with pytest.raises(ConfigError, match=rf"no variant 'huge'; choose one of: .*{default}"):
         recipe.get_config("huge")
 
 
-@pytest.mark.parametrize("recipe", [gpt2, gpt3, hands_on, bert, t5], ids=lambda recipe: recipe.__name__)
+@pytest.mark.parametrize("recipe", [gpt, ctrl, gpt2, gpt3, hands_on, bert, t5], ids=lambda recipe: recipe.__name__)
 def test_every_variant_has_a_published_count(recipe):
     assert set(recipe.VARIANTS) - {"mini_stdlib"} == {variant for tested, variant, _ in COUNTS if tested is recipe}
 

@@ -14,6 +14,7 @@ from configs.common import decoder
         ({"positions": "rotary", "head_size": 63}, "head_size is 63; make it even"),
         ({"positions": "rotary", "query_size": 15}, "model.query_size is 15; make it even"),
         ({"positions": "sinusoid", "width": 771, "heads": 3}, "width is 771; make it even"),
+        ({"positions": "sinusoid_concatenated", "width": 771, "heads": 3}, "'sinusoid_concatenated' .*width is 771"),
         (
             {"activation": "swish"},
             "model.activation is 'swish', which is unknown; choose from: gelu_tanh, .*gated_silu",

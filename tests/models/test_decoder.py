@@ -53,12 +53,13 @@ def attention(x, p, model, positions):
     out = np.zeros_like(query)
     for n in range(heads):
         for t in range(T):
-            q, keys = query[t, n], key[: t + 1, n // shared]
+            last = T if model.bidirectional else t + 1
+            q, keys = query[t, n], key[:last, n // shared]
             if model.positions == "rotary":
                 q, keys = turned(q, positions[t]), np.stack([turned(k, positions[s]) for s, k in enumerate(keys)])
             scores = keys @ q / np.sqrt(size)
             weights = np.exp(scores - scores.max())
-            out[t, n] = weights / weights.sum() @ value[: t + 1, n // shared]
+            out[t, n] = weights / weights.sum() @ value[:last, n // shared]
     return linear(out, p["output"], 2)
 
 
@@ -73,11 +74,13 @@ def oracle(model, params, tokens):
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
     T, D = len(tokens), model.width
     positions = np.arange(T)
-    x = params["tokens"][tokens]
+    x = params["tokens"][tokens] * (np.sqrt(D) if model.scale_embedding else 1)
     if model.positions == "learned":
         x = x + params["positions"][:T]
+    angle = positions[:, None] / 10000 ** (np.arange(0, D, 2) / D)
+    if model.positions == "sinusoid_concatenated":
+        x = x + np.concatenate([np.sin(angle), np.cos(angle)], -1)
     if model.positions == "sinusoid":
-        angle = positions[:, None] / 10000 ** (np.arange(0, D, 2) / D)
         x = x + np.stack([np.sin(angle), np.cos(angle)], -1).reshape(T, D)
     for layer in range(model.layers):
         p = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["layers"])
@@ -102,6 +105,8 @@ CASES = {
     "gpt2": {},
     "gpt": {"placement": "post"},
     "hands_on": {"placement": "replace", "activation": "relu", "norm_epsilon": 1e-12},
+    "hands_on_masked": {"placement": "replace", "activation": "relu", "bidirectional": True},
+    "ctrl": {"positions": "sinusoid_concatenated", "scale_embedding": True, "activation": "relu", "head_bias": True},
     "rotary_grouped": {"positions": "rotary", "kv_heads": 2},
     "multi_query": {"kv_heads": 1, "positions": "none"},
     "sinusoid_wide_head": {"positions": "sinusoid", "head_size": 6},
@@ -176,3 +181,15 @@ def test_patterns_take_turns_over_the_depth(small):
     assert not differs(("local_1",))
     assert differs(("local_1", "dense"))
     assert differs(("local_1", "local_1", "dense"))
+
+
+def test_both_sides_are_seen_but_no_other_document_and_no_padding(small):
+    model, params = small(bidirectional=True, placement="replace")
+    tokens, segments = np.array([[1, 2, 3, 4, 5, 6, 7, 8]]), np.array([[1, 1, 1, 1, 2, 2, 0, 0]])
+    run = jax.jit(lambda tokens: model.apply(params, tokens, segments=segments).hidden[0])
+    hidden, changed = run(tokens), run(np.where(segments == 2, tokens, 9))
+    np.testing.assert_array_equal(hidden[4:6], changed[4:6])
+    last = run(np.where(np.arange(8) == 3, 9, tokens))
+    assert (np.abs(last - hidden)[:4].max(-1) > 1e-4).all()
+    with pytest.raises(models.ModelError, match="bidirectional = true fills in masks and cannot go on with a text"):
+        model.start_decoding(1, 4)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from configs import common
 from input_pipeline import features
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
@@ -108,7 +109,7 @@ def test_document_by_hand(prepare, write):
 @pytest.mark.parametrize("layout", Causal.layouts)
 def test_batches_are_as_declared(prepare, source, layout):
     (batch,) = take(prepare(source(layout), layout=layout, length=16), 1)
-    declared = features.declared(Causal({}), 4, 16, layout)
+    declared = features.declared(Causal(common.causal()), 4, 16, layout)
     assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
         name: feature[:2] for name, feature in declared.items()
     }
@@ -174,7 +175,7 @@ def test_streams_are_contiguous(stream_corpus, batch_size, length):
     from input_pipeline.batches.training import Batching, Lanes
 
     stream = stream_corpus.stream("train")
-    batching = Batching(Causal({}), "stream", 3, batch_size, length, np.arange(batch_size))
+    batching = Batching(Causal(common.causal()), "stream", 3, batch_size, length, np.arange(batch_size))
     lanes = Lanes(batching, stream, shuffle=True)
     epochs = [[lanes[epoch * lanes.batches + n] for n in range(lanes.batches)] for epoch in range(2)]
     for batches in epochs:
@@ -186,7 +187,6 @@ def test_streams_are_contiguous(stream_corpus, batch_size, length):
 
 @pytest.fixture(scope="module")
 def stream_corpus(tmp_path_factory):
-    from configs import common
     from input_pipeline import pipeline
 
     folder = tmp_path_factory.mktemp("stream")

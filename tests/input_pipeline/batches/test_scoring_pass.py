@@ -62,7 +62,7 @@ def test_totals_of_a_whole_split(corpus, layout, batch_size):
     scored = corpus.evaluation("validation", length=16, stride=0, batch_size=batch_size, layout=layout)
     batches = list(scored.batches())
     assert len(batches) == len(scored)
-    declared = {name: f[:2] for name, f in features.declared(Causal({}), batch_size, 16, layout).items()}
+    declared = {name: f[:2] for name, f in features.declared(Causal(common.causal()), batch_size, 16, layout).items()}
     assert all({name: (v.shape, v.dtype) for name, v in batch.items()} == declared for batch in batches)
     targets = np.concatenate([batch["targets"][batch["weights"] > 0] for batch in batches])
     assert sorted(targets.tolist()) == sorted(STREAM[1:])

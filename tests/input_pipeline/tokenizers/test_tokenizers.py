@@ -280,9 +280,25 @@ def test_files_of_another_kind(prepare, words, write, tmp_path):
     for kind, message in (("sentencepiece", "is no SentencePiece model"), ("huggingface", "is no tokenizer.json")):
         with pytest.raises(DataError, match=message):
             prepare(source, tokenizer={"kind": kind, "path": junk})
-    path = byte_level(tmp_path / "endless.json", tokens=("<pad>",))
-    with pytest.raises(DataError, match=r"has no token to separate documents; add one of: <\|endoftext\|>"):
-        prepare(source, tokenizer={"kind": "huggingface", "path": str(path)})
+
+
+def test_a_tokenizer_without_an_end_token_joins_documents(prepare, words, tmp_path):
+    """As GPT's, of 2018: layouts that tell documents apart are refused."""
+    pytest.importorskip("tokenizers", reason="needs the extra hf")
+    settings = {"kind": "huggingface", "path": str(byte_level(tmp_path / "endless.json", tokens=("<pad>",)))}
+    source, said = words(3), []
+    with pytest.raises(
+        DataError, match=r"layout = packed .* no token to separate documents, .*: <\|endoftext\|>, .* concat"
+    ):
+        prepare(source, tokenizer=settings, layout="packed")
+    corpus = prepare(source, tokenizer=settings, said=said)
+    assert "the tokenizer has no token to separate documents: each goes on where the one before ends" in said
+    ids = corpus.tokenizer.encode(corpus.raw_bytes("train").decode())
+    evaluation = corpus.evaluation("train", length=8, stride=0, batch_size=4)
+    assert evaluation.tokens == corpus.stream("train").tokens - 1
+    rows = [batch["targets"][batch["weights"] > 0] for batch in evaluation.batches()]
+    np.testing.assert_array_equal(np.concatenate(rows)[:5], ids[1:6])
+    assert evaluation.bytes == sum(corpus.tokenizer.byte_lengths[np.concatenate(rows)])
 
 
 def test_a_package_that_is_missing(prepare, words, write, monkeypatch):

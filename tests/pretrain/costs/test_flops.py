@@ -27,12 +27,13 @@ def of_decoder(model: Mapping, row: Mapping[str, int], convention: str) -> dict[
     Q = model["query_size"] or H
     matrices = 3 if model["activation"].startswith(GATED) else 2
     patterns = model["attention"]
-    keys = sum(keys_per_query(patterns[layer % len(patterns)], N, length, convention) for layer in range(L))
+    seen = "full" if model["bidirectional"] else convention
+    keys = sum(keys_per_query(patterns[layer % len(patterns)], N, length, seen) for layer in range(L))
     return {
         "attention projections": L * D * (Q * (N + G) + H * (G + N)),
         "attention scores and values": N * (Q + H) * keys,
         "feed-forward": L * matrices * D * model["ff"],
-        "logits": D * model["vocab_size"],
+        "logits": D * model["vocab_size"] * row.get("slots", length) / length,
     }
 
 

@@ -71,6 +71,27 @@ def test_greedy_takes_the_likeliest(tiny, log_probabilities, cached):
         assert total == pytest.approx(nats(log_probabilities, prompt, ids), abs=1e-4)
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_tokens_that_are_there_are_less_likely(tiny, log_probabilities, cached):
+    """Their logits are divided by the penalty, or multiplied below 0; the log-probability is the model's own."""
+    model, params = tiny
+    prompts = [np.array([2, 4]), np.array([3]), np.array([4, 1])]
+    results = generate(*tiny, prompts, **GREEDY, repetition_penalty=4.0, cached=cached)
+    for prompt, (ids, total) in zip(prompts, results, strict=True):
+        text = list(prompt)
+        for _ in range(GREEDY["max_tokens"]):
+            hidden = model.apply({"params": params}, np.array([text])).hidden
+            logits = np.array(model.apply({"params": params}, hidden[0, -1], method="logits"))
+            for token in set(text):
+                logits[token] = logits[token] / 4.0 if logits[token] > 0 else logits[token] * 4.0
+            text.append(int(logits.argmax()))
+        np.testing.assert_array_equal(ids, text[len(prompt) :])
+        assert total == pytest.approx(nats(log_probabilities, prompt, ids), abs=1e-4)
+    plain = generate(*tiny, prompts, **GREEDY, cached=cached)
+    differs = [list(ids) != list(others) for (ids, _), (others, _) in zip(results, plain, strict=True)]
+    assert differs == [True, False, True]
+
+
 @pytest.mark.parametrize("options", [{}, {"temperature": 5.0}, {"beams": 3}])
 def test_rows_beyond_the_vocabulary_are_never_chosen(tiny, log_probabilities, options):
     free, bound = (generate(*tiny, PROMPTS, **{**GREEDY, **options, "vocabulary": size}) for size in (5, 2))
@@ -212,6 +233,8 @@ def test_nothing_compiles_per_token_or_per_call(tiny):
         ({"top_p": 0}, "top_p=0; it must be above 0 and at most 1"),
         ({"beams": 0}, "beams=0; it must be at least 1"),
         ({"length_penalty": np.float32(np.inf)}, "length_penalty=inf; it must be a finite number"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0; it must be from 0.1 to 100"),
+        ({"beams": 2, "repetition_penalty": 1.2}, "repetition_penalty=1.2 changes .* set beams or repetition_penalty"),
         ({"seed": -1}, "seed=-1; it must be at least 0"),
     ],
 )

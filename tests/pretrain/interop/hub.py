@@ -67,6 +67,12 @@ def byte_level(folder):
     model.save(str(folder / "tokenizer.json"))
 
 
+def byte_level_of_no_class(folder):
+    """The same where the model's own class of tokenizers reads other files."""
+    byte_level(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+
+
 def vocabulary(folder):
     """A vocab.txt as BERT's."""
     letters = sorted(set("".join(TEXT)) - {" "})
@@ -93,3 +99,5 @@ def spiece(folder):
 
 
 TOKENIZERS = {"gpt2": byte_level, "bert": vocabulary, "t5": spiece}
+TOKENIZERS |= {"openai-gpt": byte_level_of_no_class, "ctrl": byte_level_of_no_class}
+CAUSAL = ("gpt2", "gpt", "ctrl")  # cases whose loss is of the token after each

@@ -18,6 +18,7 @@ transformers = pytest.importorskip("transformers", reason="parity with Hugging F
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("default")]
 
 AUTO = {"gpt2": "AutoModelForCausalLM", "bert": "AutoModelForPreTraining", "bert_masked": "AutoModelForMaskedLM"}
+AUTO |= {"gpt": "AutoModelForCausalLM", "ctrl": "AutoModelForCausalLM"}
 AUTO |= {"t5": "AutoModelForSeq2SeqLM", "t5_v1_1": "AutoModelForSeq2SeqLM"}
 TEXTS = ["the cat, and 456 dogs", "The  silence is\tbetween words!", "naïve"]
 
@@ -108,9 +109,15 @@ def test_greedy_text(there_and_back):
     ids, end = run.tokenizer.encode("the cat"), run.tokenizer.end_id
     known = run.tokenizer.vocab_size  # the model has rows for more ids, which ours does not write
     options = {"do_sample": False, "max_new_tokens": 6, "suppress_tokens": [*range(known, run.model.vocab_size)]}
-    if case == "gpt2":
-        begun, shown = torch.tensor([[end, *ids]]), "the cat"
-        new = model.generate(begun, pad_token_id=0, **options)[0, begun.shape[1] :]
+    if case in hub.CAUSAL:
+        begun, shown = torch.tensor([[*[end] * (case != "ctrl"), *ids]]), "the cat"
+        options |= {"attention_mask": torch.ones_like(begun), "pad_token_id": 0}
+        new = model.generate(begun, **options)[0, begun.shape[1] :]
     else:
         new, shown = model.generate(torch.tensor([[*ids, end]]), **options)[0, 1:], ""
     assert run.generate("the cat", max_tokens=6, temperature=0) == shown + run.tokenizer.decode(new.tolist())
+    if case in hub.CAUSAL:  # what the prompt has or was written is less likely, as there
+        options |= {"repetition_penalty": 1.7}
+        new = model.generate(begun, **options)[0, begun.shape[1] :]
+        written = run.generate("the cat", max_tokens=6, temperature=0, repetition_penalty=1.7)
+        assert written == shown + run.tokenizer.decode(new.tolist())

@@ -54,7 +54,7 @@ def asked_of_ours(run, case):
     def ask(variables):
         hidden = run.model.apply(variables, **inputs).hidden
         logits = run.model.apply(variables, hidden, method="logits")
-        if case == "gpt2":
+        if case in hub.CAUSAL:
             each = optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], targets[:, 1:])
         else:
             each = optax.softmax_cross_entropy_with_integer_labels(logits, targets)

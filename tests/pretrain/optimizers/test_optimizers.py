@@ -122,6 +122,17 @@ def test_sgd_and_lion_are_their_formulas():
     np.testing.assert_allclose(lion, expected, atol=1e-6)
 
 
+def test_adagrad_is_its_formula():
+    params, gradients = params_and_gradients(3)
+    got = leaves(run(params, gradients, name="adagrad", epsilon=1e-3))
+    for name, p in leaves(params).items():
+        total = 0.1
+        for g in (leaves(g)[name] for g in gradients):
+            total = total + g**2
+            p = p - 0.1 * g / np.sqrt(total + 1e-3)
+        np.testing.assert_allclose(got[name], p, atol=1e-6)
+
+
 def test_clipping_limits_the_global_norm():
     params, gradients = params_and_gradients(1)
     got = run(params, gradients, name="sgd", b1=0.0, clip=1.0)

@@ -20,8 +20,12 @@ BERT |= {"max_position_embeddings": 23}
 T5 = {"vocab_size": 61, "d_model": 14, "d_kv": 5, "d_ff": 23, "num_layers": 2, "num_heads": 3}
 T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 9, "decoder_start_token_id": 0}
 GPT2 = {"vocab_size": 263, "n_positions": 19, "n_embd": 15, "n_layer": 3, "n_head": 5, "n_inner": 31}
+GPT = {name: size for name, size in GPT2.items() if name != "n_inner"}
+CTRL = {"vocab_size": 263, "n_positions": 19, "n_embd": 14, "n_layer": 2, "n_head": 7, "dff": 31}
 CASES = {  # class and fields; sizes that divide each other as little as they can
     "gpt2": ("GPT2LMHeadModel", {**GPT2, "bos_token_id": 0, "eos_token_id": 0}),
+    "gpt": ("OpenAIGPTLMHeadModel", GPT),
+    "ctrl": ("CTRLLMHeadModel", CTRL),
     "bert": ("BertForPreTraining", BERT),
     "bert_masked": ("BertForMaskedLM", {**BERT, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
     "t5": ("T5ForConditionalGeneration", T5),

@@ -1,0 +1,55 @@
+"""Rows that begin with the control code of their source (Keskar et al. 2019, section 3)."""
+
+from typing import Protocol
+
+import numpy as np
+
+from input_pipeline.errors import DataError
+from input_pipeline.layouts.raw import Raw
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+
+
+def code_ids(code: str, spec: str, tokenizer: Tokenizer, most: int) -> np.ndarray:
+    """The ids of the control code of the source `spec`, at most so many: int32 [C], none where there is no code."""
+    ids = tokenizer.encode(code) if code else np.zeros(0, np.int32)
+    if code and not 0 < len(ids) <= most:
+        raise DataError(
+            f"'{spec}' has the control code '{code}', which is {len(ids)} tokens; a row has room for one at least and "
+            f"{most} at most, so choose another, or raise data.length"
+        )
+    return ids
+
+
+class Rows(Protocol):
+    """Raw rows of one stretch of text each, by number."""
+
+    def __len__(self) -> int: ...
+    def read(self, rows: np.ndarray) -> Raw: ...
+
+
+class Coded:
+    """`rows` with the ids `code` (int32 [C]) before each, which are of the row's one document.
+
+    scored: whether what follows the code counts as what follows the row's other ids does; in evaluation it does not,
+    since the text before has it scored.
+    """
+
+    def __init__(self, rows: Rows, code: np.ndarray, scored: bool):
+        self.rows, self.code, self.scored = rows, code, scored
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: np.ndarray) -> Raw:
+        """Rows `rows` (int64 [n]), each longer by the code."""
+        raw = self.rows.read(rows)
+        there = raw.segments[:, :1] > 0
+        code = self.code * there
+        segments = np.concatenate([there * np.ones_like(code), raw.segments], axis=1)
+        return Raw(
+            ids=np.concatenate([code, raw.ids], axis=1),
+            following=np.concatenate([code[:, 1:], raw.ids[:, :1], raw.following], axis=1),
+            segments=segments,
+            positions=np.arange(segments.shape[1], dtype=np.int32) * (segments > 0),
+            scored=np.concatenate([np.broadcast_to(there & self.scored, code.shape), raw.scored], axis=1),
+        )

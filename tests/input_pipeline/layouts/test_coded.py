@@ -1,0 +1,81 @@
+"""Control codes: every row begins with its source's, and its text is learned from and scored as ever."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from input_pipeline.errors import DataError
+
+CODED = {"kind": "causal", "coded": True}
+END = 256
+
+
+@pytest.fixture
+def sources(words):
+    """Two sources of random words, with codes of one byte and of three."""
+    return " + ".join(f"{words(6, folder=name, seed=n)}?code={code}" for n, (name, code) in enumerate(NAMED))
+
+
+NAMED = (("a", "W"), ("b", "Bks"))
+
+
+def test_a_row_begins_with_the_code_of_its_source(prepare, sources):
+    corpus = prepare(sources, objective=CODED, length=16)
+    texts = {}
+    for part, (_, code) in zip(corpus._splits["train"], NAMED, strict=True):
+        ids = np.empty(part.stream.tokens + 1, np.int32)
+        part.stream.copy(0, ids)
+        texts[code] = ids.tolist()
+    reader, seen = corpus.batches(seed=1, batch_size=4, workers=0, prefetch=1), set()
+    for batch in itertools.islice(reader, 12):
+        assert (batch["weights"] == 1).all() and (batch["segments"] == 1).all()
+        assert (batch["positions"] == np.arange(16)).all()
+        np.testing.assert_array_equal(batch["tokens"][:, 1:], batch["targets"][:, :-1])
+        for row, after in zip(batch["tokens"].tolist(), batch["targets"][:, -1].tolist(), strict=True):
+            code = "W" if row[0] == ord("W") else "Bks"
+            assert bytes(row[: len(code)]) == code.encode()
+            size = 16 - len(code)
+            assert [*row[len(code) :], after] in [texts[code][at : at + size + 1] for at in range(len(texts[code]))]
+            seen.add(code)
+    reader.close()
+    assert seen == {"W", "Bks"}
+
+
+@pytest.mark.parametrize(("length", "stride"), [(16, 0), (16, 5), (7, 6), (5, 5)])
+def test_an_evaluation_scores_all_text_once_and_no_code(prepare, sources, length, stride):
+    corpus = prepare(sources, objective=CODED, length=16)
+    scored = corpus.evaluation("train", length=length, stride=stride, batch_size=3)
+    found = np.concatenate([batch["targets"][batch["weights"] > 0] for batch in scored.batches()])
+    expected = []
+    for part in corpus._splits["train"]:
+        ids = np.empty(part.stream.tokens + 1, np.int32)
+        part.stream.copy(0, ids)
+        expected.append(ids[1:])
+    np.testing.assert_array_equal(found, np.concatenate(expected))
+    assert scored.tokens == len(found) and scored.bytes == np.count_nonzero(found != END)
+
+
+def test_prompts_begin_with_a_code_of_their_own(prepare, sources):
+    objective = prepare(sources, objective=CODED, length=16)._objective
+    assert objective.prompts(["W one"]).begun[0].tolist() == list(b"W one")
+    with pytest.raises(DataError, match=r"begin with control codes, .*; give --prompt"):
+        objective.prompts([""])
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("a.txt?code=W + b.txt", {"objective": CODED}, r"coded = true .* 'text:.*b\.txt' has none; give it one"),
+        ("a.txt?code=W", {}, r"the control code 'W', which a causal objective with .*coded = true alone reads"),
+        ("a.txt?code=W", {"objective": {"kind": "spans"}}, "alone reads"),
+        ("a.txt?code=W", {"objective": CODED, "layout": "packed"}, "set data.layout to concat, not packed"),
+        ("a.txt?code=Wikipedia", {"objective": CODED}, "'Wikipedia', which is 9 tokens; .* 7 at most, so choose"),
+    ],
+)
+def test_what_cannot_be(prepare, write, source, options, message):
+    for name in ("a.txt", "b.txt"):
+        path = write(name, f"{name} is a text of some length")
+    folder = path.removesuffix("b.txt")
+    with pytest.raises(DataError, match=message):
+        prepare(" + ".join(f"text:{folder}{one}" for one in source.split(" + ")), **options)
