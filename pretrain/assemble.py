@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 
@@ -39,11 +40,12 @@ def assemble(
     training: bool = False,
     weights: Weights | None = None,
     prepare=pipeline.prepare,
+    accepted: Callable[[], None] = lambda: None,
 ) -> Assembly:
     """Builds a run's parts, the cheap checks first; `report` is told what takes long, `prepare` makes the data.
 
     `weights` of another run, with which training is to begin, are refused before the data is made, which is with that
-    run's tokenizer where the config names none.
+    run's tokenizer where the config names none. `accepted` is called before text is tokenised, which may take hours.
     """
     check_sizes(config)
     engine = make_engine(make_learner(config), config, report=report)
@@ -59,6 +61,7 @@ def assemble(
         check_vocabulary(config, tokenizer)
         if weights:
             weights.check_tokenizer(tokenizer)
+        accepted()
 
     corpus = prepare(
         config.data.to_dict(),

@@ -41,26 +41,44 @@ class Overlapping:
 
 @dataclass(frozen=True)
 class Rowwise:
-    """Batches of consecutive rows; the last one is filled up with padding, as are rows beyond a batch's size."""
+    """Batches of the sources' rows, in proportion, so that the first batches have their share of every source.
+
+    Each source's rows come in order. The last batch is filled up with padding, as are rows beyond a batch's size.
+    """
 
     batching: Batching
-    sources: Sequence[Layout]  # in order
+    sources: Sequence[Layout]
 
     def __len__(self) -> int:
-        return -(-sum(map(len, self.sources)) // self.batching.batch_size)
+        return -(-self._rows // self.batching.batch_size)
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         batching = self.batching
         batch = batching.empty()
-        wanted, begin = n * batching.batch_size + batching.rows, 0
+        wanted = n * batching.batch_size + batching.rows
+        there = np.flatnonzero((batching.rows < batching.batch_size) & (wanted < self._rows))
+        if self._order is not None:
+            wanted[there] = self._order[wanted[there]]
+        begin = 0
         for source in self.sources:
-            end = begin + len(source)
-            slots = np.flatnonzero((batching.rows < batching.batch_size) & (begin <= wanted) & (wanted < end))
+            slots = there[(begin <= wanted[there]) & (wanted[there] < begin + len(source))]
             if len(slots):
                 raw = source.read(wanted[slots] - begin)
                 batching.objective.fill(batch, slots, raw, batching.keys(wanted[slots]))
-            begin = end
+            begin += len(source)
         return batch
+
+    @functools.cached_property
+    def _rows(self) -> int:
+        return sum(map(len, self.sources))
+
+    @functools.cached_property
+    def _order(self) -> np.ndarray | None:
+        """The row, counted through the sources, that comes at each place: int64 [rows]; None where there is one."""
+        if len(self.sources) == 1:
+            return None
+        shares = [(np.arange(len(source)) + 0.5) / len(source) for source in self.sources]
+        return np.argsort(np.concatenate(shares), kind="stable")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import json
 
 from input_pipeline import pipeline, requirements
-from pretrain import config as configs
 from pretrain.commands.arguments import Prepare
 from pretrain.commands.shared import resolve
 from pretrain.processes.host import say
@@ -23,13 +22,14 @@ def run(arguments: Prepare) -> None:
     requirements.check(*sections, folders)
     from pretrain.assemble import check_sizes, check_vocabulary  # imported late: what is missing is named before
     from pretrain.checkpoints.weights import find
+    from pretrain.training.begin import check_own, leave_config
 
+    check_own(config, workdir)
     check_sizes(config)
 
     def accept(tokenizer) -> None:
         check_vocabulary(config, tokenizer)
-        if not Workdir(workdir).steps():
-            configs.save(config, workdir)  # before the text is tokenised: this too goes on with --workdir alone
+        leave_config(config, workdir)  # before the text is tokenised: this too goes on with --workdir alone
 
     with held(workdir, "prepare", say, in_turn=True):
         taken = None

@@ -1,5 +1,7 @@
 """Whether a start goes on with what a work folder holds, and what it begins with where it does not."""
 
+import jax
+
 from input_pipeline import pipeline
 from pretrain import config as configs
 from pretrain.checkpoints import alone
@@ -15,24 +17,35 @@ def cannot(why: str) -> str:
     return f"the work folder cannot be used ({why}); choose another --workdir"
 
 
-def check_goes_on(config, workdir: str) -> None:
-    """Raises UserError where `workdir` holds a run that `config` cannot go on with. Writes nothing.
+def check_own(config, workdir: str) -> None:
+    """Raises UserError where the run in `workdir` is of another config. Writes nothing.
 
     Weights alone are no run: what is done with them is for `config` to say.
     """
-    here = Workdir(workdir)
-    if not alone.begins(here):
+    if not alone.begins(Workdir(workdir)):
         try:
             configs.check_same_run(workdir, config)
         except UserError:
             make_learner(config)  # a value that can be in no config is named first
             raise
+
+
+def check_goes_on(config, workdir: str) -> None:
+    """Raises UserError where `workdir` holds a run that `config` cannot go on with. Writes nothing."""
+    check_own(config, workdir)
+    here = Workdir(workdir)
     if here.steps() and not pipeline.has_tokenizer(here.folders.tokenizer):
         raise UserError(
             f"{workdir} holds checkpoints, but not the tokenizer that they were made with; restore its folder "
             "tokenizer, make it again with `pretrain prepare` if the text is what it was, or begin at update 0 with "
             "--fresh=NAME, which keeps them in earlier/NAME"
         )
+
+
+def leave_config(config, workdir: str) -> None:
+    """Writes the config of a run without a checkpoint, so that a start with --workdir alone goes on with it."""
+    if jax.process_index() == 0 and not Workdir(workdir).steps():
+        configs.save(config, workdir)
 
 
 def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:

@@ -24,7 +24,7 @@ from pretrain.processes.host import say
 from pretrain.processes.leaving import PREEMPTED, leaving
 from pretrain.reporting.metrics import MetricWriter
 from pretrain.reporting.progress import Ledger, Progress
-from pretrain.training.begin import cannot, check_goes_on, weights_to_begin_with
+from pretrain.training.begin import cannot, check_goes_on, leave_config, weights_to_begin_with
 from pretrain.training.profile import Profile
 from pretrain.training.rates import Rates
 from pretrain.workdir import Workdir
@@ -43,7 +43,8 @@ def train(config, workdir: str, fresh: str = "") -> int:
         if not due:
             alike(lambda: check_goes_on(config, workdir), cannot)
         weights = weights_to_begin_with(config, workdir, due)
-        run = assemble(config, workdir, say, training=True, weights=weights)
+        accepted = functools.partial(leave_config, config, workdir)
+        run = assemble(config, workdir, say, training=True, weights=weights, accepted=accepted)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
             say(f"what was there is kept in {Workdir(workdir).earlier / fresh}")

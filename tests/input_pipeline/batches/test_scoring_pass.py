@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from configs import common
 from input_pipeline import features, pipeline
+from input_pipeline.batches.evaluation import Rowwise
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 from input_pipeline.objectives.causal import Causal
@@ -147,3 +148,40 @@ def test_bits_per_byte_of_a_uniform_model(corpus):
     bits = sum(batch["weights"].sum() for batch in scored.batches()) * math.log2(257)
     size = len("".join(TEXTS).encode())
     assert bits / scored.bytes == pytest.approx(math.log2(257) * (1 + len(TEXTS) / size))
+
+
+class Numbered:
+    """A layout of so many rows, each a number from `first` on."""
+
+    def __init__(self, first: int, rows: int):
+        self.first, self.rows = first, rows
+
+    def __len__(self):
+        return self.rows
+
+    def read(self, rows):
+        return self.first + rows
+
+
+def test_the_first_batches_have_their_share_of_every_source():
+    """So that a pass over some batches of a mixture of tasks says something of all of them."""
+
+    class Task:
+        def fill(self, batch, slots, raw, keys):
+            batch["read"][slots] = raw
+
+    class Four:
+        objective, batch_size, rows = Task(), 4, np.arange(4)
+
+        def empty(self):
+            return {"read": np.full(4, -1)}
+
+        def keys(self, numbers):
+            return numbers
+
+    def batches(*sources):
+        rows = Rowwise(Four(), sources)
+        return [rows[n]["read"].tolist() for n in range(len(rows))]
+
+    assert batches(Numbered(10, 3), Numbered(20, 6)) == [[20, 10, 21, 22], [11, 23, 24, 12], [25, -1, -1, -1]]
+    assert batches(Numbered(10, 5)) == [[10, 11, 12, 13], [14, -1, -1, -1]]

@@ -178,7 +178,7 @@ def test_prepare_says_what_is_there(pretrain, text, tmp_path):
     assert all(row["tokens"] > row["bytes"] > 0 for row in rows)
 
 
-def test_what_is_prepared_waits_for_a_command_with_the_folder_alone(pretrain, text, tmp_path, signals):
+def test_what_is_prepared_waits_for_a_command_with_the_folder_alone(pretrain, text, tmp_path, signals, capsys):
     """And any other config may still be trained there, whose tokenizer it is: no update of the first one was made."""
     keys = ["--config.tokenizer.kind=bytes", f"--config.data.train=text:{text}/*.py", "--config.model.vocab_size=257"]
     pretrain("prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}", *keys)
@@ -186,8 +186,10 @@ def test_what_is_prepared_waits_for_a_command_with_the_folder_alone(pretrain, te
     assert pretrain("prepare", f"--workdir={tmp_path}")
     assert train_here(tmp_path, text, train__steps=1, schedule__warmup=0, model__width=8) == 0
     assert configs.saved(str(tmp_path)).model.width == 8
-    pretrain("prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}", *keys)
-    assert configs.saved(str(tmp_path)).model.width == 8  # the run's
+    assert main(["prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}", *keys]) == 2
+    assert "belongs to a run of another config, which differs in" in capsys.readouterr().err
+    assert configs.saved(str(tmp_path)).model.width == 8
+    assert pretrain("prepare", f"--workdir={tmp_path}")
 
 
 def test_the_title_of_scores_breaks_no_name(capsys):

@@ -111,10 +111,11 @@ def test_a_signal_while_the_program_is_loaded(tmp_path, text, number):
     assert err == "pretrain: interrupted: nothing is lost; start the same command again\n"
 
 
-def test_ctrl_c_while_preparing_ends_the_workers_too(tmp_path):
-    """A terminal sends it to all processes of the command."""
+@pytest.mark.parametrize("command", ["prepare", "train"])
+def test_ctrl_c_while_preparing_ends_the_workers_too(tmp_path, command):
+    """A terminal sends it to all processes of the command. The folder has the config, to go on with it alone."""
     process = start(
-        [sys.executable, "-m", "pretrain", "prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}"],
+        [sys.executable, "-m", "pretrain", command, "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}"],
         start_new_session=True,
     )
     shown = ""
@@ -127,6 +128,7 @@ def test_ctrl_c_while_preparing_ends_the_workers_too(tmp_path):
     _, err = process.communicate(timeout=60)  # when no process holds the pipe any more
     assert process.returncode == PREEMPTED, shown + err
     assert err == "pretrain: interrupted: nothing is lost; start the same command again\n"
+    assert (tmp_path / "config.json").is_file()
 
 
 DEAF = """if True:
