@@ -191,6 +191,19 @@ def spans() -> dict:
 
 
 @section
+def replaced() -> dict:
+    """ELECTRA's pretraining: a generator writes in masked places, and a discriminator tells what it changed."""
+    return dict(
+        kind="replaced",  # which task the objective is
+        selects="loss",  # the term that selects the best checkpoint: loss, mlm, rtd, original or one's accuracy
+        share=probability(0.15),  # share of a row's tokens that are drawn, some of them more than once
+        masked=share(0.85),  # share of those that the generator reads as the mask; the rest it reads as they are
+        scored="all",  # tokens that the discriminator's loss is about: all, or masked (those that were drawn)
+        weight=positive(50.0),  # of the discriminator's loss; the generator's has 1
+    )
+
+
+@section
 def base() -> dict:
     """Every key with its default."""
     return dict(
@@ -300,6 +313,39 @@ def base() -> dict:
 
 
 @section
+def replaced_tokens() -> dict:
+    """ELECTRA: the fields of `models.replaced_tokens.ReplacedTokens`, splatted into it unchanged."""
+    return dict(
+        kind="replaced_tokens",  # which model this section describes; a recipe chooses it with the whole section
+        vocab_size=count(30522),  # rows of the token table; at least the tokenizer's size
+        context=count(512),  # longest row, in tokens (rows of the position table)
+        position_offset=non_negative(0),  # rows of the position table before that of position 0, never used
+        types=non_negative(2),  # rows of the type table: which of a row's two texts a token is of; 0: no such table
+        embed=non_negative(0),  # E, width of the tables, which generator and discriminator share; 0 means `width`
+        project_always=False,  # project embeddings from E to D even where E is D
+        layers=count(12, below=2**16),  # number of blocks of the discriminator, and of the generator
+        groups=non_negative(0),  # sets of a block's parameters, each for layers / groups of them; 0: all have their own
+        width=count(768),  # D, size of the discriminator's residual stream
+        heads=count(12, below=2**16),  # N, attention heads of the discriminator; the generator's are of the same size
+        ff=count(3072),  # F, hidden size of the discriminator's feed-forward block; the generator's is 4 of its widths
+        generator_size=share(0.25),  # the generator's width as a share of D; 0: tokens are replaced by any at random
+        head="replaced",  # what the discriminator tells: replaced tokens, the text's tokens, or those or copied
+        activation="gelu_erf",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu
+        norm_epsilon=positive(1e-12),  # added to the variance
+        attention=("dense",),  # attention pattern of each layer in turn; their number divides `layers`
+        attention_path="auto",  # implementation: auto, reference, xla, chunked, cudnn, ...
+        dropout=rate(0.1),  # rate on the embeddings and on each branch's output before it joins the residual
+        dropout_attention=rate(0.1),  # rate on attention probabilities
+        initialiser="truncated",  # how matrices and tables start: truncated (normal, cut off at 2 deviations) or normal
+        init_std=non_negative(0.02),  # standard deviation of that normal
+        dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
+        param_dtype="float32",  # storage of parameters
+        scan=True,  # compile one layer and scan it; the checkpoint is the same either way
+        remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+    )
+
+
+@section
 def encoder_decoder() -> dict:
     """T5's encoder-decoder: the fields of `models.encoder_decoder.EncoderDecoder`, splatted into it unchanged."""
     return dict(
@@ -329,5 +375,11 @@ def encoder_decoder() -> dict:
 
 
 # Sections of which a config has one, by their kind.
-MODELS = {"decoder": decoder, "recurrent": recurrent, "encoder": encoder, "encoder_decoder": encoder_decoder}
-OBJECTIVES = {"causal": causal, "masked": masked, "spans": spans}
+MODELS = {
+    "decoder": decoder,
+    "recurrent": recurrent,
+    "encoder": encoder,
+    "encoder_decoder": encoder_decoder,
+    "replaced_tokens": replaced_tokens,
+}
+OBJECTIVES = {"causal": causal, "masked": masked, "spans": spans, "replaced": replaced}

@@ -23,6 +23,10 @@ What every model offers, so that nobody outside need know which it is:
     log_probs(hidden, targets), logits(hidden)
     pair_head              of encoders: whether pooled(hidden) and pair_logits(hidden) tell pairs of texts apart
     types                  of encoders: how many texts of a row their type table tells apart; 0 where there is none
+    generator_size, head   of replaced_tokens: the generator's width as a share, and what the discriminator's head
+                           tells; then generate(tokens, ...), like the call, and generator_inputs(hidden), like
+                           head_inputs, are the generator's, and replaced_logits(hidden) or copy_logits(hidden) the
+                           discriminator's
 
 `row` [B] is each row's place in the whole global batch. What is carried maps the name of a branch to what it carries.
 """

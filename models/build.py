@@ -19,6 +19,7 @@ from models.parts.initialisers import INITIALISERS
 from models.parts.norms import NORMS
 from models.parts.positions import POSITIONS
 from models.recurrent import Recurrent
+from models.replaced_tokens import HEADS, ReplacedTokens, generator_sizes
 from models.stack.block import PLACEMENTS
 from models.stack.depth import REMAT
 
@@ -73,6 +74,17 @@ def _check_encoder(fields: Mapping):
     _check_division(fields["width"], fields["heads"])
     _check_patterns(fields)
     _check_groups(fields)
+
+
+def _check_replaced_tokens(fields: Mapping):
+    _check_encoder(fields)
+    _choice("head", fields["head"], HEADS)
+    size, sizes = fields["generator_size"], generator_sizes(fields["width"], fields["heads"], fields["generator_size"])
+    if size and sizes["width"] % sizes["heads"]:
+        raise ModelError(
+            f"model.generator_size is {size}, which makes a generator of width {sizes['width']} whose {sizes['heads']} "
+            "heads do not divide that; give another share, such as 1/4 or 1/2 of a model.width that it divides"
+        )
 
 
 def _check_encoder_decoder(fields: Mapping):
@@ -189,5 +201,6 @@ KINDS = {
     "decoder": (Decoder, _check_decoder),
     "recurrent": (Recurrent, _check_recurrent),
     "encoder": (Encoder, _check_encoder),
+    "replaced_tokens": (ReplacedTokens, _check_replaced_tokens),
     "encoder_decoder": (EncoderDecoder, _check_encoder_decoder),
 }

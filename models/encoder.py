@@ -26,13 +26,12 @@ from models.stack.self_attention import SelfAttention
 from models.stack.signals import Signals
 
 
-class Encoder(Model):
-    """BERT's encoder and its two heads. The fields are the keys of `configs.common.encoder()`.
+class Bidirectional(Model):
+    """Embeddings and a stack in which every token sees every other; a subclass says what reads its states.
 
     Embeddings are the sum of a token's, its position's and, if there are types, its type's, normed, and projected to
-    the model's width where the tables are of another; blocks have their norms after the residual. The head of masked
-    tokens is a product, an activation and a norm before the token table; that of pairs, if there is one, reads the
-    first token through a product and tanh.
+    the model's width where the tables are of another; blocks have their norms after the residual. The head of tokens,
+    if there is one, is a product, an activation and a norm before the token table.
     """
 
     causal: ClassVar[bool] = False
@@ -51,7 +50,6 @@ class Encoder(Model):
     norm_epsilon: float
     attention: tuple[str, ...]
     attention_path: str
-    pair_head: bool
     dropout: float
     dropout_attention: float
     initialiser: str
@@ -62,22 +60,26 @@ class Encoder(Model):
     remat: str
 
     def setup(self):
-        embed = {None: self.embed or self.width}
+        self._make_tables()
+        self._make_layers()
+
+    def _make_tables(self):
         self.token_table = self._table("tokens", "vocab", self.vocab_size)
         self.position_table = self._table("positions", "positions", self.context + self.position_offset)
         if self.types:
             self.type_table = self._table("types", None, self.types)
         self.embedding_norm = self._norm()()
+
+    def _make_layers(self):
         if self._projects:
-            self.projection = self._linear(embed, {"embed": self.width})
+            self.projection = self._linear({None: self.embed or self.width}, {"embed": self.width})
         # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
         self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
         self.stacked = stack_param(self, "layers", self._init_stack)
-        self.transform, self.transform_norm = self._linear({"embed": self.width}, embed), self._norm()()
+
+    def _make_token_head(self):
+        self.transform, self.transform_norm = self._head(self.embed or self.width), self._norm()()
         self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
-        if self.pair_head:
-            self.pooler = self._linear({"embed": self.width}, {None: self.width})
-            self.pairs = self._linear({"embed": self.width}, {None: 2})
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -108,32 +110,27 @@ class Encoder(Model):
             raise ModelError(
                 f"{length} tokens do not fit context={self.context}; shorten the row or raise model.context"
             )
-        row = jnp.arange(len(tokens)) if row is None else row
+        embedded = self.embedded(tokens, types, positions)
+        return self.encoded(embedded, segments=segments, carried=carried, row=row, train=train)
+
+    def encoded(self, embedded: jax.Array, *, segments=None, carried=None, row=None, train: bool = False) -> Output:
+        """What becomes of embeddings [B, T, E], with the arguments of the call."""
+        row = jnp.arange(len(embedded)) if row is None else row
         key = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
-        x = dropout(self._embedded(tokens, types, positions), self.dropout, key, row)
+        x = dropout(embedded, self.dropout, key, row)
         if self._projects:
             x = self.projection(x)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
         signals = Signals(Mask(query_segments=segments), row, train=train)
-        x, carried = self.stack(self.stacked, x, signals, carried or {}, key)
-        if self.is_initializing():  # the heads, whose parameters are made where they are first used
-            self.head_inputs(x)
-            if self.pair_head:
-                self.pair_logits(x)
-        return Output(x, carried)
+        return Output(*self.stack(self.stacked, x, signals, carried or {}, key))
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What logits of masked tokens are made of: hidden [..., D] transformed [..., E], matrix [V, E], bias [V]."""
-        transformed = self.transform_norm(light(ACTIVATIONS[self.activation])(self.transform(hidden)))
-        return transformed, self.token_table, self.head_bias
+        """What logits of tokens are made of: hidden [..., D] transformed [..., E], matrix [V, E], bias [V]."""
+        return self.token_head(hidden, self.token_table)
 
-    def pooled(self, hidden: jax.Array) -> jax.Array:
-        """hidden [B, T, D] -> [B, D]: what stands for the whole row, made of its first token."""
-        return jnp.tanh(self.pooler(hidden[:, 0]))
-
-    def pair_logits(self, hidden: jax.Array) -> jax.Array:
-        """hidden [B, T, D] -> logits [B, 2] float32 of whether the second text of a pair follows (0) or not (1)."""
-        return self.pairs(self.pooled(hidden)).astype(jnp.float32)
+    def token_head(self, hidden: jax.Array, table: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The same with the token table `table` [V, E]."""
+        return self.transform_norm(light(ACTIVATIONS[self.activation])(self.transform(hidden))), table, self.head_bias
 
     def example(self) -> dict[str, jax.Array]:
         """The smallest inputs: one row of one token."""
@@ -142,15 +139,16 @@ class Encoder(Model):
     def start_decoding(self, rows: int, length: int):
         """Raises ModelError: every token's state depends on those that follow it."""
         raise ModelError(
-            "a model of kind 'encoder' fills in masks and cannot go on with a text; train a decoder for that"
+            "a model of kind 'encoder' or 'replaced_tokens' fills in masks and cannot go on with a text; train a "
+            "decoder for that"
         )
 
     @property
     def _projects(self) -> bool:
         return self.project_always or self.embed not in (0, self.width)
 
-    def _embedded(self, tokens, types, positions) -> jax.Array:
-        """The normed sum of the embeddings, [B, T, E]."""
+    def embedded(self, tokens, types=None, positions=None) -> jax.Array:
+        """The normed sum of the embeddings, [B, T, E]; the arguments are the call's."""
         x = jnp.take(self.token_table, tokens, axis=0)
         places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape) if positions is None else positions
         x = x + jnp.take(self.position_table, places + self.position_offset, axis=0)
@@ -163,6 +161,10 @@ class Encoder(Model):
     def _table(self, name, axis, size):
         start = INITIALISERS[self.initialiser](self.init_std, axis, "embed")
         return self.param(name, start, (size, self.embed or self.width), self.param_dtype)
+
+    def _head(self, outputs: int) -> Linear:
+        """A product from the model's width, of one head."""
+        return self._linear({"embed": self.width}, {None: outputs})
 
     def _linear(self, inputs: Mapping, outputs: Mapping) -> Linear:
         """A product over named axes: those of one head, or of embeddings, are no axes of the mesh."""
@@ -204,3 +206,34 @@ class Encoder(Model):
         feed_forward = functools.partial(FeedForward, ff=self.ff, activation=self.activation, dropout=0.0, **shared)
         branches = {"attention": attention, "feed_forward": feed_forward}
         return Block(branches, self._norm(), "post", self.dropout, parent=None)
+
+
+class Encoder(Bidirectional):
+    """BERT's encoder: its head of masked tokens, and if there is one that of pairs, which reads the first token through
+    a product and tanh. The fields are the keys of `configs.common.encoder()`.
+    """
+
+    pair_head: bool
+
+    def setup(self):
+        super().setup()
+        self._make_token_head()
+        if self.pair_head:
+            self.pooler, self.pairs = self._head(self.width), self._head(2)
+
+    def __call__(self, tokens: jax.Array, **given) -> Output:
+        """As `Bidirectional`."""
+        output = super().__call__(tokens, **given)
+        if self.is_initializing():  # the heads, whose parameters are made where they are first used
+            self.head_inputs(output.hidden)
+            if self.pair_head:
+                self.pair_logits(output.hidden)
+        return output
+
+    def pooled(self, hidden: jax.Array) -> jax.Array:
+        """hidden [B, T, D] -> [B, D]: what stands for the whole row, made of its first token."""
+        return jnp.tanh(self.pooler(hidden[:, 0]))
+
+    def pair_logits(self, hidden: jax.Array) -> jax.Array:
+        """hidden [B, T, D] -> logits [B, 2] float32 of whether the second text of a pair follows (0) or not (1)."""
+        return self.pairs(self.pooled(hidden)).astype(jnp.float32)

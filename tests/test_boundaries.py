@@ -39,6 +39,7 @@ ONLY_IN = {
 FLOORS = {
     "models": (
         {"build"},
+        {"replaced_tokens"},
         {"decoder", "encoder", "encoder_decoder", "recurrent"},
         {"stack"},
         {"attention", "parts"},
@@ -211,7 +212,7 @@ def test_files_are_short():
 # What is nothing but a name in a work folder, or a mark in one; others, such as "data", are words too.
 NAMES = {"config.json", "files.json", "checkpoints", "broken", "earlier", "runs", "metrics/metrics", "data/metadata"}
 NAMES |= {".partial", ".deleted", ".damaged", ".orbax-checkpoint-tmp"}
-WAYS = ("write_text(", "write_bytes(", "write_json", "replaced")  # of writing a file
+WAYS = ("write_text(", "write_bytes(", "write_json", "import replaced")  # of writing a file
 FINDS = {"glob", "rglob", "joinpath", "with_name", "with_suffix"}  # methods of paths
 
 

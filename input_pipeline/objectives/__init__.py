@@ -20,10 +20,11 @@ from collections.abc import Mapping
 
 from input_pipeline.objectives.causal import Causal
 from input_pipeline.objectives.masked import Masked
+from input_pipeline.objectives.replaced import Replaced
 from input_pipeline.objectives.spans import Spans
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
-OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans}
+OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans, "replaced": Replaced}
 
 
 def build(section: Mapping, tokenizer: Tokenizer | None = None):

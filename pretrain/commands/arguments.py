@@ -218,6 +218,7 @@ class Import(Arguments):
     """Makes a work folder of a model that Hugging Face's library saved."""
 
     folder: str = text("", "what is read: a folder that save_pretrained wrote, or hf download")
+    generator: str = text("", "of ELECTRA: the folder of the generator, where --folder is the discriminator's")
     workdir: str = text("", "folder of the run that is made: config, tokenizer, a checkpoint of the weights")
 
     def __post_init__(self):
@@ -233,6 +234,7 @@ class Export(OfRun):
     """Makes a folder that Hugging Face's library loads, of a checkpoint."""
 
     folder: str = text("", "what is made: config.json, model.safetensors, the tokenizer")
+    part: str = text("", "of ELECTRA: discriminator (which is made where this is left out) or generator")
 
     def __post_init__(self):
         super().__post_init__()

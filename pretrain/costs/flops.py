@@ -23,7 +23,7 @@ from flax import linen as nn
 
 from models.stack.block import Block
 from pretrain.costs import attention, program
-from pretrain.objectives.applied import Applied
+from pretrain.objectives.applied import STATES, Applied
 from pretrain.step.lanes import start
 from pretrain.step.step import Learner, tokens_read
 
@@ -48,13 +48,12 @@ def forward_flops(learner: Learner, length: int) -> dict[str, dict[str, float]]:
     """
     model = learner.model.clone(attention_path=attention.DESCRIBED)
     one, two = (_trace(learner, model, rows, length) for rows in (1, 2))
-    tokens, outermost = tokens_of_row(learner, length), type(model).__name__
-    counts = {}
+    tokens, counts = tokens_of_row(learner, length), {}
     for convention in attention.CONVENTIONS:
         charges = program.PRODUCTS | {attention.ATTENTION.name: partial(attention.multiply_adds, convention=convention)}
         of_row = program.multiply_adds(two, charges)
         of_row.subtract(program.multiply_adds(one, charges))
-        counts[convention] = {part: 2 * count / tokens for part, count in _by_part(of_row, outermost).items()}
+        counts[convention] = {part: 2 * count / tokens for part, count in _by_part(of_row).items()}
     return counts
 
 
@@ -76,7 +75,7 @@ def _trace(learner: Learner, model: nn.Module, rows: int, length: int):
     return jax.make_jaxpr(forward)(learner.shapes, batch, carried).jaxpr
 
 
-def _by_part(counts: Counter, model: str) -> dict[str, int]:
+def _by_part(counts: Counter) -> dict[str, int]:
     """Multiply-adds by part, in the order of the program; the scopes are those that Flax names after modules."""
     attending = {_branch(scopes) for scopes, primitive in counts if primitive == attention.ATTENTION.name}
     parts = Counter()
@@ -87,7 +86,7 @@ def _by_part(counts: Counter, model: str) -> dict[str, int]:
         elif branch:
             part = f"{branch} projections" if branch in attending else branch
         else:
-            part = "embedding projections" if scopes[:1] == (model,) else "logits"
+            part = "embedding projections" if scopes[:1] == (STATES,) else "logits"
         parts[part] += count
     return {part: count for part, count in parts.items() if count}
 

@@ -19,21 +19,27 @@ from pretrain.workdir import CONFIG, Workdir, write
 
 
 def export_folder(
-    workdir: str, target: str, step: str = "latest", report: Callable[[str], None] = lambda message: None
+    workdir: str,
+    target: str,
+    step: str = "latest",
+    report: Callable[[str], None] = lambda message: None,
+    part: str = "",
 ) -> int:
     """Makes the folder `target` of a checkpoint of `workdir`, and returns the step of that.
 
-    `step` is "latest", "best" or a number. Weights are written as checkpoints hold them, in float32 but for a run whose
-    config.model.param_dtype is another. Errors: UserError where the model or its tokenizer has nothing that it could be
-    there, or `target` is there already; then nothing is made.
+    `step` is "latest", "best" or a number; `part` is of a model that is several there, as ELECTRA. Weights are written
+    as checkpoints hold them, in float32 but for a run whose config.model.param_dtype is another. Errors: UserError
+    where the model or its tokenizer has nothing that it could be there, or `target` is there already; then nothing is
+    made.
     """
     here, config = Workdir(workdir), configs.saved(workdir)
     tokenizer = pipeline.open_tokenizer(here.folders.tokenizer)
-    family, written = families.of_section(config.model.to_dict(), workdir)
+    family, written = families.of_section(config.model.to_dict(), workdir, part)
     check_free(Path(target))
     checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
     table = families.table(family, config.model.to_dict())
-    shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in table.leaves.items()}
+    whole = families.leaves(config.model.to_dict())
+    shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in whole.items()}
 
     def opened(number: int) -> Callable[[str], np.ndarray]:
         checkpoints.check_tokenizer(number, tokenizer)
@@ -45,7 +51,8 @@ def export_folder(
         about = {"architectures": [family.architecture(config.model)], "model_type": family.model_type}
         whole = about | {"dtype": config.model.param_dtype} | written | family.ids(tokenizer)
         write(folder / CONFIG, json.dumps(whole, indent=2).encode())
-        files.write(folder, _sizes(table), _tensors(table, read), report=report)
+        tensors = _tensors(table, lambda path: read(family.path_of(path)))
+        files.write(folder, _sizes(table), tensors, report=report)
     report(f"{target} holds checkpoint {number} of {workdir} as {whole['architectures'][0]}")
     return number
 

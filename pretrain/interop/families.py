@@ -1,6 +1,6 @@
 """The families that there are, and their tables on the parameters of a model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import jax
 
@@ -9,6 +9,7 @@ from models.parts.parameter import Parameter
 from pretrain.errors import UserError, nearest
 from pretrain.interop.bert import BERT
 from pretrain.interop.ctrl import CTRL
+from pretrain.interop.electra import ELECTRA, GENERATOR, GENERATOR_PART
 from pretrain.interop.family import Family
 from pretrain.interop.gpt import GPT
 from pretrain.interop.gpt2 import GPT2
@@ -17,30 +18,54 @@ from pretrain.interop.t5 import T5
 from pretrain.parallel.mesh import path_name
 from pretrain.step.step import parameters_of
 
-FAMILIES = {family.model_type: family for family in (GPT2, GPT, CTRL, BERT, T5)}
+FAMILIES = {family.model_type: family for family in (GPT2, GPT, CTRL, BERT, T5, ELECTRA)}
+OTHERS = (GENERATOR, GENERATOR_PART)  # of a model_type that one above has too
 
 
-def of_type(model_type, source: str) -> Family:
-    """The family that the config.json `source` names. Errors: UserError where it is not known."""
+def of_type(model_type, names: Iterable[str], source: str) -> Family:
+    """The family that the config.json `source` names, and beside it files with tensors of these names.
+
+    Errors: UserError where it is not known, or where the files have none of the heads that its parts have.
+    """
     if model_type not in FAMILIES:
         raise UserError(
             f"{source}: model_type = {model_type!r:.60} cannot be imported{nearest(str(model_type), FAMILIES)}"
         )
-    return FAMILIES[model_type]
+    family, names = FAMILIES[model_type], tuple(names)
+    if not family.mark:
+        return family
+    parts = [one for one in (family, *OTHERS) if one.model_type == model_type and one.mark]
+    found = [one for one in parts if any(name.startswith(one.mark) for name in names)]
+    if len(found) != 1:
+        marks = " or ".join(f"{one.mark}*" for one in parts)
+        raise UserError(
+            f"{source}: the weights beside it are to have a head, {marks}, and have {len(found)} of them; save the "
+            "model again with its class for pretraining"
+        )
+    return found[0]
 
 
-def of_section(section: Mapping, source: str) -> tuple[Family, dict]:
-    """(family, config.json) as which the model of a `model` section of ours is exported.
+def of_section(section: Mapping, source: str, part: str = "") -> tuple[Family, dict]:
+    """(family, config.json) as which the model of a `model` section of ours is exported, or its `part`.
 
-    Errors: UserError, of the first family of its kind, where none has such a model.
+    Errors: UserError, of the first family of its kind, where none has such a model or part.
     """
+    of_kind = [family for family in (*FAMILIES.values(), *OTHERS) if family.kind == section["kind"]]
+    parts = [family.part for family in of_kind if family.part]
+    if part and part not in parts:
+        those = f"choose one of: {', '.join(parts)}" if parts else "leave --part out"
+        raise UserError(f"{source} holds a model of kind '{section['kind']}', which has no part '{part}'; {those}")
     refusals = []
-    for family in FAMILIES.values():
-        if family.kind == section["kind"]:
+    for family in of_kind:
+        if not part or family.part == part:
             try:
-                return family, family.keys.config(section, f"{source} cannot be exported as {family.model_type}")
+                return family, family.keys.config(
+                    family.section_of(section), f"{source} cannot be exported as {family.model_type}"
+                )
             except UserError as error:
                 refusals.append(error)
+                if family.part:
+                    break
     if refusals:
         raise refusals[0]
     kinds = ", ".join(dict.fromkeys(family.kind for family in FAMILIES.values()))
@@ -51,9 +76,14 @@ def of_section(section: Mapping, source: str) -> tuple[Family, dict]:
 
 
 def table(family: Family, section: Mapping) -> Table:
-    """The family's table on the parameters of the model that `section` describes. Errors: ModelError."""
+    """The family's table on the parameters of the model, or part, that `section` describes. Errors: ModelError."""
+    section = family.section_of(section)
+    return Table(family.rows(section), leaves(section))
+
+
+def leaves(section: Mapping) -> dict[str, Leaf]:
+    """The parameters of the model that `section` describes, by path. Errors: ModelError."""
     boxes = jax.tree_util.tree_leaves_with_path(
         parameters_of(models.build(section)), is_leaf=lambda node: isinstance(node, Parameter)
     )
-    leaves = {path_name(path): Leaf(box.value.shape, box.value.dtype, box.inputs) for path, box in boxes}
-    return Table(family.rows(section), leaves)
+    return {path_name(path): Leaf(box.value.shape, box.value.dtype, box.inputs) for path, box in boxes}

@@ -36,6 +36,13 @@ class Family:
     settle: Callable[[dict, frozenset], dict] = lambda section, names: section
     # Sets what of a whole config follows from its model.
     complete: Callable[[ConfigDict], None] = lambda config: None
+    # Of models that are several there: the name of this part; how the names of tensors begin by which its files are
+    # told from those of other parts; of a section, that of the part; and of a parameter of the part, which one of the
+    # whole it is.
+    part: str = ""
+    mark: str = ""
+    section_of: Callable[[Mapping], Mapping] = lambda section: section
+    path_of: Callable[[str], str] = lambda path: path
 
     def canonical(self, name: str, known: Mapping) -> str:
         """What the table calls a tensor that a file calls `name`."""

@@ -14,7 +14,8 @@ from input_pipeline.tokenizers.tokenizer import Tokenizer
 from pretrain import config as configs
 from pretrain.checkpoints import alone
 from pretrain.errors import UserError
-from pretrain.interop import families, tokenizers
+from pretrain.interop import electra, families, tokenizers
+from pretrain.interop.electra import GENERATOR
 from pretrain.interop.family import Family
 from pretrain.interop.files import Tensors
 from pretrain.interop.names import Shape, Table
@@ -25,21 +26,25 @@ from pretrain.workdir import CONFIG, Workdir
 SHOWN = 6  # tensors of a kind that a sentence names
 
 
-def import_folder(source: str, workdir: str, report: Callable[[str], None] = lambda message: None) -> ConfigDict:
+def import_folder(
+    source: str, workdir: str, report: Callable[[str], None] = lambda message: None, generator: str = ""
+) -> ConfigDict:
     """Makes the work folder `workdir` of the folder `source`, which `save_pretrained` wrote, and returns its config.
 
-    The config is that of the family's recipe, with the model and the tokenizer that `source` holds. `report` hears
-    what was done. Errors: UserError, DataError or ModelError where either folder will not do; then nothing is made.
+    The config is that of the family's recipe, with the model and the tokenizer that `source` holds; `generator` is the
+    folder of ELECTRA's, where `source` holds the discriminator. `report` hears what was done. Errors: UserError,
+    DataError or ModelError where a folder will not do; then nothing is made.
     """
     folder, file = Path(source), str(Path(source) / CONFIG)
-    given = read_config(folder)
-    family = families.of_type(given.get("model_type"), file)
     check_free(Path(workdir))
+    given, tensors = read_config(folder), Tensors(folder)
+    family = families.of_type(given.get("model_type"), tensors.shapes, file)
     config = configs.load(family.recipe)
-    section, tensors = family.keys.section(given, file, MODELS[family.kind]), Tensors(folder)
+    section = family.keys.section(given, file, MODELS[family.kind])
     with config.unlocked():
         config.name = f"{family.model_type}:{Path(workdir).name}"
         config.model.update(family.settle(section, frozenset(tensors.shapes)))
+        other = _generator(generator, family, config.model) if generator else None
         config.tokenizer.update(tokenizers.section(folder, family.tokenizers))
         config.data.length = min(config.data.length, config.model.context)
         family.complete(config)
@@ -53,14 +58,49 @@ def import_folder(source: str, workdir: str, report: Callable[[str], None] = lam
                 f"{file}: vocab_size = {config.model.vocab_size}, and the tokenizer beside it, "
                 f"{config.tokenizer.path}, has {tokenizer.vocab_size} entries; bring those of one model together"
             )
-        makers = table.ours(lambda name: tensors.read(named[name]))
-        promised = {path: alone.Promised(leaf.shape, leaf.dtype, makers[path]) for path, leaf in table.leaves.items()}
+        promised = _promised(table, tensors, named)
+        if other:
+            promised |= _beside(promised, electra.GENERATOR_PART, config.model, other, report)
         with quiet():
             alone.write(made, promised, tokenizer.fingerprint)
         configs.save(config.lock(), str(partial))
     count = sum(leaf.size for leaf in promised.values())
     report(f"{workdir} holds {family.model_type} of {source}: {count:,} parameters, from {len(named)} tensors")
     return config
+
+
+def _promised(table: Table, tensors: Tensors, named: Mapping[str, str]) -> dict[str, alone.Promised]:
+    """The parameters of a table, {our path: array}; `named` as `matched` gives it."""
+    makers = table.ours(lambda name: tensors.read(named[name]))
+    return {path: alone.Promised(leaf.shape, leaf.dtype, makers[path]) for path, leaf in table.leaves.items()}
+
+
+def _generator(folder: str, family: Family, model: ConfigDict) -> Tensors:
+    """The tensors of a generator's folder, whose size `model`, the discriminator's section, is given."""
+    file, tensors = str(Path(folder) / CONFIG), Tensors(Path(folder))
+    given = read_config(Path(folder))
+    if family is not electra.ELECTRA or families.of_type(given["model_type"], tensors.shapes, file) is not GENERATOR:
+        raise UserError(
+            f"--generator={folder} is for an ELECTRA whose discriminator is --folder; leave it out, or give both"
+        )
+    electra.join(model, GENERATOR.keys.section(given, file, MODELS[GENERATOR.kind]), file)
+    return tensors
+
+
+def _beside(
+    there: Mapping[str, alone.Promised], part: Family, section: Mapping, tensors: Tensors, report: Callable
+) -> dict[str, alone.Promised]:
+    """The parameters of a `part` besides those that are `there`, which it shares: they must be the same in both."""
+    table = families.table(part, section)
+    named = matched(part, section, table, tensors, report)
+    own = {part.path_of(path): array for path, array in _promised(table, tensors, named).items()}
+    unlike = [path for path in own if path in there and not np.array_equal(own[path].make(), there[path].make())]
+    if unlike:
+        raise UserError(
+            f"{tensors.folder} has other {', '.join(unlike)} than the discriminator, and the two share them; bring "
+            "those of one training together"
+        )
+    return {path: array for path, array in own.items() if path not in there}
 
 
 def read_config(folder: Path) -> dict:

@@ -9,6 +9,8 @@ An objective has
     score(model, params, batch, carried, key)
                              ({name: sum over the batch}, what the lanes carry on); `key` None means no dropout
 
+    ratios                   where there are some: {name: (of two terms that only report, one by the other)}, of what
+                             has no denominator that the batch alone knows; the two are shown as that alone
     figures(terms, totals, data), measures
                              what a scoring pass says besides, and the names of what is shown
     bits                     the name of its bits of a unit of text; None where it predicts but a part of a text
@@ -25,9 +27,10 @@ from collections.abc import Mapping
 from pretrain.errors import UserError, nearest
 from pretrain.objectives.causal import Causal
 from pretrain.objectives.masked import Masked
+from pretrain.objectives.replaced import Replaced
 from pretrain.objectives.spans import Spans
 
-OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans}
+OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans, "replaced": Replaced}
 
 
 def build(config, model):
@@ -36,17 +39,26 @@ def build(config, model):
     if kind not in OBJECTIVES:
         raise UserError(f"config.objective.kind is '{kind}'{nearest(kind, OBJECTIVES)}")
     objective = OBJECTIVES[kind].of(config, model)
-    known = {*objective.terms, "loss"}
+    known = {*objective.terms, "loss"} - {name for ratio in _ratios(objective).values() for name in ratio}
     if selects not in known:
         raise UserError(f"config.objective.selects is '{selects}'{nearest(selects, known)}")
     return objective
 
 
 def reported(objective, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
-    """Every term, its sum by its denominator; and `loss`, their weighted sum, where none has that name."""
+    """Every term, its sum by its denominator; and `loss`, their weighted sum, where none has that name.
+
+    Of two terms that make a ratio there is that in their place, 0 where there is nothing to divide by.
+    """
     terms = {name: sums[name] / max(counts[name], 1.0) for name in objective.terms}
     loss = {} if "loss" in terms else {"loss": sum(weight * terms[name] for name, weight in objective.terms.items())}
-    return loss | terms
+    ratios = {name: terms[some] / terms[of] if terms[of] else 0.0 for name, (some, of) in _ratios(objective).items()}
+    counted = {name for ratio in _ratios(objective).values() for name in ratio}
+    return loss | {name: value for name, value in terms.items() if name not in counted} | ratios
+
+
+def _ratios(objective) -> Mapping[str, tuple[str, str]]:
+    return getattr(objective, "ratios", {})
 
 
 def cost(selects: str, terms: Mapping[str, float]) -> float:

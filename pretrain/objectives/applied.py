@@ -7,6 +7,8 @@ from typing import Any
 import jax
 from flax import linen as nn
 
+STATES = "states"  # the scope of all that makes hidden states; what is made of them is outside
+
 
 @dataclasses.dataclass(frozen=True)
 class Applied:
@@ -19,11 +21,14 @@ class Applied:
     params: Any
     inputs: tuple[str, ...]
 
-    def __call__(self, batch: Mapping, carried, key: jax.Array | None):
-        """(hidden states [B, T, D], what the lanes carry on). With a `key`, dropout is on."""
+    def __call__(self, batch: Mapping, carried, key: jax.Array | None, method: str = "__call__"):
+        """(hidden states [B, T, D], what the lanes carry on), by a `method` like the call; a `key` turns dropout on."""
         inputs = {name: batch[name] for name in self.inputs} | {"row": batch["row"], "carried": carried}
         rngs = {} if key is None else {"dropout": key}
-        output = self.model.apply({"params": self.params}, **inputs, train=key is not None, rngs=rngs)
+        with jax.named_scope(STATES):
+            output = self.model.apply(
+                {"params": self.params}, **inputs, train=key is not None, rngs=rngs, method=method
+            )
         return output.hidden, output.carried
 
     def run(self, method: str, *arguments):

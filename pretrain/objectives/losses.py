@@ -9,28 +9,39 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from pretrain.objectives.sampled import sampled
+
 LOGITS_PER_CHUNK = 2**22  # made at a time: 16 MB of float32, which stays in a CPU's cache
 ROWS_PER_CHUNK = 512  # at least, of a vocabulary beyond 8,192, whose products would be too small otherwise
 
 
-def cross_entropy(hidden, matrix, bias, targets, weights, *, z_loss=0.0, label_smoothing=0.0, hits=False, chunk=None):
+def cross_entropy(
+    hidden, matrix, bias, targets, weights, *, z_loss=0.0, label_smoothing=0.0, hits=False, draws=None, chunk=None
+):
     """Weighted sum of next-token losses, without ever holding all logits.
 
     hidden [B, T, D] in the compute dtype, matrix [V, D], bias [V] or None, targets [B, T] int,
     weights [B, T] float32. Returns (objective, nll), two float32 scalars: the sum to differentiate
     (with smoothing and z-loss) and the plain negative log-likelihood in nats. With `hits` a third: the weights of the
-    targets that no other id is likelier than, which costs nothing, since the highest logit is sought anyway.
+    targets that no other id is likelier than, which costs nothing, since the highest logit is sought anyway. With
+    `draws`, the keys and places that `sampled` takes, last of all what is drawn of the same logits, [B, T] int32.
 
     The gradient is made together with the value, chunk by chunk, while a chunk's logits are still at
     hand: three matrix products in all, nothing kept and nothing computed twice.
     """
     if bias is None:
         bias = jnp.zeros(matrix.shape[0], jnp.float32)
-    chunk = chunk or max(ROWS_PER_CHUNK, LOGITS_PER_CHUNK // matrix.shape[0])
-    return _cross_entropy(hidden, matrix, bias, targets, weights, z_loss, label_smoothing, hits, chunk)
+    chunk = chunk or chunk_rows(matrix.shape[0])
+    sums, drawn = _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, label_smoothing, hits, chunk)
+    return sums if draws is None else (*sums, jnp.moveaxis(drawn, 0, 1).reshape(targets.shape))
 
 
-def _chunks(array, chunk):
+def chunk_rows(vocab: int) -> int:
+    """How many rows of logits over `vocab` ids are made at a time."""
+    return max(ROWS_PER_CHUNK, LOGITS_PER_CHUNK // vocab)
+
+
+def chunks(array, chunk):
     """[B, T, ...] to [T / c, B, c, ...], with B * c at most `chunk` rows where T allows it.
 
     Chunks run along T so that the rows of a batch, which devices share, stay where they are.
@@ -64,23 +75,32 @@ def _added(sums, more):
     return tuple(a + b for a, b in zip(sums, more, strict=True))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7, 8))
-def _cross_entropy(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits, chunk):
+def _parts(arrays, draws, chunk):
+    """Chunks of arrays [B, T, ...], and of the places of draws, where there are some."""
+    return *(chunks(array, chunk) for array in arrays), None if draws is None else chunks(draws[1], chunk)
+
+
+def _drawn(logits, draws, places):
+    return None if draws is None else sampled(logits, draws[0], places)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8, 9))
+def _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, hits, chunk):
     def body(sums, part):
-        more, _, _ = _chunk_loss(part[0], matrix, bias, *part[1:], z_loss, smoothing, hits)
-        return _added(sums, more), None
+        hidden, targets, weights, places = part
+        more, logits, _ = _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits)
+        return _added(sums, more), _drawn(logits, draws, places)
 
-    parts = tuple(_chunks(a, chunk) for a in (hidden, targets, weights))
-    sums, _ = jax.lax.scan(body, (jnp.float32(0),) * (2 + hits), parts)
-    return sums
+    parts = _parts((hidden, targets, weights), draws, chunk)
+    return jax.lax.scan(body, (jnp.float32(0),) * (2 + hits), parts)
 
 
-def _forward(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits, chunk):
+def _forward(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, hits, chunk):
     vocab = matrix.shape[0]
 
     def body(carry, part):
         sums, d_matrix, d_bias = carry
-        hidden, targets, weights = part
+        hidden, targets, weights, places = part
         more, logits, log_z = _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits)
         probability = jnp.exp(logits - log_z[..., None])
         scale = weights * (1 + 2 * z_loss * log_z) if z_loss else weights
@@ -93,20 +113,22 @@ def _forward(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits, ch
         d_hidden = jnp.einsum("btv,vd->btd", d_logits, matrix)
         # [D, V], because XLA's matrix product on CPUs transposes its left operand: better hidden than the logits.
         d_matrix += jnp.einsum("btd,btv->dv", hidden, d_logits, preferred_element_type=jnp.float32)
-        return (_added(sums, more), d_matrix, d_bias), d_hidden
+        return (_added(sums, more), d_matrix, d_bias), (d_hidden, _drawn(logits, draws, places))
 
-    parts = tuple(_chunks(a, chunk) for a in (hidden, targets, weights))
+    parts = _parts((hidden, targets, weights), draws, chunk)
     zeros = jnp.zeros(matrix.shape[::-1], jnp.float32), jnp.zeros(vocab, jnp.float32)
-    (sums, d_matrix, d_bias), d_hidden = jax.lax.scan(body, ((jnp.float32(0),) * (2 + hits), *zeros), parts)
+    (sums, d_matrix, d_bias), (d_hidden, drawn) = jax.lax.scan(body, ((jnp.float32(0),) * (2 + hits), *zeros), parts)
     d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
-    return sums, (d_hidden, d_matrix.T.astype(matrix.dtype), d_bias.astype(bias.dtype), targets, weights)
+    saved = d_hidden, d_matrix.T.astype(matrix.dtype), d_bias.astype(bias.dtype), targets, weights
+    return (sums, drawn), saved
 
 
 def _backward(z_loss, smoothing, hits, chunk, saved, cotangents):
     """Only the objective carries gradient; the others are for reporting."""
     d_hidden, d_matrix, d_bias, _, weights = saved
-    scale = cotangents[0]
-    return (scale.astype(d_hidden.dtype) * d_hidden, scale * d_matrix, scale * d_bias, None, jnp.zeros_like(weights))
+    scale = cotangents[0][0]
+    given = scale.astype(d_hidden.dtype) * d_hidden, scale * d_matrix, scale * d_bias
+    return *given, None, jnp.zeros_like(weights), None
 
 
 _cross_entropy.defvjp(_forward, _backward)

@@ -6,13 +6,23 @@ import jax
 import pytest
 
 import models
-from configs import bert, ctrl, gpt, gpt2, gpt3, hands_on, t5
+from configs import bert, ctrl, electra, gpt, gpt2, gpt3, hands_on, t5
 from configs.common import ConfigError
 
 
+def tokens(width: int, embed: int) -> int:
+    """Parameters of a head of tokens: a layer, a norm, biases."""
+    return width * embed + 3 * embed + 30_522
+
+
 def heads(width: int) -> int:
-    """Parameters of BERT's two heads, without which its small sizes are counted: a layer, a norm, biases, and pairs."""
-    return width * width + width + 2 * width + 30_522 + 2 * width + 2
+    """Parameters of BERT's two heads, without which its small sizes are counted: that of tokens, and that of pairs."""
+    return tokens(width, width) + 2 * width + 2
+
+
+def shared(embed: int) -> int:
+    """Parameters that ELECTRA's generator and discriminator share, which both of their published counts have."""
+    return (30_522 + 512 + 2 + 2) * embed
 
 
 COUNTS = [
@@ -41,6 +51,13 @@ COUNTS = [
     (bert, "large", 336_226_108),
     (bert, "large_cased", 334_661_958),
     (bert, "large_whole_words", 336_226_108),
+    (electra, "small", 13_549_057 + 4_620_026 - shared(128)),
+    (electra, "small_plus", 13_549_057 + 13_546_682 - shared(128)),
+    (electra, "small_masked_loss", 13_549_057 + 4_620_026 - shared(128)),
+    (electra, "small_replace_mlm", 13_483_008 + tokens(256, 128) + 4_620_026 - shared(128)),
+    (electra, "small_all_tokens", 13_483_008 + tokens(256, 128) + 257 + 4_620_026 - shared(128)),
+    (electra, "base", 109_483_009 + 33_740_602 - shared(768)),
+    (electra, "large", 335_142_913 + 51_295_290 - shared(1024)),
     (t5, "small", 60_506_624),
     (t5, "base", 222_903_552),
     (t5, "base_prefix", 222_903_552),
@@ -64,16 +81,17 @@ def test_parameter_count_is_the_published_one(recipe, variant, count):
 
 
 DEFAULTS = {gpt: "base", ctrl: "base", gpt2: "small", gpt3: "small", hands_on: "causal", bert: "base", t5: "base"}
+DEFAULTS |= {electra: "small"}
 
 
-@pytest.mark.parametrize(("recipe", "default"), DEFAULTS.items())
+@pytest.mark.parametrize(("recipe", "default"), DEFAULTS.items(), ids=lambda one: getattr(one, "__name__", one))
 def test_variants(recipe, default):
     assert recipe.get_config().to_dict() == recipe.get_config(default).to_dict()
     with pytest.raises(ConfigError, match=rf"no variant 'huge'; choose one of: .*{default}"):
         recipe.get_config("huge")
 
 
-@pytest.mark.parametrize("recipe", [gpt, ctrl, gpt2, gpt3, hands_on, bert, t5], ids=lambda recipe: recipe.__name__)
+@pytest.mark.parametrize("recipe", DEFAULTS, ids=lambda recipe: recipe.__name__)
 def test_every_variant_has_a_published_count(recipe):
     assert set(recipe.VARIANTS) - {"mini_stdlib"} == {variant for tested, variant, _ in COUNTS if tested is recipe}
 

@@ -15,6 +15,7 @@ RECIPES = {
     "recurrent": "configs/transformer_xl.py:tiny",
     "encoder": "configs/bert.py:mini_stdlib",
     "encoder_decoder": "configs/t5.py:mini_stdlib",
+    "replaced_tokens": "configs/electra.py:mini_stdlib",
 }
 VALUES = ("-1", "0", "nan", "inf", "1e30", "-1e30", "1e999", "many", "")
 KEYS = [("decoder", key) for key in common.base.ranges]

@@ -86,6 +86,22 @@ def of_encoder(model: Mapping, row: Mapping[str, int], convention: str) -> dict[
     }
 
 
+def of_replaced_tokens(model: Mapping, row: Mapping[str, int], convention: str) -> dict[str, float]:
+    """The same through ELECTRA: a generator, whose head scores slots, and a discriminator with the head that it has."""
+    D, L, T, K, V = model["width"], model["layers"], row["tokens"], row["slots"], model["vocab_size"]
+    E, own = model["embed"] or D, round(model["generator_size"] * D)
+    widths = [D, *[own] * bool(own)]
+    tokens = D * E + E * V
+    head = {"replaced": D**2 + D, "tokens": tokens, "copied": tokens + D}[model["head"]]
+    return {
+        "embedding projections": sum(width != E and E * width for width in widths),
+        "attention projections": L * sum(4 * width**2 for width in widths),
+        "attention scores and values": L * sum(2 * width * T for width in widths),
+        "feed-forward": L * (2 * D * model["ff"] + 8 * own**2),
+        "logits": head + K * (own * E + E * V) * bool(own) / T,
+    }
+
+
 def of_encoder_decoder(model: Mapping, row: Mapping[str, int], convention: str) -> dict[str, float]:
     """Multiply-adds of one token's forward pass through T5, over the tokens of both sides."""
     D, L, NH, S, T = model["width"], model["layers"], model["heads"] * model["head_size"], row["inputs"], row["tokens"]
@@ -105,6 +121,7 @@ FORMULAS = {
     "decoder": of_decoder,
     "recurrent": of_recurrent,
     "encoder": of_encoder,
+    "replaced_tokens": of_replaced_tokens,
     "encoder_decoder": of_encoder_decoder,
 }
 

@@ -114,6 +114,8 @@ def test_recipes_can_be_exported(family):
     module, built = configs.recipe_module(family.recipe), set()
     for variant in module.VARIANTS:
         section = module.get_config(variant).model.to_dict()
+        if section.get("head", "replaced") != "replaced":  # of ELECTRA's ablations, which that library has no class for
+            continue
         chosen, written = families.of_section(section, variant)
         assert chosen is family
         back = family.keys.section(written, variant, common.MODELS[family.kind]) | {"dtype": section["dtype"]}

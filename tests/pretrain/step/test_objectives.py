@@ -1,4 +1,4 @@
-"""BERT's and T5's update is one update: terms with denominators of their own, dropout on, split in every way."""
+"""An update of each family is one update: terms with denominators of their own, dropout on, split in every way."""
 
 import functools
 
@@ -20,18 +20,25 @@ BATCH, LENGTH, VOCABULARY = 8, 16, 64
 MODELS = {
     "masked": ("encoder", {"dropout": 0.2, "dropout_attention": 0.2}),
     "spans": ("encoder_decoder", {"dropout": 0.2, "head_size": 6, "buckets": 8, "max_distance": 12}),
+    "replaced": ("replaced_tokens", {"dropout": 0.2, "embed": 24, "generator_size": 1.0}),
 }
+OBJECTIVES = {
+    "masked": {"max_predictions": 5},
+    "spans": {"density": 0.3, "mean_span": 2.0},
+    "replaced": {"share": 0.3, "weight": 2.0},  # of 50 plain gradient descent would make parameters of order 10
+}
+LAYOUTS = {"masked": {"layout": "pairs", "sentences": "lines"}, "spans": {}, "replaced": {"layout": "packed"}}
 
 
 def small(kind, **changes):
-    """BERT's or T5's own model with its objective, of one layer; plain gradient descent at rate 1."""
+    """A family's own model with its objective, of one layer; plain gradient descent at rate 1."""
     config = common.base()
     model, fields = MODELS[kind]
     config.model, config.objective = common.MODELS[model](), common.OBJECTIVES[kind]()
     config.model.update(vocab_size=VOCABULARY, context=LENGTH, layers=1, width=32, heads=4, ff=64, dtype="float32")
     config.model.update(attention_path="xla", **fields)
-    config.objective.update({"max_predictions": 5} if kind == "masked" else {"density": 0.3, "mean_span": 2.0})
-    config.data.update(length=LENGTH, **({"layout": "pairs", "sentences": "lines"} if kind == "masked" else {}))
+    config.objective.update(OBJECTIVES[kind])
+    config.data.update(length=LENGTH, **LAYOUTS[kind])
     config.train.update(steps=10, batch_size=BATCH)
     config.mesh.data = 1
     for key, value in (GRADIENT | changes).items():
@@ -55,8 +62,10 @@ def ragged(learner, seed):
             array[:] = draw.integers(0, LENGTH, array.shape)
         elif name.endswith("positions"):
             array[:] = np.arange(array.shape[1])
-        elif name == "weights":
+        elif name.endswith("weights") and array.ndim == 2:
             array[:] = np.arange(array.shape[1]) < draw.integers(0, array.shape[1] + 1, BATCH)[:, None]
+        elif name == "chosen":
+            np.put_along_axis(array, batch["slots"], True, axis=1)
         elif name == "next_weights":
             array[:] = np.arange(BATCH) % 3 > 0
         elif name != "row":

@@ -1,0 +1,76 @@
+"""ELECTRA (Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators").
+
+    pretrain train --config=configs/electra.py:base --workdir=runs/electra
+    pretrain train --config=configs/electra.py:mini_stdlib    # two minutes on 2 CPU cores, with text that is there
+
+Variants: small (14M, the default), base (110M) and large (335M), counted as they are used, without their generators;
+small_plus, the released "small", has a generator as wide as itself and rows of 512 tokens. The paper's ablations of
+small, of its section 3.4: small_masked_loss (ELECTRA 15 %: the discriminator is scored on the masked tokens alone),
+small_replace_mlm (it predicts the masked tokens, which the generator replaced), small_all_tokens (it predicts every
+token, with a gate that copies). mini_stdlib is a small network on the standard library of the running interpreter.
+
+A generator, an encoder of 1/4 or 1/3 of the width, fills in masked tokens; the discriminator tells of every token
+whether it is the text's own. Both read the same tables. The loss is the generator's and 50 times the discriminator's. A
+discriminator that calls every token original is right about nine times in ten, so watch `recall`, the share of replaced
+tokens that it finds, and `precision`.
+
+Text is that of BERT: data/books_wikipedia/*.txt, with a blank line between documents, packed into rows; the larger ones
+had XLNet's 33 billion words. The vocabulary is BERT's uncased one (docs/data.md, "Files that recipes need").
+
+Cost: 1,000,000 updates of 128 rows of 128 tokens for small, four days on one V100; base takes 766,000 of 256 rows of
+512, large 400,000 of 2,048 (1,750,000 for the longer run: --config.train.steps=1750000).
+
+Expect, after fine-tuning, GLUE development averages of 79.9 (small), 85.1 (base), 89.0 (large) and 89.5 (large, for
+longer).
+"""
+
+from configs import common
+
+VARIANTS = {  # layers, width, heads, width of tables, generator's share, masked share, peak, rows, updates, length
+    "small": (12, 256, 4, 128, 1 / 4, 0.15, 5e-4, 128, 1_000_000, 128),
+    "small_plus": (12, 256, 4, 128, 1.0, 0.15, 5e-4, 128, 4_000_000, 512),
+    "small_masked_loss": (12, 256, 4, 128, 1 / 4, 0.15, 5e-4, 128, 1_000_000, 128),
+    "small_replace_mlm": (12, 256, 4, 128, 1 / 4, 0.15, 5e-4, 128, 1_000_000, 128),
+    "small_all_tokens": (12, 256, 4, 128, 1 / 4, 0.15, 5e-4, 128, 1_000_000, 128),
+    "base": (12, 768, 12, 768, 1 / 3, 0.15, 2e-4, 256, 766_000, 512),
+    "large": (24, 1024, 16, 1024, 1 / 4, 0.25, 2e-4, 2048, 400_000, 512),
+    "mini_stdlib": (2, 128, 2, 64, 1 / 2, 0.15, 1e-3, 32, 300, 64),
+}
+ABLATIONS = {  # the discriminator's head, the tokens that it is scored on, the weight of its loss
+    "small_masked_loss": ("replaced", "masked", 50.0),
+    "small_replace_mlm": ("tokens", "masked", 1.0),
+    "small_all_tokens": ("copied", "all", 1.0),
+}
+
+
+def get_config(variant=""):
+    """The recipe of one size; no variant means small."""
+    variant = variant or "small"
+    if variant not in VARIANTS:
+        raise common.variant_error("electra", variant, VARIANTS)
+    layers, width, heads, embed, generator, share, peak, rows, steps, length = VARIANTS[variant]
+    config = common.base()
+    config.name = f"electra:{variant}"
+    config.model = common.replaced_tokens()
+    config.model.update(layers=layers, width=width, heads=heads, ff=4 * width, embed=embed, generator_size=generator)
+    config.objective = common.replaced()
+    config.objective.share = share
+    if variant in ABLATIONS:
+        config.model.head, config.objective.scored, config.objective.weight = ABLATIONS[variant]
+    config.tokenizer.update(kind="wordpiece", path="tokenizers/bert-base-uncased.json", vocab_size=30_522)
+    config.data.update(
+        train="text:data/books_wikipedia/*.txt?document=blank_line", holdout=0.001, layout="packed", length=length
+    )
+    config.train.update(steps=steps, batch_size=rows)
+    config.optimizer.update(
+        name="adamw", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
+    )
+    config.schedule.update(kind="linear", peak=peak, warmup=10_000, end=0.0, beneath_warmup=True)
+    if variant == "mini_stdlib":
+        config.tokenizer.update(path="", vocab_size=2048, train_bytes=1_000_000, cased=True)
+        config.model.update(vocab_size=2048, context=64, dtype="float32")
+        config.data.update(train="stdlib", holdout=0.05)
+        config.schedule.warmup = 30
+        config.checkpoint.every = 100
+        config.evaluate.update(every=100, batches=20)
+    return config

@@ -1,0 +1,186 @@
+"""ELECTRA: the discriminator is `ElectraForPreTraining`, the generator `ElectraForMaskedLM`, each with its own tables.
+
+A generator alone is an encoder; beside a discriminator it is that model's part `generator`, which shares the tables.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from models.replaced_tokens import generator_sizes
+from pretrain.errors import UserError
+from pretrain.interop.bert import BERT
+from pretrain.interop.family import Family
+from pretrain.interop.keys import ACTIVATIONS, Key, Keys
+from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
+
+EMBEDDINGS, LAYER = "electra.embeddings.", "electra.encoder.layer.{layer}."
+SHARED = ("tokens", "positions", "types", "embedding_norm/scale", "embedding_norm/bias")  # by both
+JUDGE, WRITER = "discriminator_predictions.", "generator_predictions."  # begin the names of each one's head
+
+
+def _encoder(section: Mapping) -> list[Row]:
+    """What both have."""
+    projects = section["embed"] not in (0, section["width"])
+    return [
+        *rows(
+            SAME,
+            (f"{EMBEDDINGS}word_embeddings.weight", "tokens"),
+            (f"{EMBEDDINGS}position_embeddings.weight", "positions"),
+            (f"{EMBEDDINGS}token_type_embeddings.weight", "types"),
+        ),
+        *norms((f"{EMBEDDINGS}LayerNorm", "embedding_norm")),
+        *(linear(OUTPUTS_FIRST, ("electra.embeddings_project", "projection")) if projects else []),
+        *linear(
+            OUTPUTS_FIRST,
+            (f"{LAYER}attention.self.query", "layers/attention/query"),
+            (f"{LAYER}attention.self.key", "layers/attention/key"),
+            (f"{LAYER}attention.self.value", "layers/attention/value"),
+            (f"{LAYER}attention.output.dense", "layers/attention/output"),
+            (f"{LAYER}intermediate.dense", "layers/feed_forward/in"),
+            (f"{LAYER}output.dense", "layers/feed_forward/out"),
+        ),
+        *norms(
+            (f"{LAYER}attention.output.LayerNorm", "layers/attention_norm"),
+            (f"{LAYER}output.LayerNorm", "layers/feed_forward_norm"),
+        ),
+    ]
+
+
+def _of_discriminator(section: Mapping) -> list[Row]:
+    head = linear(OUTPUTS_FIRST, (f"{JUDGE}dense", "judge"), (f"{JUDGE}dense_prediction", "verdict"))
+    return [*_encoder(section), *head]
+
+
+def _of_generator(section: Mapping) -> list[Row]:
+    return [
+        *_encoder(section),
+        *linear(OUTPUTS_FIRST, (f"{WRITER}dense", "transform")),
+        *norms((f"{WRITER}LayerNorm", "transform_norm")),
+        *rows(FLAT, ("generator_lm_head.bias", "head_bias")),
+    ]
+
+
+def _ours(section: Mapping) -> dict[str, tuple]:
+    return {
+        "attention": (("dense",) * len(section["attention"]),),
+        "position_offset": (0,),
+        "project_always": (False,),
+        "types": (section["types"] or 2,),  # 0 is no table, which the class always has
+        "groups": (0, section["layers"]),
+    }
+
+
+KEYS = Keys(
+    both=(
+        Key("vocab_size", "vocab_size", 30_522),
+        Key("embedding_size", "embed", 128),
+        Key("max_position_embeddings", "context", 512),
+        Key("type_vocab_size", "types", 2),
+        Key("hidden_size", "width", 256),
+        Key("num_hidden_layers", "layers", 12),
+        Key("num_attention_heads", "heads", 4),
+        Key("intermediate_size", "ff", 1024),
+        Key("hidden_act", "activation", "gelu", ACTIVATIONS),
+        Key("layer_norm_eps", "norm_epsilon", 1e-12),
+        Key("hidden_dropout_prob", "dropout", 0.1),
+        Key("attention_probs_dropout_prob", "dropout_attention", 0.1),
+        Key("initializer_range", "init_std", 0.02),
+    ),
+    theirs=lambda config: {"position_embedding_type": ("absolute",), "tie_word_embeddings": (True,)},
+    ours=lambda section: _ours(section) | {"head": ("replaced",), "generator_size": (section["generator_size"],)},
+    outside=("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
+)
+
+
+def _widened(section: Mapping) -> dict:
+    """A section whose tables say their width."""
+    return {**section, "embed": section["embed"] or section["width"]}
+
+
+def _complete(config: ConfigDict) -> None:
+    """Rows of both are of one text each."""
+    config.data.update(layout="packed", sentences="")
+
+
+def _complete_generator(config: ConfigDict) -> None:
+    config.objective.next_sentence = False
+    _complete(config)
+
+
+ELECTRA = Family(
+    model_type="electra",
+    kind="replaced_tokens",
+    recipe="configs/electra.py",
+    architecture=lambda section: "ElectraForPreTraining",
+    keys=KEYS,
+    rows=_of_discriminator,
+    tokenizers=BERT.tokenizers,
+    special=BERT.special,
+    template=BERT.template,
+    inputs=BERT.inputs,
+    prefix="electra.",
+    renamed=BERT.renamed,
+    buffers=(r"(electra\.)?embeddings\.(position_ids|token_type_ids)",),
+    settle=lambda section, names: section | {"generator_size": 0.0, "head": "replaced"},
+    complete=_complete,
+    part="discriminator",
+    mark=JUDGE,
+    section_of=lambda section: _widened(section) | {"generator_size": 0.0},
+)
+GENERATOR = dataclasses.replace(
+    ELECTRA,
+    kind="encoder",
+    recipe="configs/bert.py",
+    architecture=lambda section: "ElectraForMaskedLM",
+    # The activation of the head of tokens is not written down there: it is always this.
+    keys=dataclasses.replace(
+        KEYS, ours=lambda section: _ours(section) | {"pair_head": (False,), "activation": ("gelu_erf",)}
+    ),
+    rows=_of_generator,
+    copies={"generator_lm_head.weight": f"{EMBEDDINGS}word_embeddings.weight"},
+    settle=lambda section, names: section | {"pair_head": False},
+    complete=_complete_generator,
+    part="",
+    mark=WRITER,
+    section_of=_widened,
+)
+
+
+def _section_of_generator(section: Mapping) -> dict:
+    """The encoder that the generator of a discriminator of ours is."""
+    if not section["generator_size"]:
+        raise UserError(
+            "the model has no generator (config.model.generator_size = 0) that could be exported; leave --part out"
+        )
+    own = {name: value for name, value in _widened(section).items() if name not in ("generator_size", "head")}
+    sizes = generator_sizes(section["width"], section["heads"], section["generator_size"])
+    return own | sizes | {"kind": "encoder", "pair_head": False}
+
+
+GENERATOR_PART = dataclasses.replace(
+    GENERATOR,
+    kind=ELECTRA.kind,
+    part="generator",
+    mark="",  # files are of a generator alone
+    section_of=_section_of_generator,
+    path_of=lambda path: path if path in SHARED else f"generator/{path}",
+)
+
+
+def join(model: ConfigDict, generator: Mapping, source: str) -> None:
+    """Gives the section of a discriminator the size of its generator, whose own section `source` gives.
+
+    Errors: UserError where no share of the discriminator's width makes that one.
+    """
+    with model.unlocked():
+        model.generator_size = generator["width"] / model.width
+    wanted = _section_of_generator(model.to_dict())
+    unlike = [name for name, value in generator.items() if wanted[name] != value and name != "dtype"]
+    if unlike:
+        shown = ", ".join(f"{name} = {generator[name]!r}, not {wanted[name]!r}" for name in unlike)
+        raise UserError(
+            f"{source} is no generator of this discriminator, as models here have them: {shown}; bring those of one "
+            "training together"
+        )
