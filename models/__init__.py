@@ -17,6 +17,7 @@ What every model offers, so that nobody outside need know which it is:
     start_decoding(rows, length, **source)   what decoding carries from token to token; `source` are the inputs besides
                            tokens that what is written follows from, such as an encoder's
     vocab_size, reads      the ids that it predicts, and those that it can read
+    limits                 of the inputs whose numbers index a table: below what those are, by name
     causal                 whether no token sees a later one: then padding, which comes last, needs no segments
     one_softmax            whether one softmax gives all probabilities
     head_inputs(hidden)    (hidden, matrix, bias) of that softmax, or None

@@ -15,6 +15,7 @@ from models.errors import ModelError
 from models.parts.dropout import dropout
 from models.parts.initialisers import constant, normal, residual_std
 from models.parts.norms import Norm
+from models.parts.parameter import picked
 from models.parts.positions import sinusoid
 from models.stack.block import Block
 from models.stack.cache import Cache
@@ -76,8 +77,8 @@ class Decoder(Model):
 
     def setup(self):
         names, shape = ("vocab", "embed"), (self.vocab_size + self.start_row, self.width)
-        self.tokens = self.param("tokens", normal(self.init_std, *names), shape, self.param_dtype)
-        rows = normal(self.position_init_std, "positions", "embed")
+        self.tokens = self.param("tokens", picked(normal(self.init_std, *names)), shape, self.param_dtype)
+        rows = picked(normal(self.position_init_std, "positions", "embed"))
         if self.positions == "learned":
             self.rows = self.param("positions", rows, (self.context, self.width), self.param_dtype)
         if self.positions == "factorised":
@@ -169,6 +170,11 @@ class Decoder(Model):
     def reads(self) -> int:
         """How many ids can be read: those that are predicted, and a start symbol that never is."""
         return self.vocab_size + self.start_row
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Below what the numbers are of those inputs that index a table."""
+        return super().limits | {"positions": self.context}
 
     @property
     def _head_size(self) -> int:

@@ -17,6 +17,7 @@ from models.parts.initialisers import INITIALISERS, constant
 from models.parts.light import light
 from models.parts.linear import Linear
 from models.parts.norms import Norm
+from models.parts.parameter import picked
 from models.stack.block import Block
 from models.stack.depth import Stack, stack_param
 from models.stack.feed_forward import FeedForward
@@ -136,6 +137,11 @@ class Bidirectional(Model):
         """The smallest inputs: one row of one token."""
         return super().example() | ({"types": jnp.zeros((1, 1), jnp.int32)} if self.types else {})
 
+    @property
+    def limits(self) -> dict[str, int]:
+        """Below what the numbers are of those inputs that index a table."""
+        return super().limits | {"positions": self.context} | ({"types": self.types} if self.types else {})
+
     def start_decoding(self, rows: int, length: int):
         """Raises ModelError: every token's state depends on those that follow it."""
         raise ModelError(
@@ -159,7 +165,7 @@ class Bidirectional(Model):
         return self.embedding_norm(x.astype(self.dtype))
 
     def _table(self, name, axis, size):
-        start = INITIALISERS[self.initialiser](self.init_std, axis, "embed")
+        start = picked(INITIALISERS[self.initialiser](self.init_std, axis, "embed"))
         return self.param(name, start, (size, self.embed or self.width), self.param_dtype)
 
     def _head(self, outputs: int) -> Linear:

@@ -21,6 +21,7 @@ from models.errors import ModelError
 from models.parts.dropout import dropout
 from models.parts.initialisers import normal, uniform
 from models.parts.norms import Norm
+from models.parts.parameter import picked
 from models.stack.block import Block
 from models.stack.cache import Cache
 from models.stack.cross_attention import CrossAttention
@@ -68,7 +69,7 @@ class EncoderDecoder(Model):
 
     def setup(self):
         names, shape = ("vocab", "embed"), (self.vocab_size, self.width)
-        self.table = self.param("tokens", normal(self.init_scale, *names), shape, self.param_dtype)
+        self.table = self.param("tokens", picked(normal(self.init_scale, *names)), shape, self.param_dtype)
         # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
         path = "reference" if self.is_initializing() else self.attention_path
         self.encoder_stack, self.decoder_stack = self._encoder(path), self._decoder(path)
@@ -129,6 +130,11 @@ class EncoderDecoder(Model):
         if self.tied_head:
             return hidden * self.width**-0.5, self.table, None
         return hidden, self.head, None
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Below what the numbers are of those inputs that index a table."""
+        return super().limits | {"inputs": self.reads}
 
     def start_decoding(
         self, rows: int, length: int, inputs: jax.Array, input_segments: jax.Array | None = None

@@ -154,14 +154,10 @@ class Run:
 
     def _check_range(self, name: str, values: np.ndarray) -> None:
         """Raises UserError for numbers of an input that index no row of its table: JAX would read another."""
-        ids, end = name in ("tokens", "inputs"), 2**31
-        if ids:
-            end = self.model.reads
-        elif name in ("positions", "types"):
-            end = self.model.context if name == "positions" else self.model.types
+        end = self.model.limits.get(name, 2**31)
         if not 0 <= values.min() <= values.max() < end:
-            what, remedy = ("the ids", "use the run's own tokenizer") if ids else (f"'{name}'", "give only those")
-            found = f"{what} go from {values.min()} to {values.max()}"
+            remedy = "use the run's own tokenizer" if end == self.model.reads else "give only those"
+            found = f"'{name}' go from {values.min()} to {values.max()}"
             raise UserError(f"{found}, and the model reads those from 0 to {end - 1}; {remedy}")
 
 

@@ -19,6 +19,7 @@ from flax import linen as nn
 from models.errors import ModelError
 from models.parts.heads import head_logits
 from models.parts.initialisers import constant, normal
+from models.parts.parameter import picked
 
 SHARING = ("all", "tails", "none")  # which projections the output shares with the input
 ROWS = 256  # positions whose logits are made at a time
@@ -61,7 +62,8 @@ class AdaptiveVocabulary(nn.Module):
         groups = list(enumerate(zip(sizes, widths, strict=True)))
         if self.divisor == 1:
             groups = [(0, (self.vocab_size, self.embed))]  # one width: one table
-        self.tables = [self._param(f"words_{i}", self.std, ("vocab", None), shape) for i, shape in groups]
+        start = picked(normal(self.std, "vocab", None))
+        self.tables = [self.param(f"words_{i}", start, shape, self.param_dtype) for i, shape in groups]
         self.own_tables = self.tables
         if not self.tied_words:
             self.own_tables = [self._param(f"out_words_{i}", self.std, ("vocab", None), shape) for i, shape in groups]

@@ -12,10 +12,13 @@ class Parameter(nn.LogicallyPartitioned):
     """A box that a parameter starts in.
 
     `inputs`: how many of its leading axes, not counting layers, are those of a matrix's inputs; the others are its
-    outputs. A table has one, its rows. 0 of what is added or scales: a bias, a norm's gains.
+    outputs. A table has one, its rows. 0 of what is added or scales: a bias, a norm's gains. `picked`: whether its rows
+    are picked on the way in, and not all of them multiplied; scaling laws leave such tables out (Kaplan et al. 2020,
+    section 2.1).
     """
 
     inputs: int = struct.field(pytree_node=False, default=0)
+    picked: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def stacked(self) -> bool:
@@ -30,3 +33,8 @@ def declared(draw: Callable, names: tuple[str | None, ...], inputs: int) -> Call
         return Parameter(draw(key, *shape_and_dtype), names, inputs=inputs)
 
     return boxed
+
+
+def picked(boxed: Callable[..., Parameter]) -> Callable[..., Parameter]:
+    """The same initialiser, of a table whose rows are picked."""
+    return lambda *args: boxed(*args).replace(picked=True)

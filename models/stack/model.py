@@ -34,3 +34,8 @@ class Model(nn.Module):
     def reads(self) -> int:
         """How many ids can be read: those that are predicted."""
         return self.vocab_size
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Below what the numbers are of those inputs that index a table."""
+        return {"tokens": self.reads}

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Iterable
 
 import jax
@@ -17,11 +16,8 @@ from pretrain.parallel.mesh import AXES, path_name
 from pretrain.reporting.progress import amount
 from pretrain.reporting.tables import show
 from pretrain.step.engine import absent_engine
-from pretrain.step.lanes import start
+from pretrain.step.lanes import is_box, start
 from pretrain.step.learner import make_learner
-
-# Tables whose rows are picked, not multiplied by all of: scaling laws leave them out (Kaplan et al. 2020, section 2.1).
-LOOKED_UP = re.compile(r"tokens|types|positions(_\d+)?|vocabulary/words_\d+")
 
 
 def describe(config) -> dict:
@@ -54,7 +50,7 @@ def describe(config) -> dict:
     return {
         "name": config.name,
         "parameters": _count(params),
-        "parameters_without_embeddings": sum(leaf.size for name, leaf in leaves if not LOOKED_UP.fullmatch(name)),
+        "parameters_without_embeddings": _count(params) - _picked(learner.parameters),
         "flops_per_token": {convention: round(value) for convention, value in per_token.items()},
         "flops_per_step": {convention: round(value * tokens_per_step) for convention, value in per_token.items()},
         "tokens_per_step": tokens_per_step,
@@ -133,6 +129,12 @@ def _mesh(engine, config) -> dict:
 
 def _count(tree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def _picked(boxes) -> int:
+    """How many of a model's boxed parameters are in tables whose rows are picked."""
+    boxes = jax.tree.leaves(boxes, is_leaf=is_box)
+    return sum(box.value.size for box in boxes if box.picked)
 
 
 def _bytes(tree) -> int:

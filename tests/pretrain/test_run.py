@@ -116,14 +116,14 @@ def test_runs_of_every_backend_and_mesh(tmp_path, text, signals, options):
         (
             lambda run: run.logits([[1, 512]]),
             UserError,
-            "the ids go from 1 to 512, and the model reads those from 0 to 511",
+            "'tokens' go from 1 to 512, and the model reads those from 0 to 511",
         ),
         (
             lambda run: run.logits([[1]], segment=[[1]]),
             UserError,
             "the model takes no 'segment', did you mean 'segments'?",
         ),
-        (lambda run: run.logits([1, -1]), UserError, "the ids go from -1 to 1"),
+        (lambda run: run.logits([1, -1]), UserError, "'tokens' go from -1 to 1"),
         (lambda run: run.logits([[[1]]]), UserError, "'tokens' is [1, 1, 1]; give rows of numbers, or one row"),
         (lambda run: run.logits([1, 2], positions=[0, 64]), UserError, "'positions' go from 0 to 64, and the model"),
         (lambda run: run.logits([1, 2], segments=[1]), UserError, "'segments' is [1, 1] and 'tokens' [1, 2]; give a"),

@@ -66,8 +66,8 @@ def test_what_an_encoder_cannot_read_is_refused(run):
     opened = pretrain.open(run)
     ids = opened.prompts(["def"]).source["inputs"][0]
     for inputs, words in [
-        ({"inputs": [5, 100_000, 6]}, "the ids go from 5 to 100000, and the model reads those from 0 to"),
-        ({"inputs": [5, -1]}, "the ids go from -1 to 5"),
+        ({"inputs": [5, 100_000, 6]}, "'inputs' go from 5 to 100000, and the model reads those from 0 to"),
+        ({"inputs": [5, -1]}, "'inputs' go from -1 to 5"),
         ({"inputs": [[5], [6]]}, "'inputs' is [2, 1] and 'tokens' [1, 2]; give as many rows as 'tokens'"),
         ({"inputs": ids, "input_segments": [1]}, "'input_segments' is [1, 1] and 'inputs' [1, "),
     ]:
