@@ -166,13 +166,19 @@ def masked() -> dict:
     """BERT's pretraining: hidden tokens are predicted from both sides, and whether one segment follows another."""
     return dict(
         kind="masked",  # which task the objective is
-        selects="loss",  # the term that selects the best checkpoint: loss, mlm, nsp or one of their accuracies
+        selects="loss",  # the term that selects the best checkpoint: loss, mlm, nsp (of swapped pairs sop), an accuracy
         next_sentence=True,  # rows of two segments, of which it is told whether the second follows (data.layout pairs)
         share=probability(0.15),  # share of a row's tokens that are predicted
         max_predictions=count(20),  # K, at most so many of a row
         masked=share(0.8),  # share of the predicted tokens that the mask stands for
         random=share(0.1),  # share of them that a random token stands for; the rest stays as it is
+        rounding="nearest",  # of that number: nearest (one at least), random (down or up) or coins (one for each token)
+        candidates="text",  # what can be predicted: text (no special ids), any, after_first (but a row's first)
+        replacements="any",  # what random tokens are drawn from: any, or text (no special tokens)
         whole_words=False,  # predict all pieces of a word or none
+        ngrams=count(1, below=2**6),  # whole words in a row that are predicted together, at most; n of them as 1/n
+        masks=non_negative(0),  # so many ways to mask a row, in all epochs (static masking); 0: another each time
+        swapped_pairs=False,  # what does not follow is the same two the other way round (ALBERT), not a random one
         short_pairs=share(0.1),  # of layout pairs: share of the documents whose rows are of random length
         passes=count(10),  # of layout pairs: how often the text is cut into pairs, each time otherwise
     )
@@ -231,7 +237,7 @@ def base() -> dict:
             weights=positives(()),  # mixing weight of each source of data.train; empty means by size
             temperature=positive(1.0),  # sizes are raised to 1/temperature before mixing
             cap=non_negative(0, below=2**63),  # sizes are capped at so many tokens before mixing; 0 means no cap
-            layout="concat",  # concat (joined, cut), packed (no leaks), stream (contiguous), document (a row), pairs
+            layout="concat",  # concat (joined, cut), packed (no leaks), stream, document (a row), pairs or sentences
             length=count(1024),  # T, tokens of one training row
             shuffle=True,  # new order of rows each epoch
             store="",  # folder of the token store; empty means <workdir>/data

@@ -17,10 +17,11 @@ from input_pipeline.batches.tasks import Task
 from input_pipeline.batches.training import Batching, Examples, Lanes, Layout
 from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.folders import Folders
-from input_pipeline.layouts import packing, pairs, texts
+from input_pipeline.layouts import packing, pairs, sentences, texts
 from input_pipeline.layouts.coded import Coded, code_ids
 from input_pipeline.layouts.pairs import Pairs
 from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
+from input_pipeline.layouts.sentences import Sentences
 from input_pipeline.layouts.texts import Texts
 from input_pipeline.sources import sources
 from input_pipeline.sources.readers import raw
@@ -66,7 +67,7 @@ def prepare(
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
     named, holdout = requirements.check(data, tokenizer, objective, folders), requirements.holdout(data)
-    special = objectives.build(objective).special
+    special = objectives.special(objective, data["layout"])
     opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, holdout, report, special, taken)
     accept(opened)
     requirements.check_ends(opened, data, report)
@@ -202,8 +203,13 @@ class Corpus:
         key = stream.identity, layout, length, training
         if layout == "packed":
             return Packed(stream, self._plan(key, packing.plan, stream, length), length)
-        passes, special = self._objective.passes if training else 1, self.tokenizer.special
-        plan = self._plan(key, pairs.plan, stream, length, self._objective.short_pairs, passes)
+        special = self.tokenizer.special
+        if layout == "sentences":
+            plan = self._plan(key, sentences.plan, stream, length)
+            return Sentences(stream, plan, length, *(special[name] for name in ("end", *sentences.SPECIAL)))
+        passes = self._objective.passes if training else 1
+        how = self._objective.short_pairs, passes, self._objective.swapped_pairs
+        plan = self._plan(key, pairs.plan, stream, length, *how)
         return Pairs(stream, plan, length, special["classifier"], special["separator"])
 
     def _plan(self, key: tuple, plan: Callable, *of: object):

@@ -60,10 +60,10 @@ def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dic
             f"data.layout = {data['layout']} tells documents apart, and tokenizer.kind = symbols has no end token "
             "between them; choose layout concat or stream, or tokenizer.kind = bytes"
         )
-    if data["layout"] == "pairs" and not data["sentences"]:
+    if data["layout"] in ("pairs", "sentences") and not data["sentences"]:
         raise DataError(
-            "data.layout = pairs makes rows of sentences, and data.sentences does not say where they end; write one a "
-            "line, and set data.sentences = lines"
+            f"data.layout = {data['layout']} makes rows of sentences, and data.sentences does not say where they end; "
+            "write one a line, and set data.sentences = lines"
         )
     if data["sentences"] not in SENTENCES or (data["sentences"] and data["image"]):
         raise DataError(

@@ -123,7 +123,8 @@ def check_sizes(config) -> None:
         )
     if train.on_bad_step not in ("skip", "rewind"):
         raise UserError(f"config.train.on_bad_step is '{train.on_bad_step}'; choose one of: skip, rewind")
-    entries = tokenizer_folder.known_size(config.tokenizer.to_dict(), task.special)
+    special = objectives.special(config.objective.to_dict(), data.layout)
+    entries = tokenizer_folder.known_size(config.tokenizer.to_dict(), special)
     if entries is not None and not config.train.start_from:  # whose tokenizer is taken, of any size
         _check_vocabulary(config, entries)
 

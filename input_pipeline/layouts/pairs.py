@@ -1,7 +1,7 @@
 """Pairs of segments, of which the second follows the first in the text or is a random one (Devlin et al. 2018, A.2).
 
-Which sentences make which pair is planned once for a stream and a row length, by the sequential algorithm of the
-paper's released code, and kept on disk.
+Or, where pairs are swapped, precedes it (Lan et al. 2019, section 3.1). Which sentences make which pair is planned once
+for a stream and a row length, by the sequential algorithm of the papers' released code, and kept on disk.
 """
 
 import itertools
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from input_pipeline.errors import DataError
 from input_pipeline.layouts import plans
 from input_pipeline.store.stream import Stream
 
@@ -33,7 +34,7 @@ class RawPairs(NamedTuple):
     positions: np.ndarray  # int32 [n, R], its place in the row
     scored: np.ndarray  # bool [n, R]
     types: np.ndarray  # int32 [n, R], 1 in the second segment and its separator
-    is_random: np.ndarray  # bool [n], whether the second does not follow the first
+    is_random: np.ndarray  # bool [n], whether the second does not follow the first: it is random, or precedes it
 
 
 class Plan(NamedTuple):
@@ -53,6 +54,7 @@ def plan(
     length: int,
     short: float,
     passes: int,
+    swapped: bool,
     folder: Path,
     report: Callable[[str], None],
     read_all: bool,
@@ -60,8 +62,8 @@ def plan(
     """The stored plan of a stream, made first if it is not there, and again where its files are damaged."""
     return plans.kept(
         Plan,
-        folder / f"pairs-{stream.identity}-{length}-{short:g}-{passes}",
-        lambda: _planned(stream, length, short, passes),
+        folder / f"pairs-{stream.identity}-{length}-{short:g}-{passes}{'-swapped' * swapped}",
+        lambda: _planned(stream, length, short, passes, swapped),
         f"pairing the sentences of {stream.counts.documents:,} documents for rows of {length}",
         report,
         read_all,
@@ -76,37 +78,49 @@ def _tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
     return np.cumsum(np.concatenate([none, *sizes])), np.cumsum([0, *map(len, sizes)])
 
 
-def _planned(stream: Stream, length: int, short: float, passes: int) -> Iterator[Plan]:
+def _planned(stream: Stream, length: int, short: float, passes: int, swapped: bool) -> Iterator[Plan]:
     """The plan of a stream, in stretches: `paired` in ids of the stream, which count end tokens too."""
     ends = stream.tokens > stream.bare_tokens
     sizes = stream.documents() - ends
     begins = np.cumsum(sizes) - sizes  # of each document, without end tokens
-    for part in paired(*_tables(stream), length, short, passes):
+    for part in paired(*_tables(stream), length, short, passes, swapped):
         first, second = (at + ends * np.searchsorted(begins, at, "right") for at in (part.first, part.second))
         yield part._replace(first=first, second=second)
 
 
 def paired(
-    bounds: np.ndarray, documents: np.ndarray, length: int, short: float, passes: int, seed: int = SEED
+    bounds: np.ndarray,
+    documents: np.ndarray,
+    length: int,
+    short: float,
+    passes: int,
+    swapped: bool = False,
+    seed: int = SEED,
 ) -> Iterator[Plan]:
     """Pairs of sentences for rows of `length`, of so many passes over all documents: a plan, in stretches.
 
     bounds: where each sentence begins and the last one ends, int64 [S + 1], each sentence of a token at least.
     documents: number of sentences before each document, and of all, int64 [D + 1], each document of one at least.
-    short: the probability with which a document's pairs are made for a random length, from 2 tokens on.
+    short: the probability with which a document's pairs are made for a random length, from 2 tokens on. swapped: what
+    does not follow precedes, but where a sentence stands alone. Errors: DataError where that is all there are.
     """
+    if swapped and (np.diff(documents) < 2).all():
+        raise DataError(
+            "objective.swapped_pairs = True asks in which order two sentences stand, and no document has two; give "
+            "text with several lines to a document, such as by ?document=blank_line, or set it to False"
+        )
     draw, (bounds, documents) = random.Random(seed).random, map(memoryview, (bounds, documents))
     count = len(documents) - 1
     for _, begin in itertools.product(range(passes), range(0, max(count, 1), BLOCK)):
         columns = array("q"), array("i"), array("q"), array("i"), array("b")
         for document in range(begin, min(begin + BLOCK, count)):
-            for row in _of_document(document, bounds, documents, length - FRAME, short, draw):
+            for row in _of_document(document, bounds, documents, length - FRAME, short, swapped, draw):
                 for column, value in zip(columns, row, strict=True):
                     column.append(value)
         yield Plan(*map(np.array, columns))._replace(is_random=np.array(columns[-1], bool))
 
 
-def _of_document(document: int, bounds, documents, most: int, short: float, draw) -> Iterator[tuple]:
+def _of_document(document: int, bounds, documents, most: int, short: float, swapped: bool, draw) -> Iterator[tuple]:
     """The pairs of one document, as columns of the plan; what is drawn, and in which order, is the released code's."""
 
     def below(number: int) -> int:
@@ -118,8 +132,10 @@ def _of_document(document: int, bounds, documents, most: int, short: float, draw
         end = min(bisect_left(bounds, bounds[here] + target, here + 1), stop)  # sentences here .. end - 1 suffice
         middle = here + (1 + below(end - here - 1) if end - here > 1 else 1)
         is_random = end - here == 1 or draw() < 0.5
-        begin, after = middle, end
-        if is_random:  # the sentences from the middle on are left for the next pair
+        first, first_end, begin, after = here, middle, middle, end
+        if is_random and swapped and end - here > 1:
+            first, first_end, begin, end = middle, end, here, middle
+        elif is_random:  # the sentences from the middle on are left for the next pair
             for _ in range(TRIES):
                 other = below(len(documents) - 1)
                 if other != document:
@@ -127,7 +143,7 @@ def _of_document(document: int, bounds, documents, most: int, short: float, draw
             begin = documents[other] + below(documents[other + 1] - documents[other])
             wanted = bounds[begin] + target - (bounds[middle] - bounds[here])
             end, after = min(bisect_left(bounds, wanted, begin + 1), documents[other + 1]), middle
-        yield *_cut(bounds[here], bounds[middle], bounds[begin], bounds[end], most, draw), is_random
+        yield *_cut(bounds[first], bounds[first_end], bounds[begin], bounds[end], most, draw), is_random
         here = after
 
 

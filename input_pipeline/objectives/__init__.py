@@ -18,6 +18,7 @@ number, in evaluation of the row alone.
 
 from collections.abc import Mapping
 
+from input_pipeline.layouts import sentences
 from input_pipeline.objectives.causal import Causal
 from input_pipeline.objectives.masked import Masked
 from input_pipeline.objectives.replaced import Replaced
@@ -25,6 +26,7 @@ from input_pipeline.objectives.spans import Spans
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans, "replaced": Replaced}
+OF_LAYOUTS = {"sentences": sentences.SPECIAL}  # special ids that a layout writes, whatever the task
 
 
 def build(section: Mapping, tokenizer: Tokenizer | None = None):
@@ -33,3 +35,9 @@ def build(section: Mapping, tokenizer: Tokenizer | None = None):
     Errors: DataError where the tokenizer lacks what it needs, or its settings contradict each other.
     """
     return OBJECTIVES[section["kind"]](section, tokenizer)
+
+
+def special(section: Mapping, layout: str) -> tuple[str, ...]:
+    """Names of the special ids that a task writes, and those that its layout does."""
+    own = build(section).special
+    return (*own, *(name for name in OF_LAYOUTS.get(layout, ()) if name not in own))

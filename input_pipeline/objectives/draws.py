@@ -7,6 +7,7 @@ number is a hash of its seed and n: a row's seed is a hash of its key and of wha
 import numpy as np
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # odd, 2^64 by the golden ratio
+CONTENT = 1 << 16  # a purpose of no objective's
 PLACE_BITS = np.uint64(20)  # the low bits of a number by which places are put in order, so that no two are equal
 
 
@@ -22,6 +23,13 @@ def numbers(keys: np.ndarray, purpose: int, count: int) -> np.ndarray:
     """`count` random numbers for each of `keys` (int64 [n]): uint64 [n, count]. Another `purpose` draws others."""
     seeds = _mixed(_mixed(keys.astype(np.uint64) + GOLDEN) + np.uint64(purpose * int(GOLDEN) % 2**64))
     return _mixed(seeds[:, None] + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
+
+
+def of_content(keys: np.ndarray, ids: np.ndarray, count: int) -> np.ndarray:
+    """Keys that follow from what stands in rows, ids int32 [n, R], as one of `count` that `keys` choose: int64 [n]."""
+    placed = _mixed(ids.astype(np.uint64) + np.arange(1, ids.shape[1] + 1, dtype=np.uint64) * GOLDEN)
+    which = numbers(keys, CONTENT, 1)[:, 0] % np.uint64(count)
+    return _mixed(np.bitwise_xor.reduce(placed, axis=1) + which * GOLDEN).astype(np.int64)
 
 
 def uniform(keys: np.ndarray, purpose: int, count: int) -> np.ndarray:

@@ -12,67 +12,51 @@ from input_pipeline.errors import DataError
 from input_pipeline.features import REAL, Feature, by_row, by_token
 from input_pipeline.layouts.pairs import LEAST, RawPairs
 from input_pipeline.layouts.raw import Raw
-from input_pipeline.objectives.draws import ranked, subset, uniform
+from input_pipeline.objectives import choice, draws
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
-PLACES, FATE, REPLACEMENT = range(3)  # what is drawn
-FRAMING = ("classifier", "separator", "end", "pad")  # what is never predicted
-
-
-def predictions(lengths: np.ndarray, share: float, most: int) -> np.ndarray:
-    """How many tokens of texts of so many are predicted: a share, at least one; halves are rounded to even."""
-    return np.minimum(most, np.maximum(1, np.rint(share * lengths))).astype(np.int64)
-
-
-def words(candidates: np.ndarray, begins: np.ndarray) -> np.ndarray:
-    """The word, from 0, that each of the `candidates` (bool [n, R]) belongs to; -1 elsewhere. int64 [n, R].
-
-    A word is a candidate that begins one, or is the first, and those after it that do not.
-    """
-    first = candidates & (np.cumsum(candidates, axis=1) == 1)
-    return np.where(candidates, np.cumsum(candidates & (begins | first), axis=1) - 1, -1)
-
-
-def whole_words(keys: np.ndarray, words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Words in random order, each taken if it fits into what is left of `sizes` (int64 [n]): bool [n, R] of tokens."""
-    rows, most = np.arange(len(keys)), words.max(initial=-1) + 1
-    lengths = np.zeros((len(keys), most + 1), np.int64)
-    np.add.at(lengths, (rows[:, None], words), 1)  # those of no word in the last column
-    lengths = lengths[:, :most]
-    order = np.argsort(ranked(keys, PLACES, lengths > 0), axis=1)
-    taken = np.zeros((len(keys), most + 1), bool)
-    left = sizes.copy()
-    for word in order.T:
-        if not left.any():
-            break
-        size = lengths[rows, word]
-        fits = (size > 0) & (size <= left)
-        taken[rows, word] = fits
-        left -= size * fits
-    return taken[rows[:, None], words]
+FRAMING = ("classifier", "separator", "end", "pad")  # what is never predicted, where only text is
+CANDIDATES = ("text", "any", "after_first")
+REPLACEMENTS = ("any", "text")
 
 
 class Masked:
     """Batches of `slots` [B, K], the places of predicted tokens, in order, with their `targets` and `weights` [B, K].
 
-    Of pairs also `types`, 1 for the second segment and what ends it, and `next` [B], 1 where that is a random one, with
-    `next_weights` [B].
+    Of pairs also `types`, 1 for the second segment and what ends it, and `next` [B], 1 where that does not follow the
+    first, with `next_weights` [B].
     """
 
-    layouts = ("pairs", "concat", "packed")  # of one it is the first, with next_sentence, or the others, without
+    layouts = ("pairs", "concat", "packed", "sentences")  # of one the first, with next_sentence, or others, without
     bare = False
     two_texts = False
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.section, self.pairs, self.most = section, section["next_sentence"], section["max_predictions"]
-        self.short_pairs, self.passes = section["short_pairs"], section["passes"]
+        self.short_pairs, self.passes, self.swapped_pairs = (
+            section[n] for n in ("short_pairs", "passes", "swapped_pairs")
+        )
         self.special = ("mask", "classifier", "separator") if self.pairs else ("mask",)
-        self.layouts = ("pairs",) if self.pairs else ("concat", "packed")
+        self.layouts = ("pairs",) if self.pairs else ("concat", "packed", "sentences")
         self.least = LEAST if self.pairs else 1
         if section["masked"] + section["random"] > 1:
             raise DataError(
                 f"objective.masked = {section['masked']} and objective.random = {section['random']} are shares of the "
                 "predicted tokens that add up to more than 1; lower one"
+            )
+        choices = ("rounding", choice.ROUNDING), ("candidates", CANDIDATES), ("replacements", REPLACEMENTS)
+        for name, known in choices:
+            if section[name] not in known:
+                raise DataError(f"objective.{name} is '{section[name]}'; choose one of: {', '.join(known)}")
+        if section["ngrams"] > 1 and not section["whole_words"]:
+            raise DataError(
+                f"objective.ngrams = {section['ngrams']} are of whole words; set objective.whole_words to True, or "
+                "objective.ngrams to 1"
+            )
+        if self.swapped_pairs and not self.pairs:
+            raise DataError(
+                "objective.swapped_pairs = True says what pairs are, and objective.next_sentence = False has none; set "
+                "the one to False or the other to True"
             )
         if section["whole_words"] and tokenizer and tokenizer.continues is None:
             raise DataError(
@@ -84,6 +68,9 @@ class Masked:
             self.framing = np.zeros(tokenizer.vocab_size, bool)
             self.framing[[tokenizer.special[name] for name in FRAMING if name in tokenizer.special]] = True
             self.continues = tokenizer.continues
+            apart = np.zeros(tokenizer.vocab_size, bool)
+            apart[[*tokenizer.special.values(), *tokenizer.sentinels]] = True
+            self.text = np.flatnonzero(~apart)
 
     def raw_length(self, length: int) -> int:
         return length
@@ -98,6 +85,8 @@ class Masked:
         return features
 
     def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawPairs, keys: np.ndarray) -> None:
+        if self.section["masks"]:
+            keys = draws.of_content(keys, raw.ids, self.section["masks"])
         chosen = self.choose(keys, raw)
         _, places = np.nonzero(chosen)
         batch["tokens"][slots] = self.hide(keys, raw.ids, chosen)
@@ -118,19 +107,33 @@ class Masked:
         )
 
     def choose(self, keys: np.ndarray, raw: Raw | RawPairs) -> np.ndarray:
-        """The tokens to be predicted, bool [n, R]: never special ones, which the number of them counts all the same."""
-        there = raw.segments > 0
-        sizes = predictions(there.sum(1), self.section["share"], self.most)
-        candidates = there & ~self.framing[raw.ids]
-        if not self.section["whole_words"]:
-            return subset(keys, PLACES, candidates, sizes)
-        begins = ~self.continues[raw.ids] | (raw.positions == 0)
-        return whole_words(keys, words(candidates, begins), sizes)
+        """The tokens to be predicted, bool [n, R]. Their number counts special ones too, where no coins are tossed."""
+        there, section = raw.segments > 0, self.section
+        candidates, bounds = there, (section["share"], self.most)
+        if section["candidates"] == "text":
+            candidates = there & ~self.framing[raw.ids]
+        elif section["candidates"] == "after_first":
+            candidates = there & (np.arange(there.shape[1]) > 0)
+        if section["rounding"] == "coins":
+            sizes = choice.tossed_predictions(keys, candidates, *bounds)
+        elif section["rounding"] == "random":
+            sizes = choice.drawn_predictions(keys, there.sum(1), *bounds)
+        else:
+            sizes = choice.predictions(there.sum(1), *bounds)
+        if not section["whole_words"]:
+            return draws.subset(keys, choice.PLACES, candidates, sizes)
+        words = choice.words(candidates, ~self.continues[raw.ids] | (raw.positions == 0))
+        if section["ngrams"] > 1:
+            return choice.ngrams(keys, words, sizes, section["ngrams"])
+        return choice.whole_words(keys, words, sizes)
 
     def hide(self, keys: np.ndarray, ids: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """`ids` with the `chosen` ones hidden, each by a draw of its own: the mask, a random id, or what it is."""
-        fate = uniform(keys, FATE, ids.shape[1])
-        random = (uniform(keys, REPLACEMENT, ids.shape[1]) * self.vocab_size).astype(np.int32)
+        fate = draws.uniform(keys, choice.FATE, ids.shape[1])
+        number = len(self.text) if self.section["replacements"] == "text" else self.vocab_size
+        random = (draws.uniform(keys, choice.REPLACEMENT, ids.shape[1]) * number).astype(np.int32)
+        if self.section["replacements"] == "text":
+            random = self.text[random].astype(np.int32)
         masked, replaced = self.section["masked"], self.section["masked"] + self.section["random"]
         hidden = np.where(fate < masked, self.mask, np.where(fate < replaced, random, ids))
         return np.where(chosen, hidden, ids)

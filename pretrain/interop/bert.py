@@ -8,32 +8,72 @@ from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, Key, Keys
 from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
 
-EMBEDDINGS, LAYER, HEAD = "bert.embeddings.", "bert.encoder.layer.{layer}.", "cls.predictions."
+HEAD = "cls.predictions."
+
+
+def embeddings(prefix: str) -> list[Row]:
+    """The rows of embeddings as the classes that come from BERT's name them, `prefix` being their own name."""
+    prefix = f"{prefix}.embeddings."
+    return [
+        *rows(
+            SAME,
+            (f"{prefix}word_embeddings.weight", "tokens"),
+            (f"{prefix}position_embeddings.weight", "positions"),
+            (f"{prefix}token_type_embeddings.weight", "types"),
+        ),
+        *norms((f"{prefix}LayerNorm", "embedding_norm")),
+    ]
+
+
+def layers(prefix: str) -> list[Row]:
+    """The rows of their layers."""
+    prefix += ".encoder.layer.{layer}."
+    return [
+        *linear(
+            OUTPUTS_FIRST,
+            (f"{prefix}attention.self.query", "layers/attention/query"),
+            (f"{prefix}attention.self.key", "layers/attention/key"),
+            (f"{prefix}attention.self.value", "layers/attention/value"),
+            (f"{prefix}attention.output.dense", "layers/attention/output"),
+            (f"{prefix}intermediate.dense", "layers/feed_forward/in"),
+            (f"{prefix}output.dense", "layers/feed_forward/out"),
+        ),
+        *norms(
+            (f"{prefix}attention.output.LayerNorm", "layers/attention_norm"),
+            (f"{prefix}output.LayerNorm", "layers/feed_forward_norm"),
+        ),
+    ]
+
+
+# Keys that all of them have, but for those of their tables' sizes.
+KEYS = (
+    Key("hidden_size", "width", 768),
+    Key("num_hidden_layers", "layers", 12),
+    Key("num_attention_heads", "heads", 12),
+    Key("intermediate_size", "ff", 3072),
+    Key("layer_norm_eps", "norm_epsilon", 1e-12),
+    Key("initializer_range", "init_std", 0.02),
+)
+
+
+def plain(section: Mapping) -> dict[str, tuple]:
+    """What a section of ours has to say for a model to be one that BERT's class has."""
+    return {
+        "attention": (("dense",) * len(section["attention"]),),
+        "pair_head": (True, False),
+        "position_offset": (0,),
+        "types": (section["types"] or 2,),  # 0 is no table, which the class always has
+        "embed": (0, section["width"]),
+        "project_always": (False,),
+        "groups": (0, section["layers"]),
+    }
 
 
 def _rows(section: Mapping) -> list[Row]:
     pairs = linear(OUTPUTS_FIRST, ("bert.pooler.dense", "pooler"), ("cls.seq_relationship", "pairs"))
     return [
-        *rows(
-            SAME,
-            (f"{EMBEDDINGS}word_embeddings.weight", "tokens"),
-            (f"{EMBEDDINGS}position_embeddings.weight", "positions"),
-            (f"{EMBEDDINGS}token_type_embeddings.weight", "types"),
-        ),
-        *norms((f"{EMBEDDINGS}LayerNorm", "embedding_norm")),
-        *linear(
-            OUTPUTS_FIRST,
-            (f"{LAYER}attention.self.query", "layers/attention/query"),
-            (f"{LAYER}attention.self.key", "layers/attention/key"),
-            (f"{LAYER}attention.self.value", "layers/attention/value"),
-            (f"{LAYER}attention.output.dense", "layers/attention/output"),
-            (f"{LAYER}intermediate.dense", "layers/feed_forward/in"),
-            (f"{LAYER}output.dense", "layers/feed_forward/out"),
-        ),
-        *norms(
-            (f"{LAYER}attention.output.LayerNorm", "layers/attention_norm"),
-            (f"{LAYER}output.LayerNorm", "layers/feed_forward_norm"),
-        ),
+        *embeddings("bert"),
+        *layers("bert"),
         *linear(OUTPUTS_FIRST, (f"{HEAD}transform.dense", "transform")),
         *norms((f"{HEAD}transform.LayerNorm", "transform_norm")),
         *rows(FLAT, (f"{HEAD}bias", "head_bias")),
@@ -64,26 +104,13 @@ BERT = Family(
             Key("vocab_size", "vocab_size", 30_522),
             Key("max_position_embeddings", "context", 512),
             Key("type_vocab_size", "types", 2),
-            Key("hidden_size", "width", 768),
-            Key("num_hidden_layers", "layers", 12),
-            Key("num_attention_heads", "heads", 12),
-            Key("intermediate_size", "ff", 3072),
             Key("hidden_act", "activation", "gelu", ACTIVATIONS),
-            Key("layer_norm_eps", "norm_epsilon", 1e-12),
             Key("hidden_dropout_prob", "dropout", 0.1),
             Key("attention_probs_dropout_prob", "dropout_attention", 0.1),
-            Key("initializer_range", "init_std", 0.02),
+            *KEYS,
         ),
         theirs=lambda config: {"position_embedding_type": ("absolute",), "tie_word_embeddings": (True,)},
-        ours=lambda section: {
-            "attention": (("dense",) * len(section["attention"]),),
-            "pair_head": (True, False),
-            "position_offset": (0,),
-            "types": (section["types"] or 2,),  # 0 is no table, which the class always has
-            "embed": (0, section["width"]),
-            "project_always": (False,),
-            "groups": (0, section["layers"]),
-        },
+        ours=plain,
     ),
     rows=_rows,
     tokenizers=("wordpiece", "huggingface"),
@@ -99,7 +126,7 @@ BERT = Family(
     prefix="bert.",
     renamed=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
     copies={
-        f"{HEAD}decoder.weight": f"{EMBEDDINGS}word_embeddings.weight",
+        f"{HEAD}decoder.weight": "bert.embeddings.word_embeddings.weight",
         f"{HEAD}decoder.bias": f"{HEAD}bias",
     },
     buffers=(r"(bert\.)?embeddings\.(position_ids|token_type_ids)",),

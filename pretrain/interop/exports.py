@@ -11,6 +11,7 @@ from input_pipeline import pipeline
 from pretrain import config as configs
 from pretrain.checkpoints import alone
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.errors import UserError
 from pretrain.interop import families, files, tokenizers
 from pretrain.interop.names import Table
 from pretrain.interop.new_folder import check_free, new_folder
@@ -35,6 +36,11 @@ def export_folder(
     here, config = Workdir(workdir), configs.saved(workdir)
     tokenizer = pipeline.open_tokenizer(here.folders.tokenizer)
     family, written = families.of_section(config.model.to_dict(), workdir, part)
+    if family.pad is not None and tokenizer.special.get("pad") != family.pad:
+        raise UserError(
+            f"{workdir} cannot be exported as {family.model_type}, whose positions are counted by the id of padding, "
+            f"{family.pad}: its tokenizer's is {tokenizer.special.get('pad')}; train with a tokenizer.json that has it"
+        )
     check_free(Path(target))
     checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
     table = families.table(family, config.model.to_dict())

@@ -7,6 +7,7 @@ import jax
 import models
 from models.parts.parameter import Parameter
 from pretrain.errors import UserError, nearest
+from pretrain.interop.albert import ALBERT
 from pretrain.interop.bert import BERT
 from pretrain.interop.ctrl import CTRL
 from pretrain.interop.electra import ELECTRA, GENERATOR, GENERATOR_PART
@@ -14,11 +15,13 @@ from pretrain.interop.family import Family
 from pretrain.interop.gpt import GPT
 from pretrain.interop.gpt2 import GPT2
 from pretrain.interop.names import Leaf, Table
+from pretrain.interop.roberta import ROBERTA
 from pretrain.interop.t5 import T5
 from pretrain.parallel.mesh import path_name
 from pretrain.step.step import parameters_of
 
-FAMILIES = {family.model_type: family for family in (GPT2, GPT, CTRL, BERT, T5, ELECTRA)}
+FAMILIES = {family.model_type: family for family in (GPT2, GPT, CTRL, BERT, ROBERTA, ALBERT, T5, ELECTRA)}
+TYPES = FAMILIES | {name: family for family in FAMILIES.values() for name in family.also}  # by what config.json says
 OTHERS = (GENERATOR, GENERATOR_PART)  # of a model_type that one above has too
 
 
@@ -27,11 +30,11 @@ def of_type(model_type, names: Iterable[str], source: str) -> Family:
 
     Errors: UserError where it is not known, or where the files have none of the heads that its parts have.
     """
-    if model_type not in FAMILIES:
+    if model_type not in TYPES:
         raise UserError(
-            f"{source}: model_type = {model_type!r:.60} cannot be imported{nearest(str(model_type), FAMILIES)}"
+            f"{source}: model_type = {model_type!r:.60} cannot be imported{nearest(str(model_type), TYPES)}"
         )
-    family, names = FAMILIES[model_type], tuple(names)
+    family, names = TYPES[model_type], tuple(names)
     if not family.mark:
         return family
     parts = [one for one in (family, *OTHERS) if one.model_type == model_type and one.mark]

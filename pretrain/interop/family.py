@@ -32,6 +32,9 @@ class Family:
     renamed: tuple[tuple[str, str], ...] = ()  # (pattern, name) of what older files call otherwise
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # tensors that are another again: that one
     buffers: tuple[str, ...] = ()  # patterns of tensors that are no weights
+    unused: tuple[str, ...] = ()  # patterns of weights that files can have and pretraining has no use for
+    also: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other model_types of the same: their recipes
+    pad: int | None = None  # the id that its tokenizers must have for padding, where positions are counted by it
     # Of a section and the names that the files have, the section that those are of.
     settle: Callable[[dict, frozenset], dict] = lambda section, names: section
     # Sets what of a whole config follows from its model.
@@ -52,6 +55,9 @@ class Family:
 
     def is_buffer(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.buffers)
+
+    def is_unused(self, name: str) -> bool:
+        return any(re.fullmatch(pattern, name) for pattern in self.unused)
 
     def ids(self, tokenizer: Tokenizer) -> dict[str, int]:
         """The special ids that a config.json gives."""

@@ -39,10 +39,10 @@ def import_folder(
     check_free(Path(workdir))
     given, tensors = read_config(folder), Tensors(folder)
     family = families.of_type(given.get("model_type"), tensors.shapes, file)
-    config = configs.load(family.recipe)
+    config = configs.load(family.also.get(given["model_type"], family.recipe))
     section = family.keys.section(given, file, MODELS[family.kind])
     with config.unlocked():
-        config.name = f"{family.model_type}:{Path(workdir).name}"
+        config.name = f"{given['model_type']}:{Path(workdir).name}"
         config.model.update(family.settle(section, frozenset(tensors.shapes)))
         other = _generator(generator, family, config.model) if generator else None
         config.tokenizer.update(tokenizers.section(folder, family.tokenizers))
@@ -150,7 +150,10 @@ def matched(
             report(f"there is no {row.theirs}: {found[row.otherwise]} stands for it, as its class has it")
     if buffers:
         report(f"left out {len(buffers)} tensors that are no weights, such as {buffers[0]}")
-    left = [name for name in (*there.values(), *twice) if name not in buffers]
+    unused = [name for name in there.values() if family.is_unused(name)]
+    if unused:
+        report(f"left out {len(unused)} tensors that pretraining has no use for, such as {unused[0]}")
+    left = [name for name in (*there.values(), *twice) if name not in buffers and name not in unused]
     missing = [name for name in shapes if name not in found]
     unlike += [
         f"{found[name]} is {_shape(tensors.shapes[found[name]])}, and {CONFIG} makes it {_shape(shape)}"
@@ -169,7 +172,7 @@ def matched(
 
 def _tokenizer(config: ConfigDict, workdir: Workdir, report: Callable[[str], None]) -> Tokenizer:
     """The work folder's tokenizer, made as `prepare` makes it."""
-    special = objectives.build(config.objective.to_dict()).special
+    special = objectives.special(config.objective.to_dict(), config.data.layout)
     return tokenizer_folder.make_folder(workdir.folders.tokenizer, config.tokenizer.to_dict(), {}, 0.0, report, special)
 
 

@@ -57,13 +57,14 @@ class Key:
     """A key of theirs and the one of ours that means the same.
 
     default: what stands for a key that is absent or null; a function is given the whole config.json.
-    words: the words that ours are there, where they differ.
+    words: the words that ours are there, where they differ. more: how much larger a number is there.
     """
 
     theirs: str
     ours: str
     default: Any
     words: Mapping[str, str] | None = None
+    more: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Keys:
                     has = ", ".join(dict.fromkeys(key.words.values()))
                     raise UserError(f"{refused}: config.model.{key.ours} = {value!r} there, and such a model has {has}")
                 value = fitting[0]
-            written[key.theirs] = value
+            written[key.theirs] = value + key.more if key.more else value
         return written | {name: values[0] for name, values in self.theirs(written).items()}
 
 
@@ -135,9 +136,11 @@ def _value(key: Key, given: Mapping, source: str, wanted: type, ranges: Mapping)
     number = wanted is float and isinstance(value, int)  # as JSON may have a whole number
     if not (isinstance(value, wanted) or number) or isinstance(value, bool) != (wanted is bool):
         raise UserError(f"{source}: {key.theirs} = {value!r:.60} is no {wanted.__name__}; correct it")
-    if key.ours in ranges and (rule := ranges[key.ours].broken_by(wanted(value))):
-        raise UserError(f"{source}: {key.theirs} = {value!r:.60}; it must be {rule}")
-    return wanted(value)
+    ours = wanted(value - key.more) if key.more else wanted(value)
+    if key.ours in ranges and (rule := ranges[key.ours].broken_by(ours)):
+        more = f" {key.more} more than a number that is" if key.more else ""
+        raise UserError(f"{source}: {key.theirs} = {value!r:.60}; it must be{more} {rule}")
+    return ours
 
 
 def _word(name: str, value, words: Mapping[str, str], source: str) -> str:

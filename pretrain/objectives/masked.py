@@ -1,6 +1,7 @@
 """Masked language modelling and next-sentence prediction (Devlin et al. 2018): the sum of two means.
 
-Logits over the vocabulary are made for the masked tokens alone.
+Or sentence-order prediction (Lan et al. 2019), where what does not follow precedes. Logits over the vocabulary are made
+for the masked tokens alone.
 """
 
 import dataclasses
@@ -17,9 +18,12 @@ from pretrain.objectives.losses import cross_entropy
 
 @dataclasses.dataclass(frozen=True)
 class Masked:
-    """The terms `mlm`, in nats a masked token, and `nsp`, in nats a pair of segments; of each how many are right."""
+    """The terms `mlm`, in nats a masked token, and `nsp` or `sop`, in nats a pair; of each how many are right.
 
-    next_sentence: bool
+    pairs: the name of the second term; empty where rows are of one text.
+    """
+
+    pairs: str
 
     bits = None  # only some tokens are predicted
     decoded = ()
@@ -53,20 +57,21 @@ class Masked:
                 f"config.objective.next_sentence = true tells two texts apart, and config.model.types = {model.types} "
                 "has one row for both; set --config.model.types=2"
             )
-        return cls(config.objective.next_sentence)
+        pairs = "sop" if config.objective.swapped_pairs else "nsp"
+        return cls(pairs if config.objective.next_sentence else "")
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return ("slots", "targets", "weights", *(("next", "next_weights") if self.next_sentence else ()))
+        return ("slots", "targets", "weights", *(("next", "next_weights") if self.pairs else ()))
 
     @property
     def terms(self) -> Mapping[str, float]:
-        pairs = {"nsp": 1.0, "nsp_accuracy": 0.0} if self.next_sentence else {}
+        pairs = {self.pairs: 1.0, f"{self.pairs}_accuracy": 0.0} if self.pairs else {}
         return {"mlm": 1.0, "mlm_accuracy": 0.0} | pairs
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
         masked = jnp.sum(batch["weights"])
-        pairs = jnp.sum(batch["next_weights"]) if self.next_sentence else None
+        pairs = jnp.sum(batch["next_weights"]) if self.pairs else None
         return {name: masked if name.startswith("mlm") else pairs for name in self.terms}
 
     def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
@@ -77,16 +82,16 @@ class Masked:
             hidden, matrix.astype(hidden.dtype), bias, batch["targets"], batch["weights"], hits=True
         )
         sums = {"mlm": mlm, "mlm_accuracy": right}
-        if self.next_sentence:
+        if self.pairs:
             logits, labels, weights = model.run("pair_logits", states), batch["next"], batch["next_weights"]
             log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
-            sums["nsp"] = -jnp.sum(weights * jnp.take_along_axis(log_probs, labels[:, None], axis=1)[:, 0])
-            sums["nsp_accuracy"] = jnp.sum(weights * (jnp.argmax(logits, axis=1) == labels))
+            sums[self.pairs] = -jnp.sum(weights * jnp.take_along_axis(log_probs, labels[:, None], axis=1)[:, 0])
+            sums[f"{self.pairs}_accuracy"] = jnp.sum(weights * (jnp.argmax(logits, axis=1) == labels))
         return sums, carried
 
     def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
         """The perplexity of the masked tokens, how many they are, and how many pairs."""
-        pairs = {"pairs": int(totals["counts"]["nsp"])} if self.next_sentence else {}
+        pairs = {"pairs": int(totals["counts"][self.pairs])} if self.pairs else {}
         return {"perplexity": math.exp(min(terms["mlm"], 700)), "tokens": int(totals["counts"]["mlm"])} | pairs
 
     @property

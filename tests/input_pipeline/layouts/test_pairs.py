@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from input_pipeline.errors import DataError
 from input_pipeline.layouts import pairs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -18,8 +19,11 @@ class Draws(random.Random):
         return a + int(self.random() * (b - a + 1))
 
 
-def released(documents, length, short, passes, seed):
-    """Devlin et al.'s procedure, sentence by sentence: (tokens of A, tokens of B, whether B is random) in order."""
+def released(documents, length, short, passes, seed, swapped=False):
+    """Devlin et al.'s procedure, sentence by sentence: (tokens of A, tokens of B, whether B is random) in order.
+
+    Or Lan et al.'s, where the two are swapped, and random where there is one sentence alone.
+    """
     rng, made = Draws(seed), []
     for _ in range(passes):
         for index, document in enumerate(documents):
@@ -34,7 +38,10 @@ def released(documents, length, short, passes, seed):
                     first = [token for sentence in chunk[:a_end] for token in sentence]
                     second = []
                     is_random = len(chunk) == 1 or rng.random() < 0.5
-                    if is_random:
+                    if is_random and swapped and len(chunk) > 1:
+                        second = first
+                        first = [token for sentence in chunk[a_end:] for token in sentence]
+                    elif is_random:
                         for _ in range(10):
                             other = rng.randint(0, len(documents) - 1)
                             if other != index:
@@ -89,11 +96,30 @@ def drawn(plan):
     return [(list(range(a, a + n)), list(range(b, b + m)), is_random) for a, n, b, m, is_random in rows]
 
 
+@pytest.mark.parametrize("swapped", [False, True], ids=["random", "swapped"])
 @pytest.mark.parametrize(("length", "short", "passes"), [(128, 0.1, 2), (16, 0.5, 3), (512, 0.1, 1), (5, 1.0, 1)])
-def test_pairs_are_the_released_algorithms(real, length, short, passes, monkeypatch):
+def test_pairs_are_the_released_algorithms(real, length, short, passes, swapped, monkeypatch):
     monkeypatch.setattr(pairs, "BLOCK", 10)
-    plan = joined(pairs.paired(*tables(real), length, short, passes, seed=7))
-    assert drawn(plan) == released(real, length, short, passes, seed=7)
+    plan = joined(pairs.paired(*tables(real), length, short, passes, swapped, seed=7))
+    assert drawn(plan) == released(real, length, short, passes, 7, swapped)
+
+
+def test_swapped_pairs_by_hand():
+    """Two sentences either follow or stand the other way round, each half of the time; a single one has a random."""
+    documents = placed([[[0] * 2, [0] * 3], [[0] * 4]])
+    found = drawn(joined(pairs.paired(*tables(documents), 12, 0.0, 400, swapped=True)))
+    a, b, lone = [0, 1], [2, 3, 4], [5, 6, 7, 8]
+    two = [row for row in found if row[0] != lone]
+    assert len(two) == 400 and all(row in ((a, b, False), (b, a, True)) for row in two)
+    assert abs(sum(row[2] for row in two) - 200) < 50
+    others = [row for row in found if row[0] == lone]
+    assert len(others) == 400 and all(row[2] and row[1] in (a + b, b) for row in others)
+
+
+def test_order_cannot_be_asked_of_lone_sentences():
+    documents = placed([[[0] * 2], [[0] * 3]])
+    with pytest.raises(DataError, match=r"objective\.swapped_pairs = True asks .* no document has two; give text"):
+        joined(pairs.paired(*tables(documents), 12, 0.1, 1, swapped=True))
 
 
 def test_a_lone_document_is_paired_with_itself():

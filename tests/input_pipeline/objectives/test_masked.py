@@ -11,7 +11,7 @@ from configs import common
 from input_pipeline.errors import DataError
 from input_pipeline.features import declared, empty
 from input_pipeline.layouts.pairs import RawPairs
-from input_pipeline.objectives import build, draws, masked
+from input_pipeline.objectives import build, choice, draws
 
 
 def objective(vocabulary, **changes):
@@ -46,21 +46,21 @@ def released(tokens, begins, candidates, order, size):
 
 def test_counts():
     lengths = np.array([1, 3, 7, 10, 30, 128, 512, 520])
-    assert masked.predictions(lengths, 0.15, 20).tolist() == [1, 1, 1, 2, 4, 19, 20, 20]  # halves to even
-    assert masked.predictions(lengths, 0.15, 80).tolist() == [1, 1, 1, 2, 4, 19, 77, 78]
+    assert choice.predictions(lengths, 0.15, 20).tolist() == [1, 1, 1, 2, 4, 19, 20, 20]  # halves to even
+    assert choice.predictions(lengths, 0.15, 80).tolist() == [1, 1, 1, 2, 4, 19, 77, 78]
 
 
 def test_words_by_hand():
     candidates = np.array([[0, 1, 1, 1, 0, 1, 1, 0]], bool)
     begins = np.array([[1, 0, 0, 1, 1, 0, 1, 1]], bool)
     # The first piece begins a word whatever it is; a piece after a separator goes on with the word before it.
-    assert masked.words(candidates, begins).tolist() == [[-1, 0, 0, 1, -1, 1, 2, -1]]
+    assert choice.words(candidates, begins).tolist() == [[-1, 0, 0, 1, -1, 1, 2, -1]]
 
 
 def test_whole_words_that_do_not_fit_are_passed_over():
     number = 30_000
     words = np.array([[0, 0, 0, 1, 1, -1, 2]]).repeat(number, 0)
-    chosen = masked.whole_words(np.arange(number), words, np.full(number, 4))
+    chosen = choice.whole_words(np.arange(number), words, np.full(number, 4))
     counts = Counter(tuple(np.flatnonzero(row).tolist()) for row in chosen)
     # Orders 0.., 012 021: 3 + 1 | 102 120: 2 + 1 | 201 210: 1 + 3 or 1 + 2; word 1 never fits beside word 0.
     expected = Counter()
@@ -78,10 +78,10 @@ def test_whole_words_of_real_text_are_the_released_choice(vocabulary, pieces, ra
     whole = objective(vocabulary, whole_words=True, max_predictions=max(20, length // 7))
     chosen = whole.choose(keys, raw)
     candidates, begins = ~np.isin(raw.ids, [2, 3]), ~pieces[1]
-    words = masked.words(candidates, begins[raw.ids])
+    words = choice.words(candidates, begins[raw.ids])
     there = np.arange(words.max() + 1) <= words.max(1)[:, None]
-    orders = np.argsort(draws.ranked(keys, masked.PLACES, there), axis=1)
-    sizes = masked.predictions(np.full(60, length), 0.15, max(20, length // 7))
+    orders = np.argsort(draws.ranked(keys, choice.PLACES, there), axis=1)
+    sizes = choice.predictions(np.full(60, length), 0.15, max(20, length // 7))
     for row in range(60):
         expected = released(raw.ids[row], begins, candidates[row], orders[row].tolist(), sizes[row])
         assert np.flatnonzero(chosen[row]).tolist() == expected

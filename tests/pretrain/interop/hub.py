@@ -54,14 +54,17 @@ def make(folder, case, *, tensors=None, config=None, tokenizer=True):
     return folder
 
 
-def byte_level(folder):
+def byte_level(folder, special=("<|endoftext|>",)):
     """A tokenizer.json as GPT-2's, of the bytes and a few merges."""
     model = tokenizers.Tokenizer(tokenizers.models.BPE())
     model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=262, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+        vocab_size=261 + len(special),
+        special_tokens=list(special),
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     model.train_from_iterator(TEXT, trainer)
     model.save(str(folder / "tokenizer.json"))
@@ -71,6 +74,34 @@ def byte_level_of_no_class(folder):
     """The same where the model's own class of tokenizers reads other files."""
     byte_level(folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+
+
+def byte_level_of_roberta(folder):
+    """The same with RoBERTa's special tokens first."""
+    byte_level(folder, ("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
+
+
+def unigram(folder, special=("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), first="[CLS]", last="[SEP]"):
+    """A tokenizer.json as ALBERT's, made of SentencePiece, with these special tokens before all others."""
+    model = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    model.normalizer = tokenizers.normalizers.Lowercase()
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    model.decoder = tokenizers.decoders.Metaspace()
+    trainer = tokenizers.trainers.UnigramTrainer(
+        vocab_size=60, special_tokens=list(special), unk_token="<unk>", show_progress=False
+    )
+    model.train_from_iterator(TEXT, trainer)
+    frame = [(token, special.index(token)) for token in (first, last)]
+    model.post_processor = tokenizers.processors.TemplateProcessing(
+        single=[first, "$A", last], pair=[first, "$A", last, "$B", last], special_tokens=frame
+    )
+    model.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+
+
+def unigram_of_roberta(folder):
+    """The same as XLM-R's and CamemBERT's."""
+    unigram(folder, ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "<s>", "</s>")
 
 
 def vocabulary(folder):
@@ -100,4 +131,6 @@ def spiece(folder):
 
 TOKENIZERS = {"gpt2": byte_level, "bert": vocabulary, "t5": spiece}
 TOKENIZERS |= {"openai-gpt": byte_level_of_no_class, "ctrl": byte_level_of_no_class}
+TOKENIZERS |= {"roberta": byte_level_of_roberta, "xlm-roberta": unigram_of_roberta, "albert": unigram}
+PAIRED = {"bert": "next_sentence_label", "albert": "sentence_order_label"}  # cases with a head of pairs: its labels
 CAUSAL = ("gpt2", "gpt", "ctrl")  # cases whose loss is of the token after each

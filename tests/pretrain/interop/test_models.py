@@ -59,7 +59,7 @@ def asked_of_ours(run, case):
         else:
             each = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
         found = {"hidden": hidden, "logits": logits, "loss": each.mean()}
-        if case == "bert":
+        if case in hub.PAIRED:
             found["pair logits"] = run.model.apply(variables, hidden, method="pair_logits")
             pairs = optax.softmax_cross_entropy_with_integer_labels(found["pair logits"], jnp.array([0, 1]))
             found["loss"] += pairs.mean()
@@ -88,13 +88,16 @@ def test_what_is_exported_is_what_was_imported(imported, case, tmp_path):
     theirs, workdir = imported(case)
     assert export_folder(str(workdir), str(tmp_path / "back")) == 0
     before, after = (load_file(folder / "model.safetensors") for folder in (theirs, tmp_path / "back"))
+    old, new = (json.loads((folder / "config.json").read_text()) for folder in (theirs, tmp_path / "back"))
+    copies = families.TYPES[old["model_type"]].copies  # a file may have a tied tensor under either of its names
+    before = {name if name in after else copies.get(name, name): array for name, array in before.items()}
     assert before.keys() == after.keys()
     for name, array in before.items():
         assert after[name].dtype == array.dtype
         np.testing.assert_array_equal(after[name], array, err_msg=name)
-    old, new = (json.loads((folder / "config.json").read_text()) for folder in (theirs, tmp_path / "back"))
-    assert new["architectures"] == old["architectures"]
     same = {"dtype": "float32"} | ({"tie_word_embeddings": False} if case == "t5_v1_1" else {})
+    if case == "xlm-roberta":  # which goes back as the RoBERTa that it is
+        same |= {"architectures": ["RobertaForMaskedLM"], "model_type": "roberta"}
     for key in old.keys() & new.keys():
         assert new[key] == same.get(key, old[key]), key
     again = import_folder(str(tmp_path / "back"), str(tmp_path / "again"))

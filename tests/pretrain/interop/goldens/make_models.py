@@ -17,6 +17,9 @@ import hub
 
 BERT = {"vocab_size": 67, "hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 29}
 BERT |= {"max_position_embeddings": 23}
+ROBERTA = {**BERT, "layer_norm_eps": 1e-5, "type_vocab_size": 1}
+ALBERT = {**BERT, "num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 7}
+ALBERT |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 T5 = {"vocab_size": 61, "d_model": 14, "d_kv": 5, "d_ff": 23, "num_layers": 2, "num_heads": 3}
 T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 9, "decoder_start_token_id": 0}
 GPT2 = {"vocab_size": 263, "n_positions": 19, "n_embd": 15, "n_layer": 3, "n_head": 5, "n_inner": 31}
@@ -28,6 +31,10 @@ CASES = {  # class and fields; sizes that divide each other as little as they ca
     "ctrl": ("CTRLLMHeadModel", CTRL),
     "bert": ("BertForPreTraining", BERT),
     "bert_masked": ("BertForMaskedLM", {**BERT, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
+    "roberta": ("RobertaForMaskedLM", {**ROBERTA, "vocab_size": 269}),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", ROBERTA),
+    "albert": ("AlbertForPreTraining", ALBERT),
+    "albert_masked": ("AlbertForMaskedLM", {**ALBERT, "embedding_size": 15, "num_hidden_groups": 1}),
     "t5": ("T5ForConditionalGeneration", T5),
     "t5_v1_1": ("T5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
 }
@@ -58,15 +65,15 @@ def ask(case, model):
     given = {"input_ids": rows["read"], "labels": rows["read"], "output_hidden_states": True}
     if case.startswith("t5"):
         given["labels"] = rows["written"]
-    if case == "bert":
-        given["next_sentence_label"] = torch.tensor([0, 1])
+    if case in hub.PAIRED:
+        given[hub.PAIRED[case]] = torch.tensor([0, 1])
     with torch.no_grad():
         output = model(**given)
     hidden = output.decoder_hidden_states if case.startswith("t5") else output.hidden_states
-    logits = output.prediction_logits if case == "bert" else output.logits
+    logits = output.prediction_logits if case in hub.PAIRED else output.logits
     found = {"hidden": hidden[-1][:, -1], "logits": logits[:, -1], "loss": output.loss}
-    if case == "bert":
-        found["pair logits"] = output.seq_relationship_logits
+    if case in hub.PAIRED:
+        found["pair logits"] = output.seq_relationship_logits if case == "bert" else output.sop_logits
     return {what: x.numpy() for what, x in found.items()}
 
 

@@ -1,0 +1,64 @@
+"""Published parameter counts of RoBERTa, ALBERT and their kin, to the integer, through the shapes of initialisation."""
+
+import math
+
+import jax
+import pytest
+
+import models
+from configs import albert, roberta
+from configs.common import ConfigError
+
+# Parameters as trained; and of the encoder with a pooler, and of the model without, where those were published.
+COUNTS = {
+    (roberta, "base"): (124_697_433, 124_645_632, 124_697_433),
+    (roberta, "large"): (355_412_057, 355_359_744, 355_412_057),
+    (roberta, "base_2k"): (124_697_433, 124_645_632, 124_697_433),
+    (roberta, "camembert_base"): (110_655_493, None, 110_655_493),
+    (roberta, "camembert_large"): (336_695_557, None, 336_695_557),
+    (roberta, "xlmr_base"): (278_295_186, 278_043_648, 278_295_186),
+    (roberta, "xlmr_large"): (560_142_482, 559_890_432, 560_142_482),
+    (albert, "base"): (11_813_810, 11_683_584, 11_221_680),
+    (albert, "large"): (17_847_474, 17_683_968, 16_795_824),
+    (albert, "xlarge"): (59_021_490, 58_724_864, 54_821_040),
+    (albert, "xxlarge"): (223_158_450, 222_595_584, 206_368_944),
+    (albert, "base_v2"): (11_813_810, 11_683_584, 11_221_680),
+    (albert, "large_v2"): (17_847_474, 17_683_968, 16_795_824),
+    (albert, "xlarge_v2"): (59_021_490, 58_724_864, 54_821_040),
+    (albert, "xxlarge_v2"): (223_158_450, 222_595_584, 206_368_944),
+}
+DEFAULTS = {roberta: "base", albert: "base"}
+HEADS = ("transform", "transform_norm", "head_bias", "pairs")
+
+
+def counts(section):
+    """{what: parameters} of the model of a section."""
+    model = models.build(section)
+    shapes = jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0))["params"]
+    return {name: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree)) for name, tree in shapes.items()}
+
+
+@pytest.mark.parametrize(("recipe", "variant"), COUNTS, ids=[f"{r.__name__}:{v}" for r, v in COUNTS])
+def test_parameter_counts_are_the_published_ones(recipe, variant):
+    whole, pooled, alone = COUNTS[recipe, variant]
+    section = recipe.get_config(variant).model.to_dict()
+    assert sum(counts(section).values()) == whole
+    with_pairs, without = (counts(section | {"pair_head": pairs}) for pairs in (True, False))
+    assert pooled in (None, sum(n for name, n in with_pairs.items() if name not in HEADS))
+    assert alone in (None, sum(without.values()))
+
+
+@pytest.mark.parametrize(("recipe", "default"), DEFAULTS.items())
+def test_variants(recipe, default):
+    assert recipe.get_config().to_dict() == recipe.get_config(default).to_dict()
+    with pytest.raises(ConfigError, match=rf"no variant 'huge'; choose one of: .*{default}"):
+        recipe.get_config("huge")
+    assert set(recipe.VARIANTS) - {"mini_stdlib"} == {variant for tested, variant in COUNTS if tested is recipe}
+
+
+def test_rows_fit_the_context():
+    for recipe, variant in [*COUNTS, (roberta, "mini_stdlib"), (albert, "mini_stdlib")]:
+        config = recipe.get_config(variant)
+        assert config.data.length <= config.model.context
+        assert config.tokenizer.vocab_size <= config.model.vocab_size
+        assert config.objective.max_predictions >= 0.15 * config.data.length

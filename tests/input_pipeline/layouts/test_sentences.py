@@ -1,0 +1,94 @@
+"""Rows of whole sentences, over the ends of documents: Liu et al.'s FULL-SENTENCES, sentence by sentence."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from input_pipeline.errors import DataError
+from input_pipeline.layouts import sentences
+
+ROOT = Path(__file__).resolve().parents[3]
+END, FIRST, BETWEEN = 1, 2, 3
+
+
+class Text:
+    """Documents as a stream has them: `end doc end doc ...`, each sentence a stretch of ids from 10 on."""
+
+    def __init__(self, documents):
+        count = iter(range(10, 10**9))
+        self.documents = [[[next(count) for _ in range(size)] for size in document] for document in documents]
+        self.ids = [token for document in self.documents for token in [END, *(t for s in document for t in s)]]
+
+    def bounds(self):
+        """What `filled` takes."""
+        place, starts, ends = 0, [], []
+        for document in self.documents:
+            place += 1
+            for sentence in document:
+                starts.append(place)
+                place += len(sentence)
+                ends.append(place)
+        return np.array(starts, np.int64), np.array(ends, np.int64)
+
+    def copy(self, start, out):
+        out[:] = self.ids[start : start + len(out)]
+
+
+def published(documents, length):
+    """Rows of ids: <s>, sentences while they fit, a separator where a document ends within, </s>."""
+    room, rows, row, last = length - 2, [], [], None
+    pieces = []
+    for number, document in enumerate(documents):
+        for sentence in document:
+            pieces += [(number, sentence[at : at + room]) for at in range(0, len(sentence), room)]
+    for number, piece in pieces:
+        more = [BETWEEN] * (bool(row) and number != last) + piece
+        if len(row) + len(more) > room:
+            rows.append(row)
+            row, more = [], piece
+        row, last = row + more, number
+    return [[FIRST, *row, BETWEEN] for row in [*rows, row] if row]
+
+
+def read(text, length, block=None):
+    starts, ends = text.bounds()
+    cuts = range(0, len(starts), block or max(len(starts), 1))
+    parts = list(sentences.filled(((starts[c : c + cuts.step], ends[c : c + cuts.step]) for c in cuts), length))
+    plan = sentences.Plan(*(np.concatenate(field) for field in zip(*parts, strict=True)))
+    return sentences.Sentences(text, plan, length, END, FIRST, BETWEEN)
+
+
+def test_a_small_text():
+    layout = read(Text([[2, 2], [1], [4, 1]]), 8)
+    raw = layout.read(np.arange(len(layout)))
+    assert raw.ids.tolist() == [[2, 10, 11, 12, 13, 3, 14, 3], [2, 15, 16, 17, 18, 19, 3, 0]]
+    assert raw.following.tolist()[0][:7] == raw.ids.tolist()[0][1:]
+    assert raw.segments.tolist() == [[1] * 8, [1] * 7 + [0]]
+    assert raw.positions.tolist() == [[*range(8)], [*range(7), 0]]
+    assert raw.scored.tolist() == [[True] * 8, [True] * 7 + [False]]
+
+
+def test_a_sentence_longer_than_a_row_is_cut():
+    layout = read(Text([[1, 7, 2]]), 5)
+    ids = layout.read(np.arange(len(layout))).ids
+    assert ids.tolist() == [[2, 10, 3, 0, 0], [2, 11, 12, 13, 3], [2, 14, 15, 16, 3], [2, 17, 18, 19, 3]]
+
+
+@pytest.mark.parametrize("length", [16, 128, 512])
+@pytest.mark.parametrize("block", [None, 1, 7])
+def test_real_text(length, block):
+    """Words of this project's own pages and modules, however much of it is planned at a time."""
+    paths = sorted((ROOT / "input_pipeline").rglob("*.py"))[:20] + sorted((ROOT / "docs").glob("*.md"))[:4]
+    text = Text([[len(line.split()) for line in path.read_text().split("\n") if line.split()] for path in paths])
+    layout = read(text, length, block)
+    raw = layout.read(np.arange(len(layout)))
+    found = [ids[:size].tolist() for ids, size in zip(raw.ids, raw.segments.sum(1), strict=True)]
+    assert found == published(text.documents, length)
+    some = np.array([1, 0])
+    np.testing.assert_array_equal(layout.read(some).ids, raw.ids[some])
+
+
+def test_rows_without_room():
+    with pytest.raises(DataError, match=r"the row's length is 2; set data.length, or evaluate.length .* to at least 3"):
+        read(Text([[1]]), 2)
