@@ -210,6 +210,15 @@ def replaced() -> dict:
 
 
 @section
+def translation() -> dict:
+    """From one text to another: an encoder reads the one, a decoder writes the other."""
+    return dict(
+        kind="translation",  # which task the objective is
+        selects="loss",  # the term that selects the best checkpoint: loss or accuracy
+    )
+
+
+@section
 def base() -> dict:
     """Every key with its default."""
     return dict(
@@ -228,7 +237,7 @@ def base() -> dict:
             train_bytes=count(20_000_000, below=2**63),  # how much of the training text that training reads
         ),
         data=dict(
-            train="stdlib",  # sources joined by " + ": stdlib, text:GLOB, jsonl:GLOB, tfds:NAME or images:GLOB
+            train="stdlib",  # sources, joined by " + ": stdlib, text:GLOB, jsonl:GLOB, parallel:FILE, tfds:, images:
             validation="",  # likewise; empty holds out a share of data.train
             test="",  # likewise; empty means there is no test split
             sentences="",  # where sentences of a document end: lines (one a line), which BERT needs; empty: not kept
@@ -237,7 +246,7 @@ def base() -> dict:
             weights=positives(()),  # mixing weight of each source of data.train; empty means by size
             temperature=positive(1.0),  # sizes are raised to 1/temperature before mixing
             cap=non_negative(0, below=2**63),  # sizes are capped at so many tokens before mixing; 0 means no cap
-            layout="concat",  # concat (joined, cut), packed (no leaks), stream, document (a row), pairs or sentences
+            layout="concat",  # concat (joined, cut), packed (no leaks), stream, document, pairs, sentences, texts
             length=count(1024),  # T, tokens of one training row
             shuffle=True,  # new order of rows each epoch
             store="",  # folder of the token store; empty means <workdir>/data
@@ -303,6 +312,9 @@ def base() -> dict:
             batch_size=count(32),  # rows of a batch; of layout stream its lanes, where the command `evaluate` has one
             batches=non_negative(0),  # evaluate on the first so many batches; 0 means the whole split
             decode=non_negative(0),  # examples of each source of pairs of texts that validations decode; 0 means none
+            beams=count(1, below=2**20),  # of what is decoded: 1 is greedy, more are searched with so many beams
+            length_penalty=real(0.6),  # of that search: score / ((5 + length) / 6) ** length_penalty
+            beyond=non_negative(0),  # it is at most so much longer than what is read; 0: as long as a row of targets
             length=non_negative(0),  # tokens of an evaluation row; 0 means data.length
             stride=non_negative(0),  # tokens a window moves on; 0 means its length (disjoint windows)
             model={},  # fields of `model` that evaluation changes, such as a longer memory
@@ -353,12 +365,13 @@ def replaced_tokens() -> dict:
 
 @section
 def encoder_decoder() -> dict:
-    """T5's encoder-decoder: the fields of `models.encoder_decoder.EncoderDecoder`, splatted into it unchanged."""
+    """T5, BART, the original Transformer: the fields of `models.encoder_decoder.EncoderDecoder`, splatted unchanged."""
     return dict(
         kind="encoder_decoder",  # which model this section describes; a recipe chooses it with the whole section
         vocab_size=count(32128),  # rows of the token table, which both stacks read; at least the tokenizer's size
-        context=count(512),  # longest row of inputs or of targets, in tokens
+        context=count(512),  # longest row of inputs or of targets, in tokens (rows of learned position tables)
         layers=count(12, below=2**16),  # number of blocks of the encoder, and of the decoder
+        decoder_layers=non_negative(0, below=2**16),  # number of blocks of the decoder; 0 means `layers`
         width=count(768),  # D, size of the residual stream
         heads=count(12, below=2**16),  # N, attention heads
         head_size=count(64),  # H, size of one head; heads * head_size need not be the width
@@ -366,13 +379,28 @@ def encoder_decoder() -> dict:
         activation="relu",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu; "gated_" before a name gates it
         norm="rms",  # layer or rms
         norm_epsilon=positive(1e-6),  # added to the mean square
+        placement="pre",  # of norms: pre, post, or replace (the normalised value becomes the residual)
+        embedding_norm=False,  # a norm on what each stack begins with
+        final_norm=True,  # a norm on what each stack ends with
+        positions="buckets",  # buckets (of distances, a bias on scores), learned or sinusoid (added to the tokens)
+        position_offset=non_negative(0, below=2**10),  # learned positions: first rows of the tables, never used
         buckets=count(32, below=2**10),  # buckets of distances, each of which has a bias for each head
         max_distance=count(128, below=2**16),  # distances from here on share the last bucket
         attention=("dense",),  # pattern of each of the encoder's layers in turn; the decoder's are dense
         attention_path="auto",  # implementation: auto, reference, xla, chunked, ...
-        tied_head=True,  # output projection is the token table, transposed, of hidden states divided by sqrt(width)
-        dropout=rate(0.1),  # rate on embeddings, attention probabilities, branches, ff hidden layer, last hidden states
-        init_scale=positive(1.0),  # multiplies T5's standard deviations at the start: 1 of tokens, else by fan-in
+        attention_bias=False,  # biases on query, key, value and output projections
+        ff_bias=False,  # biases in the feed-forward block
+        tied_head=True,  # output projection is the token table, transposed
+        head_bias=False,  # bias on the logits
+        scale_embedding=False,  # token embeddings are multiplied by sqrt(width)
+        scale_scores=False,  # attention's scores are divided by sqrt(head_size)
+        scale_head=True,  # of a tied head: hidden states are divided by sqrt(width)
+        dropout=rate(0.1),  # rate on embeddings and on each branch's output before it joins the residual
+        dropout_attention=rate(0.1),  # rate on attention probabilities
+        dropout_ff=rate(0.1),  # rate on the feed-forward hidden layer
+        dropout_hidden=rate(0.1),  # rate on what each stack ends with
+        initialiser="fan_in",  # how matrices start: fan_in (T5), glorot (the Transformer), normal (BART)
+        init_scale=positive(1.0),  # normal: the standard deviation of all; else what theirs are multiplied by
         dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # storage of parameters
         scan=True,  # compile one layer and scan it; the checkpoint is the same either way
@@ -388,4 +416,4 @@ MODELS = {
     "encoder_decoder": encoder_decoder,
     "replaced_tokens": replaced_tokens,
 }
-OBJECTIVES = {"causal": causal, "masked": masked, "spans": spans, "replaced": replaced}
+OBJECTIVES = {"causal": causal, "masked": masked, "spans": spans, "replaced": replaced, "translation": translation}

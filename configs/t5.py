@@ -59,7 +59,8 @@ def get_config(variant=""):
     config.model = common.encoder_decoder()
     config.model.update(layers=layers, width=width, heads=heads, head_size=head_size, ff=ff, vocab_size=32_128)
     if variant.endswith("_v1_1"):
-        config.model.update(activation="gated_gelu_tanh", tied_head=False, dropout=0.0)
+        config.model.update(activation="gated_gelu_tanh", tied_head=False)
+        config.model.update(dropout=0.0, dropout_attention=0.0, dropout_ff=0.0, dropout_hidden=0.0)
     config.objective = common.spans()
     if variant == "base_prefix":
         config.objective.noise = "prefix"

@@ -186,8 +186,9 @@ class Corpus:
         return Bare(stream) if self._objective.bare else stream
 
     def _pairs_texts(self, stream: Stream) -> bool:
-        """Whether documents are made of a text that is read and one that is written, for a task that takes both."""
-        return self._objective.two_texts and any(shard.form.fields for shard in stream.shards)
+        """Whether documents are made of a text that is read and one that is written, as of layout texts all are."""
+        all_do = self._data["layout"] == "texts"
+        return all_do or (self._objective.two_texts and any(shard.form.fields for shard in stream.shards))
 
     def _texts(self, stream: Stream, length: int, name: str) -> Texts:
         """Rows of both texts of documents; errors give the stream's `name`."""

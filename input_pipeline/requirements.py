@@ -75,7 +75,7 @@ def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dic
         raise DataError("data.train is empty; name a source, for example stdlib or text:/books/*.txt")
     _check_mixing(data, len(named["train"]))
     for source in itertools.chain(*named.values()) if task.two_texts else ():
-        if source.fields:
+        if source.fields or data["layout"] == "texts":
             texts.check_fields(source.fields, f"'{source.spec}'")
     for name in set(named) - {"train"}:
         for source, scored in itertools.product(named["train"], named[name]):

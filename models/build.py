@@ -11,6 +11,7 @@ from models.attention import PATHS
 from models.attention.patterns import parse_pattern, per_head
 from models.decoder import Decoder
 from models.encoder import Encoder
+from models.encoder_decoder import POSITIONS as SEQUENCE_POSITIONS
 from models.encoder_decoder import EncoderDecoder
 from models.errors import ModelError
 from models.parts.activations import ACTIVATIONS, GATED
@@ -18,6 +19,7 @@ from models.parts.adaptive import SHARING, check_clusters
 from models.parts.initialisers import INITIALISERS
 from models.parts.norms import NORMS
 from models.parts.positions import POSITIONS
+from models.parts.starts import STARTS
 from models.recurrent import Recurrent
 from models.replaced_tokens import HEADS, ReplacedTokens, generator_sizes
 from models.stack.block import PLACEMENTS
@@ -90,9 +92,25 @@ def _check_replaced_tokens(fields: Mapping):
 def _check_encoder_decoder(fields: Mapping):
     _choice("activation", fields["activation"], [*ACTIVATIONS, *(GATED + name for name in ACTIVATIONS)])
     _choice("norm", fields["norm"], NORMS)
+    _choice("placement", fields["placement"], PLACEMENTS)
+    _choice("positions", fields["positions"], SEQUENCE_POSITIONS)
+    _choice("initialiser", fields["initialiser"], STARTS)
     _check_running(fields)
     _check_patterns(fields)
-    buckets, farthest = fields["buckets"], fields["max_distance"]
+    if fields["positions"] == "buckets":
+        _check_buckets(fields["buckets"], fields["max_distance"])
+    if fields["positions"] == "sinusoid" and fields["width"] % 2:
+        raise ModelError(
+            f"model.positions='sinusoid' pairs sine and cosine, but width is {fields['width']}; make it even"
+        )
+    if fields["position_offset"] and fields["positions"] != "learned":
+        raise ModelError(
+            f"model.position_offset is {fields['position_offset']}, rows of a table that model.positions="
+            f"'{fields['positions']}' has not; set it to 0, or positions to learned"
+        )
+
+
+def _check_buckets(buckets: int, farthest: int):
     if buckets % 4:
         raise ModelError(
             f"model.buckets is {buckets}; the encoder halves them for keys before and after, and half of those are one "

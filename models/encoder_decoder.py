@@ -1,8 +1,7 @@
-"""The encoder-decoder: one text in, hidden states of another that follows from it (T5: Raffel et al. 2019).
+"""The encoder-decoder: one text in, hidden states of another that follows from it.
 
-Neither stack knows positions but by a learned bias on its self-attention's scores, one number for each head and bucket
-of distances, shared by its layers. There are no other biases, and no scores are scaled: the initial queries are small
-instead.
+The original Transformer (Vaswani et al. 2017), T5 (Raffel et al. 2019) and BART (Lewis et al. 2019) are this model by
+their fields: where norms stand, what has a bias, how positions are known, what is scaled, how parameters start.
 """
 
 import functools
@@ -19,9 +18,11 @@ from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
 from models.parts.dropout import dropout
-from models.parts.initialisers import normal, uniform
+from models.parts.initialisers import constant, normal, uniform
 from models.parts.norms import Norm
 from models.parts.parameter import picked
+from models.parts.positions import sinusoid
+from models.parts.starts import STARTS
 from models.stack.block import Block
 from models.stack.cache import Cache
 from models.stack.cross_attention import CrossAttention
@@ -34,20 +35,23 @@ from models.stack.signals import Signals, Source
 from models.stack.source import SourceCache
 
 SITES = ("inputs", "encoder", "memory", "tokens", "decoder", "hidden")  # where dropout draws, each by a key of its own
+POSITIONS = ("buckets", "learned", "sinusoid")
 
 
 class EncoderDecoder(Model):
     """The fields are the keys of `configs.common.encoder_decoder()`, which explains and defaults them.
 
     Parameters of the layers are stored stacked, [L, ...] under "layers" of "encoder" and "decoder". Both stacks read
-    one token table.
+    one token table. Positions are known by buckets of distances, a bias on self-attention's scores for each head and
+    bucket that all layers of a stack share; or by what is added to the tokens of a stack, a row of its own table for
+    each position, or sinusoids.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("inputs", "input_segments", "tokens", "segments")
     causal: ClassVar[bool] = False
 
     context: int
     layers: int
+    decoder_layers: int
     width: int
     heads: int
     head_size: int
@@ -55,12 +59,27 @@ class EncoderDecoder(Model):
     activation: str
     norm: str
     norm_epsilon: float
+    placement: str
+    embedding_norm: bool
+    final_norm: bool
+    positions: str
+    position_offset: int
     buckets: int
     max_distance: int
     attention: tuple[str, ...]
     attention_path: str
+    attention_bias: bool
+    ff_bias: bool
     tied_head: bool
+    head_bias: bool
+    scale_embedding: bool
+    scale_scores: bool
+    scale_head: bool
     dropout: float
+    dropout_attention: float
+    dropout_ff: float
+    dropout_hidden: float
+    initialiser: str
     init_scale: float
     dtype: str
     param_dtype: str
@@ -69,16 +88,34 @@ class EncoderDecoder(Model):
 
     def setup(self):
         names, shape = ("vocab", "embed"), (self.vocab_size, self.width)
-        self.table = self.param("tokens", picked(normal(self.init_scale, *names)), shape, self.param_dtype)
+        rows = self._start.table(self.init_scale, self.width)
+        self.table = self.param("tokens", picked(normal(rows, *names)), shape, self.param_dtype)
         # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
         path = "reference" if self.is_initializing() else self.attention_path
         self.encoder_stack, self.decoder_stack = self._encoder(path), self._decoder(path)
         self.encoder = stack_param(self, "encoder", self._init_stack, self._encoder("reference"))
         self.decoder = stack_param(self, "decoder", self._init_stack, self._decoder("reference"))
-        self.encoder_bias, self.decoder_bias = (self._bias(name) for name in ("encoder_bias", "decoder_bias"))
-        self.encoder_norm, self.decoder_norm = self._norm(), self._norm()
+        if self.positions == "buckets":
+            self.encoder_bias, self.decoder_bias = (self._bias(name) for name in ("encoder_bias", "decoder_bias"))
+        if self.final_norm:
+            self.encoder_norm, self.decoder_norm = self._norm(), self._norm()
         if not self.tied_head:
-            self.head = self.param("head", normal(self._std(self.width), *names), shape, self.param_dtype)
+            start = self._start.initialiser(self._std(self.width, self.vocab_size), *names)
+            self.head = self.param("head", start, shape, self.param_dtype)
+        if self.head_bias:
+            self.bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
+        if self.positions == "learned":
+            start, shape = picked(normal(rows, "positions", "embed")), (self.context + self.position_offset, self.width)
+            self.encoder_positions = self.param("encoder_positions", start, shape, self.param_dtype)
+            self.decoder_positions = self.param("decoder_positions", start, shape, self.param_dtype)
+        if self.embedding_norm:
+            self.encoder_embedding_norm, self.decoder_embedding_norm = self._norm(), self._norm()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What of a batch the call takes: positions too, where they are added to the tokens."""
+        sides = ("inputs", "input_segments", "input_positions"), ("tokens", "segments", "positions")
+        return tuple(name for side in sides for name in side[: 2 + (self.positions != "buckets")])
 
     def __call__(
         self,
@@ -86,19 +123,22 @@ class EncoderDecoder(Model):
         *,
         inputs: jax.Array | None = None,
         input_segments: jax.Array | None = None,
+        input_positions: jax.Array | None = None,
         segments: jax.Array | None = None,
+        positions: jax.Array | None = None,
         carried: Mapping[str, Any] | None = None,
         row: jax.Array | None = None,
         train: bool = False,
     ) -> Output:
-        """inputs [B, S] and tokens [B, T] int32 -> the decoder's hidden [B, T, D] in `dtype`, after its norm.
+        """inputs [B, S] and tokens [B, T] int32 -> the decoder's hidden [B, T, D] in `dtype`, after its last norm.
 
         input_segments [B, S] and segments [B, T] keep the examples of a row apart: a token sees the inputs and the
         earlier tokens of its own example, and 0 is padding. Without `segments` all tokens are of the one example that
-        the inputs which are not padding make up. carried: what `start_decoding` or the call before gave, in place of
-        inputs; then segments only tell tokens (nonzero) from the padding at the right end of a prompt. `train` turns
-        dropout on; it draws from the rng named "dropout" and by row [B], each row's place in the whole global batch, by
-        default its place in `tokens`.
+        the inputs which are not padding make up. input_positions [B, S] and positions [B, T] count from 0 in each
+        example, by default from the row's first token, or on from the end of the cache. carried: what `start_decoding`
+        or the call before gave, in place of inputs; then segments only tell tokens (nonzero) from the padding at the
+        right end of a prompt. `train` turns dropout on; it draws from the rng named "dropout" and by row [B], each
+        row's place in the whole global batch, by default its place in `tokens`.
         """
         carried = dict(carried or {})
         row = jnp.arange(len(tokens)) if row is None else row
@@ -107,34 +147,37 @@ class EncoderDecoder(Model):
             cache, source = carried["attention"], Source(None, Mask(key_valid=carried["cross_attention"].valid))
             mask = Mask(causal=True, offset=cache.lengths)
             self._check_length(tokens, cache.key.shape[2], "a cache")
+            positions = cache.slots(tokens.shape[1]) if positions is None else positions
         else:
-            hidden = self._encode(inputs, input_segments, keys, row, train)
+            hidden = self._encode(inputs, input_segments, input_positions, keys, row, train)
             source, mask = Source(hidden, _seen(segments, input_segments)), Mask(causal=True, query_segments=segments)
-        x = self._embed(tokens, keys.get("tokens"), row)
-        signals = Signals(mask, row, bias=self._by_bucket(self.decoder_bias, False), source=source, train=train)
+        x = self._embed("decoder", tokens, positions, keys.get("tokens"), row)
+        signals = Signals(mask, row, bias=self._by_bucket("decoder", False), source=source, train=train)
         x, carried = self.decoder_stack(self.decoder["layers"], x, signals, carried, keys.get("decoder"))
-        x = dropout(self.decoder_norm(x), self.dropout, keys.get("hidden"), row)
+        x = self._close("decoder", x, keys.get("hidden"), row)
         if carried:
             carried["attention"] = carried["attention"].hold(tokens.shape[1], segments)
         return Output(x, carried)
 
     def encode(self, inputs: jax.Array, input_segments: jax.Array | None = None) -> jax.Array:
-        """inputs [B, S] int32 -> the encoder's output [B, S, D], after its norm; segments keep documents apart."""
-        return self._encode(inputs, input_segments, {}, None, False)
+        """inputs [B, S] int32 -> the encoder's output [B, S, D], after its last norm; segments keep documents apart."""
+        return self._encode(inputs, input_segments, None, {}, None, False)
 
-    def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, None]:
-        """What logits are made of: hidden [..., D], the matrix [V, D], and no bias.
+    def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """What logits are made of: hidden [..., D], the matrix [V, D], and the bias [V] or None.
 
-        The token table is drawn so wide that hidden states are scaled by 1/sqrt(D) before they meet it as a head.
+        A token table that is drawn wide meets, as a head, hidden states that are scaled by 1/sqrt(D) (`scale_head`).
         """
-        if self.tied_head:
-            return hidden * self.width**-0.5, self.table, None
-        return hidden, self.head, None
+        bias = self.bias if self.head_bias else None
+        if not self.tied_head:
+            return hidden, self.head, bias
+        return (hidden * self.width**-0.5 if self.scale_head else hidden), self.table, bias
 
     @property
     def limits(self) -> dict[str, int]:
         """Below what the numbers are of those inputs that index a table."""
-        return super().limits | {"inputs": self.reads}
+        places = () if self.positions == "buckets" else ("input_positions", "positions")
+        return super().limits | {"inputs": self.reads} | dict.fromkeys(places, self.context)
 
     def start_decoding(
         self, rows: int, length: int, inputs: jax.Array, input_segments: jax.Array | None = None
@@ -148,22 +191,44 @@ class EncoderDecoder(Model):
         stacked = self.decoder["layers"]["cross_attention"]
         key, value = jax.vmap(lambda params: of_layer({"params": params}, hidden))(stacked)
         valid = jnp.ones(inputs.shape, bool) if input_segments is None else input_segments != 0
-        empty = Cache.empty(self.layers, rows, length, self.heads, (self.head_size,) * 2, self.dtype)
+        empty = Cache.empty(self._decoder_depth, rows, length, self.heads, (self.head_size,) * 2, self.dtype)
         return {"attention": empty, "cross_attention": SourceCache(key, value, valid)}
 
-    def _encode(self, inputs, segments, keys, row, train):
+    def _encode(self, inputs, segments, positions, keys, row, train):
         if inputs is None:
             raise ModelError("an encoder-decoder needs inputs [B, S], or what start_decoding made of them, carried")
-        x = self._embed(inputs, keys.get("inputs"), row)
-        bias = self._by_bucket(self.encoder_bias, True)
-        signals = Signals(Mask(query_segments=segments), row, bias=bias, train=train)
+        x = self._embed("encoder", inputs, positions, keys.get("inputs"), row)
+        signals = Signals(Mask(query_segments=segments), row, bias=self._by_bucket("encoder", True), train=train)
         x, _ = self.encoder_stack(self.encoder["layers"], x, signals, {}, keys.get("encoder"))
-        return dropout(self.encoder_norm(x), self.dropout, keys.get("memory"), row)
+        return self._close("encoder", x, keys.get("memory"), row)
 
-    def _embed(self, tokens, key, row):
+    def _embed(self, side, tokens, positions, key, row):
+        """What the stack of that side begins with."""
         self._check_length(tokens, self.context, "model.context")
-        x = dropout(jnp.take(self.table, tokens, axis=0).astype(self.dtype), self.dropout, key, row)
+        x = jnp.take(self.table, tokens, axis=0)
+        if self.scale_embedding:
+            x = x * self.width**0.5
+        if self.positions != "buckets":
+            if positions is None:
+                positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+            x = x + self._placed(side, positions)
+        x = x.astype(self.dtype)
+        if self.embedding_norm:
+            x = getattr(self, f"{side}_embedding_norm")(x)
+        x = dropout(x, self.dropout, key, row)
         return nn.with_logical_constraint(x, ("batch", "length", None))
+
+    def _placed(self, side, positions):
+        """What is added to tokens at `positions` [B, T]: [B, T, D]."""
+        if self.positions == "sinusoid":
+            return sinusoid(positions, self.width)
+        return jnp.take(getattr(self, f"{side}_positions"), positions + self.position_offset, axis=0)
+
+    def _close(self, side, x, key, row):
+        """What the stack of that side ends with."""
+        if self.final_norm:
+            x = getattr(self, f"{side}_norm")(x)
+        return dropout(x, self.dropout_hidden, key, row)
 
     def _check_length(self, tokens, limit, name):
         if tokens.shape[1] > limit:
@@ -171,27 +236,39 @@ class EncoderDecoder(Model):
 
     def _keys(self, train):
         """A key for each of SITES where dropout is on."""
-        if not (train and self.dropout):
+        if not (train and any((self.dropout, self.dropout_attention, self.dropout_ff, self.dropout_hidden))):
             return {}
         return dict(zip(SITES, jax.random.split(self.make_rng("dropout"), len(SITES)), strict=True))
 
-    def _by_bucket(self, table, both_ways):
-        return ByBucket(table[None], both_ways, self.max_distance)
+    def _by_bucket(self, side, both_ways):
+        if self.positions != "buckets":
+            return None
+        return ByBucket(getattr(self, f"{side}_bias")[None], both_ways, self.max_distance)
 
     def _bias(self, name):
         start = uniform(self.init_scale * math.sqrt(2 / (self.heads + self.buckets)), "heads", None, inputs=0)
         return self.param(name, start, (self.heads, self.buckets), self.param_dtype)
 
-    def _std(self, inputs: int) -> float:
-        """Standard deviation at the start of a matrix with so many inputs."""
-        return self.init_scale * inputs**-0.5
+    @property
+    def _start(self):
+        return STARTS[self.initialiser]
+
+    @property
+    def _decoder_depth(self) -> int:
+        return self.decoder_layers or self.layers
+
+    def _std(self, inputs: int, outputs: int) -> float:
+        """Standard deviation at the start of a matrix with so many inputs and outputs."""
+        return self._start.matrix(self.init_scale, inputs, outputs)
 
     def _norm(self):
         return Norm(self.norm, self.norm_epsilon, 1.0, 0.0, self.dtype, self.param_dtype)
 
     def _init_stack(self, key, stack):
         x = jnp.zeros((1, 1, self.width), self.dtype)
-        bias = ByBucket(jnp.zeros((1, self.heads, self.buckets)), True, self.max_distance)
+        bias = None
+        if self.positions == "buckets":
+            bias = ByBucket(jnp.zeros((1, self.heads, self.buckets)), True, self.max_distance)
         return {"layers": stack.init(key, x, Signals(Mask(), bias=bias, source=Source(x, Mask())))}
 
     def _encoder(self, path: str) -> Stack:
@@ -201,27 +278,27 @@ class EncoderDecoder(Model):
 
     def _decoder(self, path: str) -> Stack:
         """The decoder's layers, their attention computed by `path`."""
-        cross = functools.partial(CrossAttention, bias=False, **self._attention(path))
+        cross = functools.partial(CrossAttention, **self._attention(path))
         branches = {"attention": self._self_attention("dense", path), "cross_attention": cross}
-        return Stack((self._block(branches),), self.layers, self.scan, self.remat)
+        return Stack((self._block(branches),), self._decoder_depth, self.scan, self.remat)
 
     def _block(self, attention: Mapping) -> Block:
-        """A block of these branches and of feed-forward, each behind its norm."""
+        """A block of these branches and of feed-forward, each with its norm."""
         feed_forward = functools.partial(
             FeedForward,
             width=self.width,
             ff=self.ff,
             activation=self.activation,
-            bias=False,
-            std=self._std(self.width),
-            out_std=self._std(self.ff),
-            initialiser=normal,
-            dropout=self.dropout,
+            bias=self.ff_bias,
+            std=self._std(self.width, self.ff),
+            out_std=self._std(self.ff, self.width),
+            initialiser=self._start.initialiser,
+            dropout=self.dropout_ff,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
         )
         norm = functools.partial(Norm, self.norm, self.norm_epsilon, 1.0, 0.0, self.dtype, self.param_dtype)
-        return Block({**attention, "feed_forward": feed_forward}, norm, "pre", self.dropout, parent=None)
+        return Block({**attention, "feed_forward": feed_forward}, norm, self.placement, self.dropout, parent=None)
 
     def _self_attention(self, pattern: str, path: str):
         return functools.partial(
@@ -230,23 +307,27 @@ class EncoderDecoder(Model):
             query_size=self.head_size,
             pattern=parse_pattern(pattern),
             rotary=False,
-            bias=False,
             fused_glorot=False,
             **self._attention(path),
         )
 
     def _attention(self, path: str) -> dict:
-        """What self-attention and cross-attention have in common."""
+        """What self-attention and cross-attention have in common.
+
+        Where scores are not scaled, queries start as much smaller: as matrices of so many more inputs.
+        """
+        inner = self.heads * self.head_size
         return {
             "width": self.width,
             "heads": self.heads,
             "head_size": self.head_size,
-            "scale": 1.0,
-            "dropout": self.dropout,
-            "query_std": self._std(self.width * self.head_size),
-            "std": self._std(self.width),
-            "out_std": self._std(self.heads * self.head_size),
-            "initialiser": normal,
+            "scale": None if self.scale_scores else 1.0,
+            "bias": self.attention_bias,
+            "dropout": self.dropout_attention,
+            "query_std": self._std(self.width * (1 if self.scale_scores else self.head_size), inner),
+            "std": self._std(self.width, inner),
+            "out_std": self._std(inner, self.width),
+            "initialiser": self._start.initialiser,
             "attention_path": path,
             "dtype": self.dtype,
             "param_dtype": self.param_dtype,

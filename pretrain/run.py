@@ -11,6 +11,7 @@ from input_pipeline import objectives, pipeline
 from input_pipeline.objectives.prompts import Prompts
 from pretrain import config as configs
 from pretrain.assemble import check_vocabulary
+from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.config.values import shown
 from pretrain.decoding.decoding import generate
@@ -22,14 +23,16 @@ from pretrain.workdir import Workdir
 
 
 class Run:
-    """What a work folder holds of one checkpoint, on the devices that there are.
+    """What a work folder holds of one checkpoint, or of the mean of its last ones, on the devices that there are.
 
     config: the run's, as resolved. tokenizer: `encode(text)`, `decode(ids)`. step: updates that were made.
     model: a Flax module. variables: what `model.apply` takes, {"params": arrays of their true shapes}, split over
     `devices` along any axis that they divide, whatever mesh the run was trained on.
     """
 
-    def __init__(self, workdir: str, step: str = "latest", devices: Sequence[jax.Device] | None = None):
+    def __init__(
+        self, workdir: str, step: str = "latest", devices: Sequence[jax.Device] | None = None, average: int = 1
+    ):
         self.config = configs.saved(workdir)
         self.tokenizer = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer)
         check_vocabulary(self.config, self.tokenizer)
@@ -43,7 +46,7 @@ class Run:
 
         def read(number: int):
             checkpoints.check_tokenizer(number, self.tokenizer)
-            return checkpoints.restore_params(number, shapes)
+            return Averaged(checkpoints, average).restore_params(number, shapes)
 
         with quiet():
             self.step, params = checkpoints.read(step, checkpoints.find(step), read)

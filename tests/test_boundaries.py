@@ -24,7 +24,7 @@ LAZY = {
     "configs": set(),
     "models": set(),
     "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL"},
-    "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub"},
+    "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub", "sacrebleu"},
     "launch": set(),
 }
 # package or module -> the starts of the paths of the modules that may import it. What a command is told leaves

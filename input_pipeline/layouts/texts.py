@@ -53,9 +53,10 @@ def plan(stream: Stream, lengths: tuple[int, int], folder: Path, report: Callabl
 def check_fields(fields: Sequence[str], name: str) -> None:
     """Raises DataError, with its source's `name`, where a document of these fields is not made of two texts."""
     if len(fields) != 2:
+        found = f"has for fields {', '.join(fields)}" if fields else "has one text a document"
         raise DataError(
-            f"{name} has for fields {', '.join(fields)}; name two, the text that is read and the text that is written, "
-            "such as ?fields=inputs,targets"
+            f"{name} {found}; name two, the text that is read and the text that is written, such as "
+            "?fields=inputs,targets"
         )
 
 

@@ -4,7 +4,8 @@ An objective has
 
     layouts                           the layouts that it works with
     bare                              whether windows are cut from text without end tokens
-    two_texts                         whether documents of two fields are a text that is read and one that is written
+    two_texts                         whether documents of two fields are a text that is read and one that is written;
+                                      of layout texts all are
     special                           names of the special ids that it writes
     raw_length(length)                how many ids of text make a row of so many tokens
     least                             the fewest that it can be made of
@@ -23,9 +24,10 @@ from input_pipeline.objectives.causal import Causal
 from input_pipeline.objectives.masked import Masked
 from input_pipeline.objectives.replaced import Replaced
 from input_pipeline.objectives.spans import Spans
+from input_pipeline.objectives.translation import Translation
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
-OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans, "replaced": Replaced}
+OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans, "replaced": Replaced, "translation": Translation}
 OF_LAYOUTS = {"sentences": sentences.SPECIAL}  # special ids that a layout writes, whatever the task
 
 

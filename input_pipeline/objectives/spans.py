@@ -5,56 +5,37 @@ what it stood for. Both texts end with the end token. With noise "prefix" the en
 and the decoder writes the rest, without sentinels. Of sources of two fields it reads the one and writes the other.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 
 from input_pipeline.errors import DataError
-from input_pipeline.features import REAL, Feature, by_token
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.layouts.texts import RawTexts
 from input_pipeline.objectives import noise
-from input_pipeline.objectives.prompts import Prompts
+from input_pipeline.objectives.two_texts import READ, WRITTEN, TwoTexts
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 NOISE = ("spans", "prefix")
 
 
-class Side(NamedTuple):
-    """The names of the features of one of the two texts."""
-
-    tokens: str
-    segments: str
-    positions: str
-
-
-READ = Side("inputs", "input_segments", "input_positions")
-WRITTEN = Side("targets", "segments", "positions")
-
-
-class Spans:
-    """Batches of `inputs` [B, T], and of `tokens`, `targets` and `weights` [B, T'], which the decoder reads and writes.
-
-    Each side has its segments and positions. T' follows from T: 114 from 512, for texts of 568 tokens.
-    """
+class Spans(TwoTexts):
+    """Rows whose T' follows from T: 114 from 512, for texts of 568 tokens."""
 
     layouts = ("concat",)
     bare = True
-    two_texts = True
     special = ("pad", "end")
+    start = "pad"
     least = 2  # one is taken out, and one is left
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.noise, self.density, self.mean_span = section["noise"], section["density"], section["mean_span"]
         if self.noise not in NOISE:
             raise DataError(f"objective.noise is '{self.noise}'; choose one of: {', '.join(NOISE)}")
+        super().__init__(section, tokenizer)
         self.sentinels = None
-        self.tokenizer = tokenizer
-        if tokenizer:
-            self.start, self.end = (tokenizer.special[name] for name in self.special)
-            if self.noise == "spans":
-                self.sentinels = np.array(tokenizer.sentinels, np.int32)
+        if tokenizer and self.noise == "spans":
+            self.sentinels = np.array(tokenizer.sentinels, np.int32)
 
     def raw_length(self, length: int) -> int:
         """Errors: DataError where a row has more spans than the tokenizer has sentinels."""
@@ -75,21 +56,11 @@ class Spans:
         return noise.span_lengths(length, self.density, self.mean_span)
 
     def target_length(self, length: int) -> int:
-        """Tokens of a row's targets, for inputs of `length`."""
         return self._lengths(length)[1]
-
-    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
-        read = dict.fromkeys(("inputs", "input_segments", "input_positions"), by_token(batch_size, length))
-        length = self.target_length(length)
-        written = dict.fromkeys(("tokens", "targets", "segments", "positions"), by_token(batch_size, length))
-        return read | written | {"weights": by_token(batch_size, length, REAL)}
 
     def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawTexts, keys: np.ndarray) -> None:
         if isinstance(raw, RawTexts):
-            for name, values in raw._asdict().items():
-                batch[name][slots] = values
-            batch["weights"][slots] = raw.segments > 0
-            self._shift(batch, slots)
+            self.fill_texts(batch, slots, raw)
             return
         here = raw.segments > 0
         texts, width = here.sum(1), here.shape[1]
@@ -109,22 +80,7 @@ class Spans:
         weights = np.zeros(there.shape, bool)
         weights[there] = scored.ravel()[places]
         batch["weights"][slots] = weights
-        self._shift(batch, slots)
-
-    def _shift(self, batch: Mapping[str, np.ndarray], slots: np.ndarray) -> None:
-        """Lets the decoder read of each target the one before it, and the start before the first of a text."""
-        targets, first = batch["targets"][slots], batch["positions"][slots] == 0
-        tokens = np.where(first, self.start, np.roll(targets, 1, axis=1))
-        batch["tokens"][slots] = tokens * (batch["segments"][slots] > 0)
-
-    def prompts(self, texts: Sequence[str]) -> Prompts:
-        """What is written for texts that are read: they end with the end token, and it begins with the start token."""
-        ids = [np.append(self.tokenizer.encode(text), self.end) for text in texts]
-        there = np.arange(max(map(len, ids)))[None] < np.array([[len(one)] for one in ids])
-        inputs = np.zeros(there.shape, np.int32)
-        inputs[there] = np.concatenate(ids)
-        source = {"inputs": inputs, "input_segments": there.astype(np.int32)}
-        return Prompts([np.array([self.start], np.int32) for _ in texts], source, continued=False)
+        self.shift(batch, slots)
 
     def _without(self, gone: np.ndarray, kept: np.ndarray, ids: np.ndarray, width: int) -> tuple[np.ndarray, ...]:
         """The tokens of `ids` that are `kept`, with a sentinel for each run of those that are `gone`: [n, R] each.

@@ -1,5 +1,5 @@
-"""Where text comes from: `stdlib`, `text:GLOB`, `jsonl:GLOB?field=text`, `tfds:NAME?split=train`; and images:
-`images:GLOB`, `tfds:NAME?split=train`.
+"""Where text comes from: `stdlib`, `text:GLOB`, `jsonl:GLOB?field=text`, `parallel:FILE?fields=en,de`,
+`tfds:NAME?split=train`; and images: `images:GLOB`, `tfds:NAME?split=train`.
 
 `parse` turns the config's "A + B" into sources.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from input_pipeline.errors import DataError
 from input_pipeline.sources import images, readers, records
 from input_pipeline.sources.file_sources import File, Files, Source, named_fields, size_and_time
+from input_pipeline.sources.parallel import Parallel
 from input_pipeline.sources.readers import Document, Span
 
 
@@ -264,6 +265,7 @@ KINDS = {
     "stdlib": (StandardLibrary.make, ()),
     "text": (Files.text, ("document", "bytes", "line_ends", "code")),
     "jsonl": (Files.json, ("field", "fields", "code")),
+    "parallel": (Parallel.make, ("fields",)),
     "images": (Files.images, ()),
     "tfds": (TensorFlowDataset.make, ("split", "field", "fields", "data_dir", "code")),
 }
@@ -274,6 +276,7 @@ EXAMPLES = {
     "stdlib": "stdlib alone",
     "text": "text:GLOB, for example text:/books/*.txt",
     "jsonl": "jsonl:GLOB?field=text",
+    "parallel": "parallel:FILE?fields=NAME,NAME, with {} in FILE where their names differ",
     "images": "images:GLOB, for example images:/photos/**/*.png",
     "tfds": "tfds:NAME?split=train, or tfds:FOLDER?split=train",
 }

@@ -1,5 +1,7 @@
 """What decoding carries of the text that a decoder looks at: the keys and values of the encoder's output."""
 
+from typing import ClassVar
+
 import jax
 from flax import struct
 
@@ -7,6 +9,8 @@ from flax import struct
 @struct.dataclass
 class SourceCache:
     """Keys and values of every layer's cross-attention, made once; and which of them are there."""
+
+    of_prompt: ClassVar[bool] = True  # all that is written for one text shares it
 
     key: jax.Array  # [L, B, S, N, H]
     value: jax.Array  # [L, B, S, N, H]

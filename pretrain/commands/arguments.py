@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from configs.ranges import Declared, Range, count, non_negative, rate
 from pretrain.config.values import not_a, shown
-from pretrain.decoding.options import OPTIONS
+from pretrain.decoding.options import CHOICES, OPTIONS
 from pretrain.errors import UserError, nearest
 
 WORKDIR = "folder of the run: config, tokenizer, checkpoints, metrics"
@@ -90,6 +90,7 @@ class OfRun(Arguments):
 
     workdir: str = text("", WORKDIR)
     step: str = text("latest", "checkpoint: a step, latest or best")
+    average: int = integer(count(1, below=2**20), "read the mean of so many checkpoints, that one and those before it")
 
     def __post_init__(self):
         super().__post_init__()
@@ -150,17 +151,29 @@ class Writing(OfRun):
     repetition_penalty: float = number(
         OPTIONS["repetition_penalty"], "logits of tokens that are there already are divided by it; 1: they are not"
     )
+    normalisation: str = text(
+        CHOICES["normalisation"][0],
+        "of beam search: gnmt, as above, or length: score / length ** penalty",
+        CHOICES["normalisation"],
+    )
+    stopping: str = text(
+        CHOICES["stopping"][0],
+        "of beam search: never before no beam could do better; best: could, at its length; full: or all have ended",
+        CHOICES["stopping"],
+    )
     seed: int = integer(OPTIONS["seed"], "of sampling")
     cached: bool = switch(True, "keep keys and values of earlier tokens")
     format: str = how_printed()
 
     def __post_init__(self):
         super().__post_init__()
-        if self.beams == 1 and self.length_penalty != Writing.length_penalty:
-            raise UserError(
-                f"--length_penalty={self.length_penalty:g} is of beam search; give --beams too, such as --beams=4, or "
-                "leave it out"
-            )
+        for name in ("length_penalty", "normalisation", "stopping"):
+            value = getattr(self, name)
+            if self.beams == 1 and value != getattr(Writing, name):
+                told = value if isinstance(value, str) else f"{value:g}"
+                raise UserError(
+                    f"--{name}={told} is of beam search; give --beams too, such as --beams=4, or leave it out"
+                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,6 +188,7 @@ class Generate(Writing):
         OPTIONS["max_tokens"]._replace(default=None),
         "tokens to add, at most; 100, or as many as the context leaves room for",
     )
+    beyond: int | None = integer(OPTIONS["beyond"], "write at most so many tokens more than an encoder reads")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

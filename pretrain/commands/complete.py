@@ -47,6 +47,8 @@ def run(arguments: Complete) -> None:
         beams=arguments.beams,
         length_penalty=arguments.length_penalty,
         repetition_penalty=arguments.repetition_penalty,
+        normalisation=arguments.normalisation,
+        stopping=arguments.stopping,
         end_id=None,
         vocabulary=256,  # bytes: never the end token
         seed=arguments.seed,

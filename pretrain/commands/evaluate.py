@@ -16,6 +16,7 @@ from input_pipeline import pipeline
 from input_pipeline.errors import UnwritableError
 from pretrain import config as configs
 from pretrain.assemble import assemble
+from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.commands.arguments import Evaluate
 from pretrain.commands.shared import check_processes
@@ -86,8 +87,9 @@ def evaluate(config, arguments: Evaluate) -> None:
                     f"--{name} is about all of a text, of which config.objective.kind = {config.objective.kind} "
                     "predicts a part; leave it out"
                 )
+        averaged = Averaged(checkpoints, arguments.average)
         step, params = checkpoints.read(
-            arguments.step, step, lambda step: run.engine.restored_params(checkpoints, step, config.seed)
+            arguments.step, step, lambda step: run.engine.restored_params(averaged, step, config.seed)
         )
         options = {"stride": arguments.stride, "batches": arguments.batches, "decode": arguments.decode}
         result = score(run, params, split, timed=True, report=say, **options)

@@ -8,4 +8,4 @@ from pretrain.processes.host import quiet_background_threads, say
 def run(arguments: Export) -> None:
     """Makes the folder, and says what is in it."""
     quiet_background_threads()
-    export_folder(arguments.workdir, arguments.folder, arguments.step, say, arguments.part)
+    export_folder(arguments.workdir, arguments.folder, arguments.step, say, arguments.part, arguments.average)

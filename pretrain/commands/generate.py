@@ -27,7 +27,7 @@ def run(arguments: Generate) -> None:
             "the lower part of some"
         )
     prompts = read_prompts(arguments)
-    trained = Run(arguments.workdir, arguments.step, jax.local_devices()[:1])
+    trained = Run(arguments.workdir, arguments.step, jax.local_devices()[:1], arguments.average)
     tokenizer, step = trained.tokenizer, trained.step
     begun, source, continued = trained.prompts(prompts)
     shown = prompts if continued else [""] * len(prompts)  # in front of what is written
@@ -44,6 +44,9 @@ def run(arguments: Generate) -> None:
         beams=arguments.beams,
         length_penalty=arguments.length_penalty,
         repetition_penalty=arguments.repetition_penalty,
+        normalisation=arguments.normalisation,
+        stopping=arguments.stopping,
+        beyond=arguments.beyond,
         end_id=tokenizer.end_id,
         vocabulary=tokenizer.vocab_size,
         seed=arguments.seed,

@@ -12,11 +12,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from pretrain.costs import capacity
 from pretrain.decoding import options
-from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, empty, known, take
+from pretrain.decoding.beams import NOTHING, search
+from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, empty, known
 from pretrain.errors import UserError
 
 MOST = options.OPTIONS["max_tokens"].default  # tokens that follow a prompt where nobody says how many
@@ -37,6 +37,9 @@ def generate(
     vocabulary: int,
     seed: int,
     repetition_penalty: float = 1.0,
+    normalisation: str = options.CHOICES["normalisation"][0],
+    stopping: str = options.CHOICES["stopping"][0],
+    beyond: int | None = None,
     source: Mapping[str, np.ndarray] | None = None,
     cached: bool = True,
     on_token: Callable[[int, int], None] | None = None,
@@ -48,21 +51,24 @@ def generate(
     `vocabulary` are chosen, since a model may have rows that stand for no token. `temperature` 0, or too small for
     float32, takes the likeliest token; above that it samples, a function of `seed` and of the prompt's index, from the
     `top_k` likeliest (0: all) and then from the smallest set that holds `top_p` of what is left (Holtzman et al. 2020).
-    `beams` above 1 searches for the best log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14).
-    Where one token is chosen at a time, logits of those that the prompt has or that were written are divided by
-    `repetition_penalty`, and negative ones multiplied (Keskar et al. 2019, section 4.1).
-    The log-probability is always the model's own, at temperature 1. `on_token(prompt's index, id)` hears of each token
-    as it is chosen, of a beam search's at its end. `source` holds, by name, what a model reads besides tokens to follow
-    from, such as an encoder's inputs: a row for each prompt. Uncached decoding recomputes everything for each token:
-    the reference.
+    `beams` above 1 searches for the best log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14),
+    or as `normalisation` and `stopping` have it (`pretrain.decoding.beams`). With `beyond`, no more tokens are written
+    than the source has, and so many more (Vaswani et al. 2017 have 50). Where one token is chosen at a time, logits of
+    those that the prompt has or that were written are divided by `repetition_penalty`, and negative ones multiplied
+    (Keskar et al. 2019, section 4.1). The log-probability is always the model's own, at
+    temperature 1. `on_token(prompt's index, id)` hears of each token as it is chosen, of a beam search's at its end.
+    `source` holds, by name, what a model reads besides tokens to follow from, such as an encoder's inputs: a row for
+    each prompt. Uncached decoding recomputes everything for each token: the reference.
 
     Attention takes the path that serves: one that is named for training's rows may refuse prompts and caches.
 
     Raises UserError for options that cannot be, and for a prompt that leaves no room in the context.
     """
     model = model.clone(attention_path="auto")
+    source = dict(source or {})
     if max_tokens is None:
-        max_tokens = max(1, min(MOST, _room(model, max(map(len, prompts), default=0))))
+        most = MOST if beyond is None else int(max(_read(source, beyond)))
+        max_tokens = max(1, min(most, _room(model, max(map(len, prompts), default=0))))
     options.check(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -72,10 +78,14 @@ def generate(
         length_penalty=length_penalty,
         repetition_penalty=repetition_penalty,
         seed=seed,
+        normalisation=normalisation,
+        stopping=stopping,
     )
     _check(model, prompts, max_tokens, temperature, beams, length_penalty, repetition_penalty)
+    limits = np.full(len(prompts), max_tokens, np.int32)
+    if beyond is not None:
+        limits = np.minimum(limits, _read(source, beyond))
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
-    source = dict(source or {})
     if cached:
         caches = jax.eval_shape(partial(empty, model, rows=len(prompts), room=room), params, source)
         remedy = "lower the number of prompts or of beams"
@@ -84,7 +94,10 @@ def generate(
     logits, carried = begin(model, params, tokens, lengths, room, source)
     end_id = -1 if end_id is None else end_id
     if beams > 1:
-        results = _beam_search(model, params, logits, carried, beams, max_tokens, length_penalty, end_id, vocabulary)
+        how = {"length_penalty": length_penalty, "normalisation": normalisation, "stopping": stopping}
+        ends = {"end_id": end_id, "vocabulary": vocabulary}
+        found = search(model, params, logits, carried, limits, beams=beams, max_tokens=max_tokens, **how, **ends)
+        results = [(ids[ids != NOTHING], float(nats)) for ids, nats in zip(*map(np.asarray, found), strict=True)]
         for row, (ids, _) in enumerate(results):
             for token in ids if on_token else ():
                 on_token(row, int(token))
@@ -107,7 +120,7 @@ def generate(
             if not done[row]:
                 rows[row].append(int(one))
                 total[row] += nats
-                done[row] = one == end_id
+                done[row] = one == end_id or len(rows[row]) == limits[row]
                 if on_token:
                     on_token(row, int(one))
         if done.all():
@@ -168,98 +181,6 @@ def _with(seen, token):
     return seen.at[jnp.arange(len(token)), token].set(True)
 
 
-# Beam search
-
-
-@struct.dataclass
-class Beams:
-    """K unfinished and K finished continuations of each of B prompts; those that are not there score -inf."""
-
-    step: jax.Array  # []
-    logits: jax.Array  # [B K, V] of the next token
-    carried: object  # for B K rows
-    tokens: jax.Array  # [B, K, max_tokens]
-    nats: jax.Array  # [B, K] log-probability so far
-    done_tokens: jax.Array  # [B, K, max_tokens]
-    done_lengths: jax.Array  # [B, K]
-    done_nats: jax.Array  # [B, K]
-    done_scores: jax.Array  # [B, K]
-
-
-def _beam_search(model, params, logits, carried, beams, max_tokens, length_penalty, end_id, vocabulary):
-    final = _search(model, params, logits, carried, length_penalty, end_id, vocabulary, beams, max_tokens)
-    tokens, lengths, nats, scores = map(
-        np.asarray, (final.done_tokens, final.done_lengths, final.done_nats, final.done_scores)
-    )
-    best = scores.argmax(1)
-    return [(tokens[row, k, : lengths[row, k]], float(nats[row, k])) for row, k in enumerate(best)]
-
-
-@partial(jax.jit, static_argnames=("model", "beams", "max_tokens"))
-def _search(model, params, logits, carried, length_penalty, end_id, vocabulary, beams, max_tokens):
-    B, V = logits.shape
-    K = beams
-    rows = jnp.arange(B)[:, None]
-
-    def score(nats, length):
-        return nats / ((5.0 + length) / 6.0) ** length_penalty
-
-    def undecided(state):
-        """Whether some unfinished beam could still beat a finished one: its score at its best possible length."""
-        soonest, latest = score(state.nats[:, 0], state.step + 1), score(state.nats[:, 0], max_tokens)
-        hope = jnp.maximum(soonest, latest) > state.done_scores.min(1)
-        return (state.step < max_tokens) & hope.any()
-
-    def step(state):
-        log_probabilities = known(jax.nn.log_softmax(state.logits, axis=-1), vocabulary)
-        candidates = state.nats[:, :, None] + log_probabilities.reshape(B, K, V)
-        # Each beam can end in one way only, so of 2K candidates at least K go on.
-        nats, flat = jax.lax.top_k(candidates.reshape(B, K * V), min(2 * K, K * V))
-        parent, token = flat // V, flat % V
-        tokens = state.tokens[rows, parent].at[:, :, state.step].set(token)
-        length = state.step + 1
-        ended = (token == end_id) | (length == max_tokens)
-
-        scores = jnp.where(ended, score(nats, length), -jnp.inf)
-        all_scores = jnp.concatenate([state.done_scores, scores], 1)
-        done_scores, kept = jax.lax.top_k(all_scores, K)
-        lengths = jnp.full_like(token, length)
-
-        def keep(old, new):
-            return jnp.concatenate([old, new], 1)[rows, kept]
-
-        alive_nats, alive = jax.lax.top_k(jnp.where(ended, -jnp.inf, nats), K)
-        parents = (rows * K + parent[rows, alive]).reshape(-1)
-        next_token = token[rows, alive].reshape(-1)
-        next_logits, carried = advance(model, params, take(state.carried, parents), next_token)
-        return Beams(
-            step=length,
-            logits=next_logits,
-            carried=carried,
-            tokens=tokens[rows, alive],
-            nats=alive_nats,
-            done_tokens=keep(state.done_tokens, tokens),
-            done_lengths=keep(state.done_lengths, lengths),
-            done_nats=keep(state.done_nats, nats),
-            done_scores=done_scores,
-        )
-
-    spread = jnp.repeat(jnp.arange(B), K)
-    nothing = jnp.full((B, K), -jnp.inf)
-    first = Beams(
-        step=jnp.zeros((), jnp.int32),
-        logits=logits[spread],
-        carried=take(carried, spread),
-        tokens=jnp.zeros((B, K, max_tokens), jnp.int32),
-        nats=nothing.at[:, 0].set(0.0),  # the prompt itself, once
-        done_tokens=jnp.zeros((B, K, max_tokens), jnp.int32),
-        done_lengths=jnp.zeros((B, K), jnp.int32),
-        done_nats=nothing,
-        done_scores=nothing,
-    )
-    return jax.lax.while_loop(undecided, step, first)
-
-
 # Input
 
 
@@ -271,6 +192,16 @@ def _pad(prompts, max_tokens: int, context: int):
     for row, prompt in zip(tokens, prompts, strict=True):
         row[: len(prompt)] = prompt
     return tokens, lengths, min(_power_of_two(lengths.max() + max_tokens), context)
+
+
+def _read(source: Mapping[str, np.ndarray], beyond: int) -> np.ndarray:
+    """How many tokens each row may write, where it is to be `beyond` those that are read at most."""
+    if "input_segments" not in source:
+        raise UserError(
+            f"beyond={beyond} is counted from the text that an encoder reads, and this model has none; give max_tokens"
+        )
+    options.check(beyond=beyond)
+    return (np.asarray(source["input_segments"]) > 0).sum(1) + beyond
 
 
 def _power_of_two(least: int) -> int:

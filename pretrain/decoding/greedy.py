@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from pretrain.decoding.beams import NOTHING
 from pretrain.decoding.reading import advance, begin_cached, known
-
-NOTHING = -1  # in the place of ids that are not written
 
 
 @partial(jax.jit, static_argnames=("model", "max_tokens"))
@@ -19,6 +18,7 @@ def greedy(
     tokens: jax.Array,
     source: Mapping[str, jax.Array],
     there: jax.Array,
+    limits: jax.Array,
     *,
     max_tokens: int,
     end_id: int,
@@ -27,8 +27,9 @@ def greedy(
     """What each row writes, int32 [B, max_tokens]: the likeliest id of those below `vocabulary`, again and again.
 
     tokens: prompts [B, P], P + max_tokens - 1 of at most the model's context; source: what the model reads besides, by
-    name; there: bool [B], rows of padding write nothing. A row ends with `end_id`, where it comes to that; behind it
-    are NOTHING. In the scope of a mesh, rows and parameters may be split over it; what is written is whole everywhere.
+    name; there: bool [B], rows of padding write nothing. A row ends with `end_id`, where it comes to that, or with its
+    last of `limits` [B] tokens; behind it are NOTHING. In the scope of a mesh, rows and parameters may be split over
+    it; what is written is whole everywhere.
     """
     rows, begun = tokens.shape
     model = model.clone(attention_path="auto")
@@ -43,7 +44,8 @@ def greedy(
         step, writing, written, logits, carried = state
         token = jnp.argmax(known(logits, vocabulary), axis=-1).astype(jnp.int32)
         written = written.at[:, step].set(jnp.where(writing, token, NOTHING))
-        return step + 1, writing & (token != end_id), written, *advance(model, params, carried, token)
+        writing &= (token != end_id) & (step + 1 < limits)
+        return step + 1, writing, written, *advance(model, params, carried, token)
 
     nothing = jnp.full((rows, max_tokens), NOTHING, jnp.int32)
     _, _, written, _, _ = jax.lax.while_loop(unfinished, write, (0, there, nothing, logits, carried))

@@ -63,6 +63,13 @@ def take(carried, rows):
     return {name: one.take(rows) for name, one in carried.items()}
 
 
+def regroup(carried, rows):
+    """The same, where rows change places among those of one prompt alone: what these share stays where it is."""
+    if isinstance(carried, Recomputing):
+        return carried.take(rows)
+    return {name: one if getattr(one, "of_prompt", False) else one.take(rows) for name, one in carried.items()}
+
+
 def known(logits, vocabulary):
     """logits [B, V] with -inf at ids that are no tokens."""
     return jnp.where(jnp.arange(logits.shape[-1])[None] < vocabulary, logits, -jnp.inf)

@@ -1,4 +1,6 @@
-"""What a model writes for the tasks of a split, greedily, against what it should: a task is a source of pairs of texts.
+"""What a model writes for the tasks of a split against what it should: a task is a source of pairs of texts.
+
+It is written greedily, or searched with the beams of config.evaluate.beams.
 
 Measures take all that was written for a task, so that one of a whole corpus is as good as a mean over examples. Which
 ones there are is the objective's to say (`decoded`).
@@ -15,7 +17,8 @@ import numpy as np
 from input_pipeline.batches.tasks import Task
 from pretrain.assemble import Assembly
 from pretrain.costs import capacity
-from pretrain.decoding.greedy import NOTHING, greedy
+from pretrain.decoding.beams import NOTHING, beam_search
+from pretrain.decoding.greedy import greedy
 from pretrain.decoding.reading import empty
 from pretrain.errors import UserError
 from pretrain.objectives import reported
@@ -45,7 +48,24 @@ def sequence_accuracy(written: Sequence[Written]) -> float:
     return float(np.mean([one.ended and np.array_equal(one.ids, one.target) for one in written]))
 
 
-MEASURES = {"exact_match": exact_match, "sequence_accuracy": sequence_accuracy}
+def bleu(written: Sequence[Written]) -> float:
+    """BLEU of the whole corpus (Papineni et al. 2002), from 0 to 100, as sacrebleu has it: cased, in its own tokens."""
+    return sacrebleu().corpus_bleu([one.text for one in written], [[one.reference for one in written]]).score
+
+
+def sacrebleu():
+    """The package. Errors: UserError where it is not installed."""
+    try:
+        import sacrebleu
+    except ImportError:
+        raise UserError(
+            "BLEU of what is decoded needs the package sacrebleu; in the clone, pip install -e '.[bleu]', or decode 0 "
+            "examples"
+        ) from None
+    return sacrebleu
+
+
+MEASURES = {"exact_match": exact_match, "sequence_accuracy": sequence_accuracy, "bleu": bleu}
 
 
 def tasks(run: Assembly, split: str, *, decode: int | None, length: int = 0, batch_size: int = 0) -> dict[str, Task]:
@@ -67,6 +87,8 @@ def tasks(run: Assembly, split: str, *, decode: int | None, length: int = 0, bat
         )
     if found:
         _check_memory(run, length, size)
+        if "bleu" in run.learner.objective.decoded:
+            sacrebleu()
     return found
 
 
@@ -105,25 +127,38 @@ def _figures(objective, written: Sequence[Written]) -> dict:
 
 
 def _write(run: Assembly, params, batch, size: int) -> np.ndarray:
-    """The ids that the model writes for all rows of a batch, int32 [size, as many as a row of targets has room for]."""
-    tokenizer, layout = run.corpus.tokenizer, run.engine.layout
+    """The ids that the model writes for all rows of a batch, int32 [size, at most `_room`], NOTHING behind the last."""
+    tokenizer, layout, evaluate = run.corpus.tokenizer, run.engine.layout, run.config.evaluate
     tokens, source = run.learner.objective.prompts(batch)
-    there = batch["weights"].any(axis=1)
-    given = {"tokens": tokens, "there": there} | source
+    most = _room(run, batch)
+    limits = np.full(len(tokens), most, np.int32)
+    if evaluate.beyond:
+        limits = np.minimum(limits, (source["input_segments"] > 0).sum(1) + evaluate.beyond).astype(np.int32)
+    given = {"tokens": tokens, "there": batch["weights"].any(axis=1), "limits": limits} | source
     axes = {name: ("batch", *[None] * (array.ndim - 1)) for name, array in given.items()}
     given = layout.put(given, axes, size)
+    searched = {"beams": evaluate.beams, "length_penalty": evaluate.length_penalty}
+    write = functools.partial(beam_search, **searched) if evaluate.beams > 1 else greedy
     with layout.scope():
-        ids = greedy(
+        ids = write(
             run.learner.evaluated,
             params,
             given["tokens"],
             {name: given[name] for name in source},
             given["there"],
-            max_tokens=batch["targets"].shape[1],
+            given["limits"],
+            max_tokens=most,
             end_id=tokenizer.special["end"],
             vocabulary=tokenizer.vocab_size,
         )
     return np.asarray(ids)
+
+
+def _room(run: Assembly, batch) -> int:
+    """How many tokens are written for a row at most."""
+    if beyond := run.config.evaluate.beyond:
+        return min(run.learner.evaluated.context, batch["inputs"].shape[1] + beyond)
+    return batch["targets"].shape[1]
 
 
 def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], tokenizer) -> list[Written]:
@@ -144,8 +179,7 @@ def _check_memory(run: Assembly, length: int, size: int) -> None:
     batch = {name: np.zeros(shape, dtype) for name, (shape, dtype, _) in learner.features(rows, length).items()}
     _, source = learner.objective.prompts(batch)
     caches = jax.eval_shape(
-        functools.partial(empty, learner.evaluated, rows=rows, room=batch["targets"].shape[1]), learner.shapes, source
+        functools.partial(empty, learner.evaluated, rows=rows, room=_room(run, batch)), learner.shapes, source
     )
-    capacity.check_decoding(
-        learner.evaluated, caches, rows, 1, layout.mesh.devices.flat, "lower config.evaluate.batch_size"
-    )
+    devices, remedy = layout.mesh.devices.flat, "lower config.evaluate.batch_size"
+    capacity.check_decoding(learner.evaluated, caches, rows, run.config.evaluate.beams, devices, remedy)

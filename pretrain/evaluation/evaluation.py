@@ -32,7 +32,8 @@ def measure(run: Assembly) -> str:
     That is `config.evaluate`, but for when it is done and what is decoded besides, the term that selects, and the text.
     """
     settings = run.config.evaluate.to_dict() | {"every": None, "text": run.corpus.stream("validation").identity}
-    del settings["decode"]
+    for name in ("decode", "beams", "length_penalty", "beyond"):
+        del settings[name]
     settings["selects"] = run.config.objective.selects
     settings["length"] = run.config.evaluate.length or run.config.data.length
     settings["stride"] = run.config.evaluate.stride or settings["length"]
@@ -44,6 +45,8 @@ def worded(name: str, value: float) -> str:
     words = name.replace("_", " ")
     if name.startswith("bits_"):
         return f"{value:.4f} {words}"
+    if name == "bleu":
+        return f"BLEU {value:.1f}"
     if name.endswith(("accuracy", "exact_match")):
         return f"{words} {100 * value:.1f} %"
     return f"{words} {value:.2f}" if name == "perplexity" else f"{words} {value:.4f}"

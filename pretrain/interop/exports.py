@@ -9,7 +9,7 @@ import numpy as np
 
 from input_pipeline import pipeline
 from pretrain import config as configs
-from pretrain.checkpoints import alone
+from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import UserError
 from pretrain.interop import families, files, tokenizers
@@ -25,13 +25,14 @@ def export_folder(
     step: str = "latest",
     report: Callable[[str], None] = lambda message: None,
     part: str = "",
+    average: int = 1,
 ) -> int:
     """Makes the folder `target` of a checkpoint of `workdir`, and returns the step of that.
 
-    `step` is "latest", "best" or a number; `part` is of a model that is several there, as ELECTRA. Weights are written
-    as checkpoints hold them, in float32 but for a run whose config.model.param_dtype is another. Errors: UserError
-    where the model or its tokenizer has nothing that it could be there, or `target` is there already; then nothing is
-    made.
+    `step` is "latest", "best" or a number; `average` of more than 1 means the mean of so many checkpoints, that one and
+    those before it; `part` is of a model that is several there, as ELECTRA. Weights are written as checkpoints hold
+    them, in float32 but for a run whose config.model.param_dtype is another. Errors: UserError where the model or its
+    tokenizer has nothing that it could be there, or `target` is there already; then nothing is made.
     """
     here, config = Workdir(workdir), configs.saved(workdir)
     tokenizer = pipeline.open_tokenizer(here.folders.tokenizer)
@@ -49,7 +50,7 @@ def export_folder(
 
     def opened(number: int) -> Callable[[str], np.ndarray]:
         checkpoints.check_tokenizer(number, tokenizer)
-        return alone.reader(checkpoints.workdir.checkpoint(number), shapes)
+        return Averaged(checkpoints, average).reader(number, shapes)
 
     with quiet(), new_folder(Path(target)) as folder:
         number, read = checkpoints.read(step, checkpoints.find(step), opened)

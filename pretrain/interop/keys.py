@@ -57,7 +57,8 @@ class Key:
     """A key of theirs and the one of ours that means the same.
 
     default: what stands for a key that is absent or null; a function is given the whole config.json.
-    words: the words that ours are there, where they differ. more: how much larger a number is there.
+    words: the words that ours are there, where they differ. more: how much larger a number is there. like: the key of
+    ours that says it where ours is 0.
     """
 
     theirs: str
@@ -65,6 +66,7 @@ class Key:
     default: Any
     words: Mapping[str, str] | None = None
     more: int = 0
+    like: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +99,9 @@ class Keys:
                 )
         kinds = declared()
         section = {key.ours: _value(key, given, source, type(kinds[key.ours]), declared.ranges) for key in self.both}
+        for key in self.both:
+            if key.like and section[key.ours] == section[key.like]:
+                section[key.ours] = 0
         for name, value in given.items():
             if name in fixed and value not in fixed[name]:
                 raise UserError(
@@ -116,7 +121,7 @@ class Keys:
                 )
         written = {}
         for key in self.both:
-            value = section[key.ours]
+            value = section[key.ours] or section[key.like] if key.like else section[key.ours]
             if key.words:
                 fitting = [theirs for theirs, ours in key.words.items() if ours == value]
                 if not fitting:

@@ -47,7 +47,6 @@ def _theirs(given: Mapping) -> dict[str, tuple]:
     plain = named.removeprefix(GATED)
     return {
         "is_encoder_decoder": (True,),
-        "num_decoder_layers": (given.get("num_layers", 6), None),
         "decoder_start_token_id": (given.get("pad_token_id", 0), None),
         "is_gated_act": (named.startswith(GATED),),
         "dense_act_fn": ("gelu_new" if named == f"{GATED}gelu" else plain, plain),
@@ -56,8 +55,31 @@ def _theirs(given: Mapping) -> dict[str, tuple]:
     }
 
 
+def _depth(given: Mapping) -> int:
+    return given.get("num_layers", 6)
+
+
 def _scaled(given: Mapping) -> bool:
     return given.get("scale_decoder_outputs", given.get("tie_word_embeddings", True))
+
+
+def _ours(section: Mapping) -> dict[str, tuple]:
+    plain = ("attention_bias", "ff_bias", "head_bias", "embedding_norm", "scale_embedding", "scale_scores")
+    return dict.fromkeys(plain, (False,)) | {
+        "norm": ("rms",),
+        "placement": ("pre",),
+        "final_norm": (True,),
+        "positions": ("buckets",),
+        "position_offset": (0,),
+        "scale_head": (True,),
+        "attention": (("dense",) * len(section["attention"]),),
+        **dict.fromkeys(("dropout_attention", "dropout_ff", "dropout_hidden"), (section["dropout"],)),
+    }
+
+
+def _settle(section: dict, names: frozenset) -> dict:
+    """There is one rate for all places."""
+    return section | dict.fromkeys(("dropout_attention", "dropout_ff", "dropout_hidden"), section["dropout"])
 
 
 T5 = Family(
@@ -71,6 +93,7 @@ T5 = Family(
             Key("n_positions", "context", 512),  # no part of the network, which looks at distances alone
             Key("d_model", "width", 512),
             Key("num_layers", "layers", 6),
+            Key("num_decoder_layers", "decoder_layers", _depth, like="layers"),
             Key("num_heads", "heads", 8),
             Key("d_kv", "head_size", 64),
             Key("d_ff", "ff", 2048),
@@ -83,7 +106,7 @@ T5 = Family(
             Key("scale_decoder_outputs", "tied_head", _scaled),
         ),
         theirs=_theirs,
-        ours=lambda section: {"norm": ("rms",), "attention": (("dense",) * len(section["attention"]),)},
+        ours=_ours,
         outside=("output_past",),
     ),
     rows=_rows,
@@ -96,6 +119,7 @@ T5 = Family(
         "decoder.embed_tokens.weight": "shared.weight",
         "lm_head.weight": "shared.weight",
     },
+    settle=_settle,
     # The first releases hold a table for cross-attention, which nothing reads.
     buffers=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
 )

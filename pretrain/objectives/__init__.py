@@ -29,8 +29,9 @@ from pretrain.objectives.causal import Causal
 from pretrain.objectives.masked import Masked
 from pretrain.objectives.replaced import Replaced
 from pretrain.objectives.spans import Spans
+from pretrain.objectives.translation import Translation
 
-OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans, "replaced": Replaced}
+OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans, "replaced": Replaced, "translation": Translation}
 
 
 def build(config, model):

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import models
-from configs import bert, ctrl, electra, gpt, gpt2, gpt3, hands_on, t5
+from configs import bert, ctrl, electra, gpt, gpt2, gpt3, hands_on, t5, transformer
 from configs.common import ConfigError
 
 
@@ -69,6 +69,10 @@ COUNTS = [
     (t5, "large_v1_1", 783_150_080),
     (t5, "xl_v1_1", 2_849_757_184),
     (t5, "xxl_v1_1", 11_135_332_352),
+    (transformer, "base", 63_045_632),
+    (transformer, "big", 214_171_648),
+    (transformer, "base_en_fr", 60_485_632),
+    (transformer, "big_en_fr", 209_051_648),
 ]
 
 
@@ -81,7 +85,7 @@ def test_parameter_count_is_the_published_one(recipe, variant, count):
 
 
 DEFAULTS = {gpt: "base", ctrl: "base", gpt2: "small", gpt3: "small", hands_on: "causal", bert: "base", t5: "base"}
-DEFAULTS |= {electra: "small"}
+DEFAULTS |= {electra: "small", transformer: "base"}
 
 
 @pytest.mark.parametrize(("recipe", "default"), DEFAULTS.items(), ids=lambda one: getattr(one, "__name__", one))
@@ -93,7 +97,9 @@ def test_variants(recipe, default):
 
 @pytest.mark.parametrize("recipe", DEFAULTS, ids=lambda recipe: recipe.__name__)
 def test_every_variant_has_a_published_count(recipe):
-    assert set(recipe.VARIANTS) - {"mini_stdlib"} == {variant for tested, variant, _ in COUNTS if tested is recipe}
+    assert set(recipe.VARIANTS) - {"mini_stdlib", "multi30k"} == {
+        variant for tested, variant, _ in COUNTS if tested is recipe
+    }
 
 
 def test_rows_fit_the_context():

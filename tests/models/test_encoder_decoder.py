@@ -23,7 +23,7 @@ V = 31
 def build(**changes):
     fields = encoder_decoder()
     fields.update(vocab_size=V, context=32, layers=2, width=16, heads=4, head_size=6, ff=24, dtype="float32")
-    fields.update(buckets=8, max_distance=12, dropout=0.0)
+    fields.update(buckets=8, max_distance=12)
     fields.update(changes)
     return models.build(fields.to_dict())
 
@@ -38,6 +38,24 @@ def initial(model, scale=0.4):
 @pytest.fixture(scope="module")
 def t5():
     model = build()
+    return model, initial(model)
+
+
+# What BART and the original Transformer have otherwise.
+POST = {"norm": "layer", "placement": "post", "final_norm": False, "ff_bias": True, "scale_scores": True}
+POST |= {"scale_head": False}
+KINDS = {
+    "t5": {},
+    "bart": POST
+    | {"positions": "learned", "position_offset": 2, "embedding_norm": True, "attention_bias": True}
+    | {"head_bias": True, "decoder_layers": 1, "initialiser": "normal", "init_scale": 0.02},
+    "transformer": POST | {"positions": "sinusoid", "scale_embedding": True, "initialiser": "glorot"},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def each(request):
+    model = build(**KINDS[request.param])
     return model, initial(model)
 
 
@@ -92,6 +110,11 @@ def test_fields_are_the_keys_of_the_config():
         ({"max_distance": 16, "buckets": 32}, "model.max_distance is 16, .* give more than 16"),
         ({"attention": ("strided_24",)}, "do not divide model.context=32"),
         ({"attention_path": "fast"}, "model.attention_path is 'fast', which is unknown"),
+        ({"placement": "after"}, "model.placement is 'after', which is unknown; choose from: pre, post, replace"),
+        ({"positions": "rotary"}, "model.positions is 'rotary', which is unknown; choose from: buckets, learned, sin"),
+        ({"initialiser": "zeros"}, "model.initialiser is 'zeros', which is unknown; choose from: fan_in, normal, gl"),
+        ({"positions": "sinusoid", "width": 15}, "pairs sine and cosine, but width is 15; make it even"),
+        ({"position_offset": 2}, "model.position_offset is 2, rows of a table that model.positions='buckets' has not"),
     ],
 )
 def test_impossible_fields(changes, message):
@@ -117,6 +140,32 @@ def test_starts_as_published():
     assert (params["encoder"]["layers"]["attention_norm"]["scale"] == 1).all()
 
 
+def started(**changes):
+    sizes = {"vocab_size": 512, "width": 64, "heads": 4, "head_size": 16, "ff": 128, "layers": 4}
+    model = build(**sizes, **changes)
+    return nn.unbox(model.init(jax.random.key(0), **model.example()))["params"]
+
+
+def test_the_transformer_starts_as_published():
+    """Uniform by the mean of inputs and outputs; rows that times sqrt(width) have variance 1."""
+    params = started(**KINDS["transformer"])
+    kernel = params["decoder"]["layers"]["cross_attention"]["query"]["kernel"]
+    assert 0.95 * (6 / 128) ** 0.5 < np.abs(kernel).max() <= (6 / 128) ** 0.5
+    assert params["encoder"]["layers"]["feed_forward"]["in"]["kernel"].std() == pytest.approx(
+        (2 / 192) ** 0.5, rel=0.02
+    )
+    assert params["tokens"].std() == pytest.approx(64**-0.5, rel=0.02)
+    assert not {"bias"} & params["encoder"]["layers"]["attention"]["query"].keys()
+
+
+def test_bart_starts_as_published():
+    params = started(**KINDS["bart"])
+    for leaf in (params["tokens"], params["encoder"]["layers"]["attention"]["output"]["kernel"]):
+        assert leaf.std() == pytest.approx(0.02, rel=0.03)
+    assert params["encoder_positions"].shape == params["decoder_positions"].shape == (34, 64)
+    assert jax.tree.leaves(params["decoder"])[0].shape[0] == 1 and jax.tree.leaves(params["encoder"])[0].shape[0] == 4
+
+
 def test_the_encoder_sees_both_ways_and_the_decoder_what_came_before(t5):
     inputs, targets = tokens(1, 9), tokens(1, 7, 2)
     hidden = run(*t5, tokens=targets, inputs=inputs)
@@ -126,20 +175,22 @@ def test_the_encoder_sees_both_ways_and_the_decoder_what_came_before(t5):
     assert (np.array(moved[1:]) > 1e-5).all()
 
 
-def test_padding_is_not_seen(t5):
+def test_padding_is_not_seen(each):
     inputs, targets, real = tokens(2, 9), tokens(2, 7, 2), jnp.array([[1] * 9, [1] * 5 + [0] * 4])
-    hidden = run(*t5, tokens=targets, inputs=inputs, input_segments=real)
-    other = run(*t5, tokens=targets, inputs=jnp.where(real, inputs, 7), input_segments=real)
+    hidden = run(*each, tokens=targets, inputs=inputs, input_segments=real)
+    other = run(*each, tokens=targets, inputs=jnp.where(real, inputs, 7), input_segments=real)
     np.testing.assert_array_equal(other, hidden)
-    alone = run(*t5, tokens=targets[1:, :4], inputs=inputs[1:, :5])
+    alone = run(*each, tokens=targets[1:, :4], inputs=inputs[1:, :5])
     np.testing.assert_allclose(alone[0], hidden[1, :4], atol=1e-5)
 
 
-def test_examples_of_a_row_never_leak(t5):
+def test_examples_of_a_row_never_leak(each):
     """Nor in gradients: an example's is the same whatever stands beside it, on either side."""
-    model, params = t5
+    model, params = each
     inputs, targets = tokens(1, 14), tokens(1, 10, 2)
     row = {"input_segments": jnp.array([[1] * 5 + [2] * 7 + [0] * 2]), "segments": jnp.array([[1] * 4 + [2] * 5 + [0]])}
+    row["input_positions"] = jnp.array([[*range(5), *range(7), 0, 0]])
+    row["positions"] = jnp.array([[*range(4), *range(5), 0]])
 
     @jax.jit
     def second(params, inputs, targets):
@@ -153,7 +204,7 @@ def test_examples_of_a_row_never_leak(t5):
     changed, same = second(params, inputs.at[0, :5].add(3) % V, targets.at[0, :4].add(3) % V)
     np.testing.assert_array_equal(same, hidden)
     jax.tree.map(np.testing.assert_array_equal, gradient, changed)
-    alone = run(*t5, tokens=targets[:, 4:9], inputs=inputs[:, 5:12])
+    alone = run(*each, tokens=targets[:, 4:9], inputs=inputs[:, 5:12])
     np.testing.assert_allclose(alone[0], hidden, atol=1e-5)
 
 
@@ -180,7 +231,8 @@ def test_ways_to_run_give_the_same(t5, changes):
 def test_dropout_is_drawn_by_row(t5):
     """Two rows at once, or each alone at its place of the global batch: both draw alike, at each of its sites."""
     _, params = t5
-    model, inputs, targets = build(dropout=0.3), tokens(2, 9), tokens(2, 7, 2)
+    rates = dict.fromkeys(("dropout", "dropout_attention", "dropout_ff", "dropout_hidden"), 0.3)
+    model, inputs, targets = build(**rates), tokens(2, 9), tokens(2, 7, 2)
 
     @jax.jit
     def hidden(rows):
@@ -201,9 +253,13 @@ def test_inputs_are_needed(t5):
         model.apply(params, tokens(1, 3), inputs=tokens(1, 33))
 
 
-@pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (1, 2, 2, 2)], ids=str)
-def test_a_mesh_changes_nothing(sizes):
-    model = build(vocab_size=32)
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [("t5", (8, 1, 1, 1)), ("t5", (1, 2, 2, 2)), ("bart", (1, 2, 2, 2)), ("transformer", (1, 2, 2, 2))],
+    ids=str,
+)
+def test_a_mesh_changes_nothing(kind, sizes):
+    model = build(vocab_size=32, **KINDS[kind])
     params, targets, inputs = initial(model, 0.2), tokens(8, 8), tokens(8, 12, 2)
     segments = jnp.asarray(np.arange(12)[None] < np.arange(5, 13)[:, None], jnp.int32)
 

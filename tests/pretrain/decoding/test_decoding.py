@@ -236,6 +236,9 @@ def test_nothing_compiles_per_token_or_per_call(tiny):
         ({"repetition_penalty": 0.0}, "repetition_penalty=0.0; it must be from 0.1 to 100"),
         ({"beams": 2, "repetition_penalty": 1.2}, "repetition_penalty=1.2 changes .* set beams or repetition_penalty"),
         ({"seed": -1}, "seed=-1; it must be at least 0"),
+        ({"normalisation": "gmt"}, "normalisation is 'gmt', did you mean 'gnmt'?"),
+        ({"stopping": "soon"}, "stopping is 'soon'; choose one of: best, full, never"),
+        ({"beyond": 5}, "beyond=5 is counted from the text that an encoder reads, and this model has none"),
     ],
 )
 def test_impossible_options(tiny, change, message):

@@ -47,7 +47,7 @@ def changed(case, **keys):
         ("roberta", {"max_position_embeddings": 2}, ["max_position_embeddings = 2; it must be 2 more than a number"]),
         ("xlm-roberta", {"mlp_bias": True}, ["the key mlp_bias = True"]),
         ("albert", {"inner_group_num": 2}, ["inner_group_num = 2"]),
-        ("t5", {"num_decoder_layers": 3}, ["num_decoder_layers = 3"]),
+        ("t5", {"num_decoder_layers": 3}, ["missing: decoder.block.2.layer.0"]),
         ("t5", {"feed_forward_proj": "gated-mish"}, ["feed_forward_proj = 'gated-mish'"]),
         ("t5", {"decoder_start_token_id": 2}, ["decoder_start_token_id = 2"]),
         ("t5", {"vocab_size": 50}, ["shared.weight is [61, 14]", "makes it [50, 14]"]),

@@ -1,0 +1,73 @@
+"""The Transformer (Vaswani et al. 2017, "Attention Is All You Need"): translation.
+
+    pretrain train --config=configs/transformer.py:base --workdir=runs/transformer
+    pretrain evaluate --workdir=runs/transformer --split=test --average=5
+    pretrain generate --workdir=runs/transformer --prompt='A man in a hat.' --beams=4 --beyond=50 --average=5
+
+Variants: base (63M, the default) and big (214M) from English to German, base_en_fr (60M) and big_en_fr (209M) from
+English to French; multi30k, a small one that 2 CPU cores train within the hour. The paper counts 65M and 213M.
+
+Text lies in two files, line by line: data/wmt14/train.en and train.de or train.fr, with newstest2013 for validation and
+newstest2014 for the test; docs/data.md, under "Files that recipes need", has more. The other direction is fields=de,en.
+The vocabulary is byte-pair encoding of both languages, trained here: 37,000 pieces of German, 32,000 of French. Where
+the paper batches pairs of similar length, rows of 256 tokens on each side hold as many pairs as there is room for: 96
+of them are the paper's 25,000 tokens.
+
+Norms stand after the residual; one table serves both stacks and the output; projections of attention have no bias, as
+in the released code. Adam with 0.9, 0.98 and 1e-9; a rate that rises for 4,000 updates to 1 / sqrt(4,000 x width) and
+falls as 1 / sqrt(update). Label smoothing of 0.1 costs likelihood and gains BLEU. What is decoded is searched with 4
+beams, a length penalty of 0.6 and at most 50 tokens more than were read; `--average` takes the mean of the last
+checkpoints, of which 5 are kept of base and 20 of big.
+
+Cost: base makes 100,000 updates, 2.5 billion tokens on each side and about 3.3e18 FLOPs by the paper's count, 12 hours
+of 8 P100; big 300,000, 2.3e19 and 3.5 days.
+
+Expect, on newstest2014, BLEU of 27.3 (base) and 28.4 (big) to German, 38.1 and 41.8 to French. The paper scores
+tokenised text with compounds split; `evaluate` has sacrebleu's BLEU of plain text, which is a little lower.
+"""
+
+from configs import common
+
+SIZES = {  # layers of each stack, width, heads, hidden size of the feed-forward block, dropout, language, vocabulary
+    "base": (6, 512, 8, 2048, 0.1, "de", 37_000),
+    "big": (6, 1024, 16, 4096, 0.3, "de", 37_000),
+    "base_en_fr": (6, 512, 8, 2048, 0.1, "fr", 32_000),
+    "big_en_fr": (6, 1024, 16, 4096, 0.1, "fr", 32_000),
+    "multi30k": (3, 256, 4, 1024, 0.3, "de", 6000),
+}
+VARIANTS = tuple(SIZES)
+WARMUP = 4000
+
+
+def get_config(variant=""):
+    """The recipe of one size; no variant means base."""
+    variant = variant or "base"
+    if variant not in VARIANTS:
+        raise common.variant_error("transformer", variant, VARIANTS)
+    layers, width, heads, ff, dropout, language, vocab_size = SIZES[variant]
+    config = common.base()
+    config.name = f"transformer:{variant}"
+    config.model = common.encoder_decoder()
+    config.model.update(layers=layers, width=width, heads=heads, head_size=64, ff=ff, vocab_size=vocab_size)
+    config.model.update(context=512, norm="layer", placement="post", final_norm=False, positions="sinusoid")
+    config.model.update(ff_bias=True, scale_embedding=True, scale_scores=True, scale_head=False, initialiser="glorot")
+    config.model.update(dropout=dropout, dropout_attention=0.0, dropout_ff=0.0, dropout_hidden=0.0)
+    config.objective = common.translation()
+    config.tokenizer.update(kind="sentencepiece", vocab_size=vocab_size)
+    pairs = f"parallel:data/wmt14/%s.{{}}?fields=en,{language}"
+    config.data.update(train=pairs % "train", validation=pairs % "newstest2013", test=pairs % "newstest2014")
+    config.data.update(layout="texts", length=256)
+    config.train.update(steps=300_000 if "big" in variant else 100_000, batch_size=96, label_smoothing=0.1)
+    config.optimizer.update(name="adamw", b1=0.9, b2=0.98, epsilon=1e-9, clip=0.0)
+    config.schedule.update(kind="rsqrt", peak=(width * WARMUP) ** -0.5, warmup=WARMUP)
+    config.checkpoint.update(every=1500, keep=20 if "big" in variant else 5)
+    config.evaluate.update(beams=4, length_penalty=0.6, beyond=50)
+    if variant == "multi30k":
+        pairs = "parallel:data/multi30k/%s.{}.gz?fields=en,de"
+        config.data.update(train=pairs % "train", validation=pairs % "val", test=pairs % "test_2016_flickr", length=64)
+        config.model.update(context=128, dtype="float32")
+        config.train.update(steps=3000, batch_size=64)
+        config.schedule.update(kind="cosine", peak=1e-3, warmup=400, end=0.0)
+        config.checkpoint.update(every=250, keep=5)
+        config.evaluate.update(every=500)
+    return config

@@ -1,0 +1,25 @@
+"""From one text to another, as of translation (Vaswani et al. 2017): an encoder reads the one, a decoder writes it.
+
+Texts come in pairs, from sources of two fields. Both end with the end token, with which the decoder begins, too.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from input_pipeline.layouts.texts import RawTexts
+from input_pipeline.objectives.two_texts import TwoTexts
+
+
+class Translation(TwoTexts):
+    """Rows of as many pairs as there is room for on both sides, which are of one length."""
+
+    layouts = ("texts",)
+    bare = False
+    least = 2  # a token, and the end
+
+    def raw_length(self, length: int) -> int:
+        return length
+
+    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: RawTexts, keys: np.ndarray) -> None:
+        self.fill_texts(batch, slots, raw)

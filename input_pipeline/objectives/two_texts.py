@@ -1,0 +1,75 @@
+"""What objectives of an encoder and a decoder share: a text that is read, and one that is written."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from input_pipeline.features import REAL, Feature, by_token
+from input_pipeline.layouts.texts import RawTexts
+from input_pipeline.objectives.prompts import Prompts
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+
+
+class Side(NamedTuple):
+    """The names of the features of one of the two texts."""
+
+    tokens: str
+    segments: str
+    positions: str
+
+
+READ = Side("inputs", "input_segments", "input_positions")
+WRITTEN = Side("targets", "segments", "positions")
+
+
+class TwoTexts:
+    """Batches of `inputs` [B, T], and of `tokens`, `targets` and `weights` [B, T'], which the decoder reads and writes.
+
+    Each side has its segments and positions. The decoder reads `start`, one of `special`, and then what it wrote.
+    """
+
+    two_texts = True
+    special = ("end",)
+    start = "end"
+
+    def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
+        self.tokenizer = tokenizer
+        if tokenizer:
+            self.start_id, self.end = tokenizer.special[self.start], tokenizer.special["end"]
+
+    def target_length(self, length: int) -> int:
+        """T', tokens of a row's targets, for inputs of `length`."""
+        return length
+
+    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
+        read = dict.fromkeys(READ, by_token(batch_size, length))
+        length = self.target_length(length)
+        written = dict.fromkeys(("tokens", *WRITTEN), by_token(batch_size, length))
+        return read | written | {"weights": by_token(batch_size, length, REAL)}
+
+    def fill_texts(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: RawTexts) -> None:
+        """Writes rows of pairs of texts, of which all that is written counts."""
+        for name, values in raw._asdict().items():
+            batch[name][slots] = values
+        batch["weights"][slots] = raw.segments > 0
+        self.shift(batch, slots)
+
+    def shift(self, batch: Mapping[str, np.ndarray], slots: np.ndarray) -> None:
+        """Lets the decoder read of each target the one before it, and the start before the first of a text."""
+        targets, first = batch["targets"][slots], batch["positions"][slots] == 0
+        tokens = np.where(first, self.start_id, np.roll(targets, 1, axis=1))
+        batch["tokens"][slots] = tokens * (batch["segments"][slots] > 0)
+
+    def prompts(self, texts: Sequence[str]) -> Prompts:
+        """What is written for texts that are read: they end as rows' do, and it begins with the start token."""
+        ids = [self.read(self.tokenizer.encode(text)) for text in texts]
+        there = np.arange(max(map(len, ids)))[None] < np.array([[len(one)] for one in ids])
+        inputs = np.zeros(there.shape, np.int32)
+        inputs[there] = np.concatenate(ids)
+        source = {"inputs": inputs, "input_segments": there.astype(np.int32)}
+        return Prompts([np.array([self.start_id], np.int32) for _ in texts], source, continued=False)
+
+    def read(self, ids: np.ndarray) -> np.ndarray:
+        """A text's ids as an encoder reads them: with the end token."""
+        return np.append(ids, self.end).astype(np.int32)

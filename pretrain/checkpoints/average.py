@@ -1,0 +1,69 @@
+"""The mean of a run's last checkpoints, as the original Transformer is read (Vaswani et al. 2017, section 6.1)."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrain.checkpoints import alone
+from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.errors import UserError
+from pretrain.processes.agreement import decided
+
+
+class Averaged:
+    """What reads parameters, as `Checkpoints` does, of the last `count` checkpoints up to a step: their mean.
+
+    Sums are of float32, from the oldest on, and are divided once.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, count: int):
+        self.checkpoints, self.count = checkpoints, count
+
+    def steps(self, last: int) -> list[int]:
+        """The steps that are averaged. Errors: UserError where there are fewer than are asked for."""
+        folder = self.checkpoints.folder
+        there = decided(
+            self.checkpoints.steps,
+            lambda why: f"the checkpoints in {folder} cannot be read ({why}); make them readable",
+        )
+        found = [step for step in there if step <= last][-self.count :]
+        if len(found) < self.count:
+            raise UserError(
+                f"--average={self.count} checkpoints up to {last}, and {folder} has {len(found)}; "
+                f"give at most that, or keep more with config.checkpoint.keep={self.count}"
+            )
+        return found
+
+    def restore_params(self, step: int, shapes):
+        """The mean, where its parameters lie as `shapes` say."""
+        if self.count == 1:
+            return self.checkpoints.restore_params(step, shapes)
+        first, *others = self.steps(step)
+        total = jax.tree.map(_wide, self.checkpoints.restore_params(first, shapes))
+        for one in others:
+            total = jax.tree.map(jnp.add, total, self.checkpoints.restore_params(one, shapes))
+        return jax.tree.map(self._divided, total, shapes)
+
+    def _divided(self, leaf, like):
+        """A sum's mean: by an array, since XLA makes of a division by one number a product with its reciprocal."""
+        return (leaf / jnp.full_like(leaf, self.count)).astype(like.dtype)
+
+    def reader(self, step: int, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> Callable[[str], np.ndarray]:
+        """What reads one parameter of the mean by its path (`alone.reader`)."""
+        if self.count == 1:
+            return alone.reader(self.checkpoints.workdir.checkpoint(step), shapes)
+        readers = [alone.reader(self.checkpoints.workdir.checkpoint(one), shapes) for one in self.steps(step)]
+
+        def read(path: str) -> np.ndarray:
+            total = np.asarray(readers[0](path), np.float32)
+            for one in readers[1:]:
+                total = total + one(path)
+            return (total / np.float32(self.count)).astype(shapes[path].dtype)
+
+        return read
+
+
+def _wide(leaf):
+    return leaf.astype(jnp.float32)

@@ -1,0 +1,76 @@
+"""What a decoder writes of what an encoder reads: the cross-entropy of each token, given those before it."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from pretrain.errors import UserError
+from pretrain.objectives.applied import Applied
+from pretrain.objectives.losses import cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoTexts:
+    """The term `loss`, in nats a token, and the share of tokens that are right given the right ones before them.
+
+    With smoothing or z-loss `loss` only reports, and `objective` is minimised.
+    """
+
+    z_loss: float
+    label_smoothing: float
+
+    reads = ("targets", "weights")
+    bits = None  # only some of the text is predicted
+    decoded = ()
+
+    @classmethod
+    def of(cls, config, model) -> "TwoTexts":
+        """The objective of a config."""
+        if "inputs" not in model.inputs:
+            raise UserError(
+                f"config.objective.kind = {config.objective.kind} has a text that is read and one that is written, and "
+                f"config.model.kind = {config.model.kind} has one stack; choose an encoder_decoder, or "
+                "config.objective.kind = causal"
+            )
+        return cls(config.train.z_loss, config.train.label_smoothing)
+
+    @property
+    def terms(self) -> Mapping[str, float]:
+        minimised = {"loss": 0.0, "objective": 1.0} if self.z_loss or self.label_smoothing else {"loss": 1.0}
+        return minimised | {"accuracy": 0.0}
+
+    def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
+        return dict.fromkeys(self.terms, jnp.sum(batch["weights"]))
+
+    def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
+        hidden, carried = model(batch, carried, key)
+        hidden, matrix, bias = model.run("head_inputs", hidden)
+        objective, nll, right = cross_entropy(
+            hidden,
+            matrix.astype(hidden.dtype),
+            bias,
+            batch["targets"],
+            batch["weights"],
+            z_loss=self.z_loss,
+            label_smoothing=self.label_smoothing,
+            hits=True,
+        )
+        # What is differentiated is always the first: the others carry no gradient.
+        losses = {"objective": objective, "loss": nll} if "objective" in self.terms else {"loss": objective}
+        return losses | {"accuracy": right}, carried
+
+    def prompts(self, batch: Mapping) -> tuple[jax.Array, dict]:
+        """The start token, and the text that is read."""
+        return batch["tokens"][:, :1], {name: batch[name] for name in ("inputs", "input_segments")}
+
+    def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        """Perplexity, and the number of tokens scored."""
+        return {"perplexity": math.exp(min(terms["loss"], 700)), "tokens": int(totals["counts"]["loss"])}
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of what is shown."""
+        return (*self.terms, "perplexity")
