@@ -1,4 +1,4 @@
-"""Writes docs/configs.md from the comments and ranges of configs/common.py: `make docs`."""
+"""Writes docs/configs.md from the comments and ranges of configs/common.py and configs/kinds.py: `make docs`."""
 
 import ast
 import io
@@ -10,13 +10,13 @@ from pathlib import Path
 from configs import ranges
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "configs" / "common.py"
+SOURCES = ROOT / "configs" / "common.py", ROOT / "configs" / "kinds.py"
 PAGE = ROOT / "docs" / "configs.md"
 
 HEAD = """\
 # Every key of a config
 
-Generated from the comments of `configs/common.py` by `make docs`; edit them there.
+Generated from the comments of `configs/common.py` and, of models, `configs/kinds.py` by `make docs`; edit them there.
 
 A recipe (`configs/NAME.py`) starts from these defaults and sets what its paper says. Any key can be set on the command
 line, by its dotted name: `pretrain train --config=configs/gpt2.py:medium --config.train.steps=200`. Tuples are written
@@ -26,7 +26,7 @@ checked before anything else happens; whole numbers are below 2 ** 31 where noth
 
 
 def page(source: str) -> str:
-    """The page for the text of configs/common.py. Raises ValueError naming a key that lacks a comment."""
+    """The page for the text of both files, joined. Raises ValueError naming a key that lacks a comment."""
     comments = _comments(source)
     functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     schemas = {name: schema for name, node in functions.items() if (schema := _schema(node)) is not None}
@@ -39,6 +39,11 @@ def page(source: str) -> str:
         for title, keywords in _sections(f"config.{tables[name]}", schema):
             parts += [f"## `{title}` of kind `{name}`\n", about + "\n", _table(keywords, comments)]
     return "\n".join(parts)
+
+
+def joined() -> str:
+    """The text that the page is made of."""
+    return "\n".join(source.read_text(encoding="utf-8") for source in SOURCES)
 
 
 def _tables(source: str) -> dict[str, str]:
@@ -89,7 +94,7 @@ def _table(keywords: list[ast.keyword], comments: dict[int, str]) -> str:
             rows.append(f"| `{keyword.arg}` | | | its fields depend on its `kind`; those of `{called}` are below |")
             continue
         if keyword.lineno not in comments:
-            raise ValueError(f"configs/common.py:{keyword.lineno}: the key '{keyword.arg}' lacks a comment")
+            raise ValueError(f"configs: the key '{keyword.arg}' lacks a comment")
         cells = (f"`{keyword.arg}`", f"`{ast.unparse(default)}`", rule, comments[keyword.lineno])
         rows.append(f"| {' | '.join(map(_escaped, cells))} |")
     return "\n".join(rows) + "\n"
@@ -100,7 +105,7 @@ def _escaped(text: str) -> str:
 
 
 def main() -> None:
-    PAGE.write_text(page(SOURCE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(page(joined()), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
 
 

@@ -14,7 +14,7 @@ RECIPES = Path(__file__).resolve().parents[2] / "configs"
 
 def recipes() -> dict[str, Path]:
     """The recipe files, by name."""
-    return {p.stem: p for p in sorted(RECIPES.glob("*.py")) if p.stem not in ("__init__", "common", "ranges")}
+    return {p.stem: p for p in sorted(RECIPES.glob("*.py")) if p.stem not in ("__init__", "common", "kinds", "ranges")}
 
 
 def recipe_module(path: str):
