@@ -1,34 +1,58 @@
-"""The training steps of BERT-mini and of a small T5 on a CPU, against Hugging Face's in PyTorch, eager and compiled.
+"""The training steps of small models of the families on a CPU, against Hugging Face's in PyTorch, eager and compiled.
 
-    python -m benchmarks.families [--quick] [--format=json] [--memory=kept|returned]
+    python -m benchmarks.families [--quick] [--only=NAME,...] [--format=json] [--memory=kept|returned]
 
-BERT: 4 layers, width 256, masked language modelling and next-sentence prediction, 16 rows of 128 tokens, of which 20
-at most are predicted. T5 (version 1.0): 4 + 4 layers, width 256, span corruption, 16 rows of 256 tokens. Both have the
-release's vocabulary. Float32, dropout off, AdamW with decay on matrices, gradient clipping at 1, on both sides. A batch
-of the standard library's text, corrupted by ours, is given to all sides, each in its own conventions. Each program runs
-in a process of its own, on all cores, the same batch over and over; they take turns (turns.py). Rows without padding
-are given to the peer without a mask, which is its fastest.
+Every model has 4 layers, or 4 + 4, width 256 and its release's vocabulary; BERT, ALBERT and ELECTRA read 16 rows of 128
+tokens, T5 of 256. The peer is what `pretrain export` would name for our config, and is made of the config.json that it
+would write. Its library has no class for ELECTRA's two models together: the peer is both of its classes with shared
+tables, samples and losses as in the paper, the generator's logits made at masked places alone. Float32, dropout off,
+AdamW with decay on matrices, gradient clipping at 1, on both sides. A batch of the standard library's text, corrupted
+by ours, is given to all sides, each in its own conventions. Each program runs in a process of its own, on all cores,
+the same batch over and over; they take turns (turns.py). Rows without padding are given to the peer without a mask,
+which is its fastest.
 
 Ours makes logits over the vocabulary for BERT's masked tokens alone. What that saves is measured by the same step on
 the same batch, told to look at every token, with weight 0 where none is predicted. `--quick` has 4 rows, and no
 compiled peer.
 """
 
+import dataclasses
 import os
 import statistics
 import sysconfig
 import tempfile
+from types import ModuleType
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
 
 from benchmarks import report, turns
-from configs import bert, common, t5
+from configs import albert, bert, common, electra, t5
 from input_pipeline import pipeline
+from pretrain.interop import families
 from pretrain.workdir import Workdir
 
-FAMILIES = {"BERT-mini": (bert, "mini", 128), "T5-mini": (t5, "small", 256)}  # recipe, variant, tokens of a row
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A small model of a family: the recipe, tokens of a row, and what of the recipe's model is another here."""
+
+    recipe: ModuleType
+    variant: str
+    length: int
+    tokenizer: dict
+    model: dict = dataclasses.field(default_factory=dict)
+
+
+WORDPIECES = {"kind": "wordpiece", "path": "", "train_bytes": 1_000_000}
+PIECES = {"kind": "sentencepiece", "path": "", "train_bytes": 1_000_000, "vocab_size": 4096}
+FAMILIES = {
+    "BERT-mini": Case(bert, "mini", 128, WORDPIECES),
+    "ALBERT-mini": Case(albert, "base", 128, PIECES, {"embed": 128}),
+    "ELECTRA-mini": Case(electra, "small", 128, WORDPIECES, {"embed": 128}),
+    "T5-mini": Case(t5, "small", 256, PIECES | {"sentinels": 100}, {"head_size": 64}),
+}
 BATCH, QUICK_BATCH = 16, 4
 RATE, DECAY = 3e-4, 0.01
 IGNORED = -100  # the label of what the peer's losses leave out
@@ -36,17 +60,14 @@ IGNORED = -100  # the label of what the peer's losses leave out
 
 def config(family: str, rows: int):
     """Our side's config, for batches of so many rows."""
-    recipe, variant, length = FAMILIES[family]
-    c = recipe.get_config(variant)
+    case = FAMILIES[family]
+    c = case.recipe.get_config(case.variant)
     c.model.update(layers=4, width=256, heads=4, ff=1024, context=512, dtype="float32", remat="none", scan=False)
-    c.model.dropout = 0.0
-    if recipe is bert:
-        c.model.dropout_attention = 0.0
-        c.tokenizer.update(kind="wordpiece", path="", train_bytes=1_000_000)
-    else:
-        c.model.head_size = 64
-        c.tokenizer.update(kind="sentencepiece", path="", vocab_size=4096, sentinels=100, train_bytes=1_000_000)
-    c.data.update(train=f"text:{sysconfig.get_paths()['stdlib']}/[st]*.py", validation="", holdout=0.0, length=length)
+    c.model.update({name: 0.0 for name in c.model if name.startswith("dropout")})
+    c.model.update(case.model)
+    c.tokenizer.update(case.tokenizer)
+    c.data.update(train=f"text:{sysconfig.get_paths()['stdlib']}/[st]*.py", validation="", holdout=0.0)
+    c.data.length = case.length
     c.train.update(batch_size=rows, accumulate=1, z_loss=0.0)
     c.optimizer, c.schedule = common.base().optimizer, common.base().schedule
     c.optimizer.update(weight_decay=DECAY, clip=1.0)
@@ -108,12 +129,13 @@ def longhaul(family: str, path: str, everywhere: bool = False):
 
 
 def hugging_face(family: str, path: str, compiled: bool):
-    """An update of BertForPreTraining or T5ForConditionalGeneration, with the fastest AdamW that PyTorch has."""
-    torch, transformers = report.peers("torch", "transformers")
+    """An update of the class that our model is exported as, with the fastest AdamW that PyTorch has."""
+    torch, _ = report.peers("torch", "transformers")
     torch.manual_seed(0)
     batch = dict(np.load(path))
-    make = bert_peer if FAMILIES[family][0] is bert else t5_peer
-    model, inputs = make(transformers, config(family, len(batch["row"])).model, batch)
+    c = config(family, len(batch["row"]))
+    task = PEERS[c.objective.kind]
+    model, inputs = task(c.model.to_dict(), batch)
     inputs = {name: torch.from_numpy(array).long() for name, array in inputs.items()}
     model.train()
     run = torch.compile(model) if compiled else model
@@ -134,56 +156,77 @@ def hugging_face(family: str, path: str, compiled: bool):
     return {"step": step}
 
 
-def bert_peer(transformers, sizes, batch):
-    """The peer's BERT, and the batch in its words."""
-    settings = transformers.BertConfig(
-        vocab_size=sizes.vocab_size,
-        hidden_size=sizes.width,
-        num_hidden_layers=sizes.layers,
-        num_attention_heads=sizes.heads,
-        intermediate_size=sizes.ff,
-        hidden_act={"gelu_tanh": "gelu_pytorch_tanh", "gelu_erf": "gelu"}[sizes.activation],
-        max_position_embeddings=sizes.context,
-        layer_norm_eps=sizes.norm_epsilon,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    targets, weights = by_place(batch)
-    inputs = {
-        "input_ids": batch["tokens"],
-        "token_type_ids": batch["types"],
-        "labels": np.where(weights > 0, targets, IGNORED),
-        "next_sentence_label": batch["next"],
-    }
-    return transformers.BertForPreTraining(settings), inputs | unless_full("attention_mask", batch["segments"])
+def peer(section: dict, part: str = ""):
+    """The peer's model of a `model` section of ours, or of a part of it."""
+    (transformers,) = report.peers("transformers")
+    family, keys = families.of_section(section, "the benchmark's config", part)
+    settings = transformers.AutoConfig.for_model(family.model_type, **keys)
+    settings.use_cache = False
+    return getattr(transformers, family.architecture(section))(settings)
 
 
-def t5_peer(transformers, sizes, batch):
-    """The peer's T5, and the batch in its words."""
-    settings = transformers.T5Config(
-        vocab_size=sizes.vocab_size,
-        d_model=sizes.width,
-        d_kv=sizes.head_size,
-        d_ff=sizes.ff,
-        num_layers=sizes.layers,
-        num_decoder_layers=sizes.layers,
-        num_heads=sizes.heads,
-        relative_attention_num_buckets=sizes.buckets,
-        relative_attention_max_distance=sizes.max_distance,
-        layer_norm_epsilon=sizes.norm_epsilon,
-        feed_forward_proj=sizes.activation,
-        tie_word_embeddings=sizes.tied_head,
-        dropout_rate=0.0,
-        use_cache=False,
-    )
+def masked(section: dict, batch):
+    """The peer, and the batch in its words: labels everywhere, of pairs whether the second is the next."""
+    model, (targets, weights) = peer(section), by_place(batch)
+    inputs = {"input_ids": batch["tokens"], "labels": np.where(weights > 0, targets, IGNORED)}
+    inputs |= unless_full("attention_mask", batch["segments"])
+    if "next" in batch:
+        inputs |= {"token_type_ids": batch["types"], PAIR_LABELS[model.config.model_type]: batch["next"]}
+    return model, inputs
+
+
+def written(section: dict, batch):
+    """The peer, and the batch in its words: what an encoder reads, and what a decoder reads and writes."""
     inputs = {
         "input_ids": batch["inputs"],
         "decoder_input_ids": batch["tokens"],
         "labels": np.where(batch["weights"] > 0, batch["targets"], IGNORED),
     }
-    masks = unless_full("attention_mask", batch["input_segments"])
-    masks |= unless_full("decoder_attention_mask", batch["segments"])
-    return transformers.T5ForConditionalGeneration(settings), inputs | masks
+    inputs |= unless_full("attention_mask", batch["input_segments"])
+    return peer(section), inputs | unless_full("decoder_attention_mask", batch["segments"])
+
+
+def replaced(section: dict, batch):
+    """The peer's generator and discriminator over the same tables, and the batch."""
+    import torch
+    from torch.nn import functional
+
+    class Electra(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.generator, self.discriminator = peer(section, "generator"), peer(section)
+            shared = self.discriminator.electra.embeddings
+            self.generator.electra.embeddings = shared
+            self.generator.generator_lm_head.weight = shared.word_embeddings.weight
+
+        def forward(self, tokens, originals, slots, targets, used, scored, **mask):
+            states = self.generator.electra(input_ids=tokens, **mask).last_hidden_state
+            at_slots = states.gather(1, slots[..., None].expand(-1, -1, states.shape[-1]))
+            predictions = self.generator.generator_predictions(at_slots)
+            logits = self.generator.generator_lm_head(predictions)
+            mlm = functional.cross_entropy(logits.transpose(1, 2), torch.where(used > 0, targets, IGNORED))
+            with torch.no_grad():
+                drawn = (logits - torch.log(-torch.log(torch.rand_like(logits)))).argmax(-1)
+                read = originals.scatter(1, slots, torch.where(used > 0, drawn, originals.gather(1, slots)))
+            verdicts = self.discriminator(input_ids=read, **mask).logits
+            told = functional.binary_cross_entropy_with_logits(verdicts, (read != originals).float(), reduction="none")
+            loss = mlm + 50 * (told * scored).sum() / scored.sum()
+            return Loss(loss)
+
+    inputs = {name: batch[name] for name in ("tokens", "originals", "slots", "targets")}
+    inputs |= {"used": batch["weights"], "scored": batch["token_weights"]}
+    return Electra(), inputs | unless_full("attention_mask", batch["segments"])
+
+
+@dataclasses.dataclass
+class Loss:
+    """What is read of what a peer returns."""
+
+    loss: object
+
+
+PEERS = {"masked": masked, "spans": written, "replaced": replaced}  # by the kind of our objective
+PAIR_LABELS = {"bert": "next_sentence_label", "albert": "sentence_order_label"}
 
 
 def unless_full(name: str, segments: np.ndarray) -> dict[str, np.ndarray]:
@@ -215,7 +258,7 @@ def compared(family: str, path: str, args) -> tuple[list[report.Result], dict[st
     for compiled in (False,) if args.quick else (False, True):
         name = f"{family}, hugging face {'compiled' if compiled else 'eager'}"
         programs[name] = program("hugging_face", "peer", compiled=compiled)
-    more = {everywhere: program("longhaul", "ours", everywhere=True)} if FAMILIES[family][0] is bert else {}
+    more = {everywhere: program("longhaul", "ours", everywhere=True)} if FAMILIES[family].recipe is bert else {}
     taken = turns.in_turns(programs | more, "step", rounds, times, warmup=1 if args.quick else 3)
     for one in (programs | more).values():
         one.end()
@@ -231,13 +274,18 @@ def compared(family: str, path: str, args) -> tuple[list[report.Result], dict[st
 
 
 def main():
-    args = turns.arguments(__doc__.split("\n")[0]).parse_args()
+    parser = turns.arguments(__doc__.split("\n")[0])
+    parser.add_argument("--only", default=",".join(FAMILIES), help="models to measure (default: %(default)s)")
+    args = parser.parse_args()
+    chosen = args.only.split(",")
+    if unknown := set(chosen) - FAMILIES.keys():
+        parser.error(f"--only={','.join(sorted(unknown))} is unknown; choose from: {', '.join(FAMILIES)}")
     rows, versions = [], {}
     with tempfile.TemporaryDirectory() as folder:
-        for family in FAMILIES:
+        for family in chosen:
             more, loaded = compared(family, os.path.join(folder, f"{family}.npz"), args)
             rows, versions = rows + more, versions | loaded
-    configs = {family: config(family, QUICK_BATCH if args.quick else BATCH).to_dict() for family in FAMILIES}
+    configs = {family: config(family, QUICK_BATCH if args.quick else BATCH).to_dict() for family in chosen}
     report.show(rows, args, {"memory": args.memory, **configs}, versions)
 
 
