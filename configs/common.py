@@ -11,6 +11,7 @@ from configs.kinds import encoder as encoder
 from configs.kinds import encoder_decoder as encoder_decoder
 from configs.kinds import recurrent as recurrent
 from configs.kinds import replaced_tokens as replaced_tokens
+from configs.kinds import two_stream as two_stream
 from configs.ranges import (
     count,
     devices,
@@ -102,6 +103,21 @@ def translation() -> dict:
     return dict(
         kind="translation",  # which task the objective is
         selects="loss",  # the term that selects the best checkpoint: loss or accuracy
+    )
+
+
+@section
+def permutation() -> dict:
+    """XLNet's pretraining: places of a row are predicted in a random order, from what comes before them in it."""
+    return dict(
+        kind="permutation",  # which task the objective is
+        selects="loss",  # the term that selects the best checkpoint: loss or accuracy
+        reuse=count(256),  # tokens of a row that are text; two segments follow, and the next row begins behind them
+        perm_size=count(256),  # tokens whose order is drawn together; it divides reuse and the rest of a row
+        predictions=count(85),  # K, places of a row that are predicted; half, rounded up, among the first `reuse`
+        longest=count(5, below=2**10),  # pieces of the longest n-gram that is predicted; n comes in proportion to 1/n
+        stretch=count(6, below=2**10),  # an n-gram is chosen within n times as many pieces, so that so many of one are
+        both_ways=True,  # the second half of a batch's lanes reads the text backwards
     )
 
 
@@ -218,4 +234,11 @@ def base() -> dict:
 
 
 # Sections of which a config has one, by their kind; MODELS likewise (configs/kinds.py).
-OBJECTIVES = {"causal": causal, "masked": masked, "spans": spans, "replaced": replaced, "translation": translation}
+OBJECTIVES = {
+    "causal": causal,
+    "masked": masked,
+    "spans": spans,
+    "replaced": replaced,
+    "translation": translation,
+    "permutation": permutation,
+}

@@ -93,6 +93,34 @@ def recurrent() -> dict:
 
 
 @section
+def two_stream() -> dict:
+    """XLNet: the fields of `models.two_stream.TwoStream`, splatted into it unchanged."""
+    return dict(
+        kind="two_stream",  # which model this section describes; a recipe chooses it with the whole section
+        vocab_size=count(32000),  # rows of the token table; at least the tokenizer's size
+        context=count(512),  # longest row, in tokens; distances set no limit of their own
+        layers=count(12, below=2**16),  # number of blocks
+        width=count(768),  # D, size of the residual stream
+        heads=count(12, below=2**16),  # N, attention heads
+        head_size=non_negative(0),  # H, size of one head; 0 means width / heads
+        ff=count(3072),  # F, hidden size of the feed-forward block
+        memory=count(384),  # M, hidden states of earlier rows of its lane that a layer looks back at
+        reuse=count(256),  # the first so many positions of a row are remembered; objective.reuse has to be the same
+        clamp=non_negative(0),  # distances beyond this count as this; 0 means never
+        activation="gelu_tanh",  # gelu_tanh, gelu_erf (Hugging Face's "gelu"), gelu_sigmoid, relu, silu
+        norm_epsilon=positive(1e-12),  # added to the variance
+        attention_path="auto",  # implementation: auto, reference, xla, chunked
+        dropout=rate(0.1),  # rate on embeddings, distances, branches, feed-forward hidden layer, last hidden states
+        dropout_attention=rate(0.1),  # rate on attention probabilities
+        init_std=non_negative(0.02),  # standard deviation of everything but norms and biases at the start
+        dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
+        param_dtype="float32",  # storage of parameters
+        scan=True,  # compile one layer and scan it; the checkpoint is the same either way
+        remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+    )
+
+
+@section
 def encoder() -> dict:
     """BERT and its kin: the fields of `models.encoder.Encoder`, splatted into it unchanged."""
     return dict(
@@ -205,6 +233,7 @@ def encoder_decoder() -> dict:
 MODELS = {
     "decoder": decoder,
     "recurrent": recurrent,
+    "two_stream": two_stream,
     "encoder": encoder,
     "encoder_decoder": encoder_decoder,
     "replaced_tokens": replaced_tokens,

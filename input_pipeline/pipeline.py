@@ -14,13 +14,14 @@ from input_pipeline.batches import loader
 from input_pipeline.batches.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
 from input_pipeline.batches.order import mixing_weights
 from input_pipeline.batches.tasks import Task
-from input_pipeline.batches.training import Batching, Examples, Lanes, Layout
+from input_pipeline.batches.training import Batching, Examples, Lanes, Layout, SegmentLanes
 from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.folders import Folders
-from input_pipeline.layouts import packing, pairs, sentences, texts
+from input_pipeline.layouts import packing, pairs, segments, sentences, texts
 from input_pipeline.layouts.coded import Coded, code_ids
 from input_pipeline.layouts.pairs import Pairs
 from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
+from input_pipeline.layouts.segments import Segments
 from input_pipeline.layouts.sentences import Sentences
 from input_pipeline.layouts.texts import Texts
 from input_pipeline.sources import sources
@@ -213,6 +214,14 @@ class Corpus:
         plan = self._plan(key, pairs.plan, stream, length, *how)
         return Pairs(stream, plan, length, special["classifier"], special["separator"])
 
+    def _segments(self, stream: Stream, length: int) -> Segments:
+        """The rows of a stream that end with two segments: of whole sentences, where it is known where those end."""
+        self._objective.check(length)
+        plan = None
+        if self._data["sentences"]:
+            plan = self._plan((stream.identity, "sentences"), segments.plan, stream)
+        return Segments(stream, plan, length, self._objective.reuse, self._objective.framing)
+
     def _plan(self, key: tuple, plan: Callable, *of: object):
         """What `plan` makes of these, once: evaluation asks each time, and each time files would be read to the end."""
         if key not in self._plans:
@@ -264,7 +273,10 @@ class Corpus:
         """
         data = self._data
         batching = Batching(self._objective, data["layout"], seed, batch_size, data["length"], _rows(rows, batch_size))
-        if data["layout"] == "stream":
+        if data["layout"] == "stream" and self._objective.segmented:
+            segmented = self._segments(self._streams["train"], data["length"])
+            batches = SegmentLanes(batching, segmented, data["shuffle"], self._objective.both_ways)
+        elif data["layout"] == "stream":
             batches = Lanes(batching, self._streams["train"], data["shuffle"])
         else:
             batches = Examples(batching, self._rows, self._weights, data["shuffle"])
@@ -301,7 +313,9 @@ class Corpus:
             )
         batching = Batching(objective, layout, SCORING_SEED, batch_size, length, _rows(rows, batch_size))
         overlap, length, whole = length - stride, objective.raw_length(length), self._scored(stream)
-        if layout == "stream":
+        if layout == "stream" and objective.segmented:
+            scored = SegmentLanes(batching, self._segments(stream, batching.length), shuffle=False, both_ways=False)
+        elif layout == "stream":
             scored = Lanewise(batching, stream, whole.tokens)
         else:
             parts = [part for part in self._splits[split] if part.stream.tokens]

@@ -24,6 +24,7 @@ from models.recurrent import Recurrent
 from models.replaced_tokens import HEADS, ReplacedTokens, generator_sizes
 from models.stack.block import PLACEMENTS
 from models.stack.depth import REMAT
+from models.two_stream import TwoStream
 
 
 def build(section: Mapping) -> nn.Module:
@@ -65,6 +66,20 @@ def _check_recurrent(fields: Mapping):
         _check_division(fields["width"], fields["heads"], " or set model.head_size")
     check_clusters(**{name: fields[name] for name in ("vocab_size", "cutoffs", "width", "embed", "divisor")})
     _choice("shared_projections", fields["shared_projections"], SHARING)
+    _choice("activation", fields["activation"], ACTIVATIONS)
+    _check_running(fields)
+
+
+def _check_two_stream(fields: Mapping):
+    if fields["width"] % 2:
+        raise ModelError(f"model.width is {fields['width']}; distances pair sine and cosine, so make it even")
+    if not fields["head_size"]:
+        _check_division(fields["width"], fields["heads"], " or set model.head_size")
+    if fields["reuse"] > fields["context"]:
+        raise ModelError(
+            f"model.reuse is {fields['reuse']}, but a row has at most model.context={fields['context']} positions to "
+            "remember; lower it"
+        )
     _choice("activation", fields["activation"], ACTIVATIONS)
     _check_running(fields)
 
@@ -218,6 +233,7 @@ def _choice(name: str, value, choices):
 KINDS = {
     "decoder": (Decoder, _check_decoder),
     "recurrent": (Recurrent, _check_recurrent),
+    "two_stream": (TwoStream, _check_two_stream),
     "encoder": (Encoder, _check_encoder),
     "replaced_tokens": (ReplacedTokens, _check_replaced_tokens),
     "encoder_decoder": (EncoderDecoder, _check_encoder_decoder),

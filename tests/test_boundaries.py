@@ -40,7 +40,7 @@ FLOORS = {
     "models": (
         {"build"},
         {"replaced_tokens"},
-        {"decoder", "encoder", "encoder_decoder", "recurrent"},
+        {"decoder", "encoder", "encoder_decoder", "recurrent", "two_stream"},
         {"stack"},
         {"attention", "parts"},
         {"errors"},

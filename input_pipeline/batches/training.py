@@ -15,7 +15,11 @@ from input_pipeline.errors import DataError
 from input_pipeline.features import Feature, declared, empty
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.layouts.rows import read_at
+from input_pipeline.layouts.segments import DRAWS, Segments
+from input_pipeline.objectives.draws import uniform
 from input_pipeline.store.stream import Stream
+
+ROWS = 100  # what is drawn of rows, beside what objectives draw
 
 
 class Layout(Protocol):
@@ -94,5 +98,42 @@ class Lanes:
         starts = offset + batching.rows * self.lane + step * self.raw_length
         raw = read_at(self.stream, starts, self.raw_length)
         batching.objective.fill(batch, np.arange(len(starts)), raw, batching.keys(batching.rows, n))
+        batch["reset"][:] = step == 0
+        return batch
+
+
+@dataclass(frozen=True)
+class SegmentLanes:
+    """Contiguous streams whose rows end with two segments (Yang et al. 2019): the text of row n + 1 follows that of n.
+
+    With `both_ways` the second half of the lanes read backwards what the first half read forwards. With `shuffle` each
+    epoch begins at another place of the circular stream. `n` has no end in training; a pass has as many batches as fit
+    a lane, at least one.
+    """
+
+    batching: Batching
+    segments: Segments
+    shuffle: bool
+    both_ways: bool
+
+    @property
+    def lanes(self) -> int:
+        return self.batching.batch_size // (2 if self.both_ways else 1)
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return max(1, self.segments.stream.tokens // self.lanes // self.segments.reuse)
+
+    def __getitem__(self, n: int) -> dict[str, np.ndarray]:
+        batching, total = self.batching, self.segments.stream.tokens
+        epoch, step = divmod(n, len(self))
+        offset = key(batching.seed, epoch) * total >> 32 if self.shuffle else 0
+        batch = batching.empty()
+        slots = np.flatnonzero(batching.rows < batching.batch_size)
+        rows = batching.rows[slots]
+        starts = offset + rows % self.lanes * (total // self.lanes) + step * self.segments.reuse
+        keys = batching.keys(rows, n)
+        raw = self.segments.read(starts % total, rows >= self.lanes, uniform(keys, ROWS, DRAWS))
+        batching.objective.fill(batch, slots, raw, keys)
         batch["reset"][:] = step == 0
         return batch

@@ -6,6 +6,7 @@ An objective has
     bare                              whether windows are cut from text without end tokens
     two_texts                         whether documents of two fields are a text that is read and one that is written;
                                       of layout texts all are
+    segmented                         of layout stream: whether rows end with two segments (layouts/segments.py)
     special                           names of the special ids that it writes
     raw_length(length)                how many ids of text make a row of so many tokens
     least                             the fewest that it can be made of
@@ -22,12 +23,20 @@ from collections.abc import Mapping
 from input_pipeline.layouts import sentences
 from input_pipeline.objectives.causal import Causal
 from input_pipeline.objectives.masked import Masked
+from input_pipeline.objectives.permutation import Permutation
 from input_pipeline.objectives.replaced import Replaced
 from input_pipeline.objectives.spans import Spans
 from input_pipeline.objectives.translation import Translation
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
-OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans, "replaced": Replaced, "translation": Translation}
+OBJECTIVES = {
+    "causal": Causal,
+    "masked": Masked,
+    "spans": Spans,
+    "replaced": Replaced,
+    "translation": Translation,
+    "permutation": Permutation,
+}
 OF_LAYOUTS = {"sentences": sentences.SPECIAL}  # special ids that a layout writes, whatever the task
 
 

@@ -17,6 +17,7 @@ class Causal:
     layouts = ("concat", "packed", "stream", "document")
     bare = False
     two_texts = False
+    segmented = False
     special = ()
     least = 1
 

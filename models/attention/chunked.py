@@ -31,6 +31,8 @@ def _pad_rows(mask, bias, unused):
         mask = mask.replace(query_segments=pad(mask.query_segments), key_segments=key_segments)
     if mask.query_ranks is not None:
         mask = mask.replace(query_ranks=pad(mask.query_ranks))
+    if mask.places is not None:
+        mask = mask.replace(places=pad(mask.places))
     return mask, lengthen(bias, unused)
 
 

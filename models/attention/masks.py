@@ -1,7 +1,7 @@
 """Who may look at whom, described rather than materialised.
 
 A `Mask` says which keys each query sees; a path of `models.attention` turns it into whatever its kernel wants.
-Query i stands at key column p = memory + offset + i, and sees key j when all of these hold:
+Query i stands at key column p = memory + offset + i, or at places[i], and sees key j when all of these hold:
 
     causal     j <= p, or j < prefix
     pattern    the pattern admits (p, j)
@@ -31,6 +31,7 @@ class Mask:
     pattern: Pattern = struct.field(pytree_node=False, default=Dense())
     memory: int = struct.field(pytree_node=False, default=0)  # M: keys are [memory ; current], M columns of memory
     offset: jax.Array | None = None  # int [] or [B]: queries start this many columns further on (cached decoding)
+    places: jax.Array | None = None  # int [B, T]: key columns of queries that do not stand one after another
     query_segments: jax.Array | None = None  # int [B, T]
     key_segments: jax.Array | None = None  # int [B, S]; None means the query's own
     key_valid: jax.Array | None = None  # bool [B, S]
@@ -44,6 +45,7 @@ class Mask:
             "causal": self.causal,
             "memory": self.memory > 0,
             "offset": self.offset is not None,
+            "places": self.places is not None,
             "segments": self.query_segments is not None,
             "key_segments": self.key_segments is not None,
             "key_valid": self.key_valid is not None,
@@ -63,7 +65,16 @@ class Mask:
             raise ModelError("mask.query_ranks and mask.key_ranks go together; give both")
         if self.query_segments is None and self.key_segments is not None:
             raise ModelError("mask.key_segments was given without mask.query_segments; give both")
-        lengths = {"query_segments": T, "query_ranks": T, "key_segments": S, "key_valid": S, "key_ranks": S}
+        if self.places is not None and (self.memory or self.offset is not None):
+            raise ModelError("mask.places are key columns already; give no mask.memory and no mask.offset with them")
+        lengths = {
+            "query_segments": T,
+            "query_ranks": T,
+            "places": T,
+            "key_segments": S,
+            "key_valid": S,
+            "key_ranks": S,
+        }
         for name, length in lengths.items():
             array = getattr(self, name)
             if array is not None and (array.ndim != 2 or array.shape[1] != length):
@@ -105,6 +116,8 @@ class Mask:
 
     def positions(self, index: jax.Array) -> jax.Array:
         """Key column at which each query of `index` [T] stands: int [B or 1, 1, T]."""
+        if self.places is not None:
+            return jnp.take(self.places, index, axis=1)[:, None, :]
         position = (self.memory + index)[None, None, :]
         if self.offset is None:
             return position

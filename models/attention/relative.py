@@ -11,24 +11,37 @@ import jax
 import jax.numpy as jnp
 
 from models.attention import attend
-from models.attention.biases import ByDistance
+from models.attention.biases import Bias, ByDistance, Sum
 
 
-def attend_relative(query, key, value, distance_keys, content_bias, position_bias, mask, *, scale=None, **options):
+def attend_relative(
+    query,
+    key,
+    value,
+    distance_keys,
+    content_bias,
+    position_bias,
+    mask,
+    *,
+    scale=None,
+    more: Bias | None = None,
+    **options,
+):
     """Attention [B, T, N, H] by content and distance; `mask` and `options` as `attend` has them.
 
-    distance_keys [R, N, H]: row c stands for the distance S - 1 - c between a query and a key, so that R = S rows
-    reach from the farthest key to the query itself, and R = S + T - 1 rows reach into the future too. Where the mask
-    hides all keys at R < S and farther, R rows do, of the distances R - 1 down to 0.
-    content_bias u and position_bias v, [N, H]: added to the query of either product.
+    distance_keys [R, N, H], or for each row of the batch [B, R, N, H]: row c stands for the distance S - 1 - c between
+    a query and a key, so that R = S rows reach from the farthest key to the query itself, and R = S + T - 1 rows reach
+    into the future too. Where the mask hides all keys at R < S and farther, R rows do, of the distances R - 1 to 0.
+    content_bias u and position_bias v, [N, H]: added to the query of either product. `more` is added to the scores too.
     """
     scale = query.shape[3] ** -0.5 if scale is None else scale
     by_distance = (query + position_bias.astype(query.dtype)[None, None]) * scale
     bias = ByDistance(
         query=jnp.swapaxes(by_distance, 1, 2),
-        keys=jnp.swapaxes(distance_keys, 0, 1)[None],
-        reach=min(key.shape[1], distance_keys.shape[0]),
+        keys=jnp.swapaxes(distance_keys, -3, -2).reshape(-1, *(distance_keys.shape[i] for i in (-2, -3, -1))),
+        reach=min(key.shape[1], distance_keys.shape[-3]),
     )
+    bias = bias if more is None else Sum((bias, more))
     query = query + content_bias.astype(query.dtype)[None, None]
     return attend(query, key, value, mask, bias=bias, scale=scale, **options)
 

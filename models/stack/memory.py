@@ -31,14 +31,15 @@ class Memory:
         M = self.hidden.shape[2]
         return jnp.arange(M)[None, :] >= M - self.held[:, None]
 
-    def extend(self, layer: jax.Array, x: jax.Array) -> tuple["Memory", jax.Array]:
+    def extend(self, layer: jax.Array, x: jax.Array, reuse: int = 0) -> tuple["Memory", jax.Array]:
         """The same with input x [B, T, D] of a layer put behind that layer's; and [memory ; x], of M + T positions.
 
-        No gradient flows through what is remembered.
+        Of x the first `reuse` positions are remembered, all of them where that is 0. No gradient flows through what is.
         """
         old = jax.lax.stop_gradient(self.hidden[layer].astype(x.dtype))
         seen = jnp.concatenate([old, x], axis=1)
-        kept = jax.lax.stop_gradient(seen[:, seen.shape[1] - old.shape[1] :])
+        end = old.shape[1] + min(reuse or x.shape[1], x.shape[1])
+        kept = jax.lax.stop_gradient(seen[:, end - old.shape[1] : end])
         return self.replace(hidden=self.hidden.at[layer].set(kept.astype(self.hidden.dtype))), seen
 
     def hold(self, length: int, segments: jax.Array | None) -> "Memory":

@@ -11,9 +11,30 @@ from models.attention.masks import Mask
 class Distances:
     """What relative attention knows of positions: a row for each distance, and the two biases of all layers."""
 
-    rows: jax.Array  # [R, D], the farthest first
+    rows: jax.Array  # [R, D], the farthest first; or [2, R, D], of text that is read forwards and backwards
     content_bias: jax.Array | None  # u [N, H]; None where each layer has its own
     position_bias: jax.Array | None  # v [N, H]
+    backward: jax.Array | None = None  # bool [B]: which of the two each row reads
+
+
+@struct.dataclass
+class Kinds:
+    """Which segment queries and keys are of, as relative attention compares them: float32, so that biases hold them."""
+
+    query: jax.Array  # [B, T]
+    key: jax.Array  # [B, S]
+
+
+@struct.dataclass
+class Asking:
+    """The last rows of x, a stream that asks about some places and is not looked at itself (Yang et al. 2019)."""
+
+    mask: Mask  # of as many queries as the stream has rows
+    kinds: Kinds | None
+
+    @property
+    def rows(self) -> int:
+        return self.mask.places.shape[1]
 
 
 @struct.dataclass
@@ -32,6 +53,8 @@ class Signals:
     row: jax.Array | None = None  # [B] int32: each row's place in the whole global batch, which dropout draws by
     positions: jax.Array | None = None  # [B, T] int32: of rotary attention
     distances: Distances | None = None  # of relative attention
+    kinds: Kinds | None = None  # of relative attention to segments
+    asking: Asking | None = None  # of relative attention: the last rows of x ask, and the others alone are seen
     bias: Bias | None = None  # what all layers' self-attention adds to its scores
     source: Source | None = None  # of cross-attention
     layer: jax.Array | None = None  # [] int32: the layer that is looking, set by the stack on the way

@@ -27,11 +27,19 @@ from collections.abc import Mapping
 from pretrain.errors import UserError, nearest
 from pretrain.objectives.causal import Causal
 from pretrain.objectives.masked import Masked
+from pretrain.objectives.permutation import Permutation
 from pretrain.objectives.replaced import Replaced
 from pretrain.objectives.spans import Spans
 from pretrain.objectives.translation import Translation
 
-OBJECTIVES = {"causal": Causal, "masked": Masked, "spans": Spans, "replaced": Replaced, "translation": Translation}
+OBJECTIVES = {
+    "causal": Causal,
+    "masked": Masked,
+    "spans": Spans,
+    "replaced": Replaced,
+    "translation": Translation,
+    "permutation": Permutation,
+}
 
 
 def build(config, model):

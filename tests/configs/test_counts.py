@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import models
-from configs import bert, ctrl, electra, gpt, gpt2, gpt3, hands_on, t5, transformer
+from configs import bert, ctrl, electra, gpt, gpt2, gpt3, hands_on, t5, transformer, xlnet
 from configs.common import ConfigError
 
 
@@ -58,6 +58,8 @@ COUNTS = [
     (electra, "small_all_tokens", 13_483_008 + tokens(256, 128) + 257 + 4_620_026 - shared(128)),
     (electra, "base", 109_483_009 + 33_740_602 - shared(768)),
     (electra, "large", 335_142_913 + 51_295_290 - shared(1024)),
+    (xlnet, "base", 116_750_336),
+    (xlnet, "large", 360_300_800),
     (t5, "small", 60_506_624),
     (t5, "base", 222_903_552),
     (t5, "base_prefix", 222_903_552),
@@ -85,7 +87,7 @@ def test_parameter_count_is_the_published_one(recipe, variant, count):
 
 
 DEFAULTS = {gpt: "base", ctrl: "base", gpt2: "small", gpt3: "small", hands_on: "causal", bert: "base", t5: "base"}
-DEFAULTS |= {electra: "small", transformer: "base"}
+DEFAULTS |= {electra: "small", transformer: "base", xlnet: "base"}
 
 
 @pytest.mark.parametrize(("recipe", "default"), DEFAULTS.items(), ids=lambda one: getattr(one, "__name__", one))

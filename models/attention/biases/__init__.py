@@ -2,6 +2,7 @@
 
     Stored       an array, with an entry for every pair
     ByDistance   a product of queries with a key for each distance (Transformer-XL)
+    ByMatch      two numbers for each query, of which one is for keys of its own kind (XLNet)
     ByBucket     a learned number for each head and bucket of distances (T5)
     Sum          several of them
 
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 
 from models.attention.biases.bucket import ByBucket
 from models.attention.biases.distance import ByDistance
+from models.attention.biases.match import ByMatch
 from models.attention.biases.stored import Stored
 from models.attention.biases.sum import Sum
 
@@ -26,6 +28,7 @@ __all__ = [
     "Bias",
     "ByBucket",
     "ByDistance",
+    "ByMatch",
     "Stored",
     "Sum",
     "add",

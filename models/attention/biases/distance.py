@@ -15,7 +15,7 @@ class ByDistance:
     """One product with the keys of all distances, whose columns are then moved to where they belong."""
 
     query: jax.Array  # [B, N, T, H]: with v, and scaled
-    keys: jax.Array  # [1, N, R, H], the farthest distance first
+    keys: jax.Array  # [B or 1, N, R, H], the farthest distance first
     reach: int = struct.field(pytree_node=False)  # row c stands for the distance reach - 1 - c
     stored = False
 
@@ -30,7 +30,7 @@ class ByDistance:
         return self.replace(query=function(self.query))
 
     def tile(self, mask, start, rows: int, first: int, keys: int) -> jax.Array:
-        if mask.offset is not None:
+        if mask.offset is not None or mask.places is not None:
             positions = mask.positions(start + jnp.arange(rows)) - first
             return relative_gather(_products(self.query, self.keys), positions, keys, self.reach)
         # The farthest distance is that of the last query to the first key; rows beyond the reach are zeros.
@@ -49,13 +49,13 @@ class ByDistance:
     def pairs(self, position, ahead) -> jax.Array:
         row = self.reach - 1 + ahead[0, 0]
         row = jnp.where(row < 0, self.keys.shape[2], row)
-        keys = jnp.take(self.keys, row, axis=2, mode="fill", fill_value=0)  # [1, N, ..., rows, keys, H]
+        keys = jnp.take(self.keys, row, axis=2, mode="fill", fill_value=0)  # [B or 1, N, ..., rows, keys, H]
         return flash.product("...RH,...RKH->...RK", self.query, keys)
 
 
 @jax.custom_vjp
 def _products(query, keys):
-    """query [B, N, T, H], keys [1, N, R, H] -> [B, N, T, R] float32."""
+    """query [B, N, T, H], keys [B or 1, N, R, H] -> [B, N, T, R] float32."""
     keys = jnp.broadcast_to(keys, (query.shape[0], *keys.shape[1:]))  # else XLA computes, and copies, the transpose
     return flash.product("BNTH,BNRH->BNTR", query, keys)
 
@@ -65,8 +65,9 @@ def _products_backward(kept, gradient):
     gradient = jax.lax.optimization_barrier(gradient.astype(query.dtype))  # made once, for both
     every_row = jnp.broadcast_to(keys, (query.shape[0], *keys.shape[1:]))
     d_query = flash.product("BNTR,BNRH->BNTH", gradient, every_row)
-    d_keys = jnp.swapaxes(jax.lax.optimization_barrier(flash.product("BNTH,BNTR->NHR", query, gradient)), 1, 2)
-    return d_query.astype(query.dtype), d_keys[None].astype(keys.dtype)
+    summed = "NHR" if keys.shape[0] < query.shape[0] else "BNHR"  # rows of the batch that share keys, or have their own
+    d_keys = jax.lax.optimization_barrier(flash.product(f"BNTH,BNTR->{summed}", query, gradient))
+    return d_query.astype(query.dtype), jnp.swapaxes(d_keys, -1, -2).reshape(keys.shape).astype(keys.dtype)
 
 
 _products.defvjp(lambda *inputs: (_products(*inputs), inputs), _products_backward)

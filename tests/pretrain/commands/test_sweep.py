@@ -13,6 +13,7 @@ from pretrain.main import main
 RECIPES = {
     "decoder": "configs/quickstart.py:tiny",
     "recurrent": "configs/transformer_xl.py:tiny",
+    "two_stream": "configs/xlnet.py:mini_stdlib",
     "encoder": "configs/bert.py:mini_stdlib",
     "encoder_decoder": "configs/t5.py:mini_stdlib",
     "replaced_tokens": "configs/electra.py:mini_stdlib",

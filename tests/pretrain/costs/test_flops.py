@@ -55,6 +55,19 @@ def of_recurrent(model: Mapping, row: Mapping[str, int], convention: str) -> dic
     }
 
 
+def of_two_stream(model: Mapping, row: Mapping[str, int], convention: str) -> dict[str, float]:
+    """Multiply-adds of one token's forward pass through XLNet, whose second stream has rows for slots, filled to 8."""
+    D, N, L, M = model["width"], model["heads"], model["layers"], model["memory"]
+    H, T, K = model["head_size"] or D // N, row["tokens"], row["slots"]
+    rows = (T + K + -K % 8) / T
+    return {
+        "attention projections": L * N * H * (D * (2 * rows + 2 * (M + T) / T) + 2 * rows),  # and two segments
+        "attention scores and values": rows * L * N * H * 3 * (M + T),  # content, position, values
+        "feed-forward": rows * L * 2 * D * model["ff"],
+        "logits": K * D * model["vocab_size"] / T,
+    }
+
+
 def _clusters(model: Mapping) -> tuple[int, int, int]:
     """Sums over the clusters of an adaptive vocabulary.
 
@@ -120,6 +133,7 @@ def of_encoder_decoder(model: Mapping, row: Mapping[str, int], convention: str) 
 FORMULAS = {
     "decoder": of_decoder,
     "recurrent": of_recurrent,
+    "two_stream": of_two_stream,
     "encoder": of_encoder,
     "replaced_tokens": of_replaced_tokens,
     "encoder_decoder": of_encoder_decoder,

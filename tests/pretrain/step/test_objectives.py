@@ -20,14 +20,17 @@ BATCH, LENGTH, VOCABULARY = 8, 16, 64
 MODELS = {
     "masked": ("encoder", {"dropout": 0.2, "dropout_attention": 0.2}),
     "spans": ("encoder_decoder", {"dropout": 0.2, "head_size": 6, "buckets": 8, "max_distance": 12}),
+    "permutation": ("two_stream", {"dropout": 0.2, "dropout_attention": 0.2, "memory": 6, "reuse": 8}),
     "replaced": ("replaced_tokens", {"dropout": 0.2, "embed": 24, "generator_size": 1.0}),
 }
 OBJECTIVES = {
     "masked": {"max_predictions": 5},
     "spans": {"density": 0.3, "mean_span": 2.0},
+    "permutation": {"reuse": 8, "perm_size": 4, "predictions": 5},
     "replaced": {"share": 0.3, "weight": 2.0},  # of 50 plain gradient descent would make parameters of order 10
 }
 LAYOUTS = {"masked": {"layout": "pairs", "sentences": "lines"}, "spans": {}, "replaced": {"layout": "packed"}}
+LAYOUTS |= {"permutation": {"layout": "stream"}}
 
 
 def small(kind, **changes):
@@ -60,6 +63,8 @@ def ragged(learner, seed):
             array[:] = draw.integers(0, 2, array.shape)
         elif name == "slots":
             array[:] = draw.integers(0, LENGTH, array.shape)
+        elif name in ("backward", "reset"):
+            array[:] = draw.integers(0, 2, array.shape)
         elif name.endswith("positions"):
             array[:] = np.arange(array.shape[1])
         elif name.endswith("weights") and array.ndim == 2:

@@ -1,0 +1,69 @@
+"""XLNet (Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language Understanding").
+
+    pretrain train --config=configs/xlnet.py:base --workdir=runs/xlnet
+    pretrain train --config=configs/xlnet.py:mini_stdlib      # a minute on 2 CPU cores, with text that is there
+
+Variants: base (the default, 116,750,336 parameters), large (360,300,800); mini_stdlib is a small network on the
+standard library of the running interpreter.
+
+Transformer-XL's layers with biases and segments of their own, and a second stream that predicts 85 of a row's 512
+places, in an order that is drawn for each row: 43 of its first 256 tokens, which are text, and 42 of what follows, two
+segments with SEP and CLS. The next row of a lane begins behind the 256, whose states are its memory. The lower half of
+the lanes reads the text backwards. n-grams count pieces, as in the release, where words were meant.
+
+Text is to have one sentence a line and a blank line between documents: data/books_wikipedia/*.txt. The paper's, 33
+billion pieces, adds Giga5, ClueWeb and Common Crawl. The vocabulary is the release's, 32,000 cased pieces of
+SentencePiece: put its tokenizer.json at tokenizers/xlnet.json, for which docs/data.md has the command.
+
+The optimiser is the release's: Adam without bias correction, decay 0.01 of all but norms and biases (u, v and s decay),
+a linear schedule. Of 8,192 lanes each holds its memory, 6.4 GB of a large model's in bfloat16 for every 256.
+
+Cost: 500,000 updates of 8,192 rows, 2e12 tokens read: for large 6e21 FLOPs, in the paper 5.5 days on 512 TPU v3 chips.
+
+Expect, of large after fine-tuning, MNLI 90.8, SQuAD 1.1 89.7/95.1, RACE 85.4. mini_stdlib learns how frequent pieces
+are, and a little of what stands around them.
+"""
+
+from configs import common
+
+VARIANTS = {  # layers, width, heads
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+    "mini_stdlib": (2, 64, 4),
+}
+
+
+def get_config(variant=""):
+    """The recipe of one size; no variant means base."""
+    variant = variant or "base"
+    if variant not in VARIANTS:
+        raise common.variant_error("xlnet", variant, VARIANTS)
+    layers, width, heads = VARIANTS[variant]
+    config = common.base()
+    config.name = f"xlnet:{variant}"
+    config.model = common.two_stream()
+    config.model.update(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=32_000)
+    config.objective = common.permutation()
+    config.tokenizer.update(kind="huggingface", path="tokenizers/xlnet.json", vocab_size=32_000)
+    config.data.update(
+        train="text:data/books_wikipedia/*.txt?document=blank_line",
+        sentences="lines",
+        holdout=0.001,
+        layout="stream",
+        length=512,
+    )
+    config.train.update(steps=500_000, batch_size=8192)
+    config.optimizer.update(
+        name="adamw", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
+    )
+    config.schedule.update(kind="linear", peak=4e-4, warmup=40_000, end=0.0)
+    if variant == "mini_stdlib":
+        config.tokenizer.update(kind="sentencepiece", path="", vocab_size=1000, train_bytes=1_000_000)
+        config.model.update(vocab_size=1002, context=64, memory=32, reuse=32, dtype="float32")
+        config.objective.update(reuse=32, perm_size=32, predictions=10)
+        config.data.update(train="stdlib", holdout=0.05, length=64)
+        config.train.update(steps=300, batch_size=32)
+        config.schedule.update(peak=3e-3, warmup=30)
+        config.checkpoint.every = 100
+        config.evaluate.update(every=100, batches=20)
+    return config

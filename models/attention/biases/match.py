@@ -1,0 +1,46 @@
+"""A bias by whether query and key are of one kind: XLNet's relative segments (Yang et al. 2019, section 2.5)."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from models.errors import ModelError
+
+
+@struct.dataclass
+class ByMatch:
+    """Of each query and head, one number for keys of the query's own kind, and another for all others.
+
+    Kinds are floats, since a bias may be differentiated by all that it holds.
+    """
+
+    same: jax.Array  # [B, N, T]
+    other: jax.Array  # [B, N, T]
+    query_kinds: jax.Array  # [B, 1, T]
+    key_kinds: jax.Array  # [B, 1, S]
+    stored = False
+    products = 0
+
+    def check(self, batch, heads, T, S):
+        wanted = {"same": (batch, heads, T), "other": (batch, heads, T)}
+        wanted |= {"query_kinds": (batch, 1, T), "key_kinds": (batch, 1, S)}
+        for name, shape in wanted.items():
+            if getattr(self, name).shape != shape:
+                raise ModelError(f"a bias by kinds has {name} of shape {getattr(self, name).shape}; it must be {shape}")
+
+    def map_queries(self, function: Callable) -> "ByMatch":
+        of_queries = {name: function(getattr(self, name)) for name in ("same", "other", "query_kinds")}
+        return self.replace(**of_queries)
+
+    def tile(self, mask, start, rows: int, first: int, keys: int) -> jax.Array:
+        return self._chosen(self.key_kinds[:, :, None, first : first + keys])
+
+    def pairs(self, position, ahead) -> jax.Array:
+        key = jnp.clip(position[..., None] + ahead, 0, self.key_kinds.shape[2] - 1)
+        return self._chosen(jnp.take(self.key_kinds, key[0, 0], axis=2))
+
+    def _chosen(self, kinds):
+        """[B, N, ..., rows, keys], of keys of the `kinds` [B, 1, ..., rows or 1, keys]."""
+        return jnp.where(self.query_kinds[..., None] == kinds, self.same[..., None], self.other[..., None])

@@ -1,0 +1,208 @@
+"""XLNet (Yang et al. 2019): text in a random order, of which a second stream predicts some places without seeing them.
+
+A token sees those that come before it in the order of its row, on either side of it in the text. The content stream h
+is Transformer-XL's, and sees its own tokens; the query stream g starts from one learned vector at the places that are
+predicted, looks at h alone, and never at the token of its own place. Both have the same weights, so that they run as
+one: x is [h ; g].
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from models.attention.masks import Mask
+from models.attention.relative import distance_table
+from models.errors import ModelError
+from models.parts.dropout import dropout
+from models.parts.initialisers import constant, normal
+from models.parts.norms import Norm
+from models.stack.block import Block
+from models.stack.depth import Stack, stack_param
+from models.stack.feed_forward import FeedForward
+from models.stack.memory import Memory
+from models.stack.model import Model
+from models.stack.output import Output
+from models.stack.relative_attention import RelativeSelfAttention
+from models.stack.signals import Asking, Distances, Kinds, Signals
+
+ROUND = 8  # the query stream has a multiple of so many rows, which meshes divide
+FREE = -1  # below the rank of every query
+
+
+class TwoStream(Model):
+    """The fields are the keys of `configs.common.two_stream()`, which explains and defaults them.
+
+    `model.apply(variables, tokens, carried=carried)` runs one row of a lane and returns what the next is given; without
+    it, a row stands alone. The parameters do not depend on `memory`, `reuse` or `clamp`.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("tokens", "types", "segments", "ranks", "slots", "backward", "reset")
+    causal: ClassVar[bool] = False
+
+    context: int
+    layers: int
+    width: int
+    heads: int
+    head_size: int
+    ff: int
+    memory: int
+    reuse: int
+    clamp: int
+    activation: str
+    norm_epsilon: float
+    attention_path: str
+    dropout: float
+    dropout_attention: float
+    init_std: float
+    dtype: str
+    param_dtype: str
+    scan: bool
+    remat: str
+
+    def setup(self):
+        table = normal(self.init_std, "vocab", "embed"), (self.vocab_size, self.width), self.param_dtype
+        self.token_table = self.param("tokens", *table)
+        self.mask_vector = self.param("mask_vector", normal(self.init_std, "embed"), (self.width,), self.param_dtype)
+        # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
+        self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
+        self.stacked = stack_param(self, "layers", self._init_stack)
+        self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
+
+    def __call__(
+        self,
+        tokens: jax.Array,
+        *,
+        types: jax.Array | None = None,
+        segments: jax.Array | None = None,
+        ranks: jax.Array | None = None,
+        slots: jax.Array | None = None,
+        backward: jax.Array | None = None,
+        reset: jax.Array | None = None,
+        carried: Mapping[str, Any] | None = None,
+        row: jax.Array | None = None,
+        train: bool = False,
+    ) -> Output:
+        """tokens [B, T] int32 -> hidden [B, T, D] of h, or with `slots` [B, K] of g at these places: [B, K, D].
+
+        types [B, T]: which segment a token is of, as attention compares them; memory counts as segment 0. segments
+        [B, T]: 0 is padding, which nothing sees. ranks [B, T]: a token sees those of lower rank and itself, a slot
+        those of lower rank than its token alone, and all see the memory; without them every token sees all of its row.
+        backward [B] bool: these rows hold text back to front, and their distances are negative. carried: what `start`
+        gave, unboxed, or the same lanes' row before, of which the first `reuse` positions are remembered; reset [B]
+        bool: these lanes start afresh. `train` turns dropout on; it draws from the rng named "dropout" and by row [B],
+        each row's place in the whole global batch, by default its place in `tokens`.
+        """
+        (B, T), carried = tokens.shape, dict(carried or {})
+        if tokens.shape[1] > self.context:
+            raise ModelError(f"{T} tokens do not fit context={self.context}; shorten the row or raise model.context")
+        memory = carried.get("attention")
+        if memory is not None:
+            carried["attention"] = memory = memory.reset(reset)
+        M = 0 if memory is None else memory.hidden.shape[2]
+        key = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
+        row = jnp.arange(B) if row is None else row
+
+        def drop(x, site, row=None):
+            return dropout(x, self.dropout, None if key is None else jax.random.fold_in(key, self.layers + site), row)
+
+        def remembered(values, of_memory):
+            """[B, T] behind what stands for the memory."""
+            return jnp.concatenate([jnp.full((B, M), of_memory, values.dtype), values], axis=1)
+
+        seen = {}  # what all queries' masks have in common
+        if memory is not None or segments is not None:
+            here = jnp.ones((B, T), bool) if segments is None else segments != 0
+            seen["key_valid"] = here if memory is None else jnp.concatenate([memory.there(), here], axis=1)
+        if ranks is not None:
+            seen["key_ranks"] = remembered(ranks, FREE)
+        kinds = None
+        if types is not None:
+            types = types.astype(jnp.float32)
+            kinds = Kinds(types, remembered(types, 0.0))
+        mask = Mask(memory=M, query_ranks=None if ranks is None else ranks + 1, **seen)
+
+        x, asking = drop(jnp.take(self.token_table, tokens, axis=0).astype(self.dtype), 0, row), None
+        if slots is not None:
+            places = jnp.pad(slots, ((0, 0), (0, -slots.shape[1] % ROUND)))
+
+            def at_places(values):
+                return jnp.take_along_axis(values, places, axis=1)
+
+            own = Mask(places=M + places, query_ranks=None if ranks is None else at_places(ranks), **seen)
+            asking = Asking(own, kinds and Kinds(at_places(types), kinds.key))
+            g = jnp.broadcast_to(self.mask_vector.astype(self.dtype), (*places.shape, self.width))
+            x = jnp.concatenate([x, drop(g, 3, row)], axis=1)
+        rows = distance_table(T, M + T, self.width, self.clamp, both_ways=True)
+        if backward is not None:
+            sines, cosines = jnp.split(rows, 2, axis=-1)
+            rows = jnp.stack([rows, jnp.concatenate([-sines, cosines], axis=-1)])
+        distances = Distances(drop(rows.astype(self.dtype), 1), None, None, backward)
+        x = nn.with_logical_constraint(x, ("batch", "length", None))
+        signals = Signals(mask, row, distances=distances, kinds=kinds, asking=asking, train=train)
+        x, carried = self.stack(self.stacked, x, signals, carried, key)
+        hidden = drop(x[:, :T] if slots is None else x[:, T : T + slots.shape[1]], 2, row)
+        return Output(hidden, {name: one.hold(min(self.reuse, T), None) for name, one in carried.items()})
+
+    def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What logits are made of: hidden [..., D], the matrix [V, D] and the bias [V]."""
+        return hidden, self.token_table, self.head_bias
+
+    def example(self) -> dict[str, jax.Array]:
+        """The smallest inputs: one row of one token, and one slot."""
+        nothing = jnp.zeros((1,), bool)
+        return super().example() | {"slots": jnp.zeros((1, 1), jnp.int32), "backward": nothing, "reset": nothing}
+
+    def start(self, lanes: int) -> dict[str, Memory]:
+        """What lanes of the batch carry at the start of their streams: memory that holds nothing, its axes named."""
+        return {"attention": Memory.empty(self.layers, lanes, self.memory, self.width, self.dtype)}
+
+    def start_decoding(self, rows: int, length: int):
+        """Raises ModelError: what a token's state depends on is drawn anew for every row."""
+        raise ModelError(
+            "a model of kind 'two_stream' predicts places of a text and does not go on with it; train a decoder or a "
+            "recurrent model for that"
+        )
+
+    @property
+    def _head_size(self) -> int:
+        return self.head_size or self.width // self.heads
+
+    def _init_stack(self, key):
+        x, one = jnp.zeros((1, 1, self.width), self.dtype), jnp.zeros((1, 1))
+        signals = Signals(Mask(), distances=Distances(distance_table(1, 1, self.width), None, None))
+        return self._stack("reference").init(key, x, signals.replace(kinds=Kinds(one, one)))
+
+    def _stack(self, path: str) -> Stack:
+        """All layers, their attention computed by `path`."""
+        return Stack((self._block(path),), self.layers, self.scan, self.remat)
+
+    def _block(self, path: str) -> Block:
+        shared = {"width": self.width, "std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        attention = functools.partial(
+            RelativeSelfAttention,
+            heads=self.heads,
+            head_size=self._head_size,
+            by_segment=True,
+            offsets=True,
+            reuse=self.reuse,
+            dropout=self.dropout_attention,
+            attention_path=path,
+            **shared,
+        )
+        feed_forward = functools.partial(
+            FeedForward,
+            ff=self.ff,
+            activation=self.activation,
+            bias=True,
+            out_std=self.init_std,
+            initialiser=normal,
+            dropout=self.dropout,
+            **shared,
+        )
+        norm = functools.partial(Norm, "layer", self.norm_epsilon, 1.0, 0.0, self.dtype, self.param_dtype)
+        branches = {"attention": attention, "feed_forward": feed_forward}
+        return Block(branches, norm, "post", self.dropout, parent=None)

@@ -1,0 +1,115 @@
+"""XLNet: `XLNetLMHeadModel`. Its attention's kernels lie there as they do here."""
+
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from pretrain.interop.family import Family
+from pretrain.interop.keys import ACTIVATIONS, Key, Keys
+from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Form, Row, linear, norms, rows
+
+LAYER = "transformer.layer.{layer}."
+# Ours [heads, head_size, width]; theirs [width, heads, head_size].
+WIDTH_FIRST = Form(
+    there=lambda array, inputs: array.transpose(2, 0, 1), back=lambda array, shape: array.transpose(1, 2, 0), axis=0
+)
+# One vector of [width] here, [1, 1, width] there.
+ALONE = Form(there=lambda array, inputs: array[None, None], back=lambda array, shape: array[0, 0], axis=2)
+
+
+def _rows(section: Mapping) -> list[Row]:
+    attention = f"{LAYER}rel_attn."
+    kept = {"q": "query", "k": "key", "v": "value", "r": "distance"}
+    offsets = {"r_w_bias": "content_offset", "r_r_bias": "position_offset", "r_s_bias": "segment_offset"}
+    return [
+        *rows(SAME, ("transformer.word_embedding.weight", "tokens")),
+        *rows(ALONE, ("transformer.mask_emb", "mask_vector")),
+        *rows(SAME, *((f"{attention}{theirs}", f"layers/attention/{ours}/kernel") for theirs, ours in kept.items())),
+        *rows(WIDTH_FIRST, (f"{attention}o", "layers/attention/output/kernel")),
+        *rows(SAME, *((f"{attention}{theirs}", f"layers/attention/{ours}") for theirs, ours in offsets.items())),
+        *rows(SAME, (f"{attention}seg_embed", "layers/attention/segments")),
+        *norms((f"{attention}layer_norm", "layers/attention_norm")),
+        *norms((f"{LAYER}ff.layer_norm", "layers/feed_forward_norm")),
+        *linear(
+            OUTPUTS_FIRST,
+            (f"{LAYER}ff.layer_1", "layers/feed_forward/in"),
+            (f"{LAYER}ff.layer_2", "layers/feed_forward/out"),
+        ),
+        *rows(FLAT, ("lm_loss.bias", "head_bias")),
+    ]
+
+
+def _settle(section: dict, names: frozenset) -> dict:
+    """Rates of dropout are one there."""
+    return section | {"dropout_attention": section["dropout"]}
+
+
+def _complete(config: ConfigDict) -> None:
+    """Text need not have a sentence a line, and need be no more than a batch of a few lanes."""
+    config.data.sentences = ""
+    config.train.batch_size = 32
+
+
+XLNET = Family(
+    model_type="xlnet",
+    kind="two_stream",
+    recipe="configs/xlnet.py",
+    architecture=lambda section: "XLNetLMHeadModel",
+    keys=Keys(
+        both=(
+            Key("vocab_size", "vocab_size", 32_000),
+            Key("d_model", "width", 1024),
+            Key("n_layer", "layers", 24),
+            Key("n_head", "heads", 16),
+            Key("d_inner", "ff", 4096),
+            Key("ff_activation", "activation", "gelu", ACTIVATIONS),
+            Key("layer_norm_eps", "norm_epsilon", 1e-12),
+            Key("dropout", "dropout", 0.1),
+            Key("initializer_range", "init_std", 0.02),
+        ),
+        theirs=lambda config: {
+            "attn_type": ("bi",),
+            "same_length": (False,),
+            "clamp_len": (-1, 0),
+            "d_head": (config["d_model"] // config["n_head"],) if "d_head" in config or "n_head" in config else (None,),
+            "tie_word_embeddings": (True,),
+            "untie_r": (True,),
+        },
+        ours=lambda section: {
+            "head_size": (0, section["width"] // section["heads"]),
+            "clamp": (0,),
+            "dropout_attention": (section["dropout"],),
+            **{name: (section[name],) for name in ("context", "memory", "reuse")},  # of rows, not of weights
+        },
+        outside=(
+            "mem_len",  # of a call, not of the network: how much is remembered, which `memory` and `reuse` say here
+            "reuse_len",
+            "bi_data",  # whether half of a batch holds text back to front
+            "use_mems_eval",
+            "use_mems_train",
+            "summary_type",
+            "summary_use_proj",
+            "summary_activation",
+            "summary_last_dropout",
+            "start_n_top",
+            "end_n_top",
+            "max_position_embeddings",
+        ),
+    ),
+    rows=_rows,
+    tokenizers=("huggingface",),
+    special={
+        "eos_token": "end",
+        "unk_token": "unknown",
+        "pad_token": "pad",
+        "cls_token": "classifier",
+        "sep_token": "separator",
+        "mask_token": "mask",
+    },
+    template=(("$A", "separator", "classifier"), ("$A", "separator", "$B", "separator", "classifier")),
+    inputs=("input_ids", "token_type_ids", "attention_mask"),
+    prefix="transformer.",
+    copies={"lm_loss.weight": "transformer.word_embedding.weight"},
+    settle=_settle,
+    complete=_complete,
+)

@@ -1,0 +1,65 @@
+"""Permutation language modelling (Yang et al. 2019): the cross-entropy of the places that are predicted."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from pretrain.errors import UserError
+from pretrain.objectives.applied import Applied
+from pretrain.objectives.losses import cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class Permutation:
+    """The term `loss`, in nats a predicted token, and the share of them that are right."""
+
+    terms: ClassVar[Mapping[str, float]] = {"loss": 1.0, "accuracy": 0.0}
+    reads: ClassVar[tuple[str, ...]] = ("targets", "weights")
+    measures: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "perplexity")
+    bits = None  # only some tokens are predicted
+    decoded = ()
+
+    @classmethod
+    def of(cls, config, model) -> "Permutation":
+        """The objective of a config."""
+        if "ranks" not in model.inputs:
+            raise UserError(
+                "config.objective.kind = permutation predicts places in a random order, which config.model.kind = "
+                f"{config.model.kind} does not take; choose two_stream, or another config.objective.kind"
+            )
+        for key in ("z_loss", "label_smoothing"):
+            if config.train[key]:
+                raise UserError(
+                    f"config.train.{key} = {config.train[key]} is not for config.objective.kind = permutation; set it "
+                    "to 0"
+                )
+        if config.model.reuse != config.objective.reuse:
+            raise UserError(
+                f"config.model.reuse = {config.model.reuse} positions of a row are remembered, and the next row begins "
+                f"behind config.objective.reuse = {config.objective.reuse}; make them the same"
+            )
+        if config.objective.both_ways and config.train.batch_size % 2:
+            raise UserError(
+                f"config.train.batch_size = {config.train.batch_size} lanes cannot be halved into those that read "
+                "forwards and backwards; make it even, or set config.objective.both_ways to false"
+            )
+        return cls()
+
+    def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
+        return dict.fromkeys(self.terms, jnp.sum(batch["weights"]))
+
+    def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
+        hidden, carried = model(batch, carried, key)
+        hidden, matrix, bias = model.run("head_inputs", hidden)
+        loss, _, right = cross_entropy(
+            hidden, matrix.astype(hidden.dtype), bias, batch["targets"], batch["weights"], hits=True
+        )
+        return {"loss": loss, "accuracy": right}, carried
+
+    def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        """The perplexity of the tokens that are predicted, and how many they are."""
+        return {"perplexity": math.exp(min(terms["loss"], 700)), "tokens": int(totals["counts"]["loss"])}
