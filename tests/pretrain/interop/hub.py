@@ -104,6 +104,16 @@ def unigram_of_roberta(folder):
     unigram(folder, ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "<s>", "</s>")
 
 
+def unigram_of_xlnet(folder):
+    """The same as XLNet's, whose special tokens stand behind the text."""
+    unigram(folder, ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>"), "<sep>", "<cls>")
+    made = json.loads((folder / "tokenizer.json").read_text())
+    single = [part for part in made["post_processor"]["single"] if "Sequence" in part]
+    frame = [{"SpecialToken": {"id": token, "type_id": 0}} for token in ("<sep>", "<cls>")]
+    made["post_processor"]["single"] = single + frame
+    (folder / "tokenizer.json").write_text(json.dumps(made))
+
+
 def vocabulary(folder):
     """A vocab.txt as BERT's."""
     letters = sorted(set("".join(TEXT)) - {" "})
@@ -132,5 +142,6 @@ def spiece(folder):
 TOKENIZERS = {"gpt2": byte_level, "bert": vocabulary, "t5": spiece}
 TOKENIZERS |= {"openai-gpt": byte_level_of_no_class, "ctrl": byte_level_of_no_class}
 TOKENIZERS |= {"roberta": byte_level_of_roberta, "xlm-roberta": unigram_of_roberta, "albert": unigram}
+TOKENIZERS |= {"xlnet": unigram_of_xlnet}
 PAIRED = {"bert": "next_sentence_label", "albert": "sentence_order_label"}  # cases with a head of pairs: its labels
 CAUSAL = ("gpt2", "gpt", "ctrl")  # cases whose loss is of the token after each

@@ -18,6 +18,7 @@ transformers = pytest.importorskip("transformers", reason="parity with Hugging F
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("default")]
 
 AUTO = {"gpt2": "AutoModelForCausalLM", "bert": "AutoModelForPreTraining", "bert_masked": "AutoModelForMaskedLM"}
+AUTO |= {"xlnet": "AutoModelForCausalLM"}
 AUTO |= {"gpt": "AutoModelForCausalLM", "ctrl": "AutoModelForCausalLM"}
 AUTO |= {"albert": "AutoModelForPreTraining", "albert_masked": "AutoModelForMaskedLM"}
 AUTO |= {"roberta": "AutoModelForMaskedLM", "xlm-roberta": "AutoModelForMaskedLM"}

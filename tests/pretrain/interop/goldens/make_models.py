@@ -25,6 +25,7 @@ T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 9
 GPT2 = {"vocab_size": 263, "n_positions": 19, "n_embd": 15, "n_layer": 3, "n_head": 5, "n_inner": 31}
 GPT = {name: size for name, size in GPT2.items() if name != "n_inner"}
 CTRL = {"vocab_size": 263, "n_positions": 19, "n_embd": 14, "n_layer": 2, "n_head": 7, "dff": 31}
+XLNET = {"vocab_size": 61, "d_model": 14, "n_layer": 2, "n_head": 7, "d_inner": 23, "ff_activation": "relu"}
 CASES = {  # class and fields; sizes that divide each other as little as they can
     "gpt2": ("GPT2LMHeadModel", {**GPT2, "bos_token_id": 0, "eos_token_id": 0}),
     "gpt": ("OpenAIGPTLMHeadModel", GPT),
@@ -35,6 +36,7 @@ CASES = {  # class and fields; sizes that divide each other as little as they ca
     "xlm-roberta": ("XLMRobertaForMaskedLM", ROBERTA),
     "albert": ("AlbertForPreTraining", ALBERT),
     "albert_masked": ("AlbertForMaskedLM", {**ALBERT, "embedding_size": 15, "num_hidden_groups": 1}),
+    "xlnet": ("XLNetLMHeadModel", XLNET),
     "t5": ("T5ForConditionalGeneration", T5),
     "t5_v1_1": ("T5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
 }
