@@ -37,6 +37,11 @@ class Masked:
                 f"{config.model.kind} predicts from one; choose an encoder or set config.model.bidirectional of a "
                 "decoder, or choose another config.objective.kind"
             )
+        if "ranks" in model.inputs:
+            raise UserError(
+                f"config.objective.kind = masked hides tokens, and config.model.kind = {config.model.kind} predicts "
+                "them in an order; choose an encoder, or config.objective.kind = permutation"
+            )
         for key in ("z_loss", "label_smoothing"):
             if config.train[key]:
                 raise UserError(

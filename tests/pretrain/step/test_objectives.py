@@ -187,6 +187,52 @@ def test_causal_prediction_is_not_for_a_model_that_sees_both_sides():
         make_learner(config)
 
 
+def test_a_decoder_that_sees_both_sides_is_for_masked_prediction_alone():
+    config = small("masked")
+    config.model = common.decoder()
+    config.objective.next_sentence = False
+    config.data.layout = "concat"
+    with pytest.raises(UserError, match=r"choose an encoder or set config\.model\.bidirectional of a decoder"):
+        make_learner(config)
+    config.model.bidirectional = True
+    assert make_learner(config).inputs == ("tokens", "positions", "segments")
+    config.objective.next_sentence = True
+    with pytest.raises(UserError, match=r"next_sentence = true needs a head .* of kind decoder has not"):
+        make_learner(config)
+    config.objective = common.causal()
+    with pytest.raises(UserError, match=r"causal .* config\.model\.bidirectional = true sees more"):
+        make_learner(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model__reuse": 4}, r"model\.reuse = 4 positions .*objective\.reuse = 8; make them the same"),
+        ({"train__batch_size": 7}, r"train\.batch_size = 7 lanes cannot be halved .*; make it even, or set"),
+        ({"train__z_loss": 0.1}, r"train\.z_loss = 0\.1 is not for config\.objective\.kind = permutation; set it to 0"),
+    ],
+)
+def test_what_an_order_does_not_go_with(changes, words):
+    with pytest.raises(UserError, match=words):
+        make_learner(small("permutation", **changes))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "recurrent", "decoder"])
+def test_an_order_needs_a_model_that_takes_it(kind):
+    config = small("permutation")
+    config.model = getattr(common, kind)()
+    with pytest.raises(UserError, match=rf"permutation .*model\.kind = {kind} does not take; choose two_stream"):
+        make_learner(config)
+
+
+@pytest.mark.parametrize("task", ["causal", "masked", "spans"])
+def test_two_streams_and_memory_are_for_no_other_task(task):
+    config = small("permutation")
+    config.objective = common.OBJECTIVES[task]()
+    with pytest.raises(UserError, match=rf"objective\.kind = {task} .* two_stream"):
+        make_learner(config)
+
+
 def test_pairs_need_the_head_that_tells_them_apart():
     with pytest.raises(UserError, match=r"next_sentence = true needs .*model\.pair_head = false"):
         make_learner(small("masked", model__pair_head=False))
