@@ -5,7 +5,9 @@
 
 Variants: base (110M, the default), large (336M), and the smaller ones of Turc et al. 2019: tiny (4.4M), mini (11M),
 small (29M), medium (42M); base_cased (109M) and large_cased (335M) keep case and accents; large_whole_words predicts
-all pieces of a word or none. mini_stdlib is a small network on the standard library of the running interpreter.
+all pieces of a word or none; multilingual_cased (179M) and multilingual_uncased (168M) read a source for each language,
+data/wikipedia/LANGUAGE.txt, mixed by size in tokens to the power 0.7. mini_stdlib is a small network on the standard
+library of the running interpreter.
 
 Text is to have one sentence a line and a blank line between documents: data/books_wikipedia/*.txt. The paper's, books
 and the English Wikipedia, are 3.3 billion words. A document's sentences are cut into pairs as the released code does
@@ -35,6 +37,8 @@ stands around them takes thousands of updates more.
 from configs import common
 
 VARIANTS = {  # layers, width, heads, cased, whole words
+    "multilingual_cased": (12, 768, 12, True, False),
+    "multilingual_uncased": (12, 768, 12, False, False),
     "tiny": (2, 128, 2, False, False),
     "mini": (4, 256, 4, False, False),
     "small": (4, 512, 8, False, False),
@@ -46,6 +50,7 @@ VARIANTS = {  # layers, width, heads, cased, whole words
     "large_whole_words": (24, 1024, 16, False, True),
     "mini_stdlib": (2, 128, 2, True, False),
 }
+ALPHA = 0.7  # of multilingual variants: the power of a language's size in its share of the batches
 
 
 def get_config(variant=""):
@@ -76,6 +81,13 @@ def get_config(variant=""):
         name="adamw", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
     )
     config.schedule.update(kind="linear", peak=1e-4, warmup=10_000, end=0.0, beneath_warmup=True)
+    if variant.startswith("multilingual"):
+        config.model.vocab_size = 119_547 if cased else 105_879
+        config.tokenizer.path = f"tokenizers/bert-base-multilingual-{file}.json"
+        config.tokenizer.vocab_size = config.model.vocab_size
+        languages = ("en", "fr", "de", "ru", "zh", "sw", "ur")
+        config.data.train = " + ".join(f"text:data/wikipedia/{one}.txt?document=blank_line" for one in languages)
+        config.data.temperature = 1 / ALPHA
     if variant == "mini_stdlib":
         config.tokenizer.update(path="", vocab_size=2048, train_bytes=1_000_000)
         config.model.update(vocab_size=2048, context=64, dtype="float32")

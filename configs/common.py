@@ -66,6 +66,7 @@ def masked() -> dict:
         whole_words=False,  # predict all pieces of a word or none
         ngrams=count(1, below=2**6),  # whole words in a row that are predicted together, at most; n of them as 1/n
         masks=non_negative(0),  # so many ways to mask a row, in all epochs (static masking); 0: another each time
+        languages=False,  # of which language each token is (data.languages), and rows of translations (XLM)
         swapped_pairs=False,  # what does not follow is the same two the other way round (ALBERT), not a random one
         short_pairs=share(0.1),  # of layout pairs: share of the documents whose rows are of random length
         passes=count(10),  # of layout pairs: how often the text is cut into pairs, each time otherwise
@@ -148,6 +149,7 @@ def base() -> dict:
             holdout=rate(0.05),  # share of documents held out, by hash, if data.validation is empty; 0: no validation
             weights=positives(()),  # mixing weight of each source of data.train; empty means by size
             temperature=positive(1.0),  # sizes are raised to 1/temperature before mixing
+            languages=(),  # names of the languages of sources (their option `language`, or fields) that tasks are told
             cap=non_negative(0, below=2**63),  # sizes are capped at so many tokens before mixing; 0 means no cap
             layout="concat",  # concat (joined, cut), packed (no leaks), stream, document, pairs, sentences, texts
             length=count(1024),  # T, tokens of one training row

@@ -129,6 +129,7 @@ def encoder() -> dict:
         context=count(512),  # longest row, in tokens (rows of the position table)
         position_offset=non_negative(0),  # rows of the position table ahead of position 0's, never used (RoBERTa: 2)
         types=non_negative(2),  # rows of the type table: which of a pair's two texts a token is of; 0: no such table
+        languages=non_negative(0),  # rows of the language table: which language a token is of (XLM); 0: no such table
         embed=non_negative(0),  # E, width of the tables and of the head before the token table; 0 means `width`
         project_always=False,  # project embeddings from E to D even where E is D (ALBERT's release)
         layers=count(12, below=2**16),  # number of blocks
@@ -140,11 +141,13 @@ def encoder() -> dict:
         norm_epsilon=positive(1e-12),  # added to the variance
         attention=("dense",),  # attention pattern of each layer in turn; their number divides `layers`
         attention_path="auto",  # implementation: auto, reference, xla, chunked, cudnn, ...
+        head_transform=True,  # a product, an activation and a norm between hidden states and the tied table (XLM: none)
+        zero_padding=False,  # hidden states of padding are zero (XLM)
         pair_head=True,  # a pooler and a head of two logits on it, for next-sentence prediction
         dropout=rate(0.1),  # rate on the embeddings and on each branch's output before it joins the residual
         dropout_attention=rate(0.1),  # rate on attention probabilities
-        initialiser="truncated",  # how matrices and tables start: truncated (normal, cut off at 2 deviations) or normal
-        init_std=non_negative(0.02),  # standard deviation of that normal
+        initialiser="truncated",  # truncated (normal, cut off at 2 deviations), normal, or fan_in (uniform matrices)
+        init_std=non_negative(0.02),  # standard deviation of that normal, with fan_in that of tables
         dtype="bfloat16",  # arithmetic of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # storage of parameters
         scan=True,  # compile one layer and scan it; the checkpoint is the same either way

@@ -4,46 +4,37 @@ prepare -> sources -> tokenizer -> token stores -> Corpus -> batches, evaluation
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from input_pipeline import objectives, requirements
 from input_pipeline.batches import loader
-from input_pipeline.batches.evaluation import Evaluation, Lanewise, Overlapping, Rowwise
+from input_pipeline.batches.evaluation import Evaluation, Lanewise, Overlapping, Rowwise, predicted
 from input_pipeline.batches.order import mixing_weights
 from input_pipeline.batches.tasks import Task
 from input_pipeline.batches.training import Batching, Examples, Lanes, Layout, SegmentLanes
 from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.folders import Folders
-from input_pipeline.layouts import packing, pairs, segments, sentences, texts
+from input_pipeline.layouts import languages, packing, pairs, segments, sentences, texts
 from input_pipeline.layouts.coded import Coded, code_ids
+from input_pipeline.layouts.languages import Translations
 from input_pipeline.layouts.pairs import Pairs
 from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
 from input_pipeline.layouts.segments import Segments
 from input_pipeline.layouts.sentences import Sentences
 from input_pipeline.layouts.texts import Texts
+from input_pipeline.parts import Part
 from input_pipeline.sources import sources
 from input_pipeline.sources.readers import raw
 from input_pipeline.sources.sources import Source
 from input_pipeline.store import build
-from input_pipeline.store.store import HELD, KEPT, NOTHING, Counts, Store
+from input_pipeline.store.store import HELD, KEPT, NOTHING, Store
 from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 SCORING_SEED = 0  # what an objective draws while it is evaluated is the same in every run
-
-
-@dataclass(frozen=True)
-class Part:
-    """One source's share of a split."""
-
-    source: Source
-    split: str  # of its store: kept or held
-    holdout: float
-    stream: Stream
 
 
 def prepare(
@@ -108,6 +99,7 @@ def prepare_given(
     accept(opened)
     requirements.check_ends(opened, data, report)
     requirements.check_codes(found, data["layout"], objective)
+    requirements.check_languages(found, data, objective)
     parts = []
     for source in found:
         place = requirements.store_folder(source, 0.0, data, folders.data)
@@ -164,6 +156,8 @@ class Corpus:
         raw_length = self._objective.raw_length(length)
         if self._pairs_texts(part.stream):
             rows = self._texts(part.stream, length, name)
+        elif self._translates(part):
+            rows = self._translations(part, length)
         elif layout == "concat":
             code = self._code(part, raw_length)
             raw_length -= len(code)
@@ -176,7 +170,17 @@ class Corpus:
                 f"'{part.source.spec}' has {part.stream.tokens} tokens to train on, too few for one row of "
                 f"data.length = {self._data['length']}; lower it or give more text"
             )
-        return rows
+        return languages.told(rows, part.source, self._data["languages"])
+
+    def _translates(self, part: Part) -> bool:
+        """Whether documents are two texts, one the translation of the other, for a task that is told languages."""
+        return bool(self._data["languages"] and part.source.fields)
+
+    def _translations(self, part: Part, length: int) -> Translations:
+        """Rows of both texts of documents, one the translation of the other."""
+        plan = self._plan((part.stream.identity, "translations", length), languages.plan, part.stream, length)
+        numbers = languages.numbers(part.source, self._data["languages"])
+        return Translations(part.stream, plan, length, self.tokenizer.special["end"], numbers)
 
     def _code(self, part: Part, length: int) -> np.ndarray:
         """The ids of a source's control code, int32 [C], before text in rows of `length`."""
@@ -302,17 +306,10 @@ class Corpus:
         layout, stride = layout or self._data["layout"], stride or length
         if layout not in objective.layouts:
             raise DataError(f"layout is '{layout}'; choose one of: {', '.join(objective.layouts)}")
-        if not 0 < stride <= length:
-            raise DataError(f"evaluate.stride is {stride}; it must be from 1 to the row's length, {length}")
-        if stride < length and layout != "concat":
-            raise DataError(f"evaluate.stride below the row's length needs layout concat, not {layout}; set it to 0")
-        if stride < length and any(self._pairs_texts(part.stream) for part in self._splits[split]):
-            raise DataError(
-                f"evaluate.stride below the row's length lets windows of one text overlap, and '{split}' has pairs of "
-                "texts; set it to 0"
-            )
+        two = any(self._pairs_texts(part.stream) or self._translates(part) for part in self._splits[split])
+        requirements.check_stride(stride, length, layout, f"'{split}' has pairs of texts" if two else "")
         batching = Batching(objective, layout, SCORING_SEED, batch_size, length, _rows(rows, batch_size))
-        overlap, length, whole = length - stride, objective.raw_length(length), self._scored(stream)
+        overlap, length, whole = length - stride, objective.raw_length(length), predicted(stream, self.tokenizer)
         if layout == "stream" and objective.segmented:
             scored = SegmentLanes(batching, self._segments(stream, batching.length), shuffle=False, both_ways=False)
         elif layout == "stream":
@@ -320,10 +317,12 @@ class Corpus:
         else:
             parts = [part for part in self._splits[split] if part.stream.tokens]
             if any(part.source.code for part in parts):
-                whole = sum((self._scored(part.stream) for part in parts), NOTHING)
+                whole = sum((predicted(part.stream, self.tokenizer) for part in parts), NOTHING)
                 sources = [self._coded_part(part, length, overlap) for part in parts]
             elif objective.two_texts:
                 sources = [self._scored_part(part, batching.length, overlap) for part in parts]
+            elif self._data["languages"]:
+                sources = [self._told_part(part, layout, length, overlap) for part in parts]
             elif layout == "concat":
                 sources = [Overlapping(stream, whole.tokens, length, length - overlap)]
             else:
@@ -335,23 +334,21 @@ class Corpus:
             raise DataError(f"split '{split}' has no token that the model could be scored on; give it more text")
         return Evaluation(scored, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
 
-    def _scored(self, stream: Stream) -> Counts:
-        """How much of a stream is predicted: where nothing precedes the text, its first token is only read."""
-        whole = stream.counts
-        if self.tokenizer.end_id is None:
-            first, lengths = np.empty(1, np.int32), self.tokenizer.byte_lengths
-            stream.copy(0, first)
-            whole = whole._replace(tokens=whole.tokens - 1)
-            if lengths is not None:
-                whole = whole._replace(bytes=whole.bytes - int(lengths[first[0]]))
-        return whole
-
     def _coded_part(self, part: Part, length: int, overlap: int) -> Layout:
         """The rows of a part of a split behind its control code, which itself is not scored."""
         code, stride = self._code(part, length), length - overlap
         length -= len(code)
-        rows = Overlapping(part.stream, self._scored(part.stream).tokens, length, min(stride, length))
+        rows = Overlapping(part.stream, predicted(part.stream, self.tokenizer).tokens, length, min(stride, length))
         return Coded(rows, code, scored=False)
+
+    def _told_part(self, part: Part, layout: str, length: int, overlap: int) -> Layout:
+        """The rows of a part of a split, which say of which language they are."""
+        if self._translates(part):
+            return self._translations(part, length)
+        rows = Overlapping(part.stream, part.stream.counts.tokens, length, length - overlap)
+        if layout != "concat":
+            rows = self._planned(part.stream, layout, length, f"'{part.source.spec}'", training=False)
+        return languages.told(rows, part.source, self._data["languages"])
 
     def _scored_part(self, part: Part, length: int, overlap: int) -> Layout:
         """The rows of a part of a split, of which each source may be of text or of pairs of texts."""

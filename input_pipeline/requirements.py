@@ -10,7 +10,7 @@ from input_pipeline import objectives
 from input_pipeline.batches.order import mixing_weights
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
-from input_pipeline.layouts import texts
+from input_pipeline.layouts import languages, texts
 from input_pipeline.sources import images, sources
 from input_pipeline.sources.sources import Source
 from input_pipeline.store.store import MANIFEST
@@ -83,6 +83,8 @@ def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dic
                 raise _both(name, source, scored, source.spec)
     tokenizer_folder.check_settings(tokenizer)
     check_codes(itertools.chain(*named.values()), data["layout"], objective)
+    check_languages(list(itertools.chain(*named.values())), data, objective)
+    languages.check_all(named["train"], data["languages"])
     return named
 
 
@@ -105,6 +107,24 @@ def check_codes(found: Iterable[Source], layout: str, objective: Mapping) -> Non
                 f"'{source.spec}' has the control code '{source.code}', with which rows of one text each begin; set "
                 f"data.layout to concat, not {layout}"
             )
+
+
+def check_languages(found: Sequence[Source], data: Mapping, objective: Mapping) -> None:
+    """Raises DataError where sources, data.languages and a task do not agree on languages."""
+    told = "languages" in objectives.build(objective).features(1, data["length"])
+    languages.check(found, data["languages"], told)
+
+
+def check_stride(stride: int, length: int, layout: str, otherwise: str) -> None:
+    """Raises DataError where evaluation cannot go on by `stride`; `otherwise` says what its text is, if not windows."""
+    if not 0 < stride <= length:
+        raise DataError(f"evaluate.stride is {stride}; it must be from 1 to the row's length, {length}")
+    if stride < length and layout != "concat":
+        raise DataError(f"evaluate.stride below the row's length needs layout concat, not {layout}; set it to 0")
+    if stride < length and otherwise:
+        raise DataError(
+            f"evaluate.stride below the row's length lets windows of one text overlap, and {otherwise}; set it to 0"
+        )
 
 
 def check_ends(tokenizer: Tokenizer, data: Mapping, report: Callable[[str], None]) -> None:

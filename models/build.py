@@ -85,6 +85,16 @@ def _check_two_stream(fields: Mapping):
 
 
 def _check_encoder(fields: Mapping):
+    _check_bidirectional(fields)
+    width, embed = fields["width"], fields["embed"]
+    if not fields["head_transform"] and embed not in (0, width):
+        raise ModelError(
+            f"model.head_transform = False has hidden states of width {width} meet the token table, whose width is "
+            f"model.embed={embed}; make them the same, or set it to True"
+        )
+
+
+def _check_bidirectional(fields: Mapping):
     _choice("activation", fields["activation"], ACTIVATIONS)
     _choice("initialiser", fields["initialiser"], INITIALISERS)
     _check_running(fields)
@@ -94,7 +104,7 @@ def _check_encoder(fields: Mapping):
 
 
 def _check_replaced_tokens(fields: Mapping):
-    _check_encoder(fields)
+    _check_bidirectional(fields)
     _choice("head", fields["head"], HEADS)
     size, sizes = fields["generator_size"], generator_sizes(fields["width"], fields["heads"], fields["generator_size"])
     if size and sizes["width"] % sizes["heads"]:

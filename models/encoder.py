@@ -1,6 +1,7 @@
 """The encoder: every token sees every other, and masked ones are predicted (BERT, Devlin et al. 2018, and its kin)."""
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from models.attention.patterns import parse_pattern
 from models.errors import ModelError
 from models.parts.activations import ACTIVATIONS
 from models.parts.dropout import dropout
-from models.parts.initialisers import INITIALISERS, constant
+from models.parts.initialisers import INITIALISERS, TABLES, constant
 from models.parts.light import light
 from models.parts.linear import Linear
 from models.parts.norms import Norm
@@ -97,8 +98,9 @@ class Bidirectional(Model):
         carried: Mapping[str, Any] | None = None,
         row: jax.Array | None = None,
         train: bool = False,
+        **more: jax.Array | None,
     ) -> Output:
-        """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`.
+        """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`. `more` is what else a subclass embeds.
 
         types [B, T] tell the two texts of a pair apart, where there are types; the default is the first everywhere.
         positions [B, T] count from 0 in each document, by default from the row's first token. segments [B, T] keep
@@ -111,7 +113,7 @@ class Bidirectional(Model):
             raise ModelError(
                 f"{length} tokens do not fit context={self.context}; shorten the row or raise model.context"
             )
-        embedded = self.embedded(tokens, types, positions)
+        embedded = self.embedded(tokens, types, positions, **more)
         return self.encoded(embedded, segments=segments, carried=carried, row=row, train=train)
 
     def encoded(self, embedded: jax.Array, *, segments=None, carried=None, row=None, train: bool = False) -> Output:
@@ -153,8 +155,8 @@ class Bidirectional(Model):
     def _projects(self) -> bool:
         return self.project_always or self.embed not in (0, self.width)
 
-    def embedded(self, tokens, types=None, positions=None) -> jax.Array:
-        """The normed sum of the embeddings, [B, T, E]; the arguments are the call's."""
+    def embedded(self, tokens, types=None, positions=None, more: jax.Array | None = None) -> jax.Array:
+        """The normed sum of the embeddings, [B, T, E], and of `more`, likewise; the others are the call's."""
         x = jnp.take(self.token_table, tokens, axis=0)
         places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape) if positions is None else positions
         x = x + jnp.take(self.position_table, places + self.position_offset, axis=0)
@@ -162,10 +164,12 @@ class Bidirectional(Model):
             x = x + jnp.take(self.type_table, jnp.zeros_like(tokens) if types is None else types, axis=0)
         elif types is not None:
             raise ModelError("an encoder with model.types = 0 tells no texts apart; give it no types, or raise it to 2")
+        if more is not None:
+            x = x + more
         return self.embedding_norm(x.astype(self.dtype))
 
     def _table(self, name, axis, size):
-        start = picked(INITIALISERS[self.initialiser](self.init_std, axis, "embed"))
+        start = picked(TABLES[self.initialiser](self.init_std, axis, "embed"))
         return self.param(name, start, (size, self.embed or self.width), self.param_dtype)
 
     def _head(self, outputs: int) -> Linear:
@@ -174,8 +178,12 @@ class Bidirectional(Model):
 
     def _linear(self, inputs: Mapping, outputs: Mapping) -> Linear:
         """A product over named axes: those of one head, or of embeddings, are no axes of the mesh."""
-        shared = {"std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        shared = {"std": self._std(*inputs.values()), "dtype": self.dtype, "param_dtype": self.param_dtype}
         return Linear(inputs, outputs, bias=True, initialiser=INITIALISERS[self.initialiser], **shared)
+
+    def _std(self, *inputs: int) -> float:
+        """Standard deviation of a matrix of so many inputs at the start."""
+        return 1 / math.sqrt(3 * math.prod(inputs)) if self.initialiser == "fan_in" else self.init_std
 
     def _norm(self) -> functools.partial:
         return functools.partial(Norm, "layer", self.norm_epsilon, 1.0, 0.0, self.dtype, self.param_dtype)
@@ -191,7 +199,8 @@ class Bidirectional(Model):
 
     def _block(self, pattern: str, path: str) -> Block:
         """The block of a layer whose attention follows `pattern`, computed by `path`."""
-        shared = {"width": self.width, "std": self.init_std, "out_std": self.init_std, "bias": True}
+        std = self._std(self.width)
+        shared = {"width": self.width, "std": std, "bias": True}
         shared |= {"initialiser": INITIALISERS[self.initialiser], "dtype": self.dtype, "param_dtype": self.param_dtype}
         size = self.width // self.heads
         attention = functools.partial(
@@ -205,11 +214,13 @@ class Bidirectional(Model):
             dropout=self.dropout_attention,
             attention_path=path,
             fused_glorot=False,
-            query_std=self.init_std,
+            query_std=std,
+            out_std=std,
             scale=None,
             **shared,
         )
-        feed_forward = functools.partial(FeedForward, ff=self.ff, activation=self.activation, dropout=0.0, **shared)
+        sizes = {"ff": self.ff, "activation": self.activation, "out_std": self._std(self.ff)}
+        feed_forward = functools.partial(FeedForward, dropout=0.0, **sizes, **shared)
         branches = {"attention": attention, "feed_forward": feed_forward}
         return Block(branches, self._norm(), "post", self.dropout, parent=None)
 
@@ -217,19 +228,61 @@ class Bidirectional(Model):
 class Encoder(Bidirectional):
     """BERT's encoder: its head of masked tokens, and if there is one that of pairs, which reads the first token through
     a product and tanh. The fields are the keys of `configs.common.encoder()`.
+
+    XLM (Lample and Conneau 2019) has a table of languages besides, a head without what comes before the token table,
+    and hidden states of padding that are zero. Its own code makes them so after every layer, which no other state sees.
     """
 
+    languages: int
+    head_transform: bool
+    zero_padding: bool
     pair_head: bool
 
     def setup(self):
-        super().setup()
-        self._make_token_head()
+        self._make_tables()
+        if self.languages:
+            self.language_table = self._table("languages", None, self.languages)
+        self._make_layers()
+        if self.head_transform:
+            self._make_token_head()
+        else:
+            self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
         if self.pair_head:
             self.pooler, self.pairs = self._head(self.width), self._head(2)
 
-    def __call__(self, tokens: jax.Array, **given) -> Output:
-        """As `Bidirectional`."""
-        output = super().__call__(tokens, **given)
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The features of a batch that it takes."""
+        return (*super().inputs, *["languages"] * bool(self.languages))
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Below what the numbers are of those inputs that index a table."""
+        return super().limits | ({"languages": self.languages} if self.languages else {})
+
+    def example(self) -> dict[str, jax.Array]:
+        """The smallest inputs: one row of one token."""
+        return super().example() | ({"languages": jnp.zeros((1, 1), jnp.int32)} if self.languages else {})
+
+    def embedded(self, tokens, types=None, positions=None, languages=None) -> jax.Array:
+        """As `Bidirectional`, with the rows of the table of languages, where there is one; the default is the first."""
+        if not self.languages:
+            if languages is not None:
+                raise ModelError("an encoder with model.languages = 0 has no table of them; give it none, or raise it")
+            return super().embedded(tokens, types, positions)
+        languages = jnp.zeros_like(tokens) if languages is None else languages
+        return super().embedded(tokens, types, positions, jnp.take(self.language_table, languages, axis=0))
+
+    def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What logits of tokens are made of: hidden [..., D] as transformed, if it is, matrix [V, E], bias [V]."""
+        return super().head_inputs(hidden) if self.head_transform else (hidden, self.token_table, self.head_bias)
+
+    def __call__(self, tokens: jax.Array, *, languages: jax.Array | None = None, **given) -> Output:
+        """As `Bidirectional`; languages [B, T] say which each token is of, where there is a table of them."""
+        output = super().__call__(tokens, languages=languages, **given)
+        if self.zero_padding and given.get("segments") is not None:
+            there = (given["segments"] > 0)[..., None]
+            output = output.replace(hidden=jnp.where(there, output.hidden, jnp.zeros((), output.hidden.dtype)))
         if self.is_initializing():  # the heads, whose parameters are made where they are first used
             self.head_inputs(output.hidden)
             if self.pair_head:

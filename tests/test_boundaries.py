@@ -48,7 +48,7 @@ FLOORS = {
     "input_pipeline": (
         {"pipeline"},
         {"requirements"},
-        {"batches"},
+        {"batches", "parts"},
         {"objectives"},
         {"layouts"},
         {"store"},

@@ -112,6 +112,18 @@ class Lanewise:
         return batch
 
 
+def predicted(stream: Stream, tokenizer: Tokenizer) -> Counts:
+    """How much of a stream is predicted: where nothing precedes the text, its first token is only read."""
+    whole = stream.counts
+    if tokenizer.end_id is None:
+        first, lengths = np.empty(1, np.int32), tokenizer.byte_lengths
+        stream.copy(0, first)
+        whole = whole._replace(tokens=whole.tokens - 1)
+        if lengths is not None:
+            whole = whole._replace(bytes=whole.bytes - int(lengths[first[0]]))
+    return whole
+
+
 class Evaluation:
     """The batches of a pass over a split, and the totals to divide by.
 

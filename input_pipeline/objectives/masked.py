@@ -58,6 +58,11 @@ class Masked:
                 "objective.swapped_pairs = True says what pairs are, and objective.next_sentence = False has none; set "
                 "the one to False or the other to True"
             )
+        if section["languages"] and self.pairs:
+            raise DataError(
+                "objective.languages = True says of which language rows of one text are, and objective.next_sentence = "
+                "True makes pairs; set one of them to False"
+            )
         if section["whole_words"] and tokenizer and tokenizer.continues is None:
             raise DataError(
                 "objective.whole_words needs to know which ids go on with a word, and this tokenizer does not say; set "
@@ -79,6 +84,8 @@ class Masked:
         features = dict.fromkeys(("tokens", "segments", "positions"), by_token(batch_size, length))
         slot = Feature((batch_size, self.most), np.dtype(np.int32), ("batch", None))
         features |= {"slots": slot, "targets": slot, "weights": slot._replace(dtype=REAL)}
+        if self.section["languages"]:
+            features["languages"] = by_token(batch_size, length)
         if self.pairs:
             features["types"] = by_token(batch_size, length)
             features |= {"next": by_row(batch_size), "next_weights": by_row(batch_size, REAL)}
@@ -96,6 +103,8 @@ class Masked:
             listed = np.zeros(there.shape, batch[name].dtype)
             listed[there] = values
             batch[name][slots] = listed
+        if self.section["languages"]:
+            batch["languages"][slots] = raw.languages
         if self.pairs:
             batch["types"][slots], batch["next"][slots] = raw.types, raw.is_random
             batch["next_weights"][slots] = raw.scored.any(1)

@@ -34,6 +34,7 @@ class Source:
     spec: str
     fields: tuple[str, ...] = ()  # names of the texts that its documents are made of; () where each is a single text
     code: str = ""  # the control code that rows of it begin with
+    language: str = ""  # that all of its text is of
     records = False  # whether it holds records, at named fields of which there is text or an image
     start, end = 0, None  # bytes of each file that are read
     origin = ""  # what the files belong to, where they are expected to differ elsewhere (the interpreter's version)
@@ -79,6 +80,7 @@ class Files(Source):
     fields: tuple[str, ...] = ()
     records: bool = False
     code: str = ""
+    language: str = ""
 
     @classmethod
     def text(cls, spec: str, path: str, options: dict) -> "Files":

@@ -74,9 +74,9 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
             raise DataError(f"{key} = '{spec}' has an unknown option '{name}'; a {kind} source takes: {choices}")
     if bool(path) == (kind == "stdlib"):
         raise DataError(f"{key} = '{spec}' is incomplete; write {EXAMPLES[kind]}")
-    code = options.pop("code", "")
+    marks = {name: options.pop(name) for name in ("code", "language") if name in options}
     source = make(spec, path, options, image) if kind in IMAGES else make(spec, path, options)
-    return dataclasses.replace(source, code=code) if code else source
+    return dataclasses.replace(source, **marks) if marks else source
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,7 @@ class TensorFlowDataset(Source):
     image: tuple[int, ...]  # the shape of its images; () of a set of text
     fields: tuple[str, ...] = ()
     code: str = ""
+    language: str = ""
     records = True
 
     @classmethod
@@ -263,11 +264,11 @@ def _suggested(spec: str, path: str) -> str:
 
 KINDS = {
     "stdlib": (StandardLibrary.make, ()),
-    "text": (Files.text, ("document", "bytes", "line_ends", "code")),
-    "jsonl": (Files.json, ("field", "fields", "code")),
+    "text": (Files.text, ("document", "bytes", "line_ends", "code", "language")),
+    "jsonl": (Files.json, ("field", "fields", "code", "language")),
     "parallel": (Parallel.make, ("fields",)),
     "images": (Files.images, ()),
-    "tfds": (TensorFlowDataset.make, ("split", "field", "fields", "data_dir", "code")),
+    "tfds": (TensorFlowDataset.make, ("split", "field", "fields", "data_dir", "code", "language")),
 }
 
 IMAGES = ("images", "tfds")  # kinds that can read images

@@ -7,7 +7,7 @@ NAMES = {
     "end": ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"),
     "unknown": ("[UNK]", "<unk>"),
     "pad": ("[PAD]", "<pad>"),
-    "mask": ("[MASK]", "<mask>"),
+    "mask": ("[MASK]", "<mask>", "<special1>"),  # the last XLM's
     "separator": ("[SEP]", "<sep>", "</s>"),
     "classifier": ("[CLS]", "<cls>", "<s>"),
 }

@@ -24,9 +24,6 @@ def truncated_normal(std: float, *names: str | None, inputs: int = 1):
     return declared(nn.initializers.truncated_normal(std), names, inputs)
 
 
-INITIALISERS: Mapping[str, Callable] = {"truncated": truncated_normal, "normal": normal}  # by configs' names
-
-
 def uniform(std: float, *names: str | None, inputs: int = 1):
     """An initialiser, uniform around 0 with that standard deviation; the parameter's axes carry `names`."""
     bound = std * math.sqrt(3)
@@ -35,6 +32,11 @@ def uniform(std: float, *names: str | None, inputs: int = 1):
         return jax.random.uniform(key, shape, dtype, -bound, bound)
 
     return declared(draw, names, inputs)
+
+
+# By configs' names: of matrices, and of tables.
+INITIALISERS: Mapping[str, Callable] = {"truncated": truncated_normal, "normal": normal, "fan_in": uniform}
+TABLES: Mapping[str, Callable] = INITIALISERS | {"fan_in": normal}
 
 
 def constant(value: float, *names: str | None):

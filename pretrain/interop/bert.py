@@ -56,6 +56,10 @@ KEYS = (
 )
 
 
+# What XLM alone has.
+NOT_XLM = {"languages": (0,), "head_transform": (True,), "zero_padding": (False,)}
+
+
 def plain(section: Mapping) -> dict[str, tuple]:
     """What a section of ours has to say for a model to be one that BERT's class has."""
     return {
@@ -66,6 +70,7 @@ def plain(section: Mapping) -> dict[str, tuple]:
         "embed": (0, section["width"]),
         "project_always": (False,),
         "groups": (0, section["layers"]),
+        **NOT_XLM,
     }
 
 

@@ -59,6 +59,7 @@ class Key:
     default: what stands for a key that is absent or null; a function is given the whole config.json.
     words: the words that ours are there, where they differ. more: how much larger a number is there. like: the key of
     ours that says it where ours is 0.
+    seen: of a whole config.json, the value that is meant, where more than this key says so.
     """
 
     theirs: str
@@ -67,6 +68,7 @@ class Key:
     words: Mapping[str, str] | None = None
     more: int = 0
     like: str = ""
+    seen: Callable[[Mapping], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Keys:
 
 
 def _value(key: Key, given: Mapping, source: str, wanted: type, ranges: Mapping):
-    value = given.get(key.theirs)
+    value = key.seen(given) if key.seen else given.get(key.theirs)
     if value is None:
         value = key.default(given) if callable(key.default) else key.default
     if key.words:

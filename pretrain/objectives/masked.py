@@ -62,6 +62,13 @@ class Masked:
                 f"config.objective.next_sentence = true tells two texts apart, and config.model.types = {model.types} "
                 "has one row for both; set --config.model.types=2"
             )
+        rows = config.model.languages if "languages" in config.model else 0
+        if bool(rows) != bool(config.objective.languages) or rows < len(config.data.languages):
+            raise UserError(
+                f"config.model.languages = {rows} is the rows of a table, config.objective.languages = "
+                f"{config.objective.languages} whether batches tell languages, and config.data.languages has "
+                f"{len(config.data.languages)}; set the first to that at least and the second to true, or none of them"
+            )
         pairs = "sop" if config.objective.swapped_pairs else "nsp"
         return cls(pairs if config.objective.next_sentence else "")
 

@@ -60,6 +60,8 @@ COUNTS = [
     (electra, "large", 335_142_913 + 51_295_290 - shared(1024)),
     (xlnet, "base", 116_750_336),
     (xlnet, "large", 360_300_800),
+    (bert, "multilingual_cased", 178_566_653),
+    (bert, "multilingual_uncased", 168_055_961),
     (t5, "small", 60_506_624),
     (t5, "base", 222_903_552),
     (t5, "base_prefix", 222_903_552),

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import models
-from configs import albert, roberta
+from configs import albert, bert, roberta, xlm
 from configs.common import ConfigError
 
 # Parameters as trained; and of the encoder with a pooler, and of the model without, where those were published.
@@ -18,6 +18,11 @@ COUNTS = {
     (roberta, "camembert_large"): (336_695_557, None, 336_695_557),
     (roberta, "xlmr_base"): (278_295_186, 278_043_648, 278_295_186),
     (roberta, "xlmr_large"): (560_142_482, 559_890_432, 560_142_482),
+    (xlm, "en_2048"): (667_119_041, None, 667_119_041),
+    (xlm, "xnli15_1024"): (249_071_384, None, 249_071_384),
+    (xlm, "mlm_100_1280"): (571_696_960, None, 571_696_960),
+    (xlm, "enfr_1024"): (141_848_203, None, 141_848_203),
+    (xlm, "ende_1024"): (142_422_203, None, 142_422_203),
     (albert, "base"): (11_813_810, 11_683_584, 11_221_680),
     (albert, "large"): (17_847_474, 17_683_968, 16_795_824),
     (albert, "xlarge"): (59_021_490, 58_724_864, 54_821_040),
@@ -27,7 +32,7 @@ COUNTS = {
     (albert, "xlarge_v2"): (59_021_490, 58_724_864, 54_821_040),
     (albert, "xxlarge_v2"): (223_158_450, 222_595_584, 206_368_944),
 }
-DEFAULTS = {roberta: "base", albert: "base"}
+DEFAULTS = {roberta: "base", albert: "base", xlm: "enfr_1024"}
 HEADS = ("transform", "transform_norm", "head_bias", "pairs")
 
 
@@ -56,8 +61,18 @@ def test_variants(recipe, default):
     assert set(recipe.VARIANTS) - {"mini_stdlib"} == {variant for tested, variant in COUNTS if tested is recipe}
 
 
+MULTILINGUAL = {"multilingual_cased": (178_566_653, 177_974_523), "multilingual_uncased": (168_055_961, None)}
+
+
+@pytest.mark.parametrize("variant", MULTILINGUAL)
+def test_multilingual_bert(variant):
+    section, (whole, alone) = bert.get_config(variant).model.to_dict(), MULTILINGUAL[variant]
+    assert sum(counts(section).values()) == whole
+    assert alone in (None, sum(counts(section | {"pair_head": False}).values()))
+
+
 def test_rows_fit_the_context():
-    for recipe, variant in [*COUNTS, (roberta, "mini_stdlib"), (albert, "mini_stdlib")]:
+    for recipe, variant in [*COUNTS, (roberta, "mini_stdlib"), (albert, "mini_stdlib"), (xlm, "mini_stdlib")]:
         config = recipe.get_config(variant)
         assert config.data.length <= config.model.context
         assert config.tokenizer.vocab_size <= config.model.vocab_size

@@ -221,6 +221,46 @@ def test_a_projection_from_a_width_to_the_same_is_there_if_asked_for(bert):
     np.testing.assert_allclose(run(model, same, tokens()), run(*bert, tokens()), atol=1e-6)
 
 
+def test_rows_of_languages_are_added():
+    """Each token's; the first language is the default, and a table of zeros is as good as none."""
+    model = build(languages=3)
+    params, row = initial(model), tokens()
+    assert "languages" in model.inputs and model.limits["languages"] == 3
+    hidden = run(model, params, row)
+    np.testing.assert_array_equal(run(model, params, row, languages=jnp.zeros_like(row)), hidden)
+    assert np.abs(run(model, params, row, languages=jnp.full_like(row, 2)) - hidden).max() > 1e-2
+    table = params["params"].pop("languages")
+    assert table.shape == (3, 16)
+    nothing = {"params": params["params"] | {"languages": jnp.zeros((3, 16))}}
+    np.testing.assert_array_equal(run(model, nothing, row, languages=row % 3), run(build(), params, row))
+    with pytest.raises(models.ModelError, match=r"model\.languages = 0 has no table of them"):
+        build().apply(params, row, languages=row)
+
+
+def test_a_head_without_a_transform(bert):
+    model = build(head_transform=False)
+    params = {"params": {name: leaf for name, leaf in bert[1]["params"].items() if not name.startswith("transform")}}
+    assert initial(model)["params"].keys() == params["params"].keys()
+    hidden = run(model, params, tokens())
+    expected = hidden @ params["params"]["tokens"].T + params["params"]["head_bias"][None, None]
+    np.testing.assert_allclose(model.apply(params, hidden, method="logits"), expected, atol=1e-5)
+
+
+def test_padding_that_is_zero(bert):
+    segments = jnp.array([[1] * 9, [1] * 5 + [0] * 4])
+    hidden = run(build(zero_padding=True), bert[1], tokens(), segments=segments)
+    np.testing.assert_array_equal(hidden, run(*bert, tokens(), segments=segments) * segments[..., None])
+
+
+def test_matrices_that_start_by_their_inputs():
+    params = initial(build(initialiser="fan_in", init_std=0.05, width=128, ff=512, vocab_size=1000))["params"]
+    assert float(params["tokens"].std()) == pytest.approx(0.05, rel=0.01)
+    kernels = params["layers"]["attention"]["query"], params["layers"]["feed_forward"]["out"], params["transform"]
+    for kernel, inputs in zip(kernels, (128, 512, 128), strict=True):
+        kernel = np.abs(kernel["kernel"])
+        assert 0.99 < kernel.max() * inputs**0.5 <= 1 and kernel.mean() * inputs**0.5 == pytest.approx(0.5, rel=0.02)
+
+
 @pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (1, 2, 2, 2)], ids=str)
 def test_a_mesh_changes_nothing(sizes):
     model = build(vocab_size=32)
@@ -257,6 +297,10 @@ def test_a_mesh_changes_nothing(sizes):
         (
             {"initialiser": "glorot"},
             r"model\.initialiser is 'glorot', which is unknown; choose from: truncated, normal",
+        ),
+        (
+            {"embed": 5, "head_transform": False},
+            r"head_transform = False has hidden states of width 16 .* model.embed=5",
         ),
         ({"groups": 3}, r"model\.groups is 3, which does not divide model\.layers=2; use a divisor of 2, or 0"),
         (

@@ -95,7 +95,10 @@ def of_encoder(model: Mapping, row: Mapping[str, int], convention: str) -> dict[
         "attention projections": L * 4 * D**2,
         "attention scores and values": L * 2 * D * T,
         "feed-forward": L * 2 * D * model["ff"],
-        "logits": (K * (D * E + E * model["vocab_size"]) + model["pair_head"] * (D**2 + 2 * D)) / T,
+        "logits": (
+            K * (model["head_transform"] * D * E + E * model["vocab_size"]) + model["pair_head"] * (D**2 + 2 * D)
+        )
+        / T,
     }
 
 

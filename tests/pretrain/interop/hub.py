@@ -143,5 +143,6 @@ TOKENIZERS = {"gpt2": byte_level, "bert": vocabulary, "t5": spiece}
 TOKENIZERS |= {"openai-gpt": byte_level_of_no_class, "ctrl": byte_level_of_no_class}
 TOKENIZERS |= {"roberta": byte_level_of_roberta, "xlm-roberta": unigram_of_roberta, "albert": unigram}
 TOKENIZERS |= {"xlnet": unigram_of_xlnet}
+TOKENIZERS |= {"xlm": unigram_of_roberta}
 PAIRED = {"bert": "next_sentence_label", "albert": "sentence_order_label"}  # cases with a head of pairs: its labels
 CAUSAL = ("gpt2", "gpt", "ctrl")  # cases whose loss is of the token after each

@@ -22,6 +22,7 @@ AUTO |= {"xlnet": "AutoModelForCausalLM"}
 AUTO |= {"gpt": "AutoModelForCausalLM", "ctrl": "AutoModelForCausalLM"}
 AUTO |= {"albert": "AutoModelForPreTraining", "albert_masked": "AutoModelForMaskedLM"}
 AUTO |= {"roberta": "AutoModelForMaskedLM", "xlm-roberta": "AutoModelForMaskedLM"}
+AUTO |= {"xlm": "AutoModelForMaskedLM", "xlm_languages": "AutoModelForMaskedLM"}
 AUTO |= {"t5": "AutoModelForSeq2SeqLM", "t5_v1_1": "AutoModelForSeq2SeqLM"}
 TEXTS = ["the cat, and 456 dogs", "The  silence is\tbetween words!", "naïve"]
 
@@ -83,6 +84,8 @@ def test_a_model_takes_what_its_tokenizer_gives(there_and_back):
     if case.startswith("t5"):
         inputs, ids = {"inputs": ids}, np.zeros((1, 1), np.int32)
         given["decoder_input_ids"] = torch.tensor(ids.astype(int))
+    if case == "xlm_languages":  # of which none is not the first there
+        given["langs"] = torch.zeros_like(given["input_ids"])
     with torch.no_grad():
         output = model(**given)
     logits = output.prediction_logits if case in hub.PAIRED else output.logits

@@ -50,6 +50,9 @@ def asked_of_ours(run, case):
         targets = rows["written"]
         inputs = {"inputs": rows["read"], "tokens": jnp.pad(targets, [(0, 0), (1, 0)])[:, :-1]}
 
+    if case == "xlm_languages":
+        inputs["languages"] = rows["read"] % 3
+
     @jax.jit
     def ask(variables):
         hidden = run.model.apply(variables, **inputs).hidden

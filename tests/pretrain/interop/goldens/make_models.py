@@ -20,6 +20,8 @@ BERT |= {"max_position_embeddings": 23}
 ROBERTA = {**BERT, "layer_norm_eps": 1e-5, "type_vocab_size": 1}
 ALBERT = {**BERT, "num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 7}
 ALBERT |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+XLM = {"vocab_size": 67, "emb_dim": 15, "n_layers": 2, "n_heads": 3, "max_position_embeddings": 23, "n_langs": 1}
+XLM |= {"use_lang_emb": False, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
 T5 = {"vocab_size": 61, "d_model": 14, "d_kv": 5, "d_ff": 23, "num_layers": 2, "num_heads": 3}
 T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 9, "decoder_start_token_id": 0}
 GPT2 = {"vocab_size": 263, "n_positions": 19, "n_embd": 15, "n_layer": 3, "n_head": 5, "n_inner": 31}
@@ -34,6 +36,8 @@ CASES = {  # class and fields; sizes that divide each other as little as they ca
     "bert_masked": ("BertForMaskedLM", {**BERT, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
     "roberta": ("RobertaForMaskedLM", {**ROBERTA, "vocab_size": 269}),
     "xlm-roberta": ("XLMRobertaForMaskedLM", ROBERTA),
+    "xlm": ("XLMWithLMHeadModel", XLM),
+    "xlm_languages": ("XLMWithLMHeadModel", {**XLM, "n_langs": 3, "use_lang_emb": True}),
     "albert": ("AlbertForPreTraining", ALBERT),
     "albert_masked": ("AlbertForMaskedLM", {**ALBERT, "embedding_size": 15, "num_hidden_groups": 1}),
     "xlnet": ("XLNetLMHeadModel", XLNET),
@@ -67,6 +71,8 @@ def ask(case, model):
     given = {"input_ids": rows["read"], "labels": rows["read"], "output_hidden_states": True}
     if case.startswith("t5"):
         given["labels"] = rows["written"]
+    if case == "xlm_languages":
+        given["langs"] = rows["read"] % 3
     if case in hub.PAIRED:
         given[hub.PAIRED[case]] = torch.tensor([0, 1])
     with torch.no_grad():

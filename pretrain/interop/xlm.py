@@ -1,0 +1,146 @@
+"""XLM: `XLMWithLMHeadModel`. Its layers are lists of attentions, of norms and of feed-forward blocks."""
+
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from pretrain.interop.family import Family
+from pretrain.interop.keys import Key, Keys
+from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
+
+NETWORK = "transformer."
+
+
+def _languages(given: Mapping) -> int:
+    """Rows of the table of languages, which is there where a config asks for it and has more than one."""
+    count = given.get("n_langs", 1)
+    return count if given.get("use_lang_emb", True) and count != 1 else 0
+
+
+def _rows(section: Mapping) -> list[Row]:
+    languages = rows(SAME, (f"{NETWORK}lang_embeddings.weight", "languages"))
+    return [
+        *rows(
+            SAME,
+            (f"{NETWORK}embeddings.weight", "tokens"),
+            (f"{NETWORK}position_embeddings.weight", "positions"),
+        ),
+        *(languages if section["languages"] else []),
+        *norms((f"{NETWORK}layer_norm_emb", "embedding_norm")),
+        *linear(
+            OUTPUTS_FIRST,
+            (f"{NETWORK}attentions.{{layer}}.q_lin", "layers/attention/query"),
+            (f"{NETWORK}attentions.{{layer}}.k_lin", "layers/attention/key"),
+            (f"{NETWORK}attentions.{{layer}}.v_lin", "layers/attention/value"),
+            (f"{NETWORK}attentions.{{layer}}.out_lin", "layers/attention/output"),
+            (f"{NETWORK}ffns.{{layer}}.lin1", "layers/feed_forward/in"),
+            (f"{NETWORK}ffns.{{layer}}.lin2", "layers/feed_forward/out"),
+        ),
+        *norms(
+            (f"{NETWORK}layer_norm1.{{layer}}", "layers/attention_norm"),
+            (f"{NETWORK}layer_norm2.{{layer}}", "layers/feed_forward_norm"),
+        ),
+        *rows(FLAT, ("pred_layer.proj.bias", "head_bias")),
+    ]
+
+
+def _ours(section: Mapping) -> dict[str, tuple]:
+    return {
+        "attention": (("dense",) * len(section["attention"]),),
+        "activation": ("gelu_erf",),
+        "ff": (4 * section["width"],),
+        "pair_head": (False,),
+        "position_offset": (0,),
+        "types": (0,),
+        "languages": (
+            section["languages"] if section["languages"] != 1 else 0,
+        ),  # a table of one row is not made there
+        "embed": (0, section["width"]),
+        "project_always": (False,),
+        "groups": (0, section["layers"]),
+        "head_transform": (False,),
+        "zero_padding": (True,),
+    }
+
+
+def _settle(section: dict, names: frozenset) -> dict:
+    """What all of them have."""
+    fixed = {"activation": "gelu_erf", "types": 0, "pair_head": False, "head_transform": False, "zero_padding": True}
+    return section | fixed | {"ff": 4 * section["width"], "initialiser": "fan_in"}
+
+
+def _complete(config: ConfigDict) -> None:
+    """Without a table nothing is told of languages."""
+    if not config.model.languages:
+        config.objective.languages = False
+        config.data.update(languages=(), train="text:data/xlm/en.txt?document=line")
+
+
+XLM = Family(
+    model_type="xlm",
+    kind="encoder",
+    recipe="configs/xlm.py",
+    architecture=lambda section: "XLMWithLMHeadModel",
+    keys=Keys(
+        both=(
+            Key("vocab_size", "vocab_size", lambda given: given.get("n_words", 30_145)),
+            Key("max_position_embeddings", "context", 512),
+            Key("n_langs", "languages", 1, seen=_languages),
+            Key("emb_dim", "width", 2048),
+            Key("n_layers", "layers", 12),
+            Key("n_heads", "heads", 16),
+            Key("layer_norm_eps", "norm_epsilon", 1e-12),
+            Key("dropout", "dropout", 0.1),
+            Key("attention_dropout", "dropout_attention", 0.1),
+            Key("embed_init_std", "init_std", 2048**-0.5),
+        ),
+        theirs=lambda given: {
+            "n_langs": (given.get("n_langs", 1) or 1,),  # of a table that is not there: one
+            "use_lang_emb": (given.get("n_langs", 1) > 1, True, False),
+            "gelu_activation": (True,),
+            "sinusoidal_embeddings": (False,),
+            "causal": (False,),
+            "asm": (False,),
+            "is_encoder": (True,),
+            "tie_word_embeddings": (True,),
+        },
+        ours=_ours,
+        outside=(
+            "n_words",  # of older files, where vocab_size is not
+            "init_std",
+            "lang_id",
+            "id2lang",
+            "lang2id",
+            "bos_index",
+            "eos_index",
+            "pad_index",
+            "unk_index",
+            "mask_index",
+            "mask_token_id",
+            "start_n_top",
+            "end_n_top",
+            "summary_type",
+            "summary_use_proj",
+            "summary_activation",
+            "summary_proj_to_labels",
+            "summary_first_dropout",
+        ),
+    ),
+    rows=_rows,
+    tokenizers=("huggingface",),
+    special={
+        "bos_token": "classifier",
+        "eos_token": "end",
+        "cls_token": "end",
+        "sep_token": "end",
+        "pad_token": "pad",
+        "unk_token": "unknown",
+        "mask_token": "mask",
+    },
+    template=(("end", "$A", "end"), ("end", "$A", "end", "$B", "end")),
+    prefix=NETWORK,
+    copies={"pred_layer.proj.weight": f"{NETWORK}embeddings.weight"},
+    buffers=(r"(transformer\.)?position_ids",),
+    settle=_settle,
+    complete=_complete,
+)
