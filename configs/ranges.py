@@ -45,6 +45,10 @@ def _whole(numbers) -> bool:
     return all(type(number) is int and number >= 1 for number in numbers)
 
 
+places = Range(
+    "whole numbers from 0 on, in order, such as (0, 2, 4)",
+    lambda values: all(type(value) is int and value >= 0 for value in values) and sorted({*values}) == [*values],
+)
 count = Range("at least 1", lambda value: value >= 1)
 counts = Range("whole numbers, each at least 1", _whole)
 non_negative = Range("at least 0", lambda value: value >= 0)

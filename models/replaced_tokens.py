@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from models.encoder import Bidirectional
+from models.errors import ModelError
 from models.parts.activations import ACTIVATIONS
 from models.parts.light import light
 from models.stack.output import Output
@@ -83,6 +84,15 @@ class ReplacedTokens(Bidirectional):
         embedded = self.embedded(tokens, types, positions)
         given = {"segments": segments, "carried": carried, "row": row, "train": train}
         return self.generator(embedded, self.token_table, **given)
+
+    def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """As of an encoder, where the head predicts tokens; errors: ModelError where it tells replaced ones."""
+        if self.head == "replaced":
+            raise ModelError(
+                "a model with model.head = 'replaced' tells replaced tokens and has no logits of a vocabulary; ask its "
+                "replaced_logits, or export its generator"
+            )
+        return super().head_inputs(hidden)
 
     def generator_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """What the generator's logits are made of, as `head_inputs` of an encoder, from its hidden states."""

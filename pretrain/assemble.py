@@ -9,6 +9,7 @@ import jax
 import models
 from input_pipeline import objectives, pipeline, requirements
 from input_pipeline.tokenizers import folder as tokenizer_folder
+from pretrain.checkpoints.teacher import Teacher
 from pretrain.checkpoints.weights import Weights
 from pretrain.costs import capacity
 from pretrain.errors import UserError
@@ -26,10 +27,16 @@ class Assembly:
     config: object
     engine: object
     corpus: pipeline.Corpus
+    teacher: Teacher | None = None
 
     @property
     def learner(self) -> Learner:
         return self.engine.learner
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """What a checkpoint is a checkpoint of: tokenizer, text and teacher, each by its fingerprint."""
+        return self.corpus.origin | ({"teacher": self.teacher.fingerprint} if self.teacher else {})
 
 
 def assemble(
@@ -39,13 +46,15 @@ def assemble(
     *,
     training: bool = False,
     weights: Weights | None = None,
+    teacher: Teacher | None = None,
     prepare=pipeline.prepare,
     accepted: Callable[[], None] = lambda: None,
 ) -> Assembly:
     """Builds a run's parts, the cheap checks first; `report` is told what takes long, `prepare` makes the data.
 
     `weights` of another run, with which training is to begin, are refused before the data is made, which is with that
-    run's tokenizer where the config names none. `accepted` is called before text is tokenised, which may take hours.
+    run's tokenizer where the config names none; so is a `teacher`. `accepted` is called before text is tokenised, which
+    may take hours.
     """
     check_sizes(config)
     engine = make_engine(make_learner(config), config, report=report)
@@ -55,12 +64,16 @@ def assemble(
     capacity.check_evaluation(engine, config)
     if weights:
         weights.check(engine.shapes(config.seed, config.train.batch_size).params)
-        prepare = functools.partial(prepare, taken=weights.tokenizer)
+    if teacher:
+        teacher.weights.check(engine.frozen_shapes())
+    others = [one for one in (weights, teacher.weights if teacher and training else None) if one]
+    if others:
+        prepare = functools.partial(prepare, taken=others[0].tokenizer)
 
     def accept(tokenizer) -> None:
         check_vocabulary(config, tokenizer)
-        if weights:
-            weights.check_tokenizer(tokenizer)
+        for other in others:
+            other.check_tokenizer(tokenizer)
         accepted()
 
     corpus = prepare(
@@ -74,7 +87,9 @@ def assemble(
     texts = {f"the text of {split}": corpus.stream(split).identity for split in corpus.splits}
     remedy = "let all of them read the same text with the same tokenizer"
     check_alike({"the tokenizer": corpus.tokenizer.fingerprint} | texts, remedy)
-    return Assembly(config, engine, corpus)
+    if teacher:
+        engine.hold(teacher.read(engine.frozen_shapes()))
+    return Assembly(config, engine, corpus, teacher)
 
 
 def check_sizes(config) -> None:

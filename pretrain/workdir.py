@@ -52,6 +52,11 @@ class Workdir:
         return self.checkpoints / "broken"
 
     @property
+    def teacher(self) -> "Workdir":
+        """The run that teaches, of which there are a config and a checkpoint."""
+        return Workdir(self.path / "teacher")
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics"
 

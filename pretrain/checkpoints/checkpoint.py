@@ -253,6 +253,12 @@ class Checkpoints:
         folder = self.workdir.checkpoint(step)
         restore.check_origin(folder, restore.read_data(folder), {"tokenizer": tokenizer.fingerprint})
 
+    def check_teacher(self, step: int, teacher) -> None:
+        """Raises UserError unless the checkpoint of `step` learned from `teacher`, where there is one."""
+        folder = self.workdir.checkpoint(step)
+        if teacher:
+            restore.check_origin(folder, restore.read_data(folder), {"teacher": teacher.fingerprint})
+
     def restore_params(self, step: int, shapes):
         """The parameters alone, for evaluation and generation: optimiser state is neither read nor allocated."""
         folder = self.workdir.checkpoint(step)

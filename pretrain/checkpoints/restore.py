@@ -58,8 +58,8 @@ def read_data(folder: Path) -> dict:
 
 
 def check_origin(folder: Path, data: dict, origin: dict) -> None:
-    """Raises UserError unless a checkpoint's `data` item names the tokenizer and the text of `origin`."""
-    changed = [name for name in ("tokenizer", "text") if name in origin and data.get(name) != origin[name]]
+    """Raises UserError unless a checkpoint's `data` item names the tokenizer, the text and the teacher of `origin`."""
+    changed = [name for name in ("tokenizer", "text", "teacher") if name in origin and data.get(name) != origin[name]]
     if not changed:
         return
     name = changed[0]
@@ -67,6 +67,7 @@ def check_origin(folder: Path, data: dict, origin: dict) -> None:
     remedy = {
         "tokenizer": "its ids mean nothing in this one: bring the work folder's tokenizer/ back",
         "text": "its position in the data means nothing in this one: bring the text back",
+        "teacher": "its losses are about that one: bring the work folder's teacher/ back",
     }[name]
     raise UserError(
         f"{found} (fingerprint {data.get(name, 'unknown')} there, {origin[name]} here), and {remedy}, or begin at "

@@ -97,8 +97,8 @@ class Weights:
         return UserError(f"{self.named}: {why}")
 
 
-def find(named: str, workdir: str, options) -> Weights:
-    """The checkpoint that `named` means: a run's folder (its newest), or that and @best or @STEP.
+def find(named: str, workdir: str, options, key: str = "train.start_from") -> Weights:
+    """The checkpoint that `named`, the config's `key`, means: a run's folder (its newest), or that and @best or @STEP.
 
     `workdir` is the folder of the run that begins, `options` its `config.checkpoint`. Errors: UserError where there is
     no such checkpoint.
@@ -106,7 +106,7 @@ def find(named: str, workdir: str, options) -> Weights:
     run, _, which = (named, "", "") if Path(named).is_dir() else named.rpartition("@")
     run, which = (run, which) if run else (named, "")
     tokenizer = Workdir(run).folders.tokenizer
-    named = f"config.train.start_from = {named}"
+    named = f"config.{key} = {named}"
     refused = Weights(named, Path(run), tokenizer)._refused
     if Path(run).resolve() == Path(workdir).resolve():
         raise refused("that is the folder of this run itself; give another --workdir")

@@ -18,6 +18,7 @@ from pretrain import config as configs
 from pretrain.assemble import assemble
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.teacher import kept
 from pretrain.commands.arguments import Evaluate
 from pretrain.commands.shared import check_processes
 from pretrain.errors import UserError
@@ -79,7 +80,7 @@ def evaluate(config, arguments: Evaluate) -> None:
         prepare, split = functools.partial(pipeline.prepare, scratch=Path(folder)), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
-        run = assemble(config, workdir, say, prepare=prepare)
+        run = assemble(config, workdir, say, prepare=prepare, teacher=kept(config, workdir))
         objective = run.engine.learner.objective
         for name in ("word_level", *COMPRESSORS):
             if getattr(arguments, name) and objective.bits is None:
@@ -88,6 +89,7 @@ def evaluate(config, arguments: Evaluate) -> None:
                     "predicts a part; leave it out"
                 )
         averaged = Averaged(checkpoints, arguments.average)
+        checkpoints.check_teacher(step, run.teacher)
         step, params = checkpoints.read(
             arguments.step, step, lambda step: run.engine.restored_params(averaged, step, config.seed)
         )

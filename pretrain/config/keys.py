@@ -10,6 +10,8 @@ from pretrain.errors import UserError, nearest
 # Sections of which there are several, by their kind.
 OF_A_KIND = {"model": common.MODELS, "objective": common.OBJECTIVES}
 
+PARTLY = ("config.evaluate.model", "config.distill.model")  # which hold any of the model's keys: what is otherwise
+
 
 def flat(config, prefix: str = "") -> dict:
     """{"train.steps": 200, ...}"""
@@ -31,7 +33,7 @@ def every_key() -> list[str]:
 def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
     """Raises UserError unless `config`, from `source`, has exactly the declared keys, each with a value of its type.
 
-    `config.evaluate.model` may hold any of the model's keys; `remedy` is what helps where a key is missing.
+    Those of `PARTLY` may hold any of the model's keys; `remedy` is what helps where a key is missing.
     """
     known = common.base()
     for section in OF_A_KIND:
@@ -52,7 +54,7 @@ def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
             elif type(given[name]) is not type(default):
                 raise UserError(f"{source}: {key} is {shown(given[name])}, {not_a(default)}")
             elif isinstance(default, ConfigDict):
-                some = key == "config.evaluate.model"
+                some = key in PARTLY
                 check(key, given[name], config.model if some else default, some)
 
     check("config", config, known)
@@ -75,8 +77,8 @@ def _declared(config: ConfigDict, section: str, source: str) -> ConfigDict:
 def ranges_of(config: ConfigDict) -> dict[str, Range]:
     """The range of each number of `config`, by dotted key."""
     ranges = {f"{s}.{name}": r for s in OF_A_KIND for name, r in OF_A_KIND[s][config[s].kind].ranges.items()}
-    evaluated = {f"evaluate.{key}": kept for key, kept in ranges.items() if key.startswith("model.")}
-    return common.base.ranges | ranges | evaluated
+    partly = {f"{of}.{key}": kept for of in ("evaluate", "distill") for key, kept in ranges.items() if "model." in key}
+    return common.base.ranges | ranges | partly
 
 
 def check_ranges(config: ConfigDict) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from ml_collections import ConfigDict
 
-from pretrain.config.keys import OF_A_KIND, check_keys, check_ranges, flat, ranges_of, unknown
+from pretrain.config.keys import OF_A_KIND, PARTLY, check_keys, check_ranges, flat, ranges_of, unknown
 from pretrain.config.recipe import blaming, recipe_file, recipe_module, recipes
 from pretrain.config.values import parse_value, shown
 from pretrain.errors import UserError, nearest
@@ -68,7 +68,7 @@ def override(config: ConfigDict, key: str, text: str) -> None:
         node, walked = node[name], f"{walked}.{name}"
         if not isinstance(node, ConfigDict):
             raise UserError(f"{walked} is a value, not a section with keys; write --{walked}=VALUE")
-    known = config.model if walked == "config.evaluate.model" else node  # which holds only what evaluation changes
+    known = config.model if walked in PARTLY else node  # which hold only what is otherwise
     if last not in known:
         elsewhere = [path for path in flat(config) if path.endswith(f".{last}")] if walked == "config" else []
         if elsewhere:

@@ -53,6 +53,7 @@ def check_training(engine, config) -> None:
             "make the model smaller or split it over more devices with config.mesh.fsdp",
             whole=whole,
         ),
+        Need("the teacher", _bytes(engine.frozen_shapes()), 0, "choose a smaller one in config.distill.teacher"),
         Need("recurrent memory", _bytes(state.carried), 0, "lower config.model.memory or config.train.batch_size"),
         Need(
             "the layers' inputs",

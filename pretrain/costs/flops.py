@@ -2,8 +2,8 @@
 
 Counted are the multiply-adds of matrix products and convolutions, two FLOPs each, of the traced forward pass of the
 objective on its model: projections, attention scores, weighted values, feed-forward, logits. The backward pass takes
-twice the forward pass, so training takes three forward passes. Not counted: table look-ups, norms, softmax, the
-optimiser, and anything computed again in the backward pass.
+twice the forward pass, so training takes three forward passes, and of a teacher one. Not counted: table look-ups,
+norms, softmax, the optimiser, and anything computed again in the backward pass.
 
 Attention is counted by both conventions in use, whichever path computes it. `full`: a causal dense layer is charged all
 T keys of the row, as most published figures have it. `causal`: it is charged the keys it may see, (T + 1) / 2 in the
@@ -14,6 +14,7 @@ adaptive softmax is charged all its clusters for every token. What is made once 
 it has, such as the keys of distances, is left out.
 """
 
+import dataclasses
 from collections import Counter
 from functools import partial
 
@@ -23,9 +24,9 @@ from flax import linen as nn
 
 from models.stack.block import Block
 from pretrain.costs import attention, program
-from pretrain.objectives.applied import STATES, Applied
+from pretrain.objectives.applied import STATES, TEACHER, Applied
 from pretrain.step.lanes import start
-from pretrain.step.step import Learner, tokens_read
+from pretrain.step.step import Learner, tokens_read, unboxed
 
 TRAIN = 3  # forward passes in one training step: itself and a backward pass of twice its products
 
@@ -37,14 +38,17 @@ def flops_per_token(learner: Learner, length: int) -> dict[str, float]:
 
 def of_training(forward: dict[str, dict[str, float]]) -> dict[str, float]:
     """The same, from what `forward_flops` gave."""
-    return {convention: TRAIN * sum(parts.values()) for convention, parts in forward.items()}
+    return {
+        convention: sum(count * (1 if part == TEACHER else TRAIN) for part, count in parts.items())
+        for convention, parts in forward.items()
+    }
 
 
 def forward_flops(learner: Learner, length: int) -> dict[str, dict[str, float]]:
     """FLOPs of one token's forward pass by part of the model: {"full": {part: FLOPs}, "causal": {...}}.
 
     Parts are the branches of the layers by their names, attention's own products apart from its projections; what a
-    model projects before the layers, and what comes after it.
+    model projects before the layers, and what comes after it; of a teacher, all together.
     """
     model = learner.model.clone(attention_path=attention.DESCRIBED)
     one, two = (_trace(learner, model, rows, length) for rows in (1, 2))
@@ -69,10 +73,15 @@ def _trace(learner: Learner, model: nn.Module, rows: int, length: int):
     batch = {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
     carried = jax.eval_shape(lambda: start(model, rows))
 
-    def forward(params, batch, carried):
-        return learner.objective.score(Applied(model, params, learner.inputs), batch, carried, None)
+    objective, frozen = learner.objective, unboxed(learner.frozen)
+    if frozen:
+        teacher = objective.teacher.clone(attention_path=attention.DESCRIBED)
+        objective = dataclasses.replace(objective, teacher=teacher)
 
-    return jax.make_jaxpr(forward)(learner.shapes, batch, carried).jaxpr
+    def forward(params, batch, carried, frozen):
+        return objective.score(Applied(model, params, learner.inputs, frozen), batch, carried, None)
+
+    return jax.make_jaxpr(forward)(learner.shapes, batch, carried, frozen).jaxpr
 
 
 def _by_part(counts: Counter) -> dict[str, int]:
@@ -81,7 +90,9 @@ def _by_part(counts: Counter) -> dict[str, int]:
     parts = Counter()
     for (scopes, primitive), count in counts.items():
         branch = _branch(scopes)
-        if primitive == attention.ATTENTION.name:
+        if TEACHER in scopes:
+            part = TEACHER
+        elif primitive == attention.ATTENTION.name:
             part = f"{branch or 'attention'} scores and values"
         elif branch:
             part = f"{branch} projections" if branch in attending else branch

@@ -16,6 +16,8 @@ An objective has
     bits                     the name of its bits of a unit of text; None where it predicts but a part of a text
     decoded                  names of the measures that need what the model writes by itself
                              (`pretrain.evaluation.decoded`); () where it writes nothing that a batch could judge
+    teacher                  where there is one: the model that the student learns from, whose parameters are
+                             `model.frozen`
     prompts(batch)           where there are some: what it writes from in each row, one example a row: (ids [B, P], the
                              other features that it reads)
 
@@ -26,6 +28,7 @@ from collections.abc import Mapping
 
 from pretrain.errors import UserError, nearest
 from pretrain.objectives.causal import Causal
+from pretrain.objectives.distilled import Distilled
 from pretrain.objectives.masked import Masked
 from pretrain.objectives.permutation import Permutation
 from pretrain.objectives.replaced import Replaced
@@ -48,6 +51,8 @@ def build(config, model):
     if kind not in OBJECTIVES:
         raise UserError(f"config.objective.kind is '{kind}'{nearest(kind, OBJECTIVES)}")
     objective = OBJECTIVES[kind].of(config, model)
+    if config.distill.teacher:
+        objective = Distilled.of(config, model, objective)
     known = {*objective.terms, "loss"} - {name for ratio in _ratios(objective).values() for name in ratio}
     if selects not in known:
         raise UserError(f"config.objective.selects is '{selects}'{nearest(selects, known)}")

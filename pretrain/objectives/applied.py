@@ -8,18 +8,21 @@ import jax
 from flax import linen as nn
 
 STATES = "states"  # the scope of all that makes hidden states; what is made of them is outside
+TEACHER = "teacher"  # the scope of what has no backward pass
 
 
 @dataclasses.dataclass(frozen=True)
 class Applied:
     """What an objective needs of a model: run it on a batch, and call its methods on what comes out.
 
-    `inputs` are the features of a batch that it is given.
+    `inputs` are the features of a batch that it is given; `frozen` are parameters that are not its own, and that
+    nothing changes: a teacher's.
     """
 
     model: nn.Module
     params: Any
     inputs: tuple[str, ...]
+    frozen: Any = None
 
     def __call__(self, batch: Mapping, carried, key: jax.Array | None, method: str = "__call__"):
         """(hidden states [B, T, D], what the lanes carry on), by a `method` like the call; a `key` turns dropout on."""

@@ -16,7 +16,7 @@ from pretrain.parallel import at_rest
 from pretrain.parallel.mesh import AXES, Layout, make_mesh, smallest_mesh
 from pretrain.step import lanes
 from pretrain.step.lanes import start
-from pretrain.step.step import Learner, TrainState, evaluate_step, init_state, state_shapes, train_step
+from pretrain.step.step import Learner, TrainState, evaluate_step, init_state, state_shapes, train_step, unboxed
 
 
 class JitEngine:
@@ -28,19 +28,30 @@ class JitEngine:
         self.layout.check("heads", config.model.heads, "config.model.heads")
         self.mesh = self.layout.mesh
         self._axes = {name: feature.axes for name, feature in learner.features(1, config.data.length).items()}
-        self._weights = self._all_but_carried()
+        self._weights, self.frozen = self._all_but_carried(), {}
+        frozen = self.layout.parameters(learner.frozen)
+        self._frozen = _with_shardings(unboxed(learner.frozen), frozen)
         self._step = jax.jit(self._train, donate_argnums=0)
         carried = _lane_shardings(self.layout, learner.evaluated, self.layout.batch_shards())  # as for any number
         self._evaluate = jax.jit(self._score, out_shardings=(self.layout.sharding(), carried))
 
-    def _train(self, state, batch):
-        leaves = self._leaves(len(batch["row"]))
-        state, metrics = train_step(self.learner, at_rest.strip(state, leaves), batch)
+    def _train(self, state, batch, frozen):
+        leaves, frozen = self._leaves(len(batch["row"])), at_rest.strip(frozen, self._frozen)
+        state, metrics = train_step(self.learner, at_rest.strip(state, leaves), batch, frozen)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
         return jax.lax.with_sharding_constraint(at_rest.fill(state, leaves), shardings), metrics
 
-    def _score(self, params, batch, carried):
-        return evaluate_step(self.learner, at_rest.strip(params, self._weights.params), batch, carried)
+    def _score(self, params, batch, carried, frozen):
+        params, frozen = at_rest.strip(params, self._weights.params), at_rest.strip(frozen, self._frozen)
+        return evaluate_step(self.learner, params, batch, carried, frozen)
+
+    def frozen_shapes(self):
+        """Shape, type and sharding of the parameters that nothing changes, as checkpoints hold them."""
+        return jax.tree.map(at_rest.stored, self._frozen)
+
+    def hold(self, frozen) -> None:
+        """Takes those parameters, restored into `frozen_shapes`; every step and evaluation reads them."""
+        self.frozen = at_rest.rest(frozen, self._frozen)
 
     def _all_but_carried(self) -> TrainState:
         """Shape, type and sharding of every leaf of the train state, as `pretrain.parallel.at_rest` takes them."""
@@ -84,17 +95,17 @@ class JitEngine:
 
     def step(self, state: TrainState, batch):
         with self.scope():
-            return self._step(state, batch)
+            return self._step(state, batch, self.frozen)
 
     def lower_step(self, batch_size: int, length: int) -> jax.stages.Lowered:
         """The very program of `step` before it is compiled, for batches of this size; nothing is allocated."""
         state = self.resting_shapes(0, batch_size)
         with self.scope():
-            return self._step.lower(state, self._batch_shapes(batch_size, length))
+            return self._step.lower(state, self._batch_shapes(batch_size, length), self._resting_frozen())
 
     def evaluate(self, params, batch, carried):
         with self.scope():
-            return self._evaluate(params, batch, carried)
+            return self._evaluate(params, batch, carried, self.frozen)
 
     def lower_evaluation(self, batch_size: int, length: int) -> jax.stages.Lowered:
         """The same of `evaluate`."""
@@ -102,7 +113,11 @@ class JitEngine:
         carried = _with_shardings(shapes, _lane_shardings(self.layout, self.learner.evaluated, batch_size))
         params = jax.tree.map(at_rest.padded, self._weights.params)
         with self.scope():
-            return self._evaluate.lower(params, self._batch_shapes(batch_size, length), carried)
+            batch = self._batch_shapes(batch_size, length)
+            return self._evaluate.lower(params, batch, carried, self._resting_frozen())
+
+    def _resting_frozen(self):
+        return jax.tree.map(at_rest.padded, self._frozen)
 
     def _batch_shapes(self, batch_size: int, length: int):
         return {
@@ -162,7 +177,7 @@ class PmapEngine:
                     f"config.mesh.{axis} = {config.mesh[axis]} and config.train.backend = 'pmap' exclude each other; "
                     "set it to 1, or the backend to 'jit'"
                 )
-        self.learner = learner
+        self.learner, self.frozen = learner, {}
         sizes = dict.fromkeys(AXES, 1) | {"data": -1}
         self.layout = Layout(mesh_of(sizes), (("batch", "data"), ("length", None), ("layers", None)))
 
@@ -177,8 +192,8 @@ class PmapEngine:
 
     @cached_property
     def _evaluate(self):
-        def evaluate(params, batch, carried):
-            sums, carried = evaluate_step(self.learner, params, batch, carried)
+        def evaluate(params, batch, carried, frozen):
+            sums, carried = evaluate_step(self.learner, params, batch, carried, frozen)
             return jax.lax.psum(sums, "data"), carried
 
         return self._pmap(evaluate)
@@ -217,12 +232,19 @@ class PmapEngine:
         return {name: rows.reshape(len(self.local), -1, *rows.shape[1:]) for name, rows in batch.items()}
 
     def step(self, state: TrainState, batch):
-        state, metrics = self._step(state, batch)
+        state, metrics = self._step(state, batch, self.frozen)
         return state, jax.tree.map(_first, metrics)
 
     def evaluate(self, params, batch, carried):
-        sums, carried = self._evaluate(params, batch, carried)
+        sums, carried = self._evaluate(params, batch, carried, self.frozen)
         return jax.tree.map(_first, sums), carried
+
+    def frozen_shapes(self):
+        shapes = unboxed(self.learner.frozen)
+        return _with_shardings(shapes, jax.tree.map(lambda _: self.layout.sharding(), shapes))
+
+    def hold(self, frozen) -> None:
+        self.frozen = self._place(jax.tree.map(self._copies, frozen)) if frozen else {}
 
     def start(self, batch_size: int):
         return self._start(self.learner.evaluated, batch_size)

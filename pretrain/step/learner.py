@@ -20,17 +20,19 @@ def make_learner(config) -> Learner:
     """Model, optimiser and loss of a config."""
     model = models.build(config.model.to_dict())
     parameters = parameters_of(model)
-    features = _features(config)
+    features, objective = _features(config), objectives.build(config, model)
+    teacher = getattr(objective, "teacher", None)
     return Learner(
         model=model,
         evaluated=_evaluated(config, model, parameters),
         parameters=parameters,
         inputs=_inputs(config, model, features),
         features=features,
-        objective=objectives.build(config, model),
+        objective=objective,
         optimizer=optimizers.build(config.optimizer, config.schedule, config.train.steps, roles(parameters)),
         rate=schedule(config.schedule, config.train.steps),
         accumulate=config.train.accumulate,
+        frozen={} if teacher is None else parameters_of(teacher),
     )
 
 

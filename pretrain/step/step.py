@@ -48,11 +48,17 @@ class Learner:
     optimizer: optax.GradientTransformation
     rate: Callable  # learning rate by update
     accumulate: int
+    frozen: Any = dataclasses.field(default_factory=dict)  # as `parameters`, of what nothing changes: a teacher's
 
     @property
     def shapes(self):
         """Shapes of the model's parameters, without boxes."""
-        return jax.tree.map(lambda box: box.value, self.parameters, is_leaf=lanes.is_box)
+        return unboxed(self.parameters)
+
+
+def unboxed(parameters):
+    """Shapes of parameters, without boxes."""
+    return jax.tree.map(lambda box: box.value, parameters, is_leaf=lanes.is_box)
 
 
 def init_params(model, key):
@@ -82,14 +88,16 @@ def _state(learner: Learner, params, run_rng, batch_size: int) -> TrainState:
     return TrainState(zero, params, learner.optimizer.init(params), jax.random.key_data(run_rng), carried, zero, zero)
 
 
-def gradients(learner: Learner, params, batch: Mapping, carried, key, counts: Mapping):
+def gradients(learner: Learner, params, batch: Mapping, carried, key, counts: Mapping, frozen=None):
     """Gradient of the loss times its first term's denominator, worked out in `learner.accumulate` parts.
 
-    `counts` are the denominators of the whole global batch. Returns (gradient, sums of all terms, carried).
+    `counts` are the denominators of the whole global batch, `frozen` a teacher's parameters. Returns (gradient, sums of
+    all terms, carried).
     """
 
     def joined(params, rows, carried, key):
-        sums, carried = learner.objective.score(Applied(learner.model, params, learner.inputs), rows, carried, key)
+        model = Applied(learner.model, params, learner.inputs, frozen)
+        sums, carried = learner.objective.score(model, rows, carried, key)
         return _joined(learner.objective.terms, sums, counts), (sums, carried)
 
     grad = jax.grad(joined, has_aux=True)
@@ -124,8 +132,10 @@ def _some(count):
     return jnp.where(count > 0, count, 1)
 
 
-def train_step(learner: Learner, state: TrainState, batch: Mapping, axis_name: str | None = None):
+def train_step(learner: Learner, state: TrainState, batch: Mapping, frozen=None, axis_name: str | None = None):
     """One update: (new state, metrics). `axis_name` is pmap's axis, over which sums are then added up.
+
+    `frozen` are the parameters of `learner.frozen`.
 
     An update whose loss or gradient is not finite changes nothing but the counters and what lanes carry, which goes on
     with the text all the same. Metrics: `sums` and `counts` of every term, whose quotient it is; `read`, the tokens
@@ -137,7 +147,7 @@ def train_step(learner: Learner, state: TrainState, batch: Mapping, axis_name: s
     counts, read = learner.objective.denominators(batch), tokens_read(batch)
     if axis_name:
         counts, read = jax.lax.psum((counts, read), axis_name)
-    gradient, sums, carried = gradients(learner, state.params, batch, state.carried, key, counts)
+    gradient, sums, carried = gradients(learner, state.params, batch, state.carried, key, counts, frozen)
     if axis_name:
         gradient, sums = jax.lax.psum((gradient, sums), axis_name)
     first = next(name for name, weight in terms.items() if weight)
@@ -172,9 +182,9 @@ def train_step(learner: Learner, state: TrainState, batch: Mapping, axis_name: s
     return state, metrics
 
 
-def evaluate_step(learner: Learner, params, batch: Mapping, carried):
+def evaluate_step(learner: Learner, params, batch: Mapping, carried, frozen=None):
     """({"sums", "counts", "read"} of a batch, what lanes carry on), without dropout."""
-    model = Applied(learner.evaluated, params, learner.inputs)
+    model = Applied(learner.evaluated, params, learner.inputs, frozen)
     sums, carried = learner.objective.score(model, batch, carried, None)
     return {"sums": sums, "counts": learner.objective.denominators(batch), "read": tokens_read(batch)}, carried
 

@@ -4,7 +4,7 @@ import jax
 
 from input_pipeline import pipeline
 from pretrain import config as configs
-from pretrain.checkpoints import alone
+from pretrain.checkpoints import alone, teacher
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.processes.agreement import decided
@@ -57,8 +57,20 @@ def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:
                 f"config.train.start_from = {config.train.start_from}, and {workdir} has imported weights to begin "
                 "with; leave it out, or choose another --workdir"
             )
+        if config.distill.layers:
+            raise UserError(
+                f"config.distill.layers = {tuple(config.distill.layers)}, and {workdir} has imported weights to begin "
+                "with; set --config.distill.layers=(), or choose another --workdir"
+            )
         return Weights(f"the imported weights of {workdir}", alone.folder_in(here), here.folders.tokenizer, whole=True)
     goes_on = not fresh and decided(lambda: bool(here.steps()), cannot)
     if goes_on or not config.train.start_from:
         return None
     return find(config.train.start_from, workdir, config.checkpoint)
+
+
+def teacher_of(config, workdir: str, fresh: bool) -> teacher.Teacher | None:
+    """The teacher of a run: of one that goes on the work folder's own, at update 0 what `config` names."""
+    here = Workdir(workdir)
+    goes_on = not fresh and decided(lambda: bool(here.steps()) and not alone.begins(here), cannot)
+    return (teacher.kept if goes_on else teacher.named)(config, workdir)

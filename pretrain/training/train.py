@@ -13,6 +13,7 @@ from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.fresh import fresh_start_due, start_fresh
+from pretrain.checkpoints.teacher import begun, keep, resolved
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import tasks
 from pretrain.evaluation.evaluation import measure, score, scoring_pass, worded
@@ -24,7 +25,7 @@ from pretrain.processes.host import say
 from pretrain.processes.leaving import PREEMPTED, leaving
 from pretrain.reporting.metrics import MetricWriter
 from pretrain.reporting.progress import Ledger, Progress
-from pretrain.training.begin import cannot, check_goes_on, leave_config, weights_to_begin_with
+from pretrain.training.begin import cannot, check_goes_on, leave_config, teacher_of, weights_to_begin_with
 from pretrain.training.profile import Profile
 from pretrain.training.rates import Rates
 from pretrain.workdir import Workdir
@@ -40,14 +41,18 @@ def train(config, workdir: str, fresh: str = "") -> int:
         decided(lambda: held.enter_context(lock.held(workdir, "train", say)), cannot)
         lock.check_shared(workdir)
         due = decided(lambda: fresh_start_due(workdir, fresh), cannot)
+        teacher = teacher_of(config, workdir, due)
+        config = resolved(config, teacher)
         if not due:
             alike(lambda: check_goes_on(config, workdir), cannot)
         weights = weights_to_begin_with(config, workdir, due)
         accepted = functools.partial(leave_config, config, workdir)
-        run = assemble(config, workdir, say, training=True, weights=weights, accepted=accepted)
+        run = assemble(config, workdir, say, training=True, weights=weights, teacher=teacher, accepted=accepted)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
             say(f"what was there is kept in {Workdir(workdir).earlier / fresh}")
+        if teacher:
+            run.teacher = keep(teacher, workdir)
         checkpoints = held.enter_context(contextlib.closing(Checkpoints(workdir, config.checkpoint)))
         loop = Loop(run, checkpoints, ledger, workdir, say, weights)
         if jax.process_index() == 0:
@@ -100,7 +105,7 @@ class Loop:
         """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
         config = self.config
         shapes = self.engine.shapes(config.seed, config.train.batch_size)
-        restored = self.checkpoints.restore_newest(shapes, say, self.assembly.corpus.origin)
+        restored = self.checkpoints.restore_newest(shapes, say, self.assembly.origin)
         if restored is None:
             if self.validates and not config.data.validation:
                 say(f"{config.data.holdout:.0%} of data.train is held out for validation (config.data.holdout)")
@@ -114,12 +119,16 @@ class Loop:
         return self.engine.restored(state), data["step"], data["position"]
 
     def begin(self, say):
-        """The state before the first update: initial parameters, or another run's where `weights` has them."""
-        state = self.engine.init(self.config.seed, self.config.train.batch_size)
-        if self.weights is None:
+        """The state before the first update: initial parameters, or those that `weights` or a teacher has."""
+        state, layers = self.engine.init(self.config.seed, self.config.train.batch_size), self.config.distill.layers
+        if self.weights is None and not layers:
             return state
         initial = self.engine.saved(state)
-        params, took = self.weights.taken(initial.params)
+        if self.weights:
+            params, took = self.weights.taken(initial.params)
+        else:
+            taught = self.assembly.teacher.read(self.engine.frozen_shapes())
+            params, took = begun(initial.params, self.engine.learner.parameters, taught, layers)
         say(took)
         return self.engine.restored(initial.replace(params=params))
 
@@ -294,7 +303,7 @@ class Loop:
         with self.ledger.spend("save"):
             metrics = self.metrics() if self.validated.get("step") == self.step else None
             self.checkpoints.save(
-                self.step, self.engine.saved(self.state), self.position, metrics, self.assembly.corpus.origin
+                self.step, self.engine.saved(self.state), self.position, metrics, self.assembly.origin
             )
             self.writer.flush()
             if wait:

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import models
-from configs import bert, ctrl, electra, gpt, gpt2, gpt3, hands_on, t5, transformer, xlnet
+from configs import bert, ctrl, distilbert, electra, gpt, gpt2, gpt3, hands_on, t5, transformer, xlnet
 from configs.common import ConfigError
 
 
@@ -51,6 +51,11 @@ COUNTS = [
     (bert, "large", 336_226_108),
     (bert, "large_cased", 334_661_958),
     (bert, "large_whole_words", 336_226_108),
+    (distilbert, "uncased", 66_985_530),
+    (distilbert, "cased", 65_812_036),
+    (distilbert, "multilingual", 135_445_755),
+    (distilbert, "roberta", 82_170_201),
+    (distilbert, "gpt2", 81_912_576),
     (electra, "small", 13_549_057 + 4_620_026 - shared(128)),
     (electra, "small_plus", 13_549_057 + 13_546_682 - shared(128)),
     (electra, "small_masked_loss", 13_549_057 + 4_620_026 - shared(128)),
@@ -89,7 +94,7 @@ def test_parameter_count_is_the_published_one(recipe, variant, count):
 
 
 DEFAULTS = {gpt: "base", ctrl: "base", gpt2: "small", gpt3: "small", hands_on: "causal", bert: "base", t5: "base"}
-DEFAULTS |= {electra: "small", transformer: "base", xlnet: "base"}
+DEFAULTS |= {distilbert: "uncased", electra: "small", transformer: "base", xlnet: "base"}
 
 
 @pytest.mark.parametrize(("recipe", "default"), DEFAULTS.items(), ids=lambda one: getattr(one, "__name__", one))

@@ -17,7 +17,7 @@ from pretrain.step.engine import absent_engine, make_engine
 from pretrain.step.learner import make_learner
 
 READ = re.compile(
-    r"(model|objective|optimizer|schedule|mesh|evaluate\.model)\.|train\.(?!start_from)|data\.(length|layout)$"
+    r"(model|objective|distill|optimizer|schedule|mesh|evaluate\.model)\.|train\.(?!start_from)|data\.(length|layout)$"
 )
 
 

@@ -133,6 +133,14 @@ def of_encoder_decoder(model: Mapping, row: Mapping[str, int], convention: str) 
     }
 
 
+def distilled(config, row: Mapping[str, int], alone: Mapping[str, float], convention: str) -> dict[str, float]:
+    """The same of a student, whose logits of all tokens are made once more, and of its teacher, whose are made once."""
+    teacher = config.model.to_dict() | config.distill.model.to_dict() | {"pair_head": False}
+    of_teacher = FORMULAS[config.model.kind](teacher, row | {"slots": row["tokens"]}, convention)
+    head = FORMULAS[config.model.kind](config.model, row | {"slots": row["tokens"]}, convention)["logits"]
+    return {**alone, "logits": alone["logits"] + head, "teacher": sum(of_teacher.values())}
+
+
 FORMULAS = {
     "decoder": of_decoder,
     "recurrent": of_recurrent,
@@ -154,6 +162,8 @@ def check_formula(config):
     row = {name: feature.shape[-1] for name, feature in learner.features(1, config.data.length).items()}
     for convention, parts in forward_flops(learner, config.data.length).items():
         formula = FORMULAS[config.model.kind](config.model, row, convention)
+        if config.distill.teacher:
+            formula = distilled(config, row, formula, convention)
         assert {part: round(count) for part, count in parts.items()} == {
             part: round(2 * count) for part, count in formula.items() if count
         }

@@ -1,0 +1,140 @@
+"""`distill.teacher`: the run that a student learns from, of which its work folder keeps a copy and needs no other.
+
+The copy is `<workdir>/teacher`, a config and a checkpoint, made before the first update.
+"""
+
+import dataclasses
+import shutil
+
+import jax
+from ml_collections import ConfigDict
+
+from pretrain import config as configs
+from pretrain.checkpoints import record, restore
+from pretrain.checkpoints.weights import Weights, find
+from pretrain.errors import UserError
+from pretrain.processes.agreement import decided
+from pretrain.workdir import Workdir
+
+# Fields of a model that say how it is run, which a teacher is as its student; others say what it is.
+RUNNING = ("attention_path", "dtype", "param_dtype", "scan", "remat")
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A teacher's parameters, wherever they are."""
+
+    weights: Weights
+    run: str  # the work folder that they are in
+    fingerprint: str
+
+    def read(self, shapes):
+        """The parameters, into `shapes`, arrays' shapes, types and shardings."""
+        return restore.read_parts(self.weights.folder, {"params": shapes})["params"]
+
+
+def named(config: ConfigDict, workdir: str) -> Teacher | None:
+    """The teacher that `config.distill.teacher` names; None where it names none. Errors: UserError."""
+    if not config.distill.teacher:
+        return None
+    weights = find(config.distill.teacher, workdir, config.checkpoint, "distill.teacher")
+    return _teacher(weights, str(weights.folder.parent.parent))
+
+
+def kept(config: ConfigDict, workdir: str) -> Teacher | None:
+    """The teacher that the work folder of a run keeps. Errors: UserError where it should and does not."""
+    if not config.distill.teacher:
+        return None
+    here = Workdir(workdir).teacher
+    steps = decided(here.steps, lambda why: f"the teacher in {here.path} cannot be read ({why}); make it readable")
+    if not steps:
+        raise UserError(
+            f"{here.path} is to have the teacher that this run learns from, and has none; bring that folder back"
+        )
+    said = f"the teacher in {here.path}"
+    return _teacher(
+        Weights(said, here.checkpoint(steps[-1]).absolute(), Workdir(workdir).folders.tokenizer, True), here.name
+    )
+
+
+def keep(teacher: Teacher, workdir: str) -> Teacher:
+    """The copy of a teacher in a work folder, which is made where it is not there. All processes call it."""
+    here = Workdir(workdir).teacher
+    step = int(teacher.weights.folder.name)
+
+    def copy() -> None:
+        to = here.checkpoint(step)
+        if here.steps() == [step] and record.fingerprint(to) == teacher.fingerprint:
+            return
+        shutil.rmtree(here.path, ignore_errors=True)
+        partial = here.moving(here.path.name).path
+        partial.mkdir(parents=True)
+        copied = partial / teacher.weights.folder.name
+        shutil.copytree(teacher.weights.folder, copied)
+        if record.read(copied) is None:
+            record.write(copied)
+        configs.save(configs.saved(teacher.run), str(here.path))
+        to.parent.mkdir(parents=True)
+        copied.replace(to)
+        shutil.rmtree(here.earlier)
+
+    decided(copy, lambda why: f"the teacher cannot be copied into {here.path} ({why}); make room or choose another")
+    weights = dataclasses.replace(teacher.weights, folder=here.checkpoint(step).absolute())
+    return dataclasses.replace(teacher, weights=weights, run=str(here.path))
+
+
+def resolved(config: ConfigDict, teacher: Teacher | None) -> ConfigDict:
+    """`config` with what its teacher's model has otherwise. Errors: UserError where it is of another kind."""
+    if teacher is None:
+        return config
+    there, here = configs.saved(teacher.run).model, config.model
+    if there.kind != here.kind:
+        raise UserError(
+            f"{teacher.weights.named}: config.model.kind = {there.kind} there and {here.kind} here; a teacher and its "
+            "student are of one kind"
+        )
+    unlike = {key: value for key, value in there.items() if value != here[key] and key not in RUNNING}
+    changed = config.copy_and_resolve_references()
+    with changed.unlocked():
+        changed.distill.model = ConfigDict(unlike)
+    return changed
+
+
+def begun(initial, boxes, taught, layers: tuple[int, ...]):
+    """(parameters that a student begins with, a report): the teacher's of the same name, of its layers those `layers`.
+
+    `initial` are the student's own, arrays where they are to be; `boxes` say which are of layers; `taught` are the
+    teacher's. What fits no shape stays as it is.
+    """
+    import jax.numpy as jnp
+
+    numbers, there, taken = jnp.asarray(layers), dict(_flat(taught)), []
+
+    def one(path, leaf, box):
+        name = jax.tree_util.keystr(path)
+        if name not in there:
+            return leaf
+        source = there[name]
+        wanted = (len(layers), *source.shape[1:]) if box.stacked else source.shape
+        if wanted != leaf.shape:
+            return leaf
+        taken.append(leaf.size)
+        pick = jax.jit(lambda a: (a[numbers] if box.stacked else a).astype(leaf.dtype), out_shardings=leaf.sharding)
+        return pick(source)
+
+    params = jax.tree_util.tree_map_with_path(one, initial, boxes)
+    total = sum(leaf.size for leaf in jax.tree.leaves(initial))
+    return (
+        params,
+        f"took {sum(taken) / total:.1%} of the numbers from the teacher, its layers {', '.join(map(str, layers))}",
+    )
+
+
+def _flat(tree):
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _teacher(weights: Weights, run: str) -> Teacher:
+    said = f"{weights.named}: its files cannot be read"
+    print_of = decided(lambda: record.fingerprint(weights.folder), lambda why: f"{said} ({why}); make them readable")
+    return Teacher(dataclasses.replace(weights, whole=True), run, print_of)

@@ -1,0 +1,174 @@
+"""Distillation (Sanh et al. 2019, section 3): a student learns a teacher's probabilities and states beside the text.
+
+Both read the same rows. Logits of both are made chunk by chunk, those of all tokens never at once.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+import models
+from models.parts.heads import head_logits
+from pretrain.errors import UserError
+from pretrain.objectives.applied import TEACHER, Applied
+from pretrain.objectives.chunked import summed
+from pretrain.objectives.losses import chunk_rows
+
+KINDS = ("masked", "causal")  # of objectives whose student can have a teacher
+
+
+@dataclasses.dataclass(frozen=True)
+class Distilled:
+    """The terms of the text's own objective, `hard`, with its weights times `weight`; and, a token that is no padding,
+    `kl`, in nats, from the teacher's probabilities to the student's at the temperature, and `cosine`.
+
+    kl is weighted by the temperature's square too, which its gradient is divided by.
+    """
+
+    hard: Any  # of pretrain.objectives
+    teacher: nn.Module
+    weight: float
+    soft: float
+    cosine: float
+    temperature: float
+
+    @classmethod
+    def of(cls, config, model, hard) -> "Distilled":
+        """The objective of a config whose student, `model`, has a teacher, around its `hard` objective."""
+        distill, kind = config.distill, config.objective.kind
+        if kind not in KINDS:
+            raise UserError(
+                f"config.distill.teacher = {distill.teacher} is for objectives of kind {' or '.join(KINDS)}, not "
+                f"{kind}; leave it empty, or choose one of those"
+            )
+        teacher = models.build(config.model.to_dict() | distill.model.to_dict())
+        for one, section in ((model, "config.model"), (teacher, "config.distill.model")):
+            if not one.one_softmax or jax.eval_shape(partial(one.start, 1)):
+                raise UserError(
+                    f"{section} has cutoffs or a memory, and config.distill.teacher compares logits of one softmax, "
+                    "row by row; use models without"
+                )
+        if teacher.vocab_size != model.vocab_size:
+            raise UserError(
+                f"the teacher of config.distill.teacher = {distill.teacher} has {teacher.vocab_size} ids and "
+                f"config.model.vocab_size = {model.vocab_size}, so that their probabilities cannot be compared; set "
+                f"--config.model.vocab_size={teacher.vocab_size}"
+            )
+        if distill.cosine and teacher.width != model.width:
+            raise UserError(
+                f"config.distill.cosine = {distill.cosine} compares states, of which the teacher's have width "
+                f"{teacher.width} and the model's {model.width}; set --config.model.width={teacher.width}, or "
+                "--config.distill.cosine=0"
+            )
+        length = max(config.data.length, config.evaluate.length)
+        if teacher.context < length:
+            raise UserError(
+                f"the teacher of config.distill.teacher = {distill.teacher} reads rows of {teacher.context} tokens at "
+                f"most, and config.data.length or config.evaluate.length is {length}; lower that"
+            )
+        if config.train.start_from and distill.layers:
+            raise UserError(
+                f"config.train.start_from = {config.train.start_from} and config.distill.layers both say what update 0 "
+                "begins with; leave one out"
+            )
+        _check_layers(distill.layers, model, teacher)
+        return cls(hard, teacher, distill.hard, distill.soft, distill.cosine, distill.temperature)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (*self.hard.reads, "segments")
+
+    @property
+    def terms(self) -> Mapping[str, float]:
+        hard = {name: self.weight * weight for name, weight in self.hard.terms.items()}
+        cosine = {"cosine": self.cosine} if self.cosine else {}
+        return hard | {"kl": self.soft * self.temperature**2} | cosine
+
+    def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
+        tokens = jnp.sum(batch["segments"] != 0).astype(jnp.float32)
+        return self.hard.denominators(batch) | {name: tokens for name in ("kl", "cosine") if name in self.terms}
+
+    def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
+        states, carried = model(batch, carried, key)
+        sums, _ = self.hard.score(_Known(model, states, carried), batch, carried, key)
+        weights = (batch["segments"] != 0).astype(jnp.float32)
+        inputs = tuple(name for name in self.teacher.inputs if name in model.inputs)
+        with jax.named_scope(TEACHER):
+            teacher = Applied(self.teacher, model.frozen, inputs)
+            taught = jax.lax.stop_gradient(teacher(batch, {}, None)[0])
+            known = jax.lax.stop_gradient(teacher.run("head_inputs", taught))
+        hidden, *shared = model.run("head_inputs", states)
+        rows = max(1, chunk_rows(self.teacher.vocab_size) // 2)  # two of them are at hand
+        of_chunk = partial(_kl, self.temperature)
+        (sums["kl"],) = summed(of_chunk, rows, hidden, tuple(shared), (known[0], weights), known[1:])
+        if self.cosine:
+            sums["cosine"] = jnp.sum(weights * (1 - _cosine(states, taught)))
+        return sums, carried
+
+    def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        """Those of the objective that has no teacher."""
+        return self.hard.figures(terms, totals, data)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of what is shown."""
+        return tuple(dict.fromkeys((*self.hard.measures, *self.terms)))
+
+    @property
+    def bits(self):
+        return self.hard.bits
+
+    @property
+    def decoded(self):
+        return self.hard.decoded
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """A model whose states of a batch are known already."""
+
+    model: Applied
+    states: jax.Array
+    carried: Any
+
+    def __call__(self, batch: Mapping, carried, key: jax.Array | None):
+        return self.states, self.carried
+
+    def run(self, method: str, *arguments):
+        return self.model.run(method, *arguments)
+
+
+def _kl(temperature: float, hidden, shared, given, known):
+    """Of a chunk: the weighted sum of KL(teacher, student), without the teacher's gradient."""
+    (of_teacher, weights), (matrix, bias) = given, known
+    with jax.named_scope(TEACHER):
+        wanted = jax.nn.log_softmax(_logits(of_teacher, matrix, bias) / temperature)
+    found = jax.nn.log_softmax(_logits(hidden, *shared) / temperature)
+    return (jnp.sum(weights * jnp.sum(jnp.exp(wanted) * (wanted - found), axis=-1)),)
+
+
+def _logits(hidden, matrix, bias):
+    return head_logits(hidden, matrix.astype(hidden.dtype), bias)
+
+
+def _cosine(one: jax.Array, other: jax.Array) -> jax.Array:
+    """[..., D] each -> [...]: the cosine of the angle between them."""
+    one, other = one.astype(jnp.float32), other.astype(jnp.float32)
+    lengths = jnp.sqrt(jnp.sum(one**2, -1) * jnp.sum(other**2, -1) + 1e-12)
+    return jnp.sum(one * other, -1) / lengths
+
+
+def _check_layers(layers, model, teacher) -> None:
+    if not layers:
+        return
+    if len(layers) != model.layers or max(layers) >= teacher.layers:
+        raise UserError(
+            f"config.distill.layers = {tuple(layers)} names {len(layers)} layers of a teacher that has "
+            f"{teacher.layers}, from 0 on, for the {model.layers} of config.model.layers; name one for each, or none: "
+            "--config.distill.layers=()"
+        )

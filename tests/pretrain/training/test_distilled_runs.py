@@ -1,0 +1,123 @@
+"""A student's run as users have it: its teacher is kept beside it, and it goes on, and is scored, from that alone."""
+
+import json
+import shutil
+
+import pytest
+from runs import SMALL, assert_same_leaves, leaves, train_here
+
+from pretrain.checkpoints import record
+from pretrain.main import main
+from pretrain.workdir import Workdir
+
+STEPS = 6
+OWN = {"train.steps": STEPS, "train.batch_size": 8, "checkpoint.every": 2, "data.length": 32, "model.context": 32}
+OWN |= {"evaluate.every": STEPS, "schedule.warmup": 2, "model.dropout_residual": 0.1}
+TEACHER = SMALL | OWN | {"model.layers": 4, "train.steps": 2, "checkpoint.every": 2}
+STUDENT = SMALL | OWN | {"model.layers": 2, "distill.layers": "(1, 3)"}
+
+
+@pytest.fixture(scope="module")
+def teacher(text, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("teacher") / "run"
+    assert train_here(workdir, text, small=TEACHER) == 0
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def student(teacher, text, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("student") / "run"
+    assert train_here(workdir, text, small=STUDENT | {"distill.teacher": teacher}) == 0
+    return workdir
+
+
+def cut(student, tmp_path, step):
+    """A copy of the run that ends at `step`."""
+    workdir = tmp_path / "cut"
+    shutil.copytree(student, workdir)
+    for number in Workdir(workdir).steps():
+        if number > step:
+            shutil.rmtree(Workdir(workdir).checkpoint(number))
+    return workdir
+
+
+def test_it_begins_as_its_teacher_and_leaves_that_alone(student, teacher):
+    kept = Workdir(student).teacher
+    (step,) = kept.steps()
+    assert record.fingerprint(kept.checkpoint(step)) == record.fingerprint(Workdir(teacher).checkpoint(step))
+    config = json.loads((student / "config.json").read_text())
+    assert config["distill"]["model"] == {"layers": 4}
+    position = json.loads((student / "checkpoints/2/data/metadata").read_text())
+    assert position["teacher"] == record.fingerprint(kept.checkpoint(step))
+    first, last = leaves(teacher, 2), leaves(student, STEPS)
+    assert not any("teacher" in name or "frozen" in name for name in last)
+    assert len([name for name in last if "opt_state" in name]) == len([name for name in first if "opt_state" in name])
+
+
+def test_it_goes_on_bit_exactly_without_the_run_that_taught_it(student, teacher, text, tmp_path, capsys, signals):
+    workdir = cut(student, tmp_path, 2)
+    away = teacher.rename(teacher.with_name("away"))
+    try:
+        assert train_here(workdir, text, small=STUDENT | {"distill.teacher": teacher}) == 0
+    finally:
+        away.rename(teacher)
+    assert "restored checkpoint 2" in capsys.readouterr().err
+    assert_same_leaves(leaves(student, STEPS), leaves(workdir, STEPS))
+
+
+def test_it_is_scored_from_its_folder_alone(student, teacher, capsys):
+    row = json.loads((student / "metrics/validation.jsonl").read_text().splitlines()[-1])
+    away = teacher.rename(teacher.with_name("away"))
+    try:
+        assert main(["evaluate", f"--workdir={student}", "--batches=1", "--format=json"]) == 0
+    finally:
+        away.rename(teacher)
+    scores = json.loads(capsys.readouterr().out)
+    names = ("loss", "kl", "cosine", "perplexity")
+    assert {name: scores[name] for name in names} == pytest.approx({name: row[name] for name in names}, rel=1e-5)
+    assert scores["kl"] > 0
+
+
+def test_another_teacher_is_refused(student, teacher, text, tmp_path, capsys):
+    workdir = cut(student, tmp_path, 2)
+    here = Workdir(workdir).teacher
+    (step,) = here.steps()
+    data = next(path for path in (here.checkpoint(step) / "state").rglob("*") if "/d/" in str(path) and path.is_file())
+    data.write_bytes(bytes(len(data.read_bytes())))
+    record.write(here.checkpoint(step))
+    before = {path: path.stat().st_mtime for path in (workdir / "checkpoints").rglob("*")}
+    assert train_here(workdir, text, small=STUDENT | {"distill.teacher": teacher}) == 2
+    said = capsys.readouterr().err
+    assert "was trained with another teacher (fingerprint" in said and "bring the work folder's teacher/ back" in said
+    assert before == {path: path.stat().st_mtime for path in (workdir / "checkpoints").rglob("*")}
+    assert main(["evaluate", f"--workdir={workdir}"]) == 2
+    assert "another teacher" in capsys.readouterr().err
+    shutil.rmtree(here.path)
+    assert train_here(workdir, text, small=STUDENT | {"distill.teacher": teacher}) == 2
+    assert "is to have the teacher that this run learns from, and has none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"distill.teacher": "nowhere"}, "config.distill.teacher = nowhere: there is no checkpoint in "),
+        ({"model.vocab_size": 300}, "has 257 ids and config.model.vocab_size = 300"),
+        ({"tokenizer.kind": "sentencepiece", "tokenizer.vocab_size": 200}, "was made with kind = 'bytes'; set --"),
+        ({"distill.layers": "(2, 1)"}, "config.distill.layers = (2, 1); it must be whole numbers from 0 on, in order"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(changes, words, teacher, text, tmp_path, capsys):
+    given = STUDENT | {"distill.teacher": teacher} | changes
+    assert train_here(tmp_path / "run", text, small=given) == 2
+    last = capsys.readouterr().err.strip().split("\n")[-1]
+    assert last.startswith("pretrain: ") and words in last, last
+
+
+def test_a_fresh_start_may_have_another_teacher(student, teacher, text, tmp_path, capsys, signals):
+    workdir, other = cut(student, tmp_path, 2), tmp_path / "other"
+    assert train_here(other, text, small=TEACHER | {"seed": 5}) == 0
+    changed = STUDENT | {"distill.teacher": other, "train.steps": 2}
+    assert train_here(workdir, text, "--fresh=first", small=changed) == 0
+    kept, earlier = Workdir(workdir).teacher, Workdir(workdir / "earlier/first").teacher
+    assert record.fingerprint(kept.checkpoint(2)) == record.fingerprint(Workdir(other).checkpoint(2))
+    assert record.fingerprint(earlier.checkpoint(2)) == record.fingerprint(Workdir(teacher).checkpoint(2))
