@@ -33,7 +33,7 @@ SIZES = {  # layers of each stack, width, heads, hidden size of the feed-forward
     "big": (6, 1024, 16, 4096, 0.3, "de", 37_000),
     "base_en_fr": (6, 512, 8, 2048, 0.1, "fr", 32_000),
     "big_en_fr": (6, 1024, 16, 4096, 0.1, "fr", 32_000),
-    "multi30k": (3, 256, 4, 1024, 0.3, "de", 6000),
+    "multi30k": (3, 256, 4, 512, 0.3, "de", 6000),
 }
 VARIANTS = tuple(SIZES)
 WARMUP = 4000
@@ -66,7 +66,7 @@ def get_config(variant=""):
         pairs = "parallel:data/multi30k/%s.{}.gz?fields=en,de"
         config.data.update(train=pairs % "train", validation=pairs % "val", test=pairs % "test_2016_flickr", length=64)
         config.model.update(context=128, dtype="float32")
-        config.train.update(steps=3000, batch_size=64)
+        config.train.update(steps=4000, batch_size=32)
         config.schedule.update(kind="cosine", peak=1e-3, warmup=400, end=0.0)
         config.checkpoint.update(every=250, keep=5)
         config.evaluate.update(every=500)
