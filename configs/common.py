@@ -124,6 +124,22 @@ def permutation() -> dict:
 
 
 @section
+def denoising() -> dict:
+    """BART's pretraining: an encoder reads a spoilt text, a decoder writes it as it was."""
+    return dict(
+        kind="denoising",  # which task the objective is
+        selects="loss",  # the term that selects the best checkpoint: loss or accuracy
+        noise="infilling",  # one mask for each span of words (infilling) or each token (masking), or none (deletion)
+        share=share(0.3),  # share of the words, of infilling, or of the tokens that are taken out, rounded up
+        mean_span=positive(3.0),  # words of a span on average, by Poisson; a span of none is one mask more
+        random=share(0.1),  # share of the masks that are random tokens instead
+        permutation=share(1.0),  # share of the sentences that stand in random order
+        stop=".",  # with whose last token sentences end
+        rotation=share(0.0),  # share of the texts that begin at a random token, with what was before it at their end
+    )
+
+
+@section
 def base() -> dict:
     """Every key with its default."""
     return dict(
@@ -253,4 +269,5 @@ OBJECTIVES = {
     "replaced": replaced,
     "translation": translation,
     "permutation": permutation,
+    "denoising": denoising,
 }

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 
 from input_pipeline.layouts import sentences
 from input_pipeline.objectives.causal import Causal
+from input_pipeline.objectives.denoising import Denoising
 from input_pipeline.objectives.masked import Masked
 from input_pipeline.objectives.permutation import Permutation
 from input_pipeline.objectives.replaced import Replaced
@@ -36,6 +37,7 @@ OBJECTIVES = {
     "replaced": Replaced,
     "translation": Translation,
     "permutation": Permutation,
+    "denoising": Denoising,
 }
 OF_LAYOUTS = {"sentences": sentences.SPECIAL}  # special ids that a layout writes, whatever the task
 

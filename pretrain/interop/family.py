@@ -32,6 +32,7 @@ class Family:
     renamed: tuple[tuple[str, str], ...] = ()  # (pattern, name) of what older files call otherwise
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # tensors that are another again: that one
     buffers: tuple[str, ...] = ()  # patterns of tensors that are no weights
+    zeros: tuple[str, ...] = ()  # those of them that must be 0 everywhere, since ours has nothing in their place
     unused: tuple[str, ...] = ()  # patterns of weights that files can have and pretraining has no use for
     also: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other model_types of the same: their recipes
     pad: int | None = None  # the id that its tokenizers must have for padding, where positions are counted by it

@@ -148,6 +148,9 @@ def matched(
         if row.otherwise in found and row.theirs not in found:
             found[row.theirs] = found[row.otherwise]
             report(f"there is no {row.theirs}: {found[row.otherwise]} stands for it, as its class has it")
+    for name in set(buffers).intersection(family.zeros):
+        if np.any(tensors.read(name)):
+            unlike.append(f"{name} is not 0 everywhere, as that class leaves it")
     if buffers:
         report(f"left out {len(buffers)} tensors that are no weights, such as {buffers[0]}")
     unused = [name for name in there.values() if family.is_unused(name)]

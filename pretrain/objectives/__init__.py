@@ -28,6 +28,7 @@ from collections.abc import Mapping
 
 from pretrain.errors import UserError, nearest
 from pretrain.objectives.causal import Causal
+from pretrain.objectives.denoising import Denoising
 from pretrain.objectives.distilled import Distilled
 from pretrain.objectives.masked import Masked
 from pretrain.objectives.permutation import Permutation
@@ -42,6 +43,7 @@ OBJECTIVES = {
     "replaced": Replaced,
     "translation": Translation,
     "permutation": Permutation,
+    "denoising": Denoising,
 }
 
 

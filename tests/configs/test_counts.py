@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import models
-from configs import bert, ctrl, distilbert, electra, gpt, gpt2, gpt3, hands_on, t5, transformer, xlnet
+from configs import bart, bert, ctrl, distilbert, electra, gpt, gpt2, gpt3, hands_on, mbart, t5, transformer, xlnet
 from configs.common import ConfigError
 
 
@@ -78,6 +78,9 @@ COUNTS = [
     (t5, "large_v1_1", 783_150_080),
     (t5, "xl_v1_1", 2_849_757_184),
     (t5, "xxl_v1_1", 11_135_332_352),
+    (bart, "base", 139_420_416),
+    (bart, "large", 406_291_456),
+    (mbart, "large", 610_851_840),
     (transformer, "base", 63_045_632),
     (transformer, "big", 214_171_648),
     (transformer, "base_en_fr", 60_485_632),
@@ -94,7 +97,7 @@ def test_parameter_count_is_the_published_one(recipe, variant, count):
 
 
 DEFAULTS = {gpt: "base", ctrl: "base", gpt2: "small", gpt3: "small", hands_on: "causal", bert: "base", t5: "base"}
-DEFAULTS |= {distilbert: "uncased", electra: "small", transformer: "base", xlnet: "base"}
+DEFAULTS |= {distilbert: "uncased", electra: "small", transformer: "base", xlnet: "base", bart: "base", mbart: "large"}
 
 
 @pytest.mark.parametrize(("recipe", "default"), DEFAULTS.items(), ids=lambda one: getattr(one, "__name__", one))

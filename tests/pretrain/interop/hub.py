@@ -42,6 +42,15 @@ def batch(vocab_size):
     return {name: rng.integers(3, vocab_size, (ROWS, length)) for name, length in lengths.items()}
 
 
+def shifted(case, written):
+    """What a decoder reads that is to write rows of ids: the start token, and all of them but the last.
+
+    mBART's starts with the last, the code of a language.
+    """
+    start = written[:, -1:] if case == "mbart" else np.full((len(written), 1), 2 if case == "bart" else 0)
+    return np.concatenate([start, written[:, :-1]], axis=1)
+
+
 def make(folder, case, *, tensors=None, config=None, tokenizer=True):
     """A folder of the case's model; `tensors` and `config` replace its own."""
     folder.mkdir(parents=True)
@@ -144,5 +153,7 @@ TOKENIZERS |= {"openai-gpt": byte_level_of_no_class, "ctrl": byte_level_of_no_cl
 TOKENIZERS |= {"roberta": byte_level_of_roberta, "xlm-roberta": unigram_of_roberta, "albert": unigram}
 TOKENIZERS |= {"xlnet": unigram_of_xlnet}
 TOKENIZERS |= {"xlm": unigram_of_roberta}
+TOKENIZERS |= {"bart": byte_level_of_roberta, "mbart": byte_level_of_roberta}
+SEQUENCE = ("t5", "t5_v1_1", "bart", "mbart")  # cases with an encoder and a decoder
 PAIRED = {"bert": "next_sentence_label", "albert": "sentence_order_label"}  # cases with a head of pairs: its labels
 CAUSAL = ("gpt2", "gpt", "ctrl")  # cases whose loss is of the token after each

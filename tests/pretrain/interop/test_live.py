@@ -10,6 +10,7 @@ from goldens import make_models as asked
 from test_models import asked_of_ours, last_tokens
 
 import pretrain
+from pretrain.decoding.decoding import generate
 from pretrain.interop.exports import export_folder
 from pretrain.interop.imports import import_folder
 
@@ -23,6 +24,7 @@ AUTO |= {"gpt": "AutoModelForCausalLM", "ctrl": "AutoModelForCausalLM"}
 AUTO |= {"albert": "AutoModelForPreTraining", "albert_masked": "AutoModelForMaskedLM"}
 AUTO |= {"roberta": "AutoModelForMaskedLM", "xlm-roberta": "AutoModelForMaskedLM"}
 AUTO |= {"xlm": "AutoModelForMaskedLM", "xlm_languages": "AutoModelForMaskedLM"}
+AUTO |= {"bart": "AutoModelForSeq2SeqLM", "mbart": "AutoModelForSeq2SeqLM"}
 AUTO |= {"t5": "AutoModelForSeq2SeqLM", "t5_v1_1": "AutoModelForSeq2SeqLM"}
 TEXTS = ["the cat, and 456 dogs", "The  silence is\tbetween words!", "naïve"]
 
@@ -81,7 +83,7 @@ def test_a_model_takes_what_its_tokenizer_gives(there_and_back):
     model = getattr(transformers, AUTO[case]).from_pretrained(back)
     given = tokenizer(TEXTS[0], return_tensors="pt")
     ids, inputs = given["input_ids"].numpy(), {}
-    if case.startswith("t5"):
+    if case in hub.SEQUENCE:
         inputs, ids = {"inputs": ids}, np.zeros((1, 1), np.int32)
         given["decoder_input_ids"] = torch.tensor(ids.astype(int))
     if case == "xlm_languages":  # of which none is not the first there
@@ -107,23 +109,67 @@ def test_a_run_of_our_own(whole, tmp_path):
     assert tokenizer.decode(given["input_ids"][0]) == text and tokenizer.eos_token_id == run.tokenizer.end_id
 
 
-def test_greedy_text(there_and_back):
-    case, model, _, workdir, _ = there_and_back
+def writing(case, model, workdir):
+    """(run, what both begin with, theirs; options of theirs): ours does not write the ids that are no tokens."""
     run = pretrain.open(workdir, devices=jax.devices()[:1])
     if run.config.model.kind in ("encoder", "two_stream"):
         pytest.skip("it writes no text")
-    ids, end = run.tokenizer.encode("the cat"), run.tokenizer.end_id
     known = run.tokenizer.vocab_size  # the model has rows for more ids, which ours does not write
     options = {"do_sample": False, "max_new_tokens": 6, "suppress_tokens": [*range(known, run.model.vocab_size)]}
+    model.generation_config.forced_eos_token_id = None
+    if case == "mbart":
+        options["decoder_start_token_id"] = run.tokenizer.end_id
+    return run, options
+
+
+def test_greedy_text(there_and_back):
+    case, model, _, workdir, _ = there_and_back
+    run, options = writing(case, model, workdir)
+    ids, end = run.tokenizer.encode("the cat"), run.tokenizer.end_id
     if case in hub.CAUSAL:
         begun, shown = torch.tensor([[*[end] * (case != "ctrl"), *ids]]), "the cat"
         options |= {"attention_mask": torch.ones_like(begun), "pad_token_id": 0}
         new = model.generate(begun, **options)[0, begun.shape[1] :]
     else:
-        new, shown = model.generate(torch.tensor([[*ids, end]]), **options)[0, 1:], ""
+        read = torch.tensor(run.prompts(["the cat"]).source["inputs"]).long()
+        new, shown = model.generate(read, **options)[0, 1:], ""
     assert run.generate("the cat", max_tokens=6, temperature=0) == shown + run.tokenizer.decode(new.tolist())
     if case in hub.CAUSAL:  # what the prompt has or was written is less likely, as there
         options |= {"repetition_penalty": 1.7}
         new = model.generate(begun, **options)[0, begun.shape[1] :]
         written = run.generate("the cat", max_tokens=6, temperature=0, repetition_penalty=1.7)
         assert written == shown + run.tokenizer.decode(new.tolist())
+
+
+@pytest.mark.parametrize(("stopping", "early_stopping"), [("best", False), ("full", True)])
+@pytest.mark.parametrize("length_penalty", [1.0, 0.3])
+def test_beams(there_and_back, stopping, early_stopping, length_penalty):
+    """Token by token, of texts of different lengths; one's end is the likeliest of some beams' next."""
+    case, model, _, workdir, _ = there_and_back
+    run, options = writing(case, model, workdir)
+    end = run.tokenizer.end_id
+    options |= {"num_beams": 3, "early_stopping": early_stopping, "length_penalty": length_penalty}
+    for text in (*(one[:8] for one in TEXTS), "a"):
+        begun, source, continued = run.prompts([text])
+        read = torch.tensor(begun[0] if continued else source["inputs"][0]).long()[None]
+        more = {"attention_mask": torch.ones_like(read), "eos_token_id": end, "pad_token_id": 0}
+        skipped = len(read[0]) if continued else 1
+        expected = model.generate(read, **options, **more)[0, skipped:].tolist()
+        [(ids, _)] = generate(
+            run.model,
+            run.local_params,
+            begun,
+            max_tokens=6,
+            temperature=0.0,
+            top_k=0,
+            top_p=1.0,
+            beams=3,
+            length_penalty=length_penalty,
+            normalisation="length",
+            stopping=stopping,
+            end_id=end,
+            vocabulary=run.tokenizer.vocab_size,
+            seed=0,
+            source=source,
+        )
+        assert ids.tolist() == expected, text

@@ -46,9 +46,9 @@ def asked_of_ours(run, case):
     """What make_models.ask asks, of our model."""
     rows = {name: jnp.asarray(ids) for name, ids in hub.batch(run.model.vocab_size).items()}
     inputs, targets = {"tokens": rows["read"]}, rows["read"]
-    if case.startswith("t5"):
+    if case in hub.SEQUENCE:
         targets = rows["written"]
-        inputs = {"inputs": rows["read"], "tokens": jnp.pad(targets, [(0, 0), (1, 0)])[:, :-1]}
+        inputs = {"inputs": rows["read"], "tokens": hub.shifted(case, targets)}
 
     if case == "xlm_languages":
         inputs["languages"] = rows["read"] % 3

@@ -37,7 +37,7 @@ def changed(case, **keys):
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, ["scale_attn_by_inverse_layer_idx = True"]),
         ("gpt2", {"rope_theta": 10000.0}, ["rope_theta = 10000.0", "take it out"]),
         ("gpt2", {"model_type": "gpt3"}, ["model_type = 'gpt3'", "did you mean 'gpt2'"]),
-        ("gpt2", {"model_type": "mamba"}, ["model_type = 'mamba'", "choose one of: albert, bert"]),
+        ("gpt2", {"model_type": "rwkv"}, ["model_type = 'rwkv'", "choose one of: albert, bart"]),
         ("gpt2", {"n_embd": "15"}, ["n_embd = '15'", "no int"]),
         ("gpt2", {"n_layer": 0}, ["n_layer = 0; it must be"]),
         ("gpt2", {"dtype": "float8"}, ["dtype = 'float8'", "bfloat16"]),

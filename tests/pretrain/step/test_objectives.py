@@ -17,20 +17,32 @@ from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
 
 BATCH, LENGTH, VOCABULARY = 8, 16, 64
+# What BART and the original Transformer have in common.
+POST = {"norm": "layer", "placement": "post", "final_norm": False, "attention_bias": True, "ff_bias": True}
+POST |= {"scale_scores": True, "scale_head": False, "head_size": 8, "initialiser": "glorot", "dropout": 0.2}
 MODELS = {
     "masked": ("encoder", {"dropout": 0.2, "dropout_attention": 0.2}),
     "spans": ("encoder_decoder", {"dropout": 0.2, "head_size": 6, "buckets": 8, "max_distance": 12}),
     "permutation": ("two_stream", {"dropout": 0.2, "dropout_attention": 0.2, "memory": 6, "reuse": 8}),
+    "denoising": ("encoder_decoder", POST | {"positions": "learned", "position_offset": 2, "embedding_norm": True}),
+    "translation": ("encoder_decoder", POST | {"positions": "sinusoid", "scale_embedding": True}),
     "replaced": ("replaced_tokens", {"dropout": 0.2, "embed": 24, "generator_size": 1.0}),
 }
 OBJECTIVES = {
     "masked": {"max_predictions": 5},
     "spans": {"density": 0.3, "mean_span": 2.0},
+    "denoising": {"share": 0.4},
+    "translation": {},
     "permutation": {"reuse": 8, "perm_size": 4, "predictions": 5},
     "replaced": {"share": 0.3, "weight": 2.0},  # of 50 plain gradient descent would make parameters of order 10
 }
-LAYOUTS = {"masked": {"layout": "pairs", "sentences": "lines"}, "spans": {}, "replaced": {"layout": "packed"}}
-LAYOUTS |= {"permutation": {"layout": "stream"}}
+LAYOUTS = {
+    "masked": {"layout": "pairs", "sentences": "lines"},
+    "spans": {},
+    "denoising": {},
+    "translation": {"layout": "texts"},
+}
+LAYOUTS |= {"replaced": {"layout": "packed"}, "permutation": {"layout": "stream"}}
 
 
 def small(kind, **changes):

@@ -35,11 +35,13 @@ FAMILIES = {
     "bert": SMALL | {"model.vocab_size": 400, "objective.max_predictions": 5, "schedule.warmup": 2},
     "t5": SMALL | {"model.vocab_size": 501},
     "xlnet": SMALL | {"model.vocab_size": 402, "schedule.warmup": 2, **HALVES},
+    "bart": SMALL | {"model.vocab_size": 402, "model.head_size": 8, "schedule.warmup": 2},
 }
 MEASURES = {
     "bert": {"loss", "mlm", "mlm_accuracy", "nsp", "nsp_accuracy", "perplexity"},
     "t5": {"objective", "loss", "accuracy", "perplexity"},
     "xlnet": {"loss", "accuracy", "perplexity"},
+    "bart": {"loss", "accuracy", "perplexity"},
 }
 
 

@@ -28,6 +28,8 @@ GPT2 = {"vocab_size": 263, "n_positions": 19, "n_embd": 15, "n_layer": 3, "n_hea
 GPT = {name: size for name, size in GPT2.items() if name != "n_inner"}
 CTRL = {"vocab_size": 263, "n_positions": 19, "n_embd": 14, "n_layer": 2, "n_head": 7, "dff": 31}
 XLNET = {"vocab_size": 61, "d_model": 14, "n_layer": 2, "n_head": 7, "d_inner": 23, "ff_activation": "relu"}
+BART = {"vocab_size": 271, "max_position_embeddings": 31, "d_model": 15, "encoder_layers": 2, "decoder_layers": 3}
+BART |= {"encoder_attention_heads": 5, "decoder_attention_heads": 5, "encoder_ffn_dim": 23, "decoder_ffn_dim": 23}
 CASES = {  # class and fields; sizes that divide each other as little as they can
     "gpt2": ("GPT2LMHeadModel", {**GPT2, "bos_token_id": 0, "eos_token_id": 0}),
     "gpt": ("OpenAIGPTLMHeadModel", GPT),
@@ -41,6 +43,8 @@ CASES = {  # class and fields; sizes that divide each other as little as they ca
     "albert": ("AlbertForPreTraining", ALBERT),
     "albert_masked": ("AlbertForMaskedLM", {**ALBERT, "embedding_size": 15, "num_hidden_groups": 1}),
     "xlnet": ("XLNetLMHeadModel", XLNET),
+    "bart": ("BartForConditionalGeneration", BART),
+    "mbart": ("MBartForConditionalGeneration", {**BART, "scale_embedding": True}),
     "t5": ("T5ForConditionalGeneration", T5),
     "t5_v1_1": ("T5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
 }
@@ -69,7 +73,7 @@ def ask(case, model):
 
     rows = {name: torch.tensor(ids) for name, ids in hub.batch(CASES[case][1]["vocab_size"]).items()}
     given = {"input_ids": rows["read"], "labels": rows["read"], "output_hidden_states": True}
-    if case.startswith("t5"):
+    if case in hub.SEQUENCE:
         given["labels"] = rows["written"]
     if case == "xlm_languages":
         given["langs"] = rows["read"] % 3
@@ -77,7 +81,7 @@ def ask(case, model):
         given[hub.PAIRED[case]] = torch.tensor([0, 1])
     with torch.no_grad():
         output = model(**given)
-    hidden = output.decoder_hidden_states if case.startswith("t5") else output.hidden_states
+    hidden = output.decoder_hidden_states if case in hub.SEQUENCE else output.hidden_states
     logits = output.prediction_logits if case in hub.PAIRED else output.logits
     found = {"hidden": hidden[-1][:, -1], "logits": logits[:, -1], "loss": output.loss}
     if case in hub.PAIRED:

@@ -1,0 +1,139 @@
+"""BART and mBART, whose norms stand elsewhere: `BartForConditionalGeneration`, `MBartForConditionalGeneration`."""
+
+from collections.abc import Mapping
+
+from pretrain.interop.family import Family
+from pretrain.interop.keys import ACTIVATIONS, Key, Keys
+from pretrain.interop.names import OUTPUTS_FIRST, SAME, Row, linear, norms, rows
+
+OFFSET = 2  # first rows of the tables of positions, which no text uses
+PARTS = (("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"), ("out_proj", "output"))
+STACKS = {
+    "encoder": {"self_attn": "attention"},
+    "decoder": {"self_attn": "attention", "encoder_attn": "cross_attention"},
+}
+
+
+def _rows(section: Mapping) -> list[Row]:
+    table = rows(SAME, ("model.shared.weight", "tokens"))
+    for stack, branches in STACKS.items():
+        layer, own = f"model.{stack}.layers.{{layer}}.", f"{stack}/layers"
+        for there, name in branches.items():
+            parts = [(f"{layer}{there}.{one}", f"{own}/{name}/{part}") for one, part in PARTS]
+            table += linear(OUTPUTS_FIRST, *parts)
+            table += norms((f"{layer}{there}_layer_norm", f"{own}/{name}_norm"))
+        wide = [(f"{layer}{there}", f"{own}/feed_forward/{name}") for there, name in (("fc1", "in"), ("fc2", "out"))]
+        table += linear(OUTPUTS_FIRST, *wide)
+        table += norms((f"{layer}final_layer_norm", f"{own}/feed_forward_norm"))
+        table += rows(SAME, (f"model.{stack}.embed_positions.weight", f"{stack}_positions"))
+        table += norms((f"model.{stack}.layernorm_embedding", f"{stack}_embedding_norm"))
+        if section["final_norm"]:
+            table += norms((f"model.{stack}.layer_norm", f"{stack}_norm"))
+    return table
+
+
+def _theirs(given: Mapping) -> dict[str, tuple]:
+    return {
+        "is_encoder_decoder": (True,),
+        "decoder_attention_heads": (given.get("encoder_attention_heads", 16),),
+        "decoder_ffn_dim": (given.get("encoder_ffn_dim", 4096),),
+        "encoder_layerdrop": (0.0,),
+        "decoder_layerdrop": (0.0,),
+        "tie_word_embeddings": (True,),
+    }
+
+
+def _depth(given: Mapping) -> int:
+    return given.get("encoder_layers", 12)
+
+
+KEYS = (
+    Key("vocab_size", "vocab_size", 50_265),
+    Key("max_position_embeddings", "context", 1024),
+    Key("d_model", "width", 1024),
+    Key("encoder_layers", "layers", 12),
+    Key("decoder_layers", "decoder_layers", _depth, like="layers"),
+    Key("encoder_attention_heads", "heads", 16),
+    Key("encoder_ffn_dim", "ff", 4096),
+    Key("activation_function", "activation", "gelu", ACTIVATIONS),
+    Key("scale_embedding", "scale_embedding", False),
+    Key("dropout", "dropout", 0.1),
+    Key("attention_dropout", "dropout_attention", 0.0),
+    Key("activation_dropout", "dropout_ff", 0.0),
+    Key("init_std", "init_scale", 0.02),
+)
+# What the first files say, and the classes do not read: each has these as it is.
+OUTSIDE = ("add_bias_logits", "add_final_layer_norm", "normalize_before", "normalize_embedding", "num_hidden_layers")
+OUTSIDE += ("static_position_embeddings", "extra_pos_embeddings", "classif_dropout", "output_past", "save_step")
+OUTSIDE += ("force_bos_token_to_be_generated", "do_blenderbot_90_layernorm", "decoder_start_token_id")
+
+
+def _ours(placement: str, final_norm: bool):
+    """Of a section of ours the values that its class has."""
+
+    def ours(section: Mapping) -> dict[str, tuple]:
+        return {
+            "norm": ("layer",),
+            "norm_epsilon": (1e-5,),
+            "placement": (placement,),
+            "final_norm": (final_norm,),
+            "embedding_norm": (True,),
+            "positions": ("learned",),
+            "position_offset": (OFFSET,),
+            "head_size": (section["width"] // section["heads"],),
+            "attention": (("dense",) * len(section["attention"]),),
+            "tied_head": (True,),
+            "dropout_hidden": (0.0,),
+            **dict.fromkeys(("attention_bias", "ff_bias", "scale_scores"), (True,)),
+            **dict.fromkeys(("head_bias", "scale_head"), (False,)),
+            "buckets": (section["buckets"],),  # of a table that there is not
+            "max_distance": (section["max_distance"],),
+        }
+
+    return ours
+
+
+def _settle(section: dict, names: frozenset) -> dict:
+    return section | {"head_size": section["width"] // section["heads"]}
+
+
+def _family(model_type: str, class_name: str, recipe: str, **more) -> Family:
+    norms = {"bart": ("post", False), "mbart": ("pre", True)}[model_type]
+    return Family(
+        model_type=model_type,
+        kind="encoder_decoder",
+        recipe=recipe,
+        architecture=lambda section: class_name,
+        keys=Keys(both=KEYS, theirs=_theirs, ours=_ours(*norms), outside=OUTSIDE),
+        rows=_rows,
+        special={
+            "bos_token": "classifier",
+            "eos_token": "end",
+            "pad_token": "pad",
+            "unk_token": "unknown",
+            "cls_token": "classifier",
+            "sep_token": "separator",
+            "mask_token": "mask",
+        },
+        prefix="model.",
+        copies={
+            "model.encoder.embed_tokens.weight": "model.shared.weight",
+            "model.decoder.embed_tokens.weight": "model.shared.weight",
+            "lm_head.weight": "model.shared.weight",
+        },
+        buffers=("final_logits_bias",),
+        zeros=("final_logits_bias",),
+        settle=_settle,
+        **more,
+    )
+
+
+BART = _family(
+    "bart",
+    "BartForConditionalGeneration",
+    "configs/bart.py",
+    tokenizers=("huggingface",),
+    start="end",
+    template=(("classifier", "$A", "end"), ("classifier", "$A", "end", "end", "$B", "end")),
+)
+MBART = _family("mbart", "MBartForConditionalGeneration", "configs/mbart.py", tokenizers=("huggingface",))
