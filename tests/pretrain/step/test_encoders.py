@@ -1,0 +1,107 @@
+"""An update of layers that share parameters, and of tokens that have languages, is one update however it is split."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from test_objectives import BATCH, LENGTH, ragged, small
+from test_step import assert_same_run
+
+from pretrain import objectives
+from pretrain.errors import UserError
+from pretrain.objectives.applied import Applied
+from pretrain.step.engine import make_engine
+from pretrain.step.learner import make_learner
+
+ALBERT = {"model__layers": 2, "model__groups": 1, "model__embed": 16, "model__project_always": True}
+ALBERT |= {"objective__whole_words": True, "objective__ngrams": 3, "objective__swapped_pairs": True}
+XLM = {"model__types": 0, "model__languages": 3, "model__pair_head": False, "model__head_transform": False}
+XLM |= {"model__zero_padding": True, "model__initialiser": "fan_in", "objective__next_sentence": False}
+XLM |= {"objective__languages": True, "data__languages": ("en", "fr"), "data__layout": "concat", "data__sentences": ""}
+ROBERTA = {"model__types": 1, "model__position_offset": 2, "model__pair_head": False, "model__initialiser": "normal"}
+ROBERTA |= {"objective__next_sentence": False, "objective__rounding": "random", "objective__candidates": "any"}
+ROBERTA |= {"data__layout": "sentences"}
+FAMILIES = {"albert": ALBERT, "xlm": XLM, "roberta": ROBERTA}
+MASKED = {"mlm", "mlm_accuracy"}
+TERMS = {"albert": MASKED | {"sop", "sop_accuracy"}, "xlm": MASKED, "roberta": MASKED}
+MESHES = {
+    "mixed": ({"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}, 8),
+    "sequence": ({"mesh__data": 2, "mesh__sequence": 2}, 4),
+    "accumulated pmap": ({"train__backend": "pmap", "train__accumulate": 2}, 4),
+}
+FIRST = "mixed"  # which alone is tried by default
+
+
+def batch_of(learner, seed):
+    """A ragged batch, of two languages where they are told."""
+    batch = ragged(learner, seed)
+    if "languages" in batch:
+        batch["languages"] %= 2
+    return batch
+
+
+@functools.cache
+def initial(family):
+    config = small("masked", **FAMILIES[family])
+    return jax.tree.map(np.asarray, make_engine(make_learner(config), config, jax.devices()[:1]).init(0, BATCH))
+
+
+def run(family, devices, **changes):
+    """(every term and the gradients' norm of two updates, final parameters)."""
+    config = small("masked", **FAMILIES[family], **changes)
+    learner = make_learner(config)
+    engine = make_engine(learner, config, jax.devices()[:devices])
+    shapes = engine.shapes(0, BATCH)
+    state = engine.restored(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial(family), shapes))
+    history = []
+    for n in range(2):
+        state, metrics = engine.step(state, engine.put(batch_of(learner, n), BATCH))
+        sums, counts = ({name: float(v) for name, v in metrics[which].items()} for which in ("sums", "counts"))
+        terms = objectives.reported(learner.objective, sums, counts)
+        history.append([*(terms[name] for name in sorted(terms)), float(metrics["grad_norm"]), float(metrics["read"])])
+    return np.array(history), jax.tree.map(np.asarray, engine.saved(state).params)
+
+
+@functools.cache
+def reference(family):
+    return run(family, 1)
+
+
+@pytest.mark.parametrize(
+    ("family", "mesh"),
+    [
+        pytest.param(family, mesh, marks=() if (family, mesh) == ("albert", FIRST) else pytest.mark.slow)
+        for family in FAMILIES
+        for mesh in MESHES
+    ],
+)
+def test_one_update_is_one_update(family, mesh):
+    changes, devices = MESHES[mesh]
+    assert_same_run(run(family, devices, **changes), reference(family))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_two_halves_fit(family):
+    learner = make_learner(small("masked", **FAMILIES[family]))
+    features, seen = learner.features(2, LENGTH), set()
+
+    class Watched(dict):
+        def __getitem__(self, name):
+            seen.add(name)
+            return super().__getitem__(name)
+
+    def score(params):
+        batch = Watched({name: jax.numpy.zeros(feature.shape, feature.dtype) for name, feature in features.items()})
+        sums, _ = learner.objective.score(Applied(learner.model, params, learner.inputs), batch, {}, None)
+        return sums, learner.objective.denominators(batch)
+
+    sums, counts = jax.eval_shape(score, learner.shapes)
+    assert sums.keys() == counts.keys() == learner.objective.terms.keys() == TERMS[family]
+    assert seen == {*learner.objective.reads, *learner.inputs, "row"} <= features.keys()
+
+
+@pytest.mark.parametrize("changes", [{"model__languages": 0}, {"objective__languages": False}, {"model__languages": 1}])
+def test_languages_are_told_to_a_table_of_them(changes):
+    with pytest.raises(UserError, match=r"config\.model\.languages = \d is the rows of a table, .* or none of them"):
+        make_learner(small("masked", **XLM | changes))
