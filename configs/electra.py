@@ -26,14 +26,14 @@ longer).
 
 from configs import common
 
-VARIANTS = {  # layers, width, heads, width of tables, generator's share, masked share, peak, rows, updates, length
+VARIANTS = {  # layers, width, heads, of tables (0: the same), generator's share, masked, peak, rows, updates, length
     "small": (12, 256, 4, 128, 1 / 4, 0.15, 5e-4, 128, 1_000_000, 128),
     "small_plus": (12, 256, 4, 128, 1.0, 0.15, 5e-4, 128, 4_000_000, 512),
     "small_masked_loss": (12, 256, 4, 128, 1 / 4, 0.15, 5e-4, 128, 1_000_000, 128),
     "small_replace_mlm": (12, 256, 4, 128, 1 / 4, 0.15, 5e-4, 128, 1_000_000, 128),
     "small_all_tokens": (12, 256, 4, 128, 1 / 4, 0.15, 5e-4, 128, 1_000_000, 128),
-    "base": (12, 768, 12, 768, 1 / 3, 0.15, 2e-4, 256, 766_000, 512),
-    "large": (24, 1024, 16, 1024, 1 / 4, 0.25, 2e-4, 2048, 400_000, 512),
+    "base": (12, 768, 12, 0, 1 / 3, 0.15, 2e-4, 256, 766_000, 512),
+    "large": (24, 1024, 16, 0, 1 / 4, 0.25, 2e-4, 2048, 400_000, 512),
     "mini_stdlib": (2, 128, 2, 64, 1 / 2, 0.15, 1e-3, 32, 300, 64),
 }
 ABLATIONS = {  # the discriminator's head, the tokens that it is scored on, the weight of its loss

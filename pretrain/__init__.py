@@ -15,21 +15,21 @@ def open(workdir, step: str = "latest", devices=None):
     return Run(str(workdir), str(step), devices)
 
 
-def from_huggingface(folder, workdir):
+def from_huggingface(folder, workdir, generator=""):
     """Makes the work folder `workdir` of a model that Hugging Face's library saved in `folder`, and returns its config.
 
-    Errors: UserError, DataError or ModelError, in one sentence, where the one cannot be read or the other is there.
+    `generator` is the other folder of ELECTRA, where `folder` is the discriminator's. Errors: UserError, DataError or ModelError, in one sentence, where the one cannot be read or the other is there.
     """
     from pretrain.interop.imports import import_folder
 
-    return import_folder(str(folder), str(workdir))
+    return import_folder(str(folder), str(workdir), generator=str(generator))
 
 
-def to_huggingface(workdir, folder, step: str = "latest") -> int:
+def to_huggingface(workdir, folder, step: str = "latest", part: str = "") -> int:
     """Makes `folder`, which Hugging Face's library loads, of a checkpoint of the run in `workdir`; returns its step.
 
-    `step` as in `open`. Errors: as there, and where the model has no like there.
+    `step` as in `open`; `part` of ELECTRA is discriminator, which "" is too, or generator. Errors: as there, and where the model has no like there.
     """
     from pretrain.interop.exports import export_folder
 
-    return export_folder(str(workdir), str(folder), str(step))
+    return export_folder(str(workdir), str(folder), str(step), part=part)

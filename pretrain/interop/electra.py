@@ -10,42 +10,21 @@ from ml_collections import ConfigDict
 
 from models.replaced_tokens import generator_sizes
 from pretrain.errors import UserError
-from pretrain.interop.bert import BERT
+from pretrain.interop.bert import BERT, NOT_XLM, embeddings, layers, plain
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, Key, Keys
-from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
+from pretrain.interop.names import FLAT, OUTPUTS_FIRST, Row, linear, norms, rows
 
-EMBEDDINGS, LAYER = "electra.embeddings.", "electra.encoder.layer.{layer}."
 SHARED = ("tokens", "positions", "types", "embedding_norm/scale", "embedding_norm/bias")  # by both
+OWN = ("embed", "pair_head")  # fields in which the classes are not BERT's
 JUDGE, WRITER = "discriminator_predictions.", "generator_predictions."  # begin the names of each one's head
 
 
 def _encoder(section: Mapping) -> list[Row]:
     """What both have."""
     projects = section["embed"] not in (0, section["width"])
-    return [
-        *rows(
-            SAME,
-            (f"{EMBEDDINGS}word_embeddings.weight", "tokens"),
-            (f"{EMBEDDINGS}position_embeddings.weight", "positions"),
-            (f"{EMBEDDINGS}token_type_embeddings.weight", "types"),
-        ),
-        *norms((f"{EMBEDDINGS}LayerNorm", "embedding_norm")),
-        *(linear(OUTPUTS_FIRST, ("electra.embeddings_project", "projection")) if projects else []),
-        *linear(
-            OUTPUTS_FIRST,
-            (f"{LAYER}attention.self.query", "layers/attention/query"),
-            (f"{LAYER}attention.self.key", "layers/attention/key"),
-            (f"{LAYER}attention.self.value", "layers/attention/value"),
-            (f"{LAYER}attention.output.dense", "layers/attention/output"),
-            (f"{LAYER}intermediate.dense", "layers/feed_forward/in"),
-            (f"{LAYER}output.dense", "layers/feed_forward/out"),
-        ),
-        *norms(
-            (f"{LAYER}attention.output.LayerNorm", "layers/attention_norm"),
-            (f"{LAYER}output.LayerNorm", "layers/feed_forward_norm"),
-        ),
-    ]
+    project = linear(OUTPUTS_FIRST, ("electra.embeddings_project", "projection")) if projects else []
+    return [*embeddings("electra"), *project, *layers("electra")]
 
 
 def _of_discriminator(section: Mapping) -> list[Row]:
@@ -63,19 +42,14 @@ def _of_generator(section: Mapping) -> list[Row]:
 
 
 def _ours(section: Mapping) -> dict[str, tuple]:
-    return {
-        "attention": (("dense",) * len(section["attention"]),),
-        "position_offset": (0,),
-        "project_always": (False,),
-        "types": (section["types"] or 2,),  # 0 is no table, which the class always has
-        "groups": (0, section["layers"]),
-    }
+    """What a section of ours has to say for a model to be one that the classes have."""
+    return {name: values for name, values in plain(section).items() if name in section and name not in OWN}
 
 
-KEYS = Keys(
+THEIRS = Keys(
     both=(
         Key("vocab_size", "vocab_size", 30_522),
-        Key("embedding_size", "embed", 128),
+        Key("embedding_size", "embed", 128, like="width"),
         Key("max_position_embeddings", "context", 512),
         Key("type_vocab_size", "types", 2),
         Key("hidden_size", "width", 256),
@@ -88,15 +62,10 @@ KEYS = Keys(
         Key("attention_probs_dropout_prob", "dropout_attention", 0.1),
         Key("initializer_range", "init_std", 0.02),
     ),
-    theirs=lambda config: {"position_embedding_type": ("absolute",), "tie_word_embeddings": (True,)},
+    theirs=BERT.keys.theirs,
     ours=lambda section: _ours(section) | {"head": ("replaced",), "generator_size": (section["generator_size"],)},
     outside=("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
 )
-
-
-def _widened(section: Mapping) -> dict:
-    """A section whose tables say their width."""
-    return {**section, "embed": section["embed"] or section["width"]}
 
 
 def _complete(config: ConfigDict) -> None:
@@ -114,7 +83,7 @@ ELECTRA = Family(
     kind="replaced_tokens",
     recipe="configs/electra.py",
     architecture=lambda section: "ElectraForPreTraining",
-    keys=KEYS,
+    keys=THEIRS,
     rows=_of_discriminator,
     tokenizers=BERT.tokenizers,
     special=BERT.special,
@@ -127,7 +96,7 @@ ELECTRA = Family(
     complete=_complete,
     part="discriminator",
     mark=JUDGE,
-    section_of=lambda section: _widened(section) | {"generator_size": 0.0},
+    section_of=lambda section: {**section, "generator_size": 0.0},
 )
 GENERATOR = dataclasses.replace(
     ELECTRA,
@@ -136,15 +105,15 @@ GENERATOR = dataclasses.replace(
     architecture=lambda section: "ElectraForMaskedLM",
     # The activation of the head of tokens is not written down there: it is always this.
     keys=dataclasses.replace(
-        KEYS, ours=lambda section: _ours(section) | {"pair_head": (False,), "activation": ("gelu_erf",)}
+        THEIRS, ours=lambda section: _ours(section) | {"pair_head": (False,), "activation": ("gelu_erf",)}
     ),
     rows=_of_generator,
-    copies={"generator_lm_head.weight": f"{EMBEDDINGS}word_embeddings.weight"},
+    copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     settle=lambda section, names: section | {"pair_head": False},
     complete=_complete_generator,
+    section_of=lambda section: section,
     part="",
     mark=WRITER,
-    section_of=_widened,
 )
 
 
@@ -154,8 +123,9 @@ def _section_of_generator(section: Mapping) -> dict:
         raise UserError(
             "the model has no generator (config.model.generator_size = 0) that could be exported; leave --part out"
         )
-    own = {name: value for name, value in _widened(section).items() if name not in ("generator_size", "head")}
+    own = {name: value for name, value in section.items() if name not in ("generator_size", "head")}
     sizes = generator_sizes(section["width"], section["heads"], section["generator_size"])
+    sizes |= {"embed": section["embed"] or section["width"]} | {name: values[0] for name, values in NOT_XLM.items()}
     return own | sizes | {"kind": "encoder", "pair_head": False}
 
 

@@ -11,6 +11,7 @@ from pretrain.interop.albert import ALBERT
 from pretrain.interop.bart import BART, MBART
 from pretrain.interop.bert import BERT
 from pretrain.interop.ctrl import CTRL
+from pretrain.interop.distilbert import DISTILBERT
 from pretrain.interop.electra import ELECTRA, GENERATOR, GENERATOR_PART
 from pretrain.interop.family import Family
 from pretrain.interop.gpt import GPT
@@ -23,7 +24,7 @@ from pretrain.interop.xlnet import XLNET
 from pretrain.parallel.mesh import path_name
 from pretrain.step.step import parameters_of
 
-EVERY = (GPT2, GPT, CTRL, BERT, ROBERTA, ALBERT, XLM, T5, BART, MBART, ELECTRA, XLNET)
+EVERY = (GPT2, GPT, CTRL, BERT, ROBERTA, ALBERT, XLM, T5, BART, MBART, DISTILBERT, ELECTRA, XLNET)
 FAMILIES = {family.model_type: family for family in EVERY}
 TYPES = FAMILIES | {name: family for family in FAMILIES.values() for name in family.also}  # by what config.json says
 OTHERS = (GENERATOR, GENERATOR_PART)  # of a model_type that one above has too

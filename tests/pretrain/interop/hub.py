@@ -157,3 +157,4 @@ TOKENIZERS |= {"bart": byte_level_of_roberta, "mbart": byte_level_of_roberta}
 SEQUENCE = ("t5", "t5_v1_1", "bart", "mbart")  # cases with an encoder and a decoder
 PAIRED = {"bert": "next_sentence_label", "albert": "sentence_order_label"}  # cases with a head of pairs: its labels
 CAUSAL = ("gpt2", "gpt", "ctrl")  # cases whose loss is of the token after each
+TOKENIZERS |= {"electra": vocabulary, "distilbert": vocabulary}

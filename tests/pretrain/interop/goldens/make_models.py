@@ -30,6 +30,9 @@ CTRL = {"vocab_size": 263, "n_positions": 19, "n_embd": 14, "n_layer": 2, "n_hea
 XLNET = {"vocab_size": 61, "d_model": 14, "n_layer": 2, "n_head": 7, "d_inner": 23, "ff_activation": "relu"}
 BART = {"vocab_size": 271, "max_position_embeddings": 31, "d_model": 15, "encoder_layers": 2, "decoder_layers": 3}
 BART |= {"encoder_attention_heads": 5, "decoder_attention_heads": 5, "encoder_ffn_dim": 23, "decoder_ffn_dim": 23}
+DISTILBERT = {"vocab_size": 67, "dim": 15, "n_layers": 2, "n_heads": 3, "hidden_dim": 29}
+DISTILBERT |= {"max_position_embeddings": 23}
+ELECTRA = {**BERT, "embedding_size": 7}
 CASES = {  # class and fields; sizes that divide each other as little as they can
     "gpt2": ("GPT2LMHeadModel", {**GPT2, "bos_token_id": 0, "eos_token_id": 0}),
     "gpt": ("OpenAIGPTLMHeadModel", GPT),
@@ -42,6 +45,9 @@ CASES = {  # class and fields; sizes that divide each other as little as they ca
     "xlm_languages": ("XLMWithLMHeadModel", {**XLM, "n_langs": 3, "use_lang_emb": True}),
     "albert": ("AlbertForPreTraining", ALBERT),
     "albert_masked": ("AlbertForMaskedLM", {**ALBERT, "embedding_size": 15, "num_hidden_groups": 1}),
+    "distilbert": ("DistilBertForMaskedLM", DISTILBERT),
+    "electra": ("ElectraForPreTraining", {**ELECTRA, "hidden_act": "gelu_new"}),
+    "electra_masked": ("ElectraForMaskedLM", ELECTRA),
     "xlnet": ("XLNetLMHeadModel", XLNET),
     "bart": ("BartForConditionalGeneration", BART),
     "mbart": ("MBartForConditionalGeneration", {**BART, "scale_embedding": True}),
@@ -77,6 +83,8 @@ def ask(case, model):
         given["labels"] = rows["written"]
     if case == "xlm_languages":
         given["langs"] = rows["read"] % 3
+    if case == "electra":  # tells replaced tokens: here every third id
+        given["labels"] = (rows["read"] % 3 == 0).long()
     if case in hub.PAIRED:
         given[hub.PAIRED[case]] = torch.tensor([0, 1])
     with torch.no_grad():
