@@ -18,7 +18,8 @@ def open(workdir, step: str = "latest", devices=None):
 def from_huggingface(folder, workdir, generator=""):
     """Makes the work folder `workdir` of a model that Hugging Face's library saved in `folder`, and returns its config.
 
-    `generator` is the other folder of ELECTRA, where `folder` is the discriminator's. Errors: UserError, DataError or ModelError, in one sentence, where the one cannot be read or the other is there.
+    `generator` is the other folder of ELECTRA, where `folder` is the discriminator's. Errors: UserError, DataError or
+    ModelError, in one sentence, where the one cannot be read or the other is there.
     """
     from pretrain.interop.imports import import_folder
 
@@ -28,7 +29,8 @@ def from_huggingface(folder, workdir, generator=""):
 def to_huggingface(workdir, folder, step: str = "latest", part: str = "") -> int:
     """Makes `folder`, which Hugging Face's library loads, of a checkpoint of the run in `workdir`; returns its step.
 
-    `step` as in `open`; `part` of ELECTRA is discriminator, which "" is too, or generator. Errors: as there, and where the model has no like there.
+    `step` as in `open`; `part` of ELECTRA is discriminator, which "" is too, or generator. Errors: as there, and where
+    the model has no like there.
     """
     from pretrain.interop.exports import export_folder
 

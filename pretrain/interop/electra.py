@@ -147,6 +147,7 @@ def join(model: ConfigDict, generator: Mapping, source: str) -> None:
     with model.unlocked():
         model.generator_size = generator["width"] / model.width
     wanted = _section_of_generator(model.to_dict())
+    generator = {**generator, "embed": generator["embed"] or generator["width"]}
     unlike = [name for name, value in generator.items() if wanted[name] != value and name != "dtype"]
     if unlike:
         shown = ", ".join(f"{name} = {generator[name]!r}, not {wanted[name]!r}" for name in unlike)

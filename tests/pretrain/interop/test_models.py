@@ -144,17 +144,21 @@ def test_recipes_can_be_exported(family):
         built.add(structure)
 
 
-@pytest.fixture
-def two_folders(tmp_path):
+@pytest.fixture(params=[7, 8], ids="tables {}".format)
+def two_folders(request, tmp_path):
     """(discriminator, generator) as that library has them, of one training: the generator half as wide."""
     cases = hub.answers()
     one, other = (tmp_path / name for name in ("discriminator", "generator"))
-    sizes = {"embedding_size": 7, "max_position_embeddings": 23, "vocab_size": 67, "num_hidden_layers": 2}
+    sizes = {"embedding_size": request.param, "max_position_embeddings": 23, "vocab_size": 67, "num_hidden_layers": 2}
     shapes = {}
     for case, width, heads in (("electra", 16, 2), ("electra_masked", 8, 1)):
         old = cases[case]["shapes"]
-        swap = {15: width, 29: 4 * width}
-        shapes[case] = {name: [swap.get(size, size) for size in shape] for name, shape in old.items()}
+        swap, project = {7: request.param, 15: width, 29: 4 * width}, width != request.param
+        shapes[case] = {
+            name: [swap.get(size, size) for size in shape]
+            for name, shape in old.items()
+            if project or "embeddings_project" not in name
+        }
         folder, config = (one, other)[case == "electra_masked"], cases[case]["config"] | sizes
         config |= {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": 4 * width}
         hub.make(folder, case, config=config | {"hidden_act": "gelu"}, tensors=hub.weights(shapes[case]))
