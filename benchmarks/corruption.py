@@ -2,12 +2,13 @@
 
     python -m benchmarks.corruption [--quick] [--format=json]
 
-Masked language modelling of BERT's rows, of pieces and of whole words, against `DataCollatorForLanguageModeling` on the
-same ids, which are given to it with what it asks for: special tokens marked, and offsets for whole words. It draws how
-many are masked, and never the same twice; here their number is fixed, their places are listed, and all follows from the
-row's number. Span corruption has no collator there: its peer is the published algorithm in plain NumPy, as training
-scripts have it, which draws a mask for each row and then works on all rows at once. In CPU seconds, one thread each, so
-that figures are per core.
+Masked language modelling of BERT's rows, of pieces and of whole words, and of RoBERTa's, whose number of masks is drawn
+and which masks any token, against `DataCollatorForLanguageModeling` on the same ids, which are given to it with what it
+asks for: special tokens marked, and offsets for whole words. It draws how many are masked, and never the same twice;
+here places are listed, and all follows from the row's number. ALBERT's runs of words have no collator there: their peer
+is the released algorithm, which works through a row's words in Python. Nor has span corruption: its peer is the
+published algorithm in plain NumPy, as training scripts have it, which draws a mask for each row and then works on all
+rows at once. In CPU seconds, one thread each, so that figures are per core.
 """
 
 import tempfile
@@ -60,19 +61,79 @@ def filling(section, tokenizer, ids: np.ndarray, length: int):
     return fill
 
 
-def masked(whole_words: bool, length: int, most: int, tokenizer, encoded, rounds: int, collators: dict) -> list[Result]:
+ROBERTA = {"rounding": "random", "candidates": "any", "replacements": "text"}
+KINDS = {"pieces": {}, "any tokens, a drawn number": ROBERTA, "whole words": {"whole_words": True}}
+
+
+def masked(kind: str, length: int, most: int, tokenizer, encoded, rounds: int, collators: dict) -> list[Result]:
     """Rows/s per core, against each of the collators."""
-    section = common.masked()
-    section.update(next_sentence=False, whole_words=whole_words, max_predictions=most)
+    section, whole_words = common.masked(), kind == "whole words"
+    section.update(next_sentence=False, max_predictions=most, **KINDS[kind])
     ids = np.array([row["input_ids"] for row in encoded], np.int32)
     examples = [{k: v for k, v in row.items() if whole_words or k != "offset_mapping"} for row in encoded]
     results = []
-    for kind, collate in collators.items():
+    for type_, collate in collators.items():
         ours, theirs = pairs(filling(section, tokenizer, ids, length), lambda c=collate: c(examples), rounds)
         middle, spread = ratio(ours, theirs)
-        name = f"masking {'whole words' if whole_words else 'pieces'}, rows of {length}"
-        results.append(Result(name, ROWS / min(ours), "rows/s per core", f"collator, {kind}", middle, TARGET, spread))
+        name = f"masking {kind}, rows of {length}"
+        results.append(Result(name, ROWS / min(ours), "rows/s per core", f"collator, {type_}", middle, TARGET, spread))
     return results
+
+
+class RunCollator:
+    """Rows of ids [n, R] -> ids of which runs of whole words are masked, and labels (Lan et al. 2019, section 4.1)."""
+
+    def __init__(self, section, tokenizer):
+        self.section, self.tokenizer, self.draw = section, tokenizer, np.random.default_rng(0)
+        self.framing = {tokenizer.special[name] for name in ("classifier", "separator", "end", "pad")}
+        chances = 1 / np.arange(1, section.ngrams + 1)
+        self.chances = chances / chances.sum()
+
+    def __call__(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        labels, masked = np.full_like(ids, -100), ids.copy()
+        for row, hidden, label in zip(ids.tolist(), masked, labels, strict=True):
+            self.mask(row, hidden, label)
+        return {"input_ids": masked, "labels": labels}
+
+    def mask(self, row: list[int], hidden: np.ndarray, label: np.ndarray) -> None:
+        """Masks one row in place: from each word on in random order a run, if it fits and meets no other."""
+        words = []
+        for place, token in enumerate(row):
+            if token not in self.framing:
+                if words and self.tokenizer.continues[token]:
+                    words[-1].append(place)
+                else:
+                    words.append([place])
+        size = min(self.section.max_predictions, max(1, round(self.section.share * len(row))))
+        covered = set()
+        for at in self.draw.permutation(len(words)).tolist():
+            if len(covered) >= size:
+                break
+            number = 1 + self.draw.choice(self.section.ngrams, p=self.chances)
+            places = [place for word in words[at : at + number] for place in word]
+            while len(covered) + len(places) > size and number > 1:
+                number -= 1
+                places = [place for word in words[at : at + number] for place in word]
+            if len(covered) + len(places) > size or covered.intersection(places):
+                continue
+            for place in places:
+                covered.add(place)
+                label[place], fate = row[place], self.draw.random()
+                if fate < 0.8:
+                    hidden[place] = self.tokenizer.special["mask"]
+                elif fate < 0.9:
+                    hidden[place] = self.draw.integers(self.tokenizer.vocab_size)
+
+
+def runs(tokenizer, length: int, most: int, encoded, rounds: int) -> Result:
+    """Rows/s per core of ALBERT's masking, against the released algorithm."""
+    section = common.masked()
+    section.update(next_sentence=False, max_predictions=most, whole_words=True, ngrams=3)
+    ids, collate = np.array([row["input_ids"] for row in encoded], np.int32), RunCollator(section, tokenizer)
+    ours, theirs = pairs(filling(section, tokenizer, ids, length), lambda: collate(ids), rounds)
+    middle, spread = ratio(ours, theirs)
+    name = f"masking runs of words, rows of {length}"
+    return Result(name, ROWS / min(ours), "rows/s per core", "released algorithm", middle, TARGET, spread)
 
 
 class SpanCollator:
@@ -146,14 +207,15 @@ def main() -> None:
             rows = [{name: encoded[name][i] for name in encoded} for i in range(len(encoded["input_ids"]))]
             rows = [row for row in rows if len(row["input_ids"]) == length]
             rows = (rows * ROWS)[:ROWS]
-            for whole_words in (False, True):
+            for kind in KINDS:
                 collators = {
-                    kind: transformers.DataCollatorForLanguageModeling(
-                        theirs, whole_word_mask=whole_words, return_tensors=kind
+                    type_: transformers.DataCollatorForLanguageModeling(
+                        theirs, whole_word_mask=kind == "whole words", return_tensors=type_
                     )
-                    for kind in ("np", "pt")
+                    for type_ in ("np", "pt")
                 }
-                results += masked(whole_words, length, most, tokenizer, rows, rounds, collators)
+                results += masked(kind, length, most, tokenizer, rows, rounds, collators)
+            results.append(runs(tokenizer, length, most, rows, rounds))
         sentinels = extended(tokenizer, (), 100)
         ids = np.concatenate([tokenizer.encode(text) for text in found])
         results += [spans(sentinels, length, rounds, ids) for length in (512, 1024)]
