@@ -135,3 +135,17 @@ def test_what_pairs_are_like(real):
     follows = plan.first + plan.first_lengths <= plan.second
     assert follows[~plan.is_random].all()
     assert 0.5 < plan.is_random.mean() < 0.7  # half, and all of the chunks with a single sentence
+
+
+def test_what_swapped_pairs_are_like(real):
+    """Half of the pairs of two sentences or more are swapped; both segments lie side by side in one document."""
+    plan = joined(pairs.paired(*tables(real), 64, 0.1, 20, swapped=True))
+    before = plan.first + plan.first_lengths <= plan.second
+    assert before[~plan.is_random].all()
+    ends = tables(real)[0][tables(real)[1]]  # of documents, in tokens
+    same = np.searchsorted(ends, plan.first, "right") == np.searchsorted(ends, plan.second, "right")
+    near = same & (np.abs(plan.second - plan.first) < 130)  # two segments, of which little is cut
+    assert near[~plan.is_random].all()
+    swapped = plan.is_random & near & (plan.second < plan.first)
+    number = swapped.sum() + (~plan.is_random).sum()
+    assert abs(swapped.sum() / number - 0.5) < 5 * np.sqrt(0.25 / number)

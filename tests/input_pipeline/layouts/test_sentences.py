@@ -4,8 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
+from configs import common
+from input_pipeline import pipeline
 from input_pipeline.errors import DataError
+from input_pipeline.folders import Folders
 from input_pipeline.layouts import sentences
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -92,3 +96,58 @@ def test_real_text(length, block):
 def test_rows_without_room():
     with pytest.raises(DataError, match=r"the row's length is 2; set data.length, or evaluate.length .* to at least 3"):
         read(Text([[1]]), 2)
+
+
+DOCUMENTS = [["a dog.", "it sleeps."], ["another."], ["the cat sees it.", "so it is."]]
+
+
+def sections(tmp_path, length, **tokenizer):
+    """The sections data, tokenizer and objective of RoBERTa's rows of DOCUMENTS."""
+    text = "\n\n".join("\n".join(document) for document in DOCUMENTS)
+    (tmp_path / "a.txt").write_text(text)
+    config = common.base()
+    config.objective = common.masked()
+    config.objective.update(next_sentence=False, rounding="random", candidates="any", max_predictions=9)
+    config.data.update(train=f"text:{tmp_path}/a.txt?document=blank_line", sentences="lines", layout="sentences")
+    config.data.update(length=length, holdout=0.0)
+    config.tokenizer.update(tokenizer or {"kind": "bytes"})
+    return config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+
+
+def prepared(tmp_path, *given):
+    folders = Folders(tmp_path / "run" / "tokenizer", tmp_path / "run" / "data")
+    return pipeline.prepare(*given, folders, report=lambda message: None)
+
+
+@pytest.mark.parametrize("length", [14, 24, 60])
+def test_rows_of_a_corpus(tmp_path, length):
+    """With ids of its own for what frames rows and masks; evaluation reads each once, in order."""
+    corpus = prepared(tmp_path, *sections(tmp_path, length))
+    special = corpus.tokenizer.special
+    assert {"end", "mask", "classifier", "separator"} <= special.keys() and corpus.tokenizer.vocab_size == 260
+    found = []
+    for batch in corpus.evaluation("train", length=length, stride=0, batch_size=2).batches():
+        rows, places = np.nonzero(batch["weights"] > 0)
+        batch["tokens"][rows, batch["slots"][rows, places]] = batch["targets"][rows, places]
+        found += [ids[there > 0].tolist() for ids, there in zip(batch["tokens"], batch["segments"], strict=True)]
+    names = {FIRST: special["classifier"], BETWEEN: special["separator"]}
+    ids = [[list(sentence.encode()) for sentence in document] for document in DOCUMENTS]
+    moved = [[[token + 1000 for token in sentence] for sentence in document] for document in ids]  # apart from names
+    expected = [[names.get(i, i - 1000) for i in row] for row in published(moved, length)]
+    assert [row for row in found if row] == expected
+
+
+def test_a_tokenizer_without_what_rows_need(tmp_path):
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<unk>": 1, "</s>": 2}, unk_token="<unk>"))
+    model.add_special_tokens(["</s>"])
+    model.save(str(tmp_path / "tokenizer.json"))
+    given = sections(tmp_path, 20, kind="huggingface", path=str(tmp_path / "tokenizer.json"))
+    with pytest.raises(DataError, match=r"needs a tokenizer with the special ids mask, classifier, which"):
+        prepared(tmp_path, *given)
+
+
+def test_without_sentences(tmp_path):
+    given = sections(tmp_path, 20)
+    given[0]["sentences"] = ""
+    with pytest.raises(DataError, match=r"data\.layout = sentences makes rows of sentences, and data\.sentences does"):
+        prepared(tmp_path, *given)
