@@ -8,7 +8,9 @@ asks for: special tokens marked, and offsets for whole words. It draws how many 
 here places are listed, and all follows from the row's number. ALBERT's runs of words have no collator there: their peer
 is the released algorithm, which works through a row's words in Python. Nor has span corruption: its peer is the
 published algorithm in plain NumPy, as training scripts have it, which draws a mask for each row and then works on all
-rows at once. In CPU seconds, one thread each, so that figures are per core.
+rows at once. XLNet's order and targets are measured against `DataCollatorForPermutationLanguageModeling`, which makes a
+mask of every pair of places, while ours gives each place its rank, of which attention makes the mask. In CPU seconds,
+one thread each, so that figures are per core.
 """
 
 import tempfile
@@ -22,6 +24,7 @@ from configs import common
 from input_pipeline import objectives
 from input_pipeline.features import declared, empty
 from input_pipeline.layouts.raw import Raw
+from input_pipeline.layouts.segments import RawSegments
 from input_pipeline.sources import sources
 from input_pipeline.tokenizers import huggingface, wordpiece
 from input_pipeline.tokenizers.extended import extended
@@ -48,15 +51,15 @@ def raw_rows(ids: np.ndarray) -> Raw:
     return Raw(ids, ids, there, np.arange(ids.shape[1], dtype=np.int32) * there, there.astype(bool))
 
 
-def filling(section, tokenizer, ids: np.ndarray, length: int):
-    """A function that makes another batch each time."""
+def filling(section, tokenizer, ids: np.ndarray, length: int, layout: str = "concat", raw=None):
+    """A function that makes another batch each time; `raw` are its rows, by default of the ids alone."""
     objective, keys = objectives.build(section.to_dict(), tokenizer), np.arange(len(ids))
-    raw = raw_rows(ids)
+    raw = raw_rows(ids) if raw is None else raw
 
     def fill():
         nonlocal keys
         keys = keys + len(ids)
-        objective.fill(empty(declared(objective, len(ids), length, "concat")), np.arange(len(ids)), raw, keys)
+        objective.fill(empty(declared(objective, len(ids), length, layout)), np.arange(len(ids)), raw, keys)
 
     return fill
 
@@ -183,6 +186,32 @@ def spans(tokenizer, length: int, rounds: int, ids: np.ndarray) -> Result:
     return Result(name, ROWS / min(ours), "rows/s per core", "collator, plain NumPy", middle, TARGET, spread)
 
 
+def permutation(tokenizer, encoded, rounds: int, collators: dict) -> list[Result]:
+    """Rows/s per core of XLNet's rows of 512, half of them read backwards, against each of the collators."""
+    section, length = common.permutation(), 512
+    ids = np.array([row["input_ids"] for row in encoded], np.int32)
+    types, functional = np.zeros(ids.shape, np.int32), np.zeros(ids.shape, bool)
+    types[:, 384:], functional[:, [383, -2, -1]] = 1, True
+    backward = np.arange(len(ids)) % 2 == 1
+    raw = RawSegments(ids, types, functional, backward, np.zeros(len(ids), bool))
+    fill, results = filling(section, tokenizer, ids, length, "stream", raw), []
+    for kind, collate in collators.items():
+        ours, theirs = pairs(fill, lambda c=collate: c([{"input_ids": row.tolist()} for row in ids]), rounds)
+        middle, spread = ratio(ours, theirs)
+        results.append(
+            Result(
+                f"an order and targets, rows of {length}",
+                ROWS / min(ours),
+                "rows/s per core",
+                f"collator, {kind}",
+                middle,
+                TARGET,
+                spread,
+            )
+        )
+    return results
+
+
 def main() -> None:
     args = arguments(__doc__.splitlines()[0]).parse_args()
     torch, transformers = peers("torch", "transformers")
@@ -216,6 +245,11 @@ def main() -> None:
                 }
                 results += masked(kind, length, most, tokenizer, rows, rounds, collators)
             results.append(runs(tokenizer, length, most, rows, rounds))
+        collators = {
+            kind: transformers.DataCollatorForPermutationLanguageModeling(theirs, return_tensors=kind)
+            for kind in ("np", "pt")
+        }
+        results += permutation(tokenizer, rows, rounds, collators)
         sentinels = extended(tokenizer, (), 100)
         ids = np.concatenate([tokenizer.encode(text) for text in found])
         results += [spans(sentinels, length, rounds, ids) for length in (512, 1024)]

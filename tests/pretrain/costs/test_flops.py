@@ -13,11 +13,18 @@ from shared_programs import learner_of
 import models
 from configs import sparse_transformer
 from configs.common import base, recurrent
+from models.attention.patterns import parse_pattern
 from models.parts.activations import GATED
-from pretrain.costs.attention import keys_per_query
+from pretrain.costs.attention import Visible, keys_per_query
 from pretrain.costs.flops import flops_per_token, forward_flops
 from pretrain.parallel import devices
 from pretrain.step.learner import make_learner
+
+
+def keys_both_ways(model: Mapping, length: int) -> float:
+    """Keys that a query of a row that sees both sides is charged in the mean, over all layers."""
+    seen = (Visible(parse_pattern(word), False, 0).keys(length, length, "full") for word in model["attention"])
+    return sum(seen) / length * model["layers"] / len(model["attention"])
 
 
 def of_decoder(model: Mapping, row: Mapping[str, int], convention: str) -> dict[str, float]:
@@ -93,7 +100,7 @@ def of_encoder(model: Mapping, row: Mapping[str, int], convention: str) -> dict[
     return {
         "embedding projections": (E != D or model["project_always"]) * E * D,
         "attention projections": L * 4 * D**2,
-        "attention scores and values": L * 2 * D * T,
+        "attention scores and values": 2 * D * keys_both_ways(model, T),
         "feed-forward": L * 2 * D * model["ff"],
         "logits": (
             K * (model["head_transform"] * D * E + E * model["vocab_size"]) + model["pair_head"] * (D**2 + 2 * D)
@@ -125,7 +132,7 @@ def of_encoder_decoder(model: Mapping, row: Mapping[str, int], convention: str) 
     keys = T if convention == "full" else (T + 1) / 2
     return {
         "attention projections": L * 4 * D * NH,
-        "attention scores and values": L * 2 * NH * (S * S + T * keys) / (S + T),
+        "attention scores and values": 2 * NH * (S * keys_both_ways(model, S) + L * T * keys) / (S + T),
         "feed-forward": L * matrices * D * model["ff"],
         "cross-attention projections": L * 2 * D * NH,
         "cross-attention scores and values": L * 2 * NH * S * T / (S + T),

@@ -1,0 +1,90 @@
+"""Long documents: the training step of BERT and T5 with a sparse encoder against the same step with a dense one.
+
+    python -m benchmarks.long_documents [--quick] [--format=json]
+
+At 4,096 tokens and, without --quick, at 16,384: time, and the temporaries that the compiled program says it needs. The
+networks are those of `configs/long_documents.py` with 2 layers of width 128 on a CPU, 12 of 768 on an accelerator.
+"""
+
+import statistics
+
+import jax
+import numpy as np
+
+from benchmarks import report
+from configs import long_documents
+from input_pipeline.features import empty
+from pretrain.processes.heap import keep_freed_memory
+from pretrain.step.engine import make_engine
+from pretrain.step.learner import make_learner
+
+ACCELERATED = jax.default_backend() != "cpu"
+SMALL = {"layers": 2, "width": 128, "heads": 2, "ff": 512, "vocab_size": 1024, "dtype": "float32"}
+LONGEST = {4096: "4k", 16_384: "16k"}
+
+
+def config_of(family: str, length: int, dense: bool):
+    """The recipe of one family at a length, one row a batch, with the attention that is asked for."""
+    config = long_documents.get_config(f"{family}_{LONGEST[length]}")
+    if not ACCELERATED:
+        config.model.update(SMALL | ({"head_size": 64} if family == "t5" else {}))
+    if dense:
+        config.model.attention = ("dense", "dense")
+    config.train.batch_size = config.evaluate.batch_size = config.mesh.data = 1
+    return config
+
+
+def training_step(family: str, length: int, dense: bool):
+    """(a function that makes one update and waits for it, bytes of temporaries)."""
+    config = config_of(family, length, dense)
+    learner = make_learner(config)
+    engine = make_engine(learner, config, jax.devices()[:1])
+    draw = np.random.default_rng(0)
+    batch = empty(learner.features(1, length)) | {"row": np.zeros(1, np.int32)}
+    for name, array in batch.items():
+        if name.endswith("segments") or name == "weights":
+            array[:] = 1
+        elif name.endswith("positions"):
+            array[:] = np.arange(array.shape[1])
+        elif name == "slots":
+            array[:] = np.sort(draw.permutation(length)[: array.shape[1]])
+        elif name != "row":
+            array[:] = draw.integers(0, 1000, array.shape)
+    state, data = engine.init(0, 1), engine.put(batch, 1)
+    program = engine.lower_step(1, length).compile()
+
+    def step():
+        nonlocal state
+        state, metrics = program(state, data)
+        return float(metrics["grad_norm"])
+
+    return step, program.memory_analysis().temp_size_in_bytes
+
+
+def compare(family: str, length: int, rounds: int) -> list[report.Result]:
+    """Time and memory of the sparse step against the dense one."""
+    programs = {name: training_step(family, length, name == "dense") for name in ("dense", "sparse")}
+    times = report.interleaved({name: run for name, (run, _) in programs.items()}, rounds)
+    label, peer = f"{family}, step of {length}", "dense encoder"
+    median, spread = report.ratio(times["sparse"], times["dense"])
+    seconds, (_, memory) = statistics.median(times["sparse"]), programs["sparse"]
+    less = programs["dense"][1] / memory
+    return [
+        report.Result(f"{label}, dense", statistics.median(times["dense"]), "s"),
+        report.Result(f"{label}, sparse", seconds, "s", peer, median, 1, spread),
+        report.Result(f"{label}, dense, memory", programs["dense"][1] / 1e6, "MB"),
+        report.Result(f"{label}, sparse, memory", memory / 1e6, "MB", peer, less, 1),
+    ]
+
+
+def main() -> None:
+    args = report.arguments(__doc__.splitlines()[0]).parse_args()
+    keep_freed_memory()
+    lengths, rounds = ((4096,), 5) if args.quick else ((4096, 16_384), 5)
+    for length in lengths:
+        for family in ("bert", "t5"):
+            report.show(compare(family, length, rounds), args, [family, length, rounds, SMALL])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""BERT and T5 that read whole documents: the encoder's attention is sparse, all else is theirs.
+
+    pretrain train --config=configs/long_documents.py:t5_4k --workdir=runs/t5_4k
+    pretrain train --config=configs/long_documents.py:t5_tiny        # a minute on 2 CPU cores, with text that is there
+
+Variants: bert_4k, bert_8k, bert_16k, t5_4k (the default), t5_8k, t5_16k, and bert_tiny and t5_tiny, small networks that
+read rows of 512 tokens of the standard library of the running interpreter.
+
+Layers take turns (Child et al. 2019, on both sides): in one a token sees those less than 128 places from it, in the
+other also those at any multiple of 128 (`local_128`, `strided_128`), so that after two layers it has seen all. The
+keys of a token are 255 and some 255 + T / 128, where dense attention has T. The parameters are those of
+`configs/bert.py:base` and `configs/t5.py:base` but for the rows of the tables that a longer row needs: BERT's of
+positions, T5's of sentinels.
+
+BERT masks 15 tokens of 100 of whole documents, which are packed into rows and do not see each other, and tells no pairs
+apart. T5 takes out 15 of 100 in spans of 3, as it does at 512; its decoder, which writes a third as many tokens as the
+encoder reads at most, is dense. Tokenizers and text are those of the two recipes; docs/data.md says how to fetch them.
+
+Cost: an update of a recipe reads as many tokens as that of the recipe at its own length: 65,536 (BERT), and of T5
+1,048,576. `python -m benchmarks.long_documents` measures the encoder's step against the dense one.
+
+Expect what the two expect of text that fits their rows; nothing is published for these.
+"""
+
+from configs import common
+
+LENGTHS = {"4k": 4096, "8k": 8192, "16k": 16_384, "tiny": 512}
+VARIANTS = tuple(f"{family}_{size}" for family in ("bert", "t5") for size in LENGTHS)
+
+
+def get_config(variant=""):
+    """The recipe of one family and length; no variant means t5_4k."""
+    variant = variant or "t5_4k"
+    if variant not in VARIANTS:
+        raise common.variant_error("long_documents", variant, VARIANTS)
+    family, size = variant.split("_")
+    length, tiny = LENGTHS[size], size == "tiny"
+    config = common.base()
+    config.name = f"long_documents:{variant}"
+    FAMILIES[family](config, length)
+    config.model.update(context=length, attention=("local_128", "strided_128"))
+    config.data.length = length
+    if tiny:
+        config.model.update(layers=2, width=64, heads=4, ff=256, attention=("local_32", "strided_32"), dtype="float32")
+        config.data.update(train="stdlib", validation="", sentences="", holdout=0.05)
+        config.train.update(steps=100, batch_size=4)
+        config.checkpoint.every = 50
+        config.evaluate.update(every=50, batches=5, batch_size=4)
+        TINY[family](config)
+    return config
+
+
+def _bert(config, length):
+    config.model = common.encoder()
+    config.model.update(layers=12, width=768, heads=12, ff=3072, vocab_size=30_522, pair_head=False)
+    config.objective = common.masked()
+    config.objective.update(next_sentence=False, max_predictions=3 * length // 20)
+    config.tokenizer.update(kind="wordpiece", path="tokenizers/bert-base-uncased.json", vocab_size=30_522)
+    config.data.update(train="text:data/books_wikipedia/*.txt?document=blank_line", holdout=0.001, layout="packed")
+    config.train.update(steps=500_000, batch_size=65_536 // length)
+    config.optimizer.update(
+        name="adamw", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
+    )
+    config.schedule.update(kind="linear", peak=1e-4, warmup=10_000, end=0.0, beneath_warmup=True)
+
+
+def _t5(config, length):
+    config.model = common.encoder_decoder()
+    config.model.update(layers=12, width=768, heads=12, head_size=64, ff=3072, vocab_size=33_024)
+    config.objective = common.spans()
+    config.tokenizer.update(kind="sentencepiece", path="tokenizers/t5.model", vocab_size=32_000, sentinels=1024)
+    config.data.update(train="tfds:c4/en?split=train", validation="tfds:c4/en?split=validation", layout="concat")
+    config.train.update(steps=1_000_000, batch_size=1_048_576 // length, z_loss=1e-4)
+    config.optimizer.update(name="adafactor", weight_decay=0.0, clip=0.0)
+    config.schedule.update(kind="rsqrt", peak=1e-2, warmup=0, hold=10_000)
+
+
+def _tiny_bert(config):
+    config.tokenizer.update(path="", vocab_size=1000, train_bytes=1_000_000)
+    config.model.vocab_size = 1000
+    config.schedule.update(peak=1e-3, warmup=10)
+
+
+def _tiny_t5(config):
+    config.tokenizer.update(path="", vocab_size=1000, train_bytes=1_000_000, sentinels=50)
+    config.model.update(vocab_size=1051, head_size=16)
+    config.schedule.hold = 100
+
+
+FAMILIES = {"bert": _bert, "t5": _t5}
+TINY = {"bert": _tiny_bert, "t5": _tiny_t5}
