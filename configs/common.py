@@ -136,6 +136,7 @@ def denoising() -> dict:
         permutation=share(1.0),  # share of the sentences that stand in random order
         stop=".",  # with whose last token sentences end
         rotation=share(0.0),  # share of the texts that begin at a random token, with what was before it at their end
+        languages=(),  # mBART: codes that say of which language a text is, those of data.languages; empty: none
     )
 
 

@@ -6,10 +6,11 @@ Variant: large (611M, the default), the released network of 25 languages: BART's
 and one more behind each stack, and embeddings times sqrt(width).
 
 Text is a source for each language, joined by " + ": data/cc25/en.txt and its like, a document a line. They are mixed by
-size to the power of 0.7. The noise takes out 35 % of the words, in spans of 3.5 on average by Poisson, and puts
-sentences in random order. Rows are framed as BART's are, without the codes of languages that the release writes at the
-end of what is read and at the beginning of what is written. The vocabulary is the release's, SentencePiece with a code
-for each language; docs/data.md, under "Files that recipes need", has the command.
+size to the power of 0.7; objective.languages and data.languages name them by the codes of the vocabulary. The noise
+takes out 35 % of the words, in spans of 3.5 on average by Poisson, and puts sentences in random order. What is read
+ends with the code of its language, and what is written begins with it; a prompt of `generate` begins with a code, and a
+space. The vocabulary is the release's, SentencePiece with a code for each language; docs/data.md, under "Files that
+recipes need", has the command.
 
 Adam with 0.9, 0.98 and 1e-6, and a rate that falls linearly over 500,000 updates, with dropout of 0.1, of 0.05 from
 update 250,000 on and of none from 400,000 on: train so far, and give the same command again with another
@@ -41,11 +42,12 @@ def get_config(variant=""):
     config.model.update(dropout=0.1, dropout_attention=0.1, dropout_ff=0.0, dropout_hidden=0.0)
     config.model.update(initialiser="normal", init_scale=0.02)
     config.objective = common.denoising()
-    config.objective.update(share=0.35, mean_span=3.5)
+    languages = ("en_XX", "de_DE", "fr_XX", "es_XX", "ro_RO", "ru_RU", "zh_CN")
+    config.objective.update(share=0.35, mean_span=3.5, languages=languages)
     config.tokenizer.update(kind="huggingface", path="tokenizers/mbart.json", vocab_size=250_027)
-    languages = ("en", "de", "fr", "es", "ro", "ru", "zh")
     config.data.update(
-        train=" + ".join(f"text:data/cc25/{language}.txt?document=line" for language in languages),
+        train=" + ".join(f"text:data/cc25/{one[:2]}.txt?document=line&language={one}" for one in languages),
+        languages=languages,
         temperature=1 / 0.7,
         length=512,
     )

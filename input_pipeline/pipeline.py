@@ -319,7 +319,7 @@ class Corpus:
             if any(part.source.code for part in parts):
                 whole = sum((predicted(part.stream, self.tokenizer) for part in parts), NOTHING)
                 sources = [self._coded_part(part, length, overlap) for part in parts]
-            elif objective.two_texts:
+            elif objective.two_texts or objective.bare:
                 sources = [self._scored_part(part, batching.length, overlap) for part in parts]
             elif self._data["languages"]:
                 sources = [self._told_part(part, layout, length, overlap) for part in parts]
@@ -355,7 +355,8 @@ class Corpus:
         if self._pairs_texts(part.stream):
             return self._texts(part.stream, length, f"'{part.source.spec}'")
         length, text = self._objective.raw_length(length), self._text(part.stream)
-        return Overlapping(text, text.tokens, length, max(1, length - overlap))
+        rows = Overlapping(text, text.tokens, length, max(1, length - overlap))
+        return languages.told(rows, part.source, self._data["languages"])
 
     def tasks(
         self, split: str, *, length: int, batch_size: int, rows: np.ndarray | None = None, limit: int = 0

@@ -111,7 +111,14 @@ def check_codes(found: Iterable[Source], layout: str, objective: Mapping) -> Non
 
 def check_languages(found: Sequence[Source], data: Mapping, objective: Mapping) -> None:
     """Raises DataError where sources, data.languages and a task do not agree on languages."""
-    told = "languages" in objectives.build(objective).features(1, data["length"])
+    task = objectives.build(objective)
+    codes = getattr(task, "codes", ())
+    if codes and codes != tuple(data["languages"]):
+        raise DataError(
+            f"objective.languages = {codes} are the codes that texts have, and data.languages = "
+            f"{tuple(data['languages'])}; name the same languages in both, in one order"
+        )
+    told = bool(codes) or "languages" in task.features(1, data["length"])
     languages.check(found, data["languages"], told)
 
 

@@ -1,16 +1,20 @@
 """Denoising (Lewis et al. 2019): a decoder writes the text that an encoder reads spoilt.
 
 The released recipe puts the sentences of a text in random order, and one mask in the place of each of some spans of
-words. Both texts stand between the classifier and the end token; the decoder begins with the end token.
+words. Both texts stand between the classifier and the end token; the decoder begins with the end token. With codes of
+languages (Liu et al. 2020, mBART) both end with the end token instead, behind which what is read has its language's
+code, and the decoder begins with that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from input_pipeline.errors import DataError
+from input_pipeline.layouts.languages import RawLanguages
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.objectives import infilling
+from input_pipeline.objectives.prompts import Prompts
 from input_pipeline.objectives.two_texts import READ, WRITTEN, TwoTexts
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
@@ -27,8 +31,10 @@ class Denoising(TwoTexts):
     least = 1
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
+        self.section, self.codes = section, tuple(section["languages"])
+        if self.codes:
+            self.special = ("end", "mask", *self.codes)
         super().__init__(section, tokenizer)
-        self.section = section
         if section["noise"] not in NOISE:
             raise DataError(f"objective.noise is '{section['noise']}'; choose one of: {', '.join(NOISE)}")
         if section["noise"] == "infilling" and tokenizer and tokenizer.continues is None:
@@ -37,7 +43,9 @@ class Denoising(TwoTexts):
                 "with one; set it to masking or deletion, or use a tokenizer of kind sentencepiece or a byte-level one"
             )
         if tokenizer:
-            self.mask, self.begin = tokenizer.special["mask"], tokenizer.special["classifier"]
+            self.mask = tokenizer.special["mask"]
+            self.front = [] if self.codes else [tokenizer.special["classifier"]]
+            self.code_ids = np.array([tokenizer.special[code] for code in self.codes], np.int32)
             stop = tokenizer.encode(section["stop"])[-1:] if section["permutation"] else ()
             if section["permutation"] and not len(stop):
                 raise DataError(
@@ -49,19 +57,21 @@ class Denoising(TwoTexts):
             self.stops[stop] = True
 
     def raw_length(self, length: int) -> int:
-        return length - 2  # between the classifier and the end token
+        return length - 2  # the classifier and the end token, or that and a language's code
 
-    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
+    def fill(
+        self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawLanguages, keys: np.ndarray
+    ) -> None:
         there = raw.segments > 0
         spoilt, left = self.spoil(keys, raw.ids, there)
-        self._place(batch, slots, READ, spoilt, left)
-        framed = self._place(batch, slots, WRITTEN, raw.ids, there)
-        weights = np.zeros(framed.shape, bool)
-        weights[:, 1:-1] = raw.scored
-        ends = np.arange(len(there)), there.sum(1) + 1
-        weights[:, 0], weights[ends] = raw.scored[:, 0], raw.scored.any(1)
+        end = np.full((len(there), 1), self.end, np.int32)
+        codes = self.code_ids[raw.languages.max(1)][:, None] if self.codes else end[:, :0]
+        self._place(batch, slots, READ, spoilt, left, np.concatenate([end, codes], axis=1))
+        framed = self._place(batch, slots, WRITTEN, raw.ids, there, end)
+        weights, first = np.tile(raw.scored.any(1)[:, None], framed.shape[1]), len(self.front)
+        weights[:, first : first + there.shape[1]] &= raw.scored | ~there
         batch["weights"][slots] = weights & framed
-        self.shift(batch, slots)
+        self.shift(batch, slots, codes if self.codes else None)
 
     def spoil(self, keys: np.ndarray, ids: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Texts as an encoder reads them: ids, int32 [n, R], and whether there is one, bool [n, R]."""
@@ -80,18 +90,37 @@ class Denoising(TwoTexts):
             text = infilling.rotated(keys, text, section["rotation"])
         return infilling.written(keys, text, self.mask, self.tokenizer.vocab_size, section["random"]), text.there
 
-    def _place(self, batch, slots, side, ids, there) -> np.ndarray:
-        """Writes texts between the classifier and the end token: where there is something, bool [n, T]."""
-        some = there.any(1)
-        rows, size = np.flatnonzero(some), there.sum(1)[some]
+    def _place(self, batch, slots, side, ids, there, back: np.ndarray) -> np.ndarray:
+        """Writes texts with what stands before them and behind, int32 [n, k]: where there is something, bool [n, T]."""
+        some, first = there.any(1), len(self.front)
+        size = first + there.sum(1)
         framed = np.zeros((len(ids), ids.shape[1] + 2), np.int32)
-        framed[:, 1:-1] = ids * there
-        framed[rows, 0], framed[rows, size + 1] = self.begin, self.end
+        framed[:, first : first + ids.shape[1]] = ids * there
+        framed[:, :first] = self.front
+        np.put_along_axis(framed, size[:, None] + np.arange(back.shape[1]), back, axis=1)
         place = np.arange(framed.shape[1], dtype=np.int32)
-        here = (place < there.sum(1)[:, None] + 2) & some[:, None]
-        batch[side.tokens][slots], batch[side.segments][slots] = framed, here
+        here = (place < size[:, None] + back.shape[1]) & some[:, None]
+        batch[side.tokens][slots], batch[side.segments][slots] = framed * here, here
         batch[side.positions][slots] = place * here
         return here
 
     def read(self, ids: np.ndarray) -> np.ndarray:
-        return np.concatenate([[self.begin], ids, [self.end]]).astype(np.int32)
+        return np.concatenate([self.front, ids, [self.end]]).astype(np.int32)
+
+    def prompts(self, texts: Sequence[str]) -> Prompts:
+        """With codes of languages each text begins with its own, and a space. Errors: DataError where one does not."""
+        if not self.codes:
+            return super().prompts(texts)
+        named = [text.partition(" ")[::2] for text in texts]
+        for code, _ in named:
+            if code not in self.codes:
+                raise DataError(
+                    f"the prompt begins with '{code:.20}', which is no code of a language; begin with one of: "
+                    f"{', '.join(self.codes)}, and a space"
+                )
+        found = super().prompts([text for _, text in named])
+        ids = [self.code_ids[[self.codes.index(code)]] for code, _ in named]
+        inputs, there = (np.pad(found.source[name], ((0, 0), (0, 1))) for name in ("inputs", "input_segments"))
+        ends = np.arange(len(texts)), there.sum(1)
+        inputs[ends], there[ends] = np.concatenate(ids), 1
+        return Prompts(ids, {"inputs": inputs, "input_segments": there}, continued=False)

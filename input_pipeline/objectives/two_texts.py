@@ -55,10 +55,13 @@ class TwoTexts:
         batch["weights"][slots] = raw.segments > 0
         self.shift(batch, slots)
 
-    def shift(self, batch: Mapping[str, np.ndarray], slots: np.ndarray) -> None:
-        """Lets the decoder read of each target the one before it, and the start before the first of a text."""
+    def shift(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, start: np.ndarray | None = None) -> None:
+        """Lets the decoder read of each target the one before it, and the start before the first of a text.
+
+        start: int [n, 1], of each row; None: the same for all.
+        """
         targets, first = batch["targets"][slots], batch["positions"][slots] == 0
-        tokens = np.where(first, self.start_id, np.roll(targets, 1, axis=1))
+        tokens = np.where(first, self.start_id if start is None else start, np.roll(targets, 1, axis=1))
         batch["tokens"][slots] = tokens * (batch["segments"][slots] > 0)
 
     def prompts(self, texts: Sequence[str]) -> Prompts:

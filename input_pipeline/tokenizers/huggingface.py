@@ -1,6 +1,7 @@
 """Hugging Face tokenizer.json files (package `tokenizers`, extra `hf`)."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from input_pipeline.errors import DataError
 from input_pipeline.tokenizers.names import sentinel_ids, special_ids
 from input_pipeline.tokenizers.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprint_of
 
+CODE = "[a-z]{2,3}_[A-Z]{2}"  # of a language, in mBART's vocabularies
 META_SPACE = "\u2581"  # with which words begin in files that come from SentencePiece
 
 
@@ -64,6 +66,7 @@ def _special(spec: dict, model) -> tuple[Mapping[str, int], tuple[int, ...]]:
     added = {token["content"]: token["id"] for token in spec["added_tokens"]}
     own = {"end": special_ids(model.token_to_id).get("end"), "unknown": _unknown(spec, model)}
     found = {**special_ids(added.get), **{name: i for name, i in own.items() if i is not None}}
+    found |= {name: i for name, i in added.items() if re.fullmatch(CODE, name)}
     return found, sentinel_ids(added.get)
 
 

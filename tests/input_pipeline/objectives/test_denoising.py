@@ -233,6 +233,39 @@ def test_targets_are_the_original_whatever_is_read():
     np.testing.assert_array_equal(again["inputs"], batch["inputs"])
 
 
+def test_codes_of_languages(prepare, write):
+    """mBART's rows: what is read ends with its language's code, what is written begins with it."""
+    codes = ("en_XX", "de_DE")
+    files = [write("en.txt", "a cat. " * 60), write("de.txt", "die Katze. " * 60)]
+    train = " + ".join(f"text:{path}?language={code}" for path, code in zip(files, codes, strict=True))
+    objective = common.denoising().to_dict() | {"languages": codes, "share": 0.0, "permutation": 0.0}
+    corpus = prepare(train, objective=objective, length=16, languages=codes, holdout=0.0)
+    special = corpus.tokenizer.special
+    reader = corpus.batches(seed=0, batch_size=8, workers=0, prefetch=1)
+    batch = next(reader)
+    reader.close()
+    for inputs, tokens, targets, weights in zip(
+        *(batch[n] for n in ("inputs", "tokens", "targets", "weights")), strict=True
+    ):
+        code = special["en_XX" if b"cat" in bytes(inputs[:14].astype(np.uint8)) else "de_DE"]
+        assert inputs[14:].tolist() == [special["end"], code]
+        assert tokens[0] == code and (tokens[1:15] == inputs[:14]).all()
+        assert (targets[:15] == inputs[:15]).all() and weights.tolist() == [1] * 15 + [0]
+    assert {special[code] for code in codes} == set(batch["tokens"][:, 0].tolist())
+    found = objectives.build(objective, corpus.tokenizer).prompts(["de_DE die", "en_XX "])
+    end, english, german = special["end"], special["en_XX"], special["de_DE"]
+    assert found.source["inputs"].tolist() == [[*b"die", end, german], [end, english, 0, 0, 0]]
+    scored = corpus.evaluation("train", length=16, stride=0, batch_size=8)
+    read = np.concatenate([batch["inputs"] for batch in scored.batches()])
+    assert {english, german} <= set(read.ravel().tolist())
+    assert ((read == end).sum(1) <= 1).all()  # none within a text
+    assert [ids.tolist() for ids in found.begun] == [[special["de_DE"]], [special["en_XX"]]]
+    with pytest.raises(DataError, match=r"begins with 'die', which is no code of a language; begin with one of: en_XX"):
+        objectives.build(objective, corpus.tokenizer).prompts(["die Katze"])
+    with pytest.raises(DataError, match=r"are the codes that texts have, and data\.languages = \('de_DE', 'en_XX'\)"):
+        prepare(train, objective=objective, length=16, languages=codes[::-1])
+
+
 def test_a_mistake_is_said_in_a_sentence():
     with pytest.raises(DataError, match=r"objective\.noise is 'spans'; choose one of: infilling, masking, deletion"):
         filled([[0]], noise="spans")
