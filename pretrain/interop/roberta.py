@@ -44,6 +44,7 @@ ROBERTA = Family(
             "tie_word_embeddings": (True,),
         },
         ours=lambda section: plain(section) | {"pair_head": (False,), "position_offset": (OFFSET,)},
+        outside=("output_past",),  # of older files of XLM-R: what is returned
     ),
     rows=_rows,
     tokenizers=("huggingface",),

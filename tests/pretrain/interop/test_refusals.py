@@ -213,3 +213,28 @@ def test_what_has_no_like_there_is_not_exported(tmp_path):
             exports.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
         assert words in str(error.value) and "cannot be exported as gpt2" in str(error.value)
         assert not (tmp_path / "back").exists()
+
+
+def test_a_pooler_that_pretraining_never_read(tmp_path):
+    """Files of the class without a head have one; it is left out, and that is said."""
+    tensors = hub.weights(hub.answers()["roberta"]["shapes"])
+    width = tensors["lm_head.dense.bias"].shape[0]
+    tensors |= {"roberta.pooler.dense.weight": np.zeros((width, width), np.float32)}
+    tensors |= {"roberta.pooler.dense.bias": np.zeros(width, np.float32)}
+    said = []
+    older = changed("roberta", output_past=True)
+    folder = hub.make(tmp_path / "theirs", "roberta", tensors=tensors, config=older)
+    imports.import_folder(str(folder), str(tmp_path / "run"), said.append)
+    assert "left out 2 tensors that pretraining has no use for, such as roberta.pooler.dense.bias" in said
+
+
+def test_a_tokenizer_whose_padding_is_another_id(tmp_path):
+    """RoBERTa's class counts positions by the id of padding, so that another one would shift all of them."""
+    folder = hub.make(tmp_path / "theirs", "roberta", tokenizer=False)
+    hub.unigram(folder)
+    imports.import_folder(str(folder), str(tmp_path / "run"))
+    with pytest.raises(
+        UserError, match=r"cannot be exported as roberta, .* padding, 1: its tokenizer's is 0; train with"
+    ):
+        exports.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
+    assert not (tmp_path / "back").exists()
