@@ -1,0 +1,233 @@
+"""What each pretraining objective learns in minutes, in small: a table, and with --chart its curves.
+
+    python -m benchmarks.learnt --text=SOURCE [--probe=TRAIN.tsv,DEV.tsv] [--runs=FOLDER] [--only=NAME,...]
+                                [--updates=1000] [--chart=FILE.svg] [--quick] [--format=json]
+
+Every run is `pretrain train` of a shipped recipe with a model of 4 layers, 128 wide, on 64 rows of 64 tokens of SOURCE,
+such as jsonl:docs.jsonl.gz, of which 5 % of the documents are held out; its figure is of 20 batches of those. The
+tokenizer, of 4,096 pieces, is trained on the text. Beside a figure stands what knows nothing of the context: of tokens
+the share of the most frequent one, of pairs that of the more frequent answer. A run that is in FOLDER already is not
+made again, and one that was killed goes on.
+
+`sop of nsp` asks the model that learned to tell a text's next segment from a random one which of two came first, which
+the topic does not say. ELECTRA makes as many updates as cost what those of `mlm` do. A probe is a logistic regression
+on the mean of a model's last hidden states, fitted to the labelled lines of the first file (text, tab, 0 or 1), with
+its accuracy on those of the second; the models are left as they are. `untrained` is probed for comparison.
+"""
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import numpy as np
+
+from benchmarks import report
+from benchmarks.chart import chart
+from input_pipeline import pipeline
+from pretrain import config as configs
+from pretrain.workdir import Workdir
+
+LENGTH, ROWS, PIECES, BATCHES = 64, 64, 4096, 20
+QUICK = 10  # updates
+COMMON = {
+    "model.layers": 4,
+    "model.width": 128,
+    "model.heads": 2,
+    "model.ff": 512,
+    "model.context": LENGTH,
+    "model.dtype": "float32",
+    "data.length": LENGTH,
+    "data.holdout": 0.05,
+    "train.batch_size": ROWS,
+    "tokenizer.train_bytes": 6_000_000,
+    "tokenizer.vocab_size": PIECES,
+    "evaluate.batches": BATCHES,
+    "evaluate.batch_size": ROWS,
+    "checkpoint.keep": 1,
+    "checkpoint.keep_best": "false",
+    "log.tensorboard": "false",
+}
+PROBED = ("mlm", "electra")
+BERT = {"model.vocab_size": PIECES, "objective.max_predictions": 10}
+PAIRS = BERT | {"objective.passes": 4}
+NOTHING = {"train.steps": 1, "schedule.peak": 1e-30, "schedule.warmup": 0, "evaluate.every": 1}
+ALONE = {"objective.next_sentence": "false", "model.pair_head": "false", "data.layout": "packed", "data.sentences": ""}
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A run: its recipe's family, the measure that it is judged by, and what is another in its config.
+
+    known: the feature whose most frequent value is what knows nothing. begins: whose weights it begins with.
+    cost: whose arithmetic it may use, where that is not as many updates.
+    """
+
+    family: str
+    measure: str
+    keys: Mapping[str, object]
+    known: str = ""
+    begins: str = ""
+    cost: str = ""
+
+
+LEARNERS = {
+    "mlm": Learner("bert", "mlm_accuracy", BERT | ALONE, "targets"),
+    "nsp": Learner("bert", "nsp_accuracy", PAIRS, "next"),
+    "sop": Learner("bert", "sop_accuracy", PAIRS | {"objective.swapped_pairs": "true"}, "next"),
+    "sop of nsp": Learner("bert", "sop_accuracy", PAIRS | {"objective.swapped_pairs": "true"} | NOTHING, "next", "nsp"),
+    "electra": Learner(
+        "electra", "recall", {"model.vocab_size": PIECES, "model.embed": 128, "model.generator_size": 0.25}, cost="mlm"
+    ),
+    "spans": Learner(
+        "t5", "accuracy", {"model.vocab_size": 4224, "model.head_size": 64, "schedule.warmup": 0}, "targets"
+    ),
+    "permutation": Learner("xlnet", "perplexity", {"model.vocab_size": PIECES}),
+}
+
+
+def config(name: str, text: str, folder: Path, updates: int):
+    """(recipe, overrides) of a learner."""
+    learner, every = LEARNERS[name], max(1, updates // 10)
+    keys = COMMON | {"data.train": text, "train.steps": updates, "schedule.warmup": every}
+    keys |= {"evaluate.every": every, "checkpoint.every": every} | learner.keys
+    if learner.begins:
+        keys["train.start_from"] = str(folder / learner.begins)
+    return f"configs/{learner.family}.py:mini_stdlib", {key: str(value) for key, value in keys.items()}
+
+
+def updates_of(name: str, text: str, folder: Path, updates: int) -> int:
+    """How many updates a learner makes, where `mlm` makes `updates`."""
+    from pretrain.commands.describe import describe
+
+    if not LEARNERS[name].cost:
+        return updates
+    ours, theirs = (
+        describe(configs.load(recipe, list(keys.items())))["flops_per_step"]["causal"]
+        for recipe, keys in (config(one, text, folder, updates) for one in (name, LEARNERS[name].cost))
+    )
+    return round(updates * theirs / ours)
+
+
+def train(name: str, text: str, folder: Path, updates: int) -> Path:
+    """The work folder of a learner, all of whose updates are made."""
+    workdir = folder / name.replace(" ", "_")
+    recipe, keys = config(name, text, folder, updates_of(name, text, folder, updates))
+    flags = [f"--config.{key}={value}" for key, value in keys.items()]
+    command = [sys.executable, "-m", "pretrain", "train", f"--config={recipe}", f"--workdir={workdir}", *flags]
+    if done := subprocess.run(command).returncode:
+        sys.exit(done)
+    return workdir
+
+
+def curve(workdir: Path, measure: str) -> tuple[list[int], list[float]]:
+    """(updates, the measure then) of a run's validations."""
+    rows = [json.loads(line) for line in (workdir / "metrics" / "validation.jsonl").read_text().splitlines()]
+    return [row["step"] for row in rows], [row[measure] for row in rows]
+
+
+def most_frequent(workdir: Path, feature: str) -> float:
+    """The share of a feature's most frequent value among those that a run's validation scores."""
+    of = configs.saved(str(workdir))
+    sections = of.data.to_dict(), of.tokenizer.to_dict(), of.objective.to_dict()
+    corpus = pipeline.prepare(*sections, Workdir(str(workdir)).folders, report=lambda line: None)
+    scored = corpus.evaluation("validation", length=LENGTH, stride=LENGTH, batch_size=ROWS, limit=BATCHES)
+    weight = "weights" if feature == "targets" else f"{feature}_weights"
+    found = np.concatenate([batch[feature][batch[weight] > 0] for batch in scored.batches()])
+    return np.bincount(found).max() / len(found)
+
+
+def probed(workdir: Path, files: list[str], untrained: bool = False) -> float:
+    """Accuracy on the second file of a logistic regression fitted to the first, on a model's mean hidden states."""
+    import jax
+    from flax import linen as nn
+
+    import pretrain
+
+    run = pretrain.open(str(workdir))
+    variables = run.variables
+    if untrained:
+        variables = nn.meta.unbox(run.model.init(jax.random.key(0), **run.model.example()))
+
+    @jax.jit
+    def means(tokens):
+        there = tokens >= 0
+        hidden = run.model.apply(variables, tokens.clip(0), segments=there.astype("int32")).hidden
+        return (hidden * there[..., None]).sum(1) / there.sum(1, keepdims=True)
+
+    def states(file):
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            texts, labels = zip(*csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), strict=True)
+        ids = np.full((-(-len(texts) // ROWS) * ROWS, LENGTH), -1, np.int32)
+        for row, text in zip(ids, texts, strict=False):
+            encoded = run.tokenizer.encode(text)[:LENGTH]
+            row[: len(encoded)] = encoded
+        found = [np.asarray(means(ids[first : first + ROWS])) for first in range(0, len(ids), ROWS)]
+        return np.concatenate(found)[: len(texts)], np.array(labels) == "1"
+
+    (x, y), (x_new, y_new) = map(states, files)
+    mean, spread = x.mean(0), x.std(0) + 1e-6
+    weights = regression((x - mean) / spread, y)
+    return float(np.mean((with_ones((x_new - mean) / spread) @ weights > 0) == y_new))
+
+
+def regression(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The weights [D + 1] of a logistic regression of y [n] bool on x [n, D], with a little decay: Newton's method."""
+    x, weights = with_ones(x).astype(np.float64), np.zeros(x.shape[1] + 1)
+    for _ in range(20):
+        share = 1 / (1 + np.exp(-x @ weights))
+        slope = x.T @ (share - y) + weights
+        weights -= np.linalg.solve((x * (share * (1 - share))[:, None]).T @ x + np.eye(x.shape[1]), slope)
+    return weights
+
+
+def with_ones(x: np.ndarray) -> np.ndarray:
+    return np.concatenate([x, np.ones((len(x), 1))], axis=1)
+
+
+def main():
+    parser = report.arguments(__doc__.split("\n")[0])
+    parser.add_argument("--text", required=True, help="what is trained on, as data.train")
+    parser.add_argument("--probe", default="", help="two gzipped files of labelled lines: to fit, and to score")
+    parser.add_argument("--runs", default="", help="folder of the runs (default: one that is deleted)")
+    parser.add_argument("--only", default=",".join(LEARNERS), help="learners (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=1000)
+    parser.add_argument("--chart", default="", help="SVG file of the curves to write")
+    args = parser.parse_args()
+    names, files = args.only.split(","), args.probe.split(",") if args.probe else []
+    if unknown := set(names) - LEARNERS.keys():
+        parser.error(f"--only={','.join(sorted(unknown))} is unknown; choose from: {', '.join(LEARNERS)}")
+    updates, rows, curves = QUICK if args.quick else args.updates, [], {}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(args.runs or scratch)
+        for name in names:
+            learner, workdir = LEARNERS[name], train(name, args.text, folder, updates)
+            steps, values = curve(workdir, learner.measure)
+            row = report.Result(f"{name}, {learner.measure} after {steps[-1]:,} updates", values[-1], "")
+            if learner.known:
+                row.against, row.ratio = "the most frequent answer", values[-1] / most_frequent(workdir, learner.known)
+            rows.append(row)
+            if len(steps) > 1:
+                curves[f"{name}: {learner.measure.replace('_', ' ')}"] = [step / steps[-1] for step in steps], values
+            if files and name in PROBED:
+                rows.append(report.Result(f"{name}, accuracy of the probe", probed(workdir, files), ""))
+        if files and PROBED[0] in names:
+            value = probed(folder / PROBED[0], files, untrained=True)
+            rows.append(report.Result("untrained, accuracy of the probe", value, ""))
+        if args.chart:
+            shares = {label: xy for label, xy in curves.items() if max(xy[1]) <= 1}
+            chart(args.chart, shares, "share of the updates", "share that is right", logarithmic=False)
+        settings = {name: config(name, args.text, Path("runs"), updates) for name in names}
+        report.show(rows, args, settings)
+
+
+if __name__ == "__main__":
+    main()
