@@ -51,6 +51,7 @@ def test_ours_is_theirs(there_and_back):
     found, expected = last_tokens(asked_of_ours(pretrain.open(workdir), case)), asked.ask(case, model)
     for what, numbers in expected.items():
         tolerance = 1e-5 if what == "loss" else 1e-4
+        print(f"parity: {case}, {what}: {np.abs(found[what] - numbers).max():.0e}")  # `-s` shows it
         np.testing.assert_allclose(found[what], numbers, atol=tolerance, rtol=0, err_msg=what)
 
 
