@@ -20,9 +20,10 @@ where the paper has RoBERTa's 160 GB.
 Norms stand after the residual, and one more on the embeddings of both stacks; positions are learned, and the first two
 rows of their tables never used. Adam with 0.9, 0.98 and 1e-6, 500,000 updates of 8,000 rows of 1,024 tokens. Peak and
 warm-up are not published: 4e-4 for large and 6e-4 for base, over the first 6 %, are RoBERTa's. Without dropout in the
-last tenth, as published: train 450,000 updates, and give the same command again with
+last tenth, as published: give the command twice, with these and then with those besides
 
-    --config.train.steps=500000 --config.schedule.decay_steps=500000 --config.model.dropout=0
+    --config.schedule.decay_steps=500000 --config.train.steps=450000
+    --config.schedule.decay_steps=500000 --config.model.dropout=0
 
 Cost: 8e12 tokens on both sides together: for large, about 3 x parameters x tokens, 1e22 FLOPs; for base 3.4e21.
 

@@ -31,6 +31,9 @@ FREE = (
     "model.attention_path",
 )
 
+# And rates of dropout, which recipes lower on the way (BART, mBART): what began with one may go on with another.
+DROPOUT = "model.dropout"
+
 # Keys that each process of a run may have its own of: where its host keeps the tokenised text and how it reads that.
 OF_A_HOST = ("data.store", "data.workers", "data.prefetch")
 
@@ -75,12 +78,19 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
     lengths = {keys_of.get("schedule.decay_steps") or keys_of.get("train.steps") for keys_of in (a, b)}
     if len(lengths) == 1:  # the same schedule, whichever key says so
         keys = [k for k in keys if k != "schedule.decay_steps"]
-    fixed = [k for k in keys if not any(k == f or k.startswith(f + ".") for f in FREE)]
+    fixed = [k for k in keys if not any(k == f or k.startswith(f + ".") for f in FREE) and not k.startswith(DROPOUT)]
     there, here = ([keys_of.get(k, "absent") for k in fixed] for keys_of in (a, b))
     return [
         f"{k} ({was or repr(was)} there, {now or repr(now)} here)"
         for k, was, now in zip(fixed, there, here, strict=True)
     ]
+
+
+def changed_dropout(old: ConfigDict, new: ConfigDict) -> str | None:
+    """What to tell a run that goes on as `new`, if its rates of dropout are others than they were as `old`."""
+    a, b = flat(old), flat(new)
+    changed = [f"config.{k} is {b[k]} and was {a[k]}" for k in sorted(b) if k.startswith(DROPOUT) and a.get(k) != b[k]]
+    return f"{', '.join(changed)}, until here" if changed else None
 
 
 def check_same_run(workdir: str, config: ConfigDict) -> None:

@@ -57,9 +57,10 @@ def train(config, workdir: str, fresh: str = "") -> int:
         loop = Loop(run, checkpoints, ledger, workdir, say, weights)
         if jax.process_index() == 0:
             if loop.step and Workdir(workdir).config.is_file():
-                change = moved(configs.saved(workdir), config, loop.step)
-                if change:
-                    say(change)
+                before = configs.saved(workdir)
+                for change in (moved(before, config, loop.step), configs.changed_dropout(before, config)):
+                    if change:
+                        say(change)
             if loop.step <= config.train.steps:  # else the folder's own says how far the run was to go
                 configs.save(config, workdir)
         return loop.run()

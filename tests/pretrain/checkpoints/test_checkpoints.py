@@ -343,7 +343,10 @@ def test_more_updates_that_move_the_schedule_are_announced_with_the_remedy(copy,
     code, said = run(workdir, train__steps=25, schedule__decay_steps=24)
     assert code == 0, said
     assert "moves the schedule" not in said
-    code, said = run(workdir, train__steps=26, schedule__decay_steps=0)
+    code, said = run(workdir, train__steps=26, schedule__decay_steps=24, model__dropout_residual=0.5)
+    assert code == 0, said
+    assert "config.model.dropout_residual is 0.5 and was 0.1, until here" in said
+    code, said = run(workdir, train__steps=26, schedule__decay_steps=0, model__dropout_residual=0.5)
     assert code == 2
     assert "schedule.decay_steps (24 there, 0 here)" in said
 
