@@ -190,7 +190,7 @@ def test_a_generator_beside_its_discriminator_gives_its_own_numbers(two_folders,
     tokens = jnp.asarray(hub.batch(67)["read"])
     hidden = both.model.apply(both.variables, tokens, method="generate").hidden
     states, matrix, bias = both.model.apply(both.variables, hidden, method="generator_inputs")
-    np.testing.assert_allclose(states @ matrix.T + bias, alone.logits(np.asarray(tokens)), atol=1e-5)
+    np.testing.assert_allclose(states @ matrix.T + bias[None, None], alone.logits(np.asarray(tokens)), atol=1e-5)
 
 
 @pytest.mark.parametrize(
