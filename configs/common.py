@@ -64,6 +64,7 @@ def masked() -> dict:
         rounding="nearest",  # of that number: nearest (one at least), random (down or up) or coins (one for each token)
         candidates="text",  # what can be predicted: text (no special ids), any, after_first (but a row's first)
         replacements="any",  # what random tokens are drawn from: any, or text (no special tokens)
+        smoothing=non_negative(0.0),  # s: tokens are predicted as often as their counts to -s say (DistilBERT: 0.7)
         whole_words=False,  # predict all pieces of a word or none
         ngrams=count(1, below=2**6),  # whole words in a row that are predicted together, at most; n of them as 1/n
         masks=non_negative(0),  # so many ways to mask a row, in all epochs (static masking); 0: another each time

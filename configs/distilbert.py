@@ -5,7 +5,9 @@
 
 The student of a BERT: half its layers, no types of texts, no pooler. It begins as the teacher's layers 0, 2, 4, 7, 9
 and 11 with its tables and its head, and learns, of masked rows, the teacher's probabilities (5 T^2 KL, at temperature
-T = 2, of every token), the masked tokens (2) and the direction of the teacher's last states (1).
+T = 2, of every token), the masked tokens (2) and the direction of the teacher's last states (1). Tokens are masked as
+often as their counts in the text to -0.7 say, so that rare ones are seen; the release draws so many of a whole batch,
+here they are of each row.
 
 `config.distill.teacher` is a run of BERT, or what `pretrain import` makes of a released one; it is copied into the work
 folder, which from then on needs no other. Variants: uncased (the default), cased and multilingual, of the BERT of that
@@ -57,7 +59,7 @@ def get_config(variant=""):
     config.model = common.encoder()
     config.model.update(layers=6, vocab_size=vocab_size, types=0, pair_head=False, activation="gelu_erf")
     config.objective = common.masked()
-    config.objective.update(next_sentence=False, max_predictions=77)
+    config.objective.update(next_sentence=False, max_predictions=77, smoothing=0.7)
     config.data.layout = "packed"
     if variant == "roberta":
         config.distill.teacher = "runs/roberta"

@@ -16,7 +16,7 @@ from input_pipeline.batches.tasks import Task
 from input_pipeline.batches.training import Batching, Examples, Lanes, Layout, SegmentLanes
 from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.folders import Folders
-from input_pipeline.layouts import languages, packing, pairs, segments, sentences, texts
+from input_pipeline.layouts import counts, languages, packing, pairs, segments, sentences, texts
 from input_pipeline.layouts.coded import Coded, code_ids
 from input_pipeline.layouts.languages import Translations
 from input_pipeline.layouts.pairs import Pairs
@@ -146,6 +146,9 @@ class Corpus:
         for name, stream in self._streams.items():
             if not stream.bare_tokens:
                 raise DataError(requirements.empty(name, data, self._streams))
+        if getattr(self._objective, "counted", False):
+            text = self._streams.get("train") or next(iter(self._streams.values()))
+            self._objective.weigh(self._plan((text.identity,), counts.plan, text, tokenizer.vocab_size).counts)
         if data["layout"] != "stream" and "train" in splits:
             self._rows = [self._training_rows(part) for part in splits["train"]]
             sizes = [part.stream.tokens for part in splits["train"]]

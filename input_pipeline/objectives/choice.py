@@ -24,6 +24,21 @@ def tossed_predictions(keys: np.ndarray, candidates: np.ndarray, share: float, m
     return np.minimum(most, np.count_nonzero(heads, axis=1))
 
 
+def weighted(keys: np.ndarray, weights: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """`sizes` places of each row, drawn one after another in proportion to `weights` (float [n, R]): bool [n, R].
+
+    No place is drawn twice, and none of weight 0. Each place waits for a time that is exponential at its weight, and
+    the first to come are drawn (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
+    """
+    there = weights > 0
+    times = -np.log1p(-uniform(keys, PLACES, weights.shape[1])) / np.where(there, weights, 1.0)
+    order = np.argsort(np.where(there, times, np.inf), axis=1, kind="stable")
+    sizes = np.minimum(sizes, np.count_nonzero(there, axis=1))
+    chosen = np.zeros(weights.shape, bool)
+    np.put_along_axis(chosen, order, np.arange(weights.shape[1]) < sizes[:, None], axis=1)
+    return chosen
+
+
 def words(candidates: np.ndarray, begins: np.ndarray) -> np.ndarray:
     """The word, from 0, that each of the `candidates` (bool [n, R]) belongs to; -1 elsewhere. int64 [n, R].
 

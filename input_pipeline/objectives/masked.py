@@ -63,6 +63,11 @@ class Masked:
                 "objective.languages = True says of which language rows of one text are, and objective.next_sentence = "
                 "True makes pairs; set one of them to False"
             )
+        if section["smoothing"] and (section["whole_words"] or section["rounding"] == "coins"):
+            raise DataError(
+                f"objective.smoothing = {section['smoothing']} weighs tokens one by one; set it to 0, or "
+                "objective.whole_words to False and objective.rounding to nearest or random"
+            )
         if section["whole_words"] and tokenizer and tokenizer.continues is None:
             raise DataError(
                 "objective.whole_words needs to know which ids go on with a word, and this tokenizer does not say; set "
@@ -79,6 +84,15 @@ class Masked:
 
     def raw_length(self, length: int) -> int:
         return length
+
+    @property
+    def counted(self) -> bool:
+        """Whether rarer tokens are predicted more often than others (Sanh et al. 2019, in the released code)."""
+        return self.section["smoothing"] > 0
+
+    def weigh(self, counts: np.ndarray) -> None:
+        """Takes how often each id is in the text, int64 [V]."""
+        self.preference = np.maximum(counts, 1.0) ** -self.section["smoothing"]
 
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
         features = dict.fromkeys(("tokens", "segments", "positions"), by_token(batch_size, length))
@@ -129,6 +143,8 @@ class Masked:
             sizes = choice.drawn_predictions(keys, there.sum(1), *bounds)
         else:
             sizes = choice.predictions(there.sum(1), *bounds)
+        if self.counted:
+            return choice.weighted(keys, candidates * self.preference[raw.ids], sizes)
         if not section["whole_words"]:
             return draws.subset(keys, choice.PLACES, candidates, sizes)
         words = choice.words(candidates, ~self.continues[raw.ids] | (raw.positions == 0))

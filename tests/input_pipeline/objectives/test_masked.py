@@ -166,3 +166,31 @@ def test_pairs_carry_types_and_labels(vocabulary):
 def test_what_cannot_be(vocabulary, changes, words):
     with pytest.raises(DataError, match=words):
         objective(vocabulary, **changes)
+
+
+def test_rare_tokens_are_drawn_as_often_as_by_a_wheel():
+    """Against NumPy's own draw without replacement, in proportion to count ** -0.7."""
+    number, counts = 20_000, np.array([1000, 1, 10, 100, 10, 0, 5])
+    weights = np.maximum(counts, 1.0) ** -0.7 * (np.arange(7) != 2)
+    chosen = choice.weighted(np.arange(number) * 13, np.tile(weights, (number, 1)), np.full(number, 3))
+    wheel, expected = np.random.default_rng(0), np.zeros(7)
+    for _ in range(number):
+        expected[wheel.choice(7, 3, replace=False, p=weights / weights.sum())] += 1
+    assert (chosen.sum(1) == 3).all() and not chosen[:, 2].any()
+    assert np.abs(chosen.sum(0) - expected).max() < 5 * np.sqrt(2 * number * 0.25)
+    few = choice.weighted(np.arange(4), np.tile(weights * (np.arange(7) < 2), (4, 1)), np.full(4, 3))
+    assert few.sum(1).tolist() == [2] * 4  # no more than there are
+
+
+def test_a_smoothed_row_has_its_rare_tokens_masked(vocabulary, raw_rows, pieces):
+    vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]), continues=pieces[1])
+    raw = raw_rows(400, 64)
+    counts = np.bincount(raw.ids.ravel(), minlength=vocabulary.vocab_size)
+    smoothed, plain = objective(vocabulary, smoothing=0.7), objective(vocabulary)
+    smoothed.weigh(counts)
+    assert smoothed.counted and not plain.counted
+    rare = [counts[raw.ids[task.choose(np.arange(400), raw)]].mean() for task in (smoothed, plain)]
+    assert rare[0] < 0.3 * rare[1]
+    assert (smoothed.choose(np.arange(400), raw).sum(1) == plain.choose(np.arange(400), raw).sum(1)).all()
+    with pytest.raises(DataError, match=r"objective\.smoothing = 0\.7 weighs tokens one by one"):
+        objective(vocabulary, smoothing=0.7, whole_words=True)

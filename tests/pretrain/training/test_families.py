@@ -37,6 +37,7 @@ FAMILIES = {
     "xlnet": SMALL | {"model.vocab_size": 402, "schedule.warmup": 2, **HALVES},
     "bart": SMALL | {"model.vocab_size": 402, "model.head_size": 8, "schedule.warmup": 2},
 }
+FAMILIES["electra"] = SMALL | {"model.vocab_size": 400, "model.embed": 16, "schedule.warmup": 2}
 # BERT's kin, which differ from it in their rows and masks and in what layers share: tried as it is where there is time.
 KIN = {"model.layers": 2, "objective.max_predictions": 5, "schedule.warmup": 2}
 FAMILIES |= {
@@ -50,6 +51,7 @@ MEASURES = {
     "t5": {"objective", "loss", "accuracy", "perplexity"},
     "xlnet": {"loss", "accuracy", "perplexity"},
     "bart": {"loss", "accuracy", "perplexity"},
+    "electra": {"loss", "mlm", "mlm_accuracy", "rtd", "rtd_accuracy", "recall", "precision", "perplexity"},
     "roberta": {"loss", "mlm", "mlm_accuracy", "perplexity"},
     "albert": {"loss", "mlm", "mlm_accuracy", "sop", "sop_accuracy", "perplexity"},
     "xlm": {"loss", "mlm", "mlm_accuracy", "perplexity"},
