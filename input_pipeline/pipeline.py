@@ -147,8 +147,7 @@ class Corpus:
             if not stream.bare_tokens:
                 raise DataError(requirements.empty(name, data, self._streams))
         if getattr(self._objective, "counted", False):
-            text = self._streams.get("train") or next(iter(self._streams.values()))
-            self._objective.weigh(self._plan((text.identity,), counts.plan, text, tokenizer.vocab_size).counts)
+            self._objective.weigh(self._plan(("counts",), counts.plan, self._streams, tokenizer.vocab_size).counts)
         if data["layout"] != "stream" and "train" in splits:
             self._rows = [self._training_rows(part) for part in splits["train"]]
             sizes = [part.stream.tokens for part in splits["train"]]

@@ -150,3 +150,21 @@ def test_reader_processes_make_the_same_batches(prepare, sentences, kind):
     for batch, same in zip(first(corpus, 2), read, strict=True):
         for feature, values in batch.items():
             np.testing.assert_array_equal(same[feature], values)
+
+
+def test_counts_of_the_training_text_weigh_what_is_predicted(prepare, sentences):
+    """They are kept beside the store, and a second start reads them."""
+    task = {"kind": "masked", "next_sentence": False, "smoothing": 0.7, "max_predictions": 4}
+    options = {"tokenizer": WORDPIECE, "objective": task, "layout": "packed", "length": 32}
+    corpora = [prepare(sentences, **options) for _ in range(2)]
+    stream = corpora[0].stream("train")
+    ids = np.empty(stream.tokens, np.int32)
+    stream.copy(0, ids)
+    counts = np.bincount(ids, minlength=corpora[0].tokenizer.vocab_size)
+    expected = np.maximum(counts, 1.0) ** -0.7
+    for corpus in corpora:
+        np.testing.assert_allclose(corpus._objective.preference, expected)
+    one, other = (first(corpus, 2) for corpus in corpora)
+    for batch, again in zip(one, other, strict=True):
+        np.testing.assert_array_equal(batch["slots"], again["slots"])
+        assert batch["weights"].any()
