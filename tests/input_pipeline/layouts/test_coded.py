@@ -55,7 +55,7 @@ def test_an_evaluation_scores_all_text_once_and_no_code(prepare, sources, length
         ids = np.empty(part.stream.tokens + 1, np.int32)
         part.stream.copy(0, ids)
         assert texts == ids[1:].tolist()
-    found = sum(found.values(), [])
+    found = [*found["W"], *found["B"]]
     assert scored.tokens == len(found) and scored.bytes == len(found) - found.count(END)
 
 
