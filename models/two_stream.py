@@ -20,6 +20,7 @@ from models.errors import ModelError
 from models.parts.dropout import dropout
 from models.parts.initialisers import constant, normal
 from models.parts.norms import Norm
+from models.parts.parameter import picked
 from models.stack.block import Block
 from models.stack.depth import Stack, stack_param
 from models.stack.feed_forward import FeedForward
@@ -64,8 +65,8 @@ class TwoStream(Model):
     remat: str
 
     def setup(self):
-        table = normal(self.init_std, "vocab", "embed"), (self.vocab_size, self.width), self.param_dtype
-        self.token_table = self.param("tokens", *table)
+        words = picked(normal(self.init_std, "vocab", "embed"))
+        self.token_table = self.param("tokens", words, (self.vocab_size, self.width), self.param_dtype)
         self.mask_vector = self.param("mask_vector", normal(self.init_std, "embed"), (self.width,), self.param_dtype)
         # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
         self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
