@@ -78,7 +78,7 @@ def small(**changes):
         (["evaluate", "--workdir=x", "--config.train.steps=3"], "steps out, set keys of config.evaluate alone"),
         (["generate", "--workdir=x", "--config.evaluate.stride=3"], "work folder; leave --config.evaluate.stride out"),
         (["generate", CONFIG], "leave --config out and give --workdir"),
-        (["describe", "--config=configs/gpt5.py"], "did you mean --config=configs/gpt3.py?"),
+        (["describe", "--config=configs/gpt33.py"], "did you mean --config=configs/gpt3.py?"),
         (["describe", "--config=configs/gpt2.py:huge"], "choose one of: large, medium, small, xl"),
         (["describe", "--config=configs/common.py:x"], "common.py"),
         (["describe", CONFIG, "--config.train.stps=3"], "no config key config.train.stps, did you mean 'steps'"),
