@@ -10,21 +10,15 @@ import numpy as np
 
 from input_pipeline import objectives, requirements
 from input_pipeline.batches import loader
-from input_pipeline.batches.evaluation import Evaluation, Lanewise, Overlapping, Rowwise, predicted
+from input_pipeline.batches.evaluation import Evaluation, Lanewise, Rowwise, predicted
 from input_pipeline.batches.order import mixing_weights
 from input_pipeline.batches.tasks import Task
-from input_pipeline.batches.training import Batching, Examples, Lanes, Layout, SegmentLanes
-from input_pipeline.errors import DataError, UnwritableError
+from input_pipeline.batches.training import Batching, Examples, Lanes, SegmentLanes
+from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
-from input_pipeline.layouts import counts, languages, packing, pairs, segments, sentences, texts
-from input_pipeline.layouts.coded import Coded, code_ids
-from input_pipeline.layouts.languages import Translations
-from input_pipeline.layouts.pairs import Pairs
-from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
-from input_pipeline.layouts.segments import Segments
-from input_pipeline.layouts.sentences import Sentences
-from input_pipeline.layouts.texts import Texts
+from input_pipeline.layouts import counts, texts
 from input_pipeline.parts import Part
+from input_pipeline.rows import Plans, Rows
 from input_pipeline.sources import sources
 from input_pipeline.sources.readers import raw
 from input_pipeline.sources.sources import Source
@@ -136,10 +130,10 @@ class Corpus:
         read_all: bool = False,
         scratch: Path | None = None,
     ):
-        self.tokenizer, self._read_all, self._plans = tokenizer, read_all, {}
-        self._data, self._splits, self._report = data, splits, report
-        self._root, self._scratch = root, scratch
+        self.tokenizer, self._data, self._splits = tokenizer, data, splits
         self._objective = objectives.build(objective, tokenizer)
+        plans = Plans(root, scratch, report, read_all)
+        self._layouts = Rows(data, self._objective, tokenizer, plans)
         self._streams = {
             name: Stream([shard for part in parts for shard in part.stream.shards]) for name, parts in splits.items()
         }
@@ -147,98 +141,11 @@ class Corpus:
             if not stream.bare_tokens:
                 raise DataError(requirements.empty(name, data, self._streams))
         if getattr(self._objective, "counted", False):
-            self._objective.weigh(self._plan(("counts",), counts.plan, self._streams, tokenizer.vocab_size).counts)
+            self._objective.weigh(plans(("counts",), counts.plan, self._streams, tokenizer.vocab_size).counts)
         if data["layout"] != "stream" and "train" in splits:
-            self._rows = [self._training_rows(part) for part in splits["train"]]
+            self._rows = [self._layouts.training(part) for part in splits["train"]]
             sizes = [part.stream.tokens for part in splits["train"]]
             self._weights = mixing_weights(sizes, data["weights"], data["temperature"], data["cap"])
-
-    def _training_rows(self, part: Part) -> Layout:
-        length, layout, name = self._data["length"], self._data["layout"], f"'{part.source.spec}'"
-        raw_length = self._objective.raw_length(length)
-        if self._pairs_texts(part.stream):
-            rows = self._texts(part.stream, length, name)
-        elif self._translates(part):
-            rows = self._translations(part, length)
-        elif layout == "concat":
-            code = self._code(part, raw_length)
-            raw_length -= len(code)
-            rows = Windows(self._text(part.stream), raw_length, raw_length)
-            rows = Coded(rows, code, scored=True) if len(code) else rows
-        else:
-            rows = self._planned(part.stream, layout, raw_length, name, training=True)
-        if not len(rows):
-            raise DataError(
-                f"'{part.source.spec}' has {part.stream.tokens} tokens to train on, too few for one row of "
-                f"data.length = {self._data['length']}; lower it or give more text"
-            )
-        return languages.told(rows, part.source, self._data["languages"])
-
-    def _translates(self, part: Part) -> bool:
-        """Whether documents are two texts, one the translation of the other, for a task that is told languages."""
-        return bool(self._data["languages"] and part.source.fields)
-
-    def _translations(self, part: Part, length: int) -> Translations:
-        """Rows of both texts of documents, one the translation of the other."""
-        plan = self._plan((part.stream.identity, "translations", length), languages.plan, part.stream, length)
-        numbers = languages.numbers(part.source, self._data["languages"])
-        return Translations(part.stream, plan, length, self.tokenizer.special["end"], numbers)
-
-    def _code(self, part: Part, length: int) -> np.ndarray:
-        """The ids of a source's control code, int32 [C], before text in rows of `length`."""
-        return code_ids(part.source.code, part.source.spec, self.tokenizer, length - self._objective.least)
-
-    def _text(self, stream: Stream) -> Stream | Bare:
-        """What windows are cut from."""
-        return Bare(stream) if self._objective.bare else stream
-
-    def _pairs_texts(self, stream: Stream) -> bool:
-        """Whether documents are made of a text that is read and one that is written, as of layout texts all are."""
-        all_do = self._data["layout"] == "texts"
-        return all_do or (self._objective.two_texts and any(shard.form.fields for shard in stream.shards))
-
-    def _texts(self, stream: Stream, length: int, name: str) -> Texts:
-        """Rows of both texts of documents; errors give the stream's `name`."""
-        texts.check_fields(stream.shards[0].form.fields, name)
-        lengths = length, self._objective.target_length(length)
-        plan = self._plan((stream.identity, *lengths), texts.plan, stream, lengths)
-        return Texts(stream, plan, lengths, self.tokenizer.special["end"])
-
-    def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> Layout:
-        """The rows of a stream in a layout that looks at its documents; errors give the stream's `name`."""
-        if layout == "document":
-            return whole_documents(stream, length, name)
-        key = stream.identity, layout, length, training
-        if layout == "packed":
-            return Packed(stream, self._plan(key, packing.plan, stream, length), length)
-        special = self.tokenizer.special
-        if layout == "sentences":
-            plan = self._plan(key, sentences.plan, stream, length)
-            return Sentences(stream, plan, length, *(special[name] for name in ("end", *sentences.SPECIAL)))
-        passes = self._objective.passes if training else 1
-        how = self._objective.short_pairs, passes, self._objective.swapped_pairs
-        plan = self._plan(key, pairs.plan, stream, length, *how)
-        return Pairs(stream, plan, length, special["classifier"], special["separator"])
-
-    def _segments(self, stream: Stream, length: int) -> Segments:
-        """The rows of a stream that end with two segments: of whole sentences, where it is known where those end."""
-        self._objective.check(length)
-        plan = None
-        if self._data["sentences"]:
-            plan = self._plan((stream.identity, "sentences"), segments.plan, stream)
-        return Segments(stream, plan, length, self._objective.reuse, self._objective.framing)
-
-    def _plan(self, key: tuple, plan: Callable, *of: object):
-        """What `plan` makes of these, once: evaluation asks each time, and each time files would be read to the end."""
-        if key not in self._plans:
-            how = self._report, self._read_all
-            try:
-                self._plans[key] = plan(*of, self._root, *how)
-            except UnwritableError:
-                if self._scratch is None:
-                    raise
-                self._plans[key] = plan(*of, self._scratch, *how)
-        return self._plans[key]
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -280,7 +187,7 @@ class Corpus:
         data = self._data
         batching = Batching(self._objective, data["layout"], seed, batch_size, data["length"], _rows(rows, batch_size))
         if data["layout"] == "stream" and self._objective.segmented:
-            segmented = self._segments(self._streams["train"], data["length"])
+            segmented = self._layouts.segments(self._streams["train"], data["length"])
             batches = SegmentLanes(batching, segmented, data["shuffle"], self._objective.both_ways)
         elif data["layout"] == "stream":
             batches = Lanes(batching, self._streams["train"], data["shuffle"])
@@ -308,57 +215,24 @@ class Corpus:
         layout, stride = layout or self._data["layout"], stride or length
         if layout not in objective.layouts:
             raise DataError(f"layout is '{layout}'; choose one of: {', '.join(objective.layouts)}")
-        two = any(self._pairs_texts(part.stream) or self._translates(part) for part in self._splits[split])
+        two = any(map(self._layouts.of_two_texts, self._splits[split]))
         requirements.check_stride(stride, length, layout, f"'{split}' has pairs of texts" if two else "")
         batching = Batching(objective, layout, SCORING_SEED, batch_size, length, _rows(rows, batch_size))
-        overlap, length, whole = length - stride, objective.raw_length(length), predicted(stream, self.tokenizer)
+        overlap, whole = length - stride, predicted(stream, self.tokenizer)
         if layout == "stream" and objective.segmented:
-            scored = SegmentLanes(batching, self._segments(stream, batching.length), shuffle=False, both_ways=False)
+            scored = SegmentLanes(batching, self._layouts.segments(stream, length), shuffle=False, both_ways=False)
         elif layout == "stream":
             scored = Lanewise(batching, stream, whole.tokens)
         else:
             parts = [part for part in self._splits[split] if part.stream.tokens]
             if any(part.source.code for part in parts):
                 whole = sum((predicted(part.stream, self.tokenizer) for part in parts), NOTHING)
-                sources = [self._coded_part(part, length, overlap) for part in parts]
-            elif objective.two_texts or objective.bare:
-                sources = [self._scored_part(part, batching.length, overlap) for part in parts]
-            elif self._data["languages"]:
-                sources = [self._told_part(part, layout, length, overlap) for part in parts]
-            elif layout == "concat":
-                sources = [Overlapping(stream, whole.tokens, length, length - overlap)]
-            else:
-                sources = [self._planned(stream, layout, length, f"split {split}", training=False)]
+            scored = Rowwise(batching, self._layouts.scored(split, stream, parts, layout, length, overlap))
             if layout == "document":
                 whole = whole._replace(tokens=whole.tokens - whole.documents)  # end tokens are read, not predicted
-            scored = Rowwise(batching, sources)
         if not len(scored):
             raise DataError(f"split '{split}' has no token that the model could be scored on; give it more text")
         return Evaluation(scored, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
-
-    def _coded_part(self, part: Part, length: int, overlap: int) -> Layout:
-        """The rows of a part of a split behind its control code, which itself is not scored."""
-        code, stride = self._code(part, length), length - overlap
-        length -= len(code)
-        rows = Overlapping(part.stream, predicted(part.stream, self.tokenizer).tokens, length, min(stride, length))
-        return Coded(rows, code, scored=False)
-
-    def _told_part(self, part: Part, layout: str, length: int, overlap: int) -> Layout:
-        """The rows of a part of a split, which say of which language they are."""
-        if self._translates(part):
-            return self._translations(part, length)
-        rows = Overlapping(part.stream, part.stream.counts.tokens, length, length - overlap)
-        if layout != "concat":
-            rows = self._planned(part.stream, layout, length, f"'{part.source.spec}'", training=False)
-        return languages.told(rows, part.source, self._data["languages"])
-
-    def _scored_part(self, part: Part, length: int, overlap: int) -> Layout:
-        """The rows of a part of a split, of which each source may be of text or of pairs of texts."""
-        if self._pairs_texts(part.stream):
-            return self._texts(part.stream, length, f"'{part.source.spec}'")
-        length, text = self._objective.raw_length(length), self._text(part.stream)
-        rows = Overlapping(text, text.tokens, length, max(1, length - overlap))
-        return languages.told(rows, part.source, self._data["languages"])
 
     def tasks(
         self, split: str, *, length: int, batch_size: int, rows: np.ndarray | None = None, limit: int = 0
@@ -368,7 +242,7 @@ class Corpus:
         found = {}
         for part in self._splits[split]:
             number = min(limit or part.stream.counts.documents, part.stream.counts.documents)
-            if number and self._pairs_texts(part.stream):
+            if number and self._layouts.pairs_texts(part.stream):
                 texts.check_fields(part.stream.shards[0].form.fields, f"'{part.source.spec}'")
                 lengths = length, self._objective.target_length(length)
                 rows = _rows(rows, batch_size)

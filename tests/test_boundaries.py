@@ -48,6 +48,7 @@ FLOORS = {
     "input_pipeline": (
         {"pipeline"},
         {"requirements"},
+        {"rows"},
         {"batches", "parts"},
         {"objectives"},
         {"layouts"},

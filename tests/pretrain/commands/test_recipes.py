@@ -97,7 +97,7 @@ def test_an_impossible_number_of_a_recipe_may_be_overridden(tmp_path):
         ("gpt2", "did you mean --config=configs/gpt2.py?"),
         ("configs/gpt2:xl", "did you mean --config=configs/gpt2.py:xl?"),
         ("gtp3.py:small", "did you mean --config=configs/gpt3.py:small?"),
-        ("nothing/of/that.name", "choose one of: configs/bert.py, configs/gpt2.py, configs/gpt3.py"),
+        ("nothing/of/that.name", "choose one of: configs/albert.py, configs/bart.py, configs/bert.py"),
         ("README.md", "--config=README.md is no Python file; give a recipe, such as configs/quickstart.py"),
         ("docs", "--config=docs is no Python file"),
     ],

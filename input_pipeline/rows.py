@@ -1,0 +1,176 @@
+"""The rows of a source's text in a layout: to be trained on, and to be scored."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from input_pipeline.batches.evaluation import Overlapping, predicted
+from input_pipeline.batches.training import Layout
+from input_pipeline.errors import DataError, UnwritableError
+from input_pipeline.layouts import languages, packing, pairs, segments, sentences, texts
+from input_pipeline.layouts.coded import Coded, code_ids
+from input_pipeline.layouts.languages import Translations
+from input_pipeline.layouts.pairs import Pairs
+from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
+from input_pipeline.layouts.segments import Segments
+from input_pipeline.layouts.sentences import Sentences
+from input_pipeline.layouts.texts import Texts
+from input_pipeline.parts import Part
+from input_pipeline.store.stream import Stream
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+
+
+class Plans:
+    """Plans of rows, made once: evaluation asks each time, and each time files would be read to the end.
+
+    They lie in `root`; in `scratch` where that is only read. `how` is what every plan takes at its end.
+    """
+
+    def __init__(self, root: Path, scratch: Path | None, *how: object):
+        self._root, self._scratch, self._how, self._made = root, scratch, how, {}
+
+    def __call__(self, key: tuple, plan: Callable, *of: object):
+        """What `plan` makes of these."""
+        if key not in self._made:
+            try:
+                self._made[key] = plan(*of, self._root, *self._how)
+            except UnwritableError:
+                if self._scratch is None:
+                    raise
+                self._made[key] = plan(*of, self._scratch, *self._how)
+        return self._made[key]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How a run's text becomes rows, as its `data` section and its objective have it."""
+
+    data: Mapping
+    objective: object  # of input_pipeline.objectives
+    tokenizer: Tokenizer
+    plans: Plans
+
+    def training(self, part: Part) -> Layout:
+        """The rows of a source to be trained on. Errors: DataError where there is not one."""
+        length, layout, name = self.data["length"], self.data["layout"], f"'{part.source.spec}'"
+        raw_length = self.objective.raw_length(length)
+        if self.pairs_texts(part.stream):
+            rows = self._texts(part.stream, length, name)
+        elif self._translates(part):
+            rows = self._translations(part, length)
+        elif layout == "concat":
+            code = self._code(part, raw_length)
+            raw_length -= len(code)
+            rows = Windows(self._text(part.stream), raw_length, raw_length)
+            rows = Coded(rows, code, scored=True) if len(code) else rows
+        else:
+            rows = self._planned(part.stream, layout, raw_length, name, training=True)
+        if not len(rows):
+            raise DataError(
+                f"'{part.source.spec}' has {part.stream.tokens} tokens to train on, too few for one row of "
+                f"data.length = {self.data['length']}; lower it or give more text"
+            )
+        return languages.told(rows, part.source, self.data["languages"])
+
+    def scored(
+        self, split: str, stream: Stream, parts: Sequence[Part], layout: str, length: int, overlap: int
+    ) -> list[Layout]:
+        """The rows of `length` in which every token of a split is scored once, of each part or of all as one `stream`.
+
+        Of windows each but the first has read `overlap` tokens before those that it scores.
+        """
+        raw_length = self.objective.raw_length(length)
+        if any(part.source.code for part in parts):
+            return [self._coded(part, raw_length, overlap) for part in parts]
+        if self.objective.two_texts or self.objective.bare:
+            return [self._either(part, length, overlap) for part in parts]
+        if self.data["languages"]:
+            return [self._told(part, layout, raw_length, overlap) for part in parts]
+        if layout == "concat":
+            targets = predicted(stream, self.tokenizer).tokens
+            return [Overlapping(stream, targets, raw_length, raw_length - overlap)]
+        return [self._planned(stream, layout, raw_length, f"split {split}", training=False)]
+
+    def of_two_texts(self, part: Part) -> bool:
+        """Whether the documents of a part are two texts each."""
+        return self.pairs_texts(part.stream) or self._translates(part)
+
+    def _translates(self, part: Part) -> bool:
+        """Whether documents are two texts, one the translation of the other, for a task that is told languages."""
+        return bool(self.data["languages"] and part.source.fields)
+
+    def _translations(self, part: Part, length: int) -> Translations:
+        """Rows of both texts of documents, one the translation of the other."""
+        plan = self.plans((part.stream.identity, "translations", length), languages.plan, part.stream, length)
+        numbers = languages.numbers(part.source, self.data["languages"])
+        return Translations(part.stream, plan, length, self.tokenizer.special["end"], numbers)
+
+    def _code(self, part: Part, length: int) -> np.ndarray:
+        """The ids of a source's control code, int32 [C], before text in rows of `length`."""
+        return code_ids(part.source.code, part.source.spec, self.tokenizer, length - self.objective.least)
+
+    def _text(self, stream: Stream) -> Stream | Bare:
+        """What windows are cut from."""
+        return Bare(stream) if self.objective.bare else stream
+
+    def pairs_texts(self, stream: Stream) -> bool:
+        """Whether documents are made of a text that is read and one that is written, as of layout texts all are."""
+        all_do = self.data["layout"] == "texts"
+        return all_do or (self.objective.two_texts and any(shard.form.fields for shard in stream.shards))
+
+    def _texts(self, stream: Stream, length: int, name: str) -> Texts:
+        """Rows of both texts of documents; errors give the stream's `name`."""
+        texts.check_fields(stream.shards[0].form.fields, name)
+        lengths = length, self.objective.target_length(length)
+        plan = self.plans((stream.identity, *lengths), texts.plan, stream, lengths)
+        return Texts(stream, plan, lengths, self.tokenizer.special["end"])
+
+    def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> Layout:
+        """The rows of a stream in a layout that looks at its documents; errors give the stream's `name`."""
+        if layout == "document":
+            return whole_documents(stream, length, name)
+        key = stream.identity, layout, length, training
+        if layout == "packed":
+            return Packed(stream, self.plans(key, packing.plan, stream, length), length)
+        special = self.tokenizer.special
+        if layout == "sentences":
+            plan = self.plans(key, sentences.plan, stream, length)
+            return Sentences(stream, plan, length, *(special[name] for name in ("end", *sentences.SPECIAL)))
+        passes = self.objective.passes if training else 1
+        how = self.objective.short_pairs, passes, self.objective.swapped_pairs
+        plan = self.plans(key, pairs.plan, stream, length, *how)
+        return Pairs(stream, plan, length, special["classifier"], special["separator"])
+
+    def segments(self, stream: Stream, length: int) -> Segments:
+        """The rows of a stream that end with two segments: of whole sentences, where it is known where those end."""
+        self.objective.check(length)
+        plan = None
+        if self.data["sentences"]:
+            plan = self.plans((stream.identity, "sentences"), segments.plan, stream)
+        return Segments(stream, plan, length, self.objective.reuse, self.objective.framing)
+
+    def _coded(self, part: Part, length: int, overlap: int) -> Layout:
+        """The rows of a part of a split behind its control code, which itself is not scored."""
+        code, stride = self._code(part, length), length - overlap
+        length -= len(code)
+        rows = Overlapping(part.stream, predicted(part.stream, self.tokenizer).tokens, length, min(stride, length))
+        return Coded(rows, code, scored=False)
+
+    def _told(self, part: Part, layout: str, length: int, overlap: int) -> Layout:
+        """The rows of a part of a split, which say of which language they are."""
+        if self._translates(part):
+            return self._translations(part, length)
+        rows = Overlapping(part.stream, part.stream.counts.tokens, length, length - overlap)
+        if layout != "concat":
+            rows = self._planned(part.stream, layout, length, f"'{part.source.spec}'", training=False)
+        return languages.told(rows, part.source, self.data["languages"])
+
+    def _either(self, part: Part, length: int, overlap: int) -> Layout:
+        """The rows of a part of a split, of which each source may be of text or of pairs of texts."""
+        if self.pairs_texts(part.stream):
+            return self._texts(part.stream, length, f"'{part.source.spec}'")
+        length, text = self.objective.raw_length(length), self._text(part.stream)
+        rows = Overlapping(text, text.tokens, length, max(1, length - overlap))
+        return languages.told(rows, part.source, self.data["languages"])
