@@ -32,7 +32,7 @@ What every model offers, so that nobody outside need know which it is:
 `row` [B] is each row's place in the whole global batch. What is carried maps the name of a branch to what it carries.
 """
 
-from models.build import build
+from models.build import build, why_absent
 from models.errors import ModelError
 
-__all__ = ["ModelError", "build"]
+__all__ = ["ModelError", "build", "why_absent"]

@@ -37,15 +37,18 @@ def build(section: Mapping) -> nn.Module:
     for name in fields:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1, 0)[0]
-            raise ModelError(
-                f"a model of kind '{kind}' has no field '{name}'; the nearest is '{near}'; "
-                f"choose from: {', '.join(known)}"
-            )
+            listed = f"; the nearest is '{near}'; choose from: {', '.join(known)}"
+            raise ModelError(f"a model of kind '{kind}' has no field '{name}'{why_absent(kind, name) or listed}")
     missing = [name for name in known if name not in fields]
     if missing:
         raise ModelError(f"a model of kind '{kind}' needs a value for: {', '.join(missing)}")
     check(fields)
     return model(**fields)
+
+
+def why_absent(kind: str, name: str) -> str:
+    """The end of the sentence that a kind of model has no field `name`: why, and what to use. "" where nobody knows."""
+    return ABSENT.get((kind, name), "")
 
 
 def _check_decoder(fields: Mapping):
@@ -247,4 +250,14 @@ KINDS = {
     "encoder": (Encoder, _check_encoder),
     "replaced_tokens": (ReplacedTokens, _check_replaced_tokens),
     "encoder_decoder": (EncoderDecoder, _check_encoder_decoder),
+}
+
+# Fields that are looked for where they cannot be: (kind, field) -> the end of the sentence that says so.
+ABSENT = {
+    ("decoder", "memory"): ": its positions count from the start of a row, whatever model.positions is, so that states "
+    "remembered of an earlier row would stand in places where they never were; memory needs relative positions, which "
+    "the kind 'recurrent' has (Transformer-XL)",
+    ("recurrent", "positions"): ": what it remembers of earlier rows needs relative positions, which it always has, "
+    "since absolute ones of remembered states would be those of another row; leave it out, or for learned or rotary "
+    "positions use the kind 'decoder', which remembers nothing",
 }

@@ -2,6 +2,7 @@
 
 from ml_collections import ConfigDict
 
+import models
 from configs import common
 from configs.ranges import Range
 from pretrain.config.values import not_a, shown
@@ -92,4 +93,6 @@ def check_ranges(config: ConfigDict) -> None:
 
 def unknown(walked: str, name: str, node: ConfigDict) -> UserError:
     """The mistake of a key `name` that the section `node`, reached by `walked`, has not."""
-    return UserError(f"there is no config key {walked}.{name}{nearest(name, list(node))}")
+    why = models.why_absent(node.kind, name) if walked == "config.model" and "kind" in node else ""
+    of = f" of a model of kind '{node.kind}'" if why else ""
+    return UserError(f"there is no config key {walked}.{name}{of}{why or nearest(name, list(node))}")

@@ -3,7 +3,7 @@
 import pytest
 
 import models
-from configs.common import decoder
+from configs.common import decoder, recurrent
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,19 @@ from configs.common import decoder
 def test_impossible_fields(change, message):
     with pytest.raises(models.ModelError, match=message):
         models.build({**decoder().to_dict(), **change})
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "words"),
+    [
+        (decoder, "memory", "count from the start of a row, .*; memory needs relative positions, which the kind 'recu"),
+        (recurrent, "positions", "needs relative positions, which it always has, .*; leave it out, or .* 'decoder'"),
+    ],
+)
+def test_what_a_kind_cannot_have_says_why(section, field, words):
+    fields = section().to_dict()
+    with pytest.raises(models.ModelError, match=f"of kind '{fields['kind']}' has no field '{field}': .*{words}"):
+        models.build({**fields, field: "rotary"})
 
 
 def test_rotary_positions_turn_queries_whatever_the_size_of_values():

@@ -81,6 +81,10 @@ def small(**changes):
         (["describe", "--config=configs/gpt33.py"], "did you mean --config=configs/gpt3.py?"),
         (["describe", "--config=configs/gpt2.py:huge"], "choose one of: large, medium, small, xl"),
         (["describe", "--config=configs/common.py:x"], "common.py"),
+        (
+            ["describe", CONFIG, "--config.model.memory=64"],
+            "config.model.memory of a model of kind 'decoder': its positions count from the start of a row",
+        ),
         (["describe", CONFIG, "--config.train.stps=3"], "no config key config.train.stps, did you mean 'steps'"),
         (["describe", CONFIG, "--config.trian.steps=3"], "did you mean 'train'"),
         (["describe", CONFIG, "--config.train=3"], "is a section; set one of its keys"),
