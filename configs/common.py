@@ -247,6 +247,7 @@ def base() -> dict:
             decode=non_negative(0),  # examples of each source of pairs of texts that validations decode; 0 means none
             beams=count(1, below=2**20),  # of what is decoded: 1 is greedy, more are searched with so many beams
             length_penalty=real(0.6),  # of that search: score / ((5 + length) / 6) ** length_penalty
+            stopping="never",  # of that search: never before no beam could do better; best: could, at its length; full
             beyond=non_negative(0),  # it is at most so much longer than what is read; 0: as long as a row of targets
             length=non_negative(0),  # tokens of an evaluation row; 0 means data.length
             stride=non_negative(0),  # tokens a window moves on; 0 means its length (disjoint windows)
@@ -262,6 +263,9 @@ def base() -> dict:
         ),
     )
 
+
+# When a search with beams stops, as `pretrain.decoding.beams` explains; the first where nobody says which.
+STOPPING = ("never", "best", "full")
 
 # Sections of which a config has one, by their kind; MODELS likewise (configs/kinds.py).
 OBJECTIVES = {

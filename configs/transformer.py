@@ -63,7 +63,7 @@ def get_config(variant=""):
     config.optimizer.update(name="adamw", b1=0.9, b2=0.98, epsilon=1e-9, clip=0.0)
     config.schedule.update(kind="rsqrt", peak=(width * WARMUP) ** -0.5, warmup=WARMUP)
     config.checkpoint.update(every=1500, keep=20 if "big" in variant else 5)
-    config.evaluate.update(beams=4, length_penalty=0.6, beyond=50)
+    config.evaluate.update(beams=4, length_penalty=0.6, stopping="best", beyond=50)
     if variant == "multi30k":
         pairs = "parallel:data/multi30k/%s.{}.gz?fields=en,de"
         config.data.update(train=pairs % "train", validation=pairs % "val", test=pairs % "test_2016_flickr", length=64)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 
 import models
+from configs.common import STOPPING
 from input_pipeline import objectives, pipeline, requirements
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from pretrain.checkpoints.teacher import Teacher
@@ -138,6 +139,9 @@ def check_sizes(config) -> None:
         )
     if train.on_bad_step not in ("skip", "rewind"):
         raise UserError(f"config.train.on_bad_step is '{train.on_bad_step}'; choose one of: skip, rewind")
+    stopping = config.evaluate.stopping
+    if stopping not in STOPPING:
+        raise UserError(f"config.evaluate.stopping is '{stopping}'; choose one of: {', '.join(STOPPING)}")
     special = objectives.special(config.objective.to_dict(), data.layout)
     entries = tokenizer_folder.known_size(config.tokenizer.to_dict(), special)
     if entries is not None and not config.train.start_from:  # whose tokenizer is taken, of any size

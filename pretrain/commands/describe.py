@@ -18,12 +18,14 @@ from pretrain.reporting.tables import show
 from pretrain.step.engine import absent_engine
 from pretrain.step.lanes import is_box, start
 from pretrain.step.learner import make_learner
+from pretrain.step.step import unboxed
 
 
 def describe(config) -> dict:
     """Parameters, FLOPs and bytes of a config; nothing is allocated, so that any size takes seconds.
 
-    Bytes are those of the training state of one full replica, before any mesh axis divides it; `mesh` has the devices
+    Bytes are those of the training state of one full replica, before any mesh axis divides it, and of the teacher that
+    a student learns from, of the size that config.distill.model gives it; `mesh` has the devices
     that the mesh needs (with an axis of -1: or a multiple), the parameters' bytes on each, and the bytes, by module, of
     what `fsdp` leaves whole. Activations come on top. FLOPs follow the definition of `pretrain.costs.flops`. Raises
     ModelError, UserError or DataError for a config that cannot be trained, whatever files and devices there are.
@@ -47,6 +49,8 @@ def describe(config) -> dict:
         "optimizer": _bytes(jax.eval_shape(optimizer.init, params)),
         "recurrent_memory": _bytes(jax.eval_shape(lambda: start(model, config.train.batch_size))),
     }
+    if learner.frozen:
+        bytes["teacher"] = _bytes(unboxed(learner.frozen))
     return {
         "name": config.name,
         "parameters": _count(params),

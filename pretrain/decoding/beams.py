@@ -128,7 +128,7 @@ def search(
     return jax.lax.while_loop(lambda state: state.open.any(), step, first).best()
 
 
-@partial(jax.jit, static_argnames=("model", "beams", "max_tokens"))
+@partial(jax.jit, static_argnames=("model", "beams", "stopping", "max_tokens"))
 def beam_search(
     model,
     params,
@@ -139,6 +139,7 @@ def beam_search(
     *,
     beams: int,
     length_penalty: float,
+    stopping: str,
     max_tokens: int,
     end_id: int,
     vocabulary: int,
@@ -158,7 +159,7 @@ def beam_search(
         max_tokens=max_tokens,
         length_penalty=length_penalty,
         normalisation="gnmt",
-        stopping="never",
+        stopping=stopping,
         end_id=end_id,
         vocabulary=vocabulary,
     )

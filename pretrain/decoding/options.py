@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from configs.common import STOPPING
 from configs.ranges import count, divisor, non_negative, probability, real
 from pretrain.errors import UserError, nearest
 
@@ -17,7 +18,7 @@ OPTIONS = {
     "beyond": non_negative(None, below=2**20),
 }
 # Words of beam search, which `pretrain.decoding.beams` explains; the first where nobody says which.
-CHOICES = {"normalisation": ("gnmt", "length"), "stopping": ("never", "best", "full")}
+CHOICES = {"normalisation": ("gnmt", "length"), "stopping": STOPPING}
 
 
 def check(**given) -> None:

@@ -137,7 +137,7 @@ def _write(run: Assembly, params, batch, size: int) -> np.ndarray:
     given = {"tokens": tokens, "there": batch["weights"].any(axis=1), "limits": limits} | source
     axes = {name: ("batch", *[None] * (array.ndim - 1)) for name, array in given.items()}
     given = layout.put(given, axes, size)
-    searched = {"beams": evaluate.beams, "length_penalty": evaluate.length_penalty}
+    searched = {name: evaluate[name] for name in ("beams", "length_penalty", "stopping")}
     write = functools.partial(beam_search, **searched) if evaluate.beams > 1 else greedy
     with layout.scope():
         ids = write(

@@ -32,7 +32,7 @@ def measure(run: Assembly) -> str:
     That is `config.evaluate`, but for when it is done and what is decoded besides, the term that selects, and the text.
     """
     settings = run.config.evaluate.to_dict() | {"every": None, "text": run.corpus.stream("validation").identity}
-    for name in ("decode", "beams", "length_penalty", "beyond"):
+    for name in ("decode", "beams", "length_penalty", "stopping", "beyond"):
         del settings[name]
     settings["selects"] = run.config.objective.selects
     settings["length"] = run.config.evaluate.length or run.config.data.length

@@ -82,6 +82,7 @@ def test_meshes_that_cannot_be(sizes, words):
         ("data.length", 65, "config.data.length = 65 is longer than"),
         ("evaluate.stride", 65, "config.evaluate.stride = 65 is longer than"),
         ("train.on_bad_step", "x", "config.train.on_bad_step is 'x'; choose one of"),
+        ("evaluate.stopping", "x", "config.evaluate.stopping is 'x'; choose one of: never, best, full"),
         ("mesh.sequence", 3, "config.evaluate.length = 16 does not divide over the 3 devices that share a row"),
         ("train.backend", "x", "config.train.backend is 'x'; choose one of: jit, pmap"),
         ("data.layout", "x", "data.layout is 'x'; choose one of"),
@@ -247,3 +248,17 @@ def test_recurrent_memory_is_part_of_the_state():
     hidden = 2 * 6 * 12 * 16 * 2  # layers, rows, positions, width, bytes of a bfloat16
     held = 6 * 4  # an int32 of each row
     assert described.describe(config)["bytes"]["recurrent_memory"] == hidden + held
+
+
+def test_a_teacher_is_held_besides(capsys):
+    """DistilBERT's of one layer learns from a BERT of two, which nothing trains."""
+    config = load("configs/distilbert.py:mini_stdlib")
+    facts = described.describe(config)
+    teacher = models.build(config.model.to_dict() | config.distill.model.to_dict())
+    shapes = jax.eval_shape(lambda key: init_params(teacher, key), jax.random.key(0))
+    assert facts["bytes"]["teacher"] == 4 * sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    assert facts["bytes"]["teacher"] > facts["bytes"]["parameters"]
+    assert facts["bytes"]["total"] == sum(size for part, size in facts["bytes"].items() if part != "total")
+    described.report(config, "table")
+    assert "teacher" in capsys.readouterr().out.partition("training state")[2]
+    assert "teacher" not in described.describe(tiny())["bytes"]

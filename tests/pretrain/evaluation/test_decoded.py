@@ -10,6 +10,7 @@ import pytest
 
 from configs import t5
 from pretrain.assemble import assemble
+from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import Written, exact_match, sequence_accuracy, tasks
 from pretrain.evaluation.evaluation import score
@@ -96,14 +97,14 @@ def folder(examples, tmp_path_factory):
     return folder
 
 
-def scored(folder, params, mesh, backend="jit", decode=None, **options):
-    run = assemble(config_of(folder, mesh, backend), str(folder / "run"), lambda message: None)
+def scored(folder, params, mesh, backend="jit", decode=None, report=lambda message: None, **options):
+    run = assemble(config_of(folder, mesh, backend, **options), str(folder / "run"), lambda message: None)
 
     def restore_params(step, shapes):
         return jax.tree.map(lambda array, shape: jax.device_put(array, shape.sharding), params, shapes)
 
     placed = run.engine.restored_params(SimpleNamespace(restore_params=restore_params), 0, 0)
-    return score(run, placed, "validation", decode=decode, **options)
+    return score(run, placed, "validation", decode=decode, report=report)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,24 @@ def test_the_first_examples_of_each_task(folder, params, examples):
     first = [*examples[0:10:2], *examples[1:10:2]]
     assert result["exact_match"] == pytest.approx(np.mean([match for _, _, match in first]))
     assert "tasks" not in scored(folder, params, {"data": 8}, decode=0)
+
+
+def test_a_search_stops_as_the_config_says(folder, params, examples):
+    """What is written is as long as what `generate` finds with the same beams and the same stopping."""
+    model, lengths = make_learner(config_of("", {})).model, {}
+    questions = [[*row[0].encode()[: LENGTH - 1], END] for row in (*examples[0:6:2], *examples[1:6:2])]
+    source = {
+        "inputs": np.stack([np.pad(ids, (0, LENGTH - len(ids))) for ids in questions]),
+        "input_segments": np.stack([np.arange(LENGTH) < len(ids) for ids in questions]).astype(np.int32),
+    }
+    options = {"max_tokens": ROOM, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "end_id": END, "seed": 0}
+    options |= {"beams": 3, "length_penalty": 0.6, "vocabulary": 278, "source": source}
+    for stopping in ("never", "full"):
+        result = scored(folder, params, {"data": 8}, decode=3, beams=3, stopping=stopping)
+        found = generate(model, params, [np.array([START])] * len(questions), stopping=stopping, **options)
+        lengths[stopping] = np.mean([len(ids) - (ids[-1] == END) for ids, _ in found])
+        assert result["written_length"] == pytest.approx(lengths[stopping])
+    assert lengths["never"] != lengths["full"]  # it matters
 
 
 def test_what_counts_as_a_match():
