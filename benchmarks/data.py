@@ -22,6 +22,7 @@ from input_pipeline.sources import sources
 from input_pipeline.store import build
 from input_pipeline.store.store import SPLITS, TOKENS
 from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers.saved import open_folder
 from pretrain.workdir import Workdir
 
 LENGTH, BATCH = 1024, 32
@@ -60,7 +61,7 @@ def trained(kind: str, folder: Path) -> Path:
 def prepare(kind: str, saved: Path, spec: str, unit: str, rounds: int, size: int) -> Result:
     """Tokens/s per core of making a part of the store, against the tokenizer alone."""
     (source,) = sources.parse(spec, "source")
-    tokenizer = tokenizer_folder.open_folder(saved)
+    tokenizer = open_folder(saved)
     spans, total = [], 0
     for span in source.spans(size):
         if total < size:

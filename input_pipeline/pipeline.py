@@ -26,6 +26,7 @@ from input_pipeline.store import build
 from input_pipeline.store.store import HELD, KEPT, NOTHING, Store
 from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers import saved
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 SCORING_SEED = 0  # what an objective draws while it is evaluated is the same in every run
@@ -54,8 +55,7 @@ def prepare(
     """
     named, holdout = requirements.check(data, tokenizer, objective, folders), requirements.holdout(data)
     special = objectives.special(objective, data["layout"])
-    opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, holdout, report, special, taken)
-    accept(opened)
+    opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, holdout, report, special, taken, accept)
     requirements.check_ends(opened, data, report)
 
     def store(source: Source, share: float) -> Store:
@@ -104,7 +104,7 @@ def prepare_given(
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder holds a tokenizer that `prepare` made to the end."""
-    return (folder / tokenizer_folder.MADE).is_file()
+    return (folder / saved.MADE).is_file()
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
@@ -113,7 +113,7 @@ def open_tokenizer(folder: Path) -> Tokenizer:
         raise DataError(
             f"{folder.parent} holds no tokenizer; give the work folder of a run, or run prepare there first"
         )
-    return tokenizer_folder.open_folder(folder)
+    return saved.open_folder(folder)
 
 
 class Corpus:

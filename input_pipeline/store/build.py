@@ -22,7 +22,7 @@ from input_pipeline.sources.readers import Span, raw
 from input_pipeline.sources.sources import File, Source
 from input_pipeline.store.store import FIELDS, FORMAT, MANIFEST, READ, SENTENCES, SPLITS, Form, Store, token_dtype
 from input_pipeline.store.writer import Piece, writing
-from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers import saved
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 PART_BYTES = 1 << 20  # least size of a part
@@ -180,7 +180,7 @@ def _run(jobs: list[Job], records: dict[int, dict], size: int, report) -> None:
 @functools.lru_cache(1)
 def _tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
     """Opened once by each worker; the fingerprint tells a new one in the same folder."""
-    return tokenizer_folder.open_folder(folder)
+    return saved.open_folder(folder)
 
 
 @contextmanager

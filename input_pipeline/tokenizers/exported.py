@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from input_pipeline.errors import DataError
-from input_pipeline.tokenizers import folder as folders
+from input_pipeline.tokenizers import saved
 from input_pipeline.tokenizers.huggingface import letters, library
 from input_pipeline.tokenizers.sentencepiece import META_SPACE, Pieces, pieces
 
@@ -18,10 +18,10 @@ END = "<|endoftext|>"  # of a tokenizer of bytes, whose end token has no name
 
 def sentencepiece_file(folder: Path) -> Path | None:
     """The model file of a SentencePiece tokenizer that rewrites text, which its own library alone does alike."""
-    made = folders.made(folder)
-    if made["kind"] != "sentencepiece" or pieces(folders.whole(folder, made)).keep_text:
+    made = saved.made(folder)
+    if made["kind"] != "sentencepiece" or pieces(saved.whole(folder, made)).keep_text:
         return None
-    return folders.whole(folder, made)
+    return saved.whole(folder, made)
 
 
 def tokenizer_json(folder: Path, template: Sequence[str] = (), pair: Sequence[str] = ()):
@@ -31,7 +31,7 @@ def tokenizer_json(folder: Path, template: Sequence[str] = (), pair: Sequence[st
     special ids, and $A and $B for the texts; a file that says so itself is left as it is. Errors: DataError for a kind
     that has no like there.
     """
-    made = folders.made(folder)
+    made = saved.made(folder)
     build = {"sentencepiece": _of_pieces, "bytes": _of_bytes, "wordpiece": _of_file, "huggingface": _of_file}
     if made["kind"] not in build:
         raise DataError(
@@ -39,15 +39,15 @@ def tokenizer_json(folder: Path, template: Sequence[str] = (), pair: Sequence[st
             f"{', '.join(build)} can be exported"
         )
     model = build[made["kind"]](folder, made)
-    model.add_special_tokens(folders.added(folder))
-    opened = folders.open_folder(folder)
+    model.add_special_tokens(saved.added(folder))
+    opened = saved.open_folder(folder)
     if template and model.post_processor is None:
         model.post_processor = _template(model, opened.special, template, pair)
     return model
 
 
 def _of_file(folder: Path, made: Mapping):
-    return library().Tokenizer.from_file(str(folders.whole(folder, made)))
+    return library().Tokenizer.from_file(str(saved.whole(folder, made)))
 
 
 def _of_bytes(folder: Path, made: Mapping):
@@ -60,7 +60,7 @@ def _of_bytes(folder: Path, made: Mapping):
 
 
 def _of_pieces(folder: Path, made: Mapping):
-    parts, found = library(), pieces(folders.whole(folder, made))
+    parts, found = library(), pieces(saved.whole(folder, made))
     if not found.keep_text:
         raise DataError(
             f"{folder} holds a SentencePiece model that rewrites text, which a tokenizer.json would do otherwise; "

@@ -12,7 +12,6 @@ from input_pipeline.files import (
     checksum,
     filled,
     locked,
-    read_json,
     remove_partial,
     replaced,
     write_json,
@@ -21,12 +20,12 @@ from input_pipeline.files import (
 from input_pipeline.sources.sources import Source
 from input_pipeline.tokenizers import counted as counted_tokenizer
 from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
+from input_pipeline.tokenizers import saved
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
 from input_pipeline.tokenizers import wordpiece as wordpiece_tokenizer
-from input_pipeline.tokenizers.extended import extended
+from input_pipeline.tokenizers.saved import BASE, CHECKSUM, FILES, KINDS, LOAD, MADE
 from input_pipeline.tokenizers.tokenizer import SPECIAL, Bytes, Tokenizer
 
-KINDS = ("sentencepiece", "wordpiece", "bytes", "symbols", "words", "huggingface")
 # Kinds that are made from data.train where there is no tokenizer.path, and bytes: the special ids that each has itself.
 MADE_HERE = {
     "sentencepiece": ("end", "unknown"),
@@ -35,26 +34,7 @@ MADE_HERE = {
     "symbols": (),
     "words": ("end", "unknown"),
 }
-MADE = "made.json"  # what the tokenizer was made from; written last
-# Its two entries that are no settings: CRC-32 of the tokenizer's file; and, where that was taken from the folder of
-# another run's tokenizer, what is needed of what it was made from there.
-CHECKSUM, BASE = "checksum", "base"
 KEPT_OF_BASE = ("kind", "unknown", "special", "sentinels", BASE)
-MOST_SENTINELS = 2**16  # end of the range in configs/common.py
-FILES = {
-    "sentencepiece": "sentencepiece.model",
-    "wordpiece": "wordpiece.json",
-    "symbols": "symbols.json",
-    "words": "words.json",
-    "huggingface": "tokenizer.json",
-}
-LOAD = {
-    "sentencepiece": sentencepiece_tokenizer.load,
-    "wordpiece": huggingface_tokenizer.load,
-    "symbols": counted_tokenizer.load_symbols,
-    "words": counted_tokenizer.load_words,
-    "huggingface": huggingface_tokenizer.load,
-}
 TRAIN = {"sentencepiece": sentencepiece_tokenizer.train, "wordpiece": wordpiece_tokenizer.train}
 LEAST = 2  # entries of a vocabulary trained here: an end token and an unknown one
 # Settings of a tokenizer that is taken from another run without being named.
@@ -67,93 +47,6 @@ TRAINED = {
 }
 
 
-def open_folder(folder: Path) -> Tokenizer:
-    """The tokenizer saved in `folder`."""
-    was = made(folder)
-    return _completed(Bytes() if was["kind"] == "bytes" else _own(whole(folder, was), was), was)
-
-
-def flags(folder: Path) -> str:
-    """The flags that give a run the tokenizer that another has in `folder`."""
-    was = made(folder)
-    of_kind = f"path={folder}" if was["kind"] != "bytes" else f"sentinels={was.get('sentinels', 0)}"
-    return f"--config.tokenizer.kind={was['kind']} --config.tokenizer.{of_kind}"
-
-
-def added(folder: Path) -> list[str]:
-    """Names of the ids that a tokenizer has on top of its file's, in their order: the first sentinel comes last."""
-    settings = [made(folder)]
-    while BASE in settings[-1]:
-        settings.append(settings[-1][BASE])
-    first = settings[-1]
-    tokenizer = Bytes() if first["kind"] == "bytes" else _load(whole(folder, first), first)
-    names = []
-    for one in reversed(settings):
-        special, before, tokenizer = one.get("special", []), tokenizer.vocab_size, _completed(tokenizer, one)
-        more = tokenizer.vocab_size - before - len(special)
-        names += [f"<{name}>" for name in special] + [f"<extra_id_{number}>" for number in reversed(range(more))]
-    return names
-
-
-def whole(folder: Path, made: Mapping) -> Path:
-    """The file of a tokenizer; DataError where it is missing or damaged."""
-    path = folder / FILES[made["kind"]]
-    fault = "" if path.is_file() else "is missing"
-    if not fault and CHECKSUM in made and made[CHECKSUM] != checksum(path):
-        fault = "has other bytes than were written"
-    if fault:
-        raise DataError(f"{path} {fault}; restore it, or delete {folder} and run prepare again")
-    return path
-
-
-def made(folder: Path) -> dict:
-    """What the tokenizer of `folder` was made from."""
-    try:
-        made = read_json(folder / MADE)
-    except ValueError:
-        made = None
-    if _sound(made):
-        return made
-    raise DataError(f"{folder / MADE} is damaged; restore it, or delete {folder} and run prepare again")
-
-
-def _sound(made: object) -> bool:
-    """Whether what was read is what a tokenizer was made from, as far as opening it needs that."""
-    if not isinstance(made, dict) or made.get("kind") not in KINDS:
-        return False
-    sentinels, special, unknown = made.get("sentinels", 0), made.get("special", []), made.get("unknown", "")
-    return (
-        type(sentinels) is int
-        and 0 <= sentinels < MOST_SENTINELS
-        and isinstance(special, list)
-        and all(isinstance(name, str) for name in (*special, unknown))
-        and (BASE not in made or _sound(made[BASE]))
-    )
-
-
-def _load(path: Path, settings: Mapping) -> Tokenizer:
-    unknown = [settings["unknown"]] if "unknown" in settings else []
-    return LOAD[settings["kind"]](path, *unknown)
-
-
-def _own(path: Path, made: Mapping) -> Tokenizer:
-    """The tokenizer of the file `path`, with the ids that it had where it was taken from."""
-    return _completed(_own(path, made[BASE]), made[BASE]) if BASE in made else _load(path, made)
-
-
-def _completed(own: Tokenizer, settings: Mapping) -> Tokenizer:
-    """The tokenizer with the ids that it has not itself."""
-    sentinels = settings.get("sentinels", 0)
-    if sentinels and own.sentinels:
-        if sentinels != len(own.sentinels):
-            raise DataError(
-                f"tokenizer.sentinels = {sentinels}, but {_named(settings)} has {len(own.sentinels)} of its own; set "
-                "--config.tokenizer.sentinels=0"
-            )
-        sentinels = 0
-    return extended(own, settings.get("special", ()), sentinels)
-
-
 def make_folder(
     folder: Path,
     config: Mapping,
@@ -162,12 +55,14 @@ def make_folder(
     report: Callable[[str], None],
     special: Sequence[str] = (),
     taken: Path | None = None,
+    accept: Callable[[Tokenizer], None] = lambda tokenizer: None,
 ) -> Tokenizer:
     """Makes the tokenizer that `config` asks for, if `folder` has none, and opens it.
 
     `named` are the sources of each split; symbols are counted in all of them, all else in what is trained on.
     `special` are the special ids that its task needs: a tokenizer made here gets those that its kind has not.
-    `taken` is the folder of another run's tokenizer, which is taken where `config` names none.
+    `taken` is the folder of another run's tokenizer, which is taken where `config` names none. `accept` sees the
+    tokenizer, and raises where it will not do; one of another run that does not is not kept.
 
     Several processes may call this at once: one works, the others wait. Errors: DataError if the folder's
     tokenizer was made from other settings, or has not the special ids.
@@ -185,12 +80,14 @@ def make_folder(
                         settings = {name: settings[name] for name in (*TAKEN, BASE) if name in settings}
                 _make(folder, config, settings, named, report, special, other)
                 if "vocab_size" in settings:
-                    pieces = _load(folder / FILES[settings["kind"]], settings).vocab_size
+                    pieces = saved.load(folder / FILES[settings["kind"]], settings).vocab_size
                     if pieces < settings["vocab_size"]:
                         report(f"the training text yields {pieces} pieces, not {settings['vocab_size']}")
                 of_file = {} if settings["kind"] == "bytes" else {CHECKSUM: checksum(folder / FILES[settings["kind"]])}
+                if other:
+                    accept(saved.opened(folder, settings | of_file))
                 write_json(record, settings | of_file)
-    was = made(folder)
+    was = saved.made(folder)
     if BASE in was and not was.get("path"):  # what one would be made from here is of no account
         settings = {name: settings[name] for name in TAKEN if name in settings}
     for name in {**settings, **was}:
@@ -199,8 +96,9 @@ def make_folder(
                 f"{folder} holds a tokenizer made with {name} = {was.get(name)}, but the config says "
                 f"{settings.get(name)}; set it back, choose another --workdir, or delete that folder"
             )
-    opened = open_folder(folder)
+    opened = saved.open_folder(folder)
     _check_special(opened, special, config)
+    accept(opened)
     return opened
 
 
@@ -221,7 +119,7 @@ def _other(config: Mapping, taken: Path | None) -> Path | None:
 
 def _base(other: Path, config: Mapping) -> dict:
     """What is needed of what the tokenizer in `other` was made from; DataError where `config` says another thing."""
-    there = made(other)
+    there = saved.made(other)
     for name in ("kind", "unknown"):
         if config[name] and config[name] != there.get(name, ""):
             raise DataError(
@@ -231,18 +129,13 @@ def _base(other: Path, config: Mapping) -> dict:
     return {name: there[name] for name in KEPT_OF_BASE if name in there}
 
 
-def _named(settings: Mapping) -> str:
-    """A tokenizer that is not made here, as a message names it."""
-    return f"tokenizer.path = '{settings['path']}'" if settings["path"] else "the other run's tokenizer"
-
-
 def _check_special(tokenizer: Tokenizer, needed: Sequence[str], config: Mapping) -> None:
     """Raises DataError where a ready file lacks a special id that the task needs."""
     lacking = [name for name in needed if name not in tokenizer.special]
     if lacking:
         raise DataError(
             f"config.objective needs a tokenizer with the special id{'s' * (len(lacking) > 1)} {', '.join(lacking)}, "
-            f"which {_named(config)} has not; name a file that has, or train one: "
+            f"which {saved.named(config)} has not; name a file that has, or train one: "
             f"--config.tokenizer.path= {_trained_instead(config)}"
         )
 
@@ -353,14 +246,16 @@ def _make(
         if other:
             report(f"taking the tokenizer in {other}")
         if other or config["path"]:
-            path = whole(other, made(other)) if other else Path(config["path"]).expanduser()
+            path = saved.whole(other, saved.made(other)) if other else Path(config["path"]).expanduser()
             if kind == "wordpiece":
                 partial.write_bytes(wordpiece_tokenizer.read(path, config["cased"]))
-                loaded = _own(partial, settings)
+                loaded = saved.own(partial, settings)
             else:
-                loaded = _own(path, settings)  # what is no tokenizer is not kept, and is named where the user has it
+                loaded = saved.own(
+                    path, settings
+                )  # what is no tokenizer is not kept, and is named where the user has it
                 shutil.copyfile(path, partial)
-            _check_special(_completed(loaded, settings), special, config)
+            _check_special(saved.completed(loaded, settings), special, config)
             return
         holdout = settings["data.holdout"]
         counted = named.values() if kind == "symbols" else [named["train"]]

@@ -9,7 +9,7 @@ import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from input_pipeline import pipeline
-from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers import saved
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import UserError
@@ -52,7 +52,7 @@ class Weights:
         there, here = restore.read_data(self.folder).get("tokenizer", "unknown"), tokenizer.fingerprint
         if there != here:
             remedy = (
-                f"give this run that one, in a new --workdir: {tokenizer_folder.flags(self.tokenizer)}"
+                f"give this run that one, in a new --workdir: {saved.flags(self.tokenizer)}"
                 if pipeline.has_tokenizer(self.tokenizer)
                 else f"restore {self.tokenizer}"
             )

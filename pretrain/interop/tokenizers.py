@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from input_pipeline.files import read_json
-from input_pipeline.tokenizers import exported
-from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers import exported, saved
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from pretrain import workdir
 from pretrain.errors import UserError
@@ -88,7 +87,7 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
                 "does so alike; it can be exported with T5 alone"
             )
         shutil.copyfile(file, folder / FILES["sentencepiece"][0])
-        settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(tokenizer_folder.added(source))}
+        settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(saved.added(source))}
     else:
         model = exported.tokenizer_json(source, *family.template)
         model.save(str(folder / FILES["huggingface"][0]))

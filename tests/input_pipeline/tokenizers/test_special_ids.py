@@ -7,7 +7,7 @@ import sentencepiece
 from configs import common
 from input_pipeline.errors import DataError
 from input_pipeline.sources import sources
-from input_pipeline.tokenizers import counted, extended, folder
+from input_pipeline.tokenizers import counted, extended, folder, saved
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
 from input_pipeline.tokenizers.tokenizer import Bytes
 
@@ -67,7 +67,7 @@ def test_a_tokenizer_made_here_gets_what_its_task_needs(tmp_path, write, setting
     assert (tokenizer.special["mask"], tokenizer.special["pad"]) == (size, size + 1)
     assert tokenizer.sentinels == (size + 3, size + 2)
     assert tokenizer.vocab_size == size + 4 == folder.known_size(config, needed)
-    again = folder.open_folder(tmp_path / "tokenizer")
+    again = saved.open_folder(tmp_path / "tokenizer")
     assert (again.special, again.sentinels, again.fingerprint) == (
         tokenizer.special, tokenizer.sentinels, tokenizer.fingerprint
     )  # fmt: skip

@@ -86,6 +86,15 @@ def test_a_tokenizer_of_another_kind_or_other_ids_is_refused(text, other, tmp_pa
         assert words in capsys.readouterr().err
 
 
+def test_a_tokenizer_that_the_model_cannot_read_is_not_taken(text, other, tmp_path, capsys):
+    """So that the same command with another tokenizer is not in its way."""
+    assert start("t5", tmp_path / "x", f"text:{text}/*.py", "prepare") == 0
+    keys = {"tokenizer__path": tmp_path / "x" / "tokenizer", "model__vocab_size": 50}
+    assert start("t5", tmp_path / "new", other["t5"], "prepare", **keys) == 2
+    assert "config.model.vocab_size = 50 is smaller than the tokenizer's" in capsys.readouterr().err
+    assert not pipeline.has_tokenizer(tmp_path / "new" / "tokenizer")
+
+
 @pytest.mark.parametrize(
     "altered", [{"sentinels": "100"}, {"sentinels": -1}, {"special": "pad"}, {"special": [1]}, {"kind": ["words"]}, []]
 )

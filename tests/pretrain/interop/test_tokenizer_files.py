@@ -9,7 +9,7 @@ import tokenizers
 
 from input_pipeline import pipeline
 from input_pipeline.errors import DataError
-from input_pipeline.tokenizers import exported, folder
+from input_pipeline.tokenizers import exported, folder, saved
 from pretrain.errors import UserError
 from pretrain.interop import families
 from pretrain.interop import tokenizers as interop
@@ -52,7 +52,7 @@ def made(tmp_path):
 )
 def test_the_same_ids(made, settings):
     source = made(**settings)
-    own, file = folder.open_folder(source), exported.tokenizer_json(source)
+    own, file = saved.open_folder(source), exported.tokenizer_json(source)
     again = tokenizers.Tokenizer.from_str(file.to_str())
     assert again.get_vocab_size() == own.vocab_size
     for text in TEXTS:
@@ -66,7 +66,7 @@ def test_the_same_ids(made, settings):
 
 def test_special_tokens_around_a_text_and_a_pair(made, tmp_path):
     source = made(kind="wordpiece", vocab_size=120)
-    own = folder.open_folder(source)
+    own = saved.open_folder(source)
     interop.write(source, own, tmp_path, families.FAMILIES["bert"], 16)
     model = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     the = own.encode("the").tolist()
