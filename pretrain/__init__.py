@@ -29,6 +29,8 @@ def from_huggingface(folder, workdir, generator=""):
 def to_huggingface(workdir, folder, step: str = "latest", part: str = "") -> int:
     """Makes `folder`, which Hugging Face's library loads, of a checkpoint of the run in `workdir`; returns its step.
 
+    A model card, README.md, says what it is and how it was made.
+
     `step` as in `open`; `part` of ELECTRA is discriminator, which "" is too, or generator. Errors: as there, and where
     the model has no like there.
     """

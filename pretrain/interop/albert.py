@@ -54,6 +54,7 @@ ALBERT = Family(
     kind="encoder",
     recipe="configs/albert.py",
     architecture=lambda section: "AlbertForPreTraining" if section["pair_head"] else "AlbertForMaskedLM",
+    task="fill-mask",
     keys=Keys(
         both=(
             Key("vocab_size", "vocab_size", 30_000),

@@ -104,6 +104,7 @@ BERT = Family(
     kind="encoder",
     recipe="configs/bert.py",
     architecture=lambda section: "BertForPreTraining" if section["pair_head"] else "BertForMaskedLM",
+    task="fill-mask",
     keys=Keys(
         both=(
             Key("vocab_size", "vocab_size", 30_522),

@@ -46,6 +46,7 @@ CTRL = Family(
     kind="decoder",
     recipe="configs/ctrl.py",
     architecture=lambda section: "CTRLLMHeadModel",
+    task="text-generation",
     keys=Keys(
         both=(
             Key("vocab_size", "vocab_size", 246_534),

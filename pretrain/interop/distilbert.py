@@ -43,6 +43,7 @@ DISTILBERT = Family(
     kind="encoder",
     recipe="configs/distilbert.py",
     architecture=lambda section: "DistilBertForMaskedLM",
+    task="fill-mask",
     keys=Keys(
         both=(
             Key("vocab_size", "vocab_size", 30_522),

@@ -103,6 +103,7 @@ GENERATOR = dataclasses.replace(
     kind="encoder",
     recipe="configs/bert.py",
     architecture=lambda section: "ElectraForMaskedLM",
+    task="fill-mask",
     # The activation of the head of tokens is not written down there: it is always this.
     keys=dataclasses.replace(
         THEIRS, ours=lambda section: _ours(section) | {"pair_head": (False,), "activation": ("gelu_erf",)}

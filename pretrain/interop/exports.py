@@ -1,4 +1,4 @@
-"""From a work folder to a folder that Hugging Face's library loads: config.json, safetensors, the tokenizer."""
+"""From a work folder to a folder that Hugging Face's library loads: config.json, safetensors, tokenizer, a card."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import UserError
 from pretrain.interop import families, files, tokenizers
+from pretrain.interop.card import CARD, Exported, card
 from pretrain.interop.names import Table
 from pretrain.interop.new_folder import check_free, new_folder
 from pretrain.processes.host import quiet
@@ -48,9 +49,11 @@ def export_folder(
     whole = families.leaves(config.model.to_dict())
     shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in whole.items()}
 
+    averaged = Averaged(checkpoints, average)
+
     def opened(number: int) -> Callable[[str], np.ndarray]:
         checkpoints.check_tokenizer(number, tokenizer)
-        return Averaged(checkpoints, average).reader(number, shapes)
+        return averaged.reader(number, shapes)
 
     with quiet(), new_folder(Path(target)) as folder:
         number, read = checkpoints.read(step, checkpoints.find(step), opened)
@@ -60,6 +63,15 @@ def export_folder(
         write(folder / CONFIG, json.dumps(whole, indent=2).encode())
         tensors = _tensors(table, lambda path: read(family.path_of(path)))
         files.write(folder, _sizes(table), tensors, report=report)
+        exported = Exported(
+            family,
+            architecture=whole["architectures"][0],
+            parameters=sum(int(np.prod(leaf.shape)) for leaf in table.leaves.values()),
+            entries=tokenizer.vocab_size,
+            steps=averaged.steps(number),
+            part=part,
+        )
+        write(folder / CARD, card(here, config, target, exported).encode())
     report(f"{target} holds checkpoint {number} of {workdir} as {whole['architectures'][0]}")
     return number
 

@@ -27,6 +27,7 @@ class Family:
     special: Mapping[str, str]  # what a tokenizer's settings call our special ids
     template: tuple[tuple[str, ...], ...] = ()  # what one text becomes, and a pair (`exported.tokenizer_json`)
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")  # what its tokenizers give
+    task: str = ""  # what the Hub calls its use (`pipeline_tag`), where it plainly has one
     start: str = ""  # the special id that a decoder starts with
     prefix: str = ""  # begins names in files of the class with a head, and not of that without
     renamed: tuple[tuple[str, str], ...] = ()  # (pattern, name) of what older files call otherwise

@@ -21,6 +21,7 @@ GPT = Family(
     kind="decoder",
     recipe="configs/gpt.py",
     architecture=lambda section: "OpenAIGPTLMHeadModel",
+    task="text-generation",
     keys=Keys(
         both=(
             Key("vocab_size", "vocab_size", 40_478),

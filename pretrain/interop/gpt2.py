@@ -65,6 +65,7 @@ GPT2 = Family(
     kind="decoder",
     recipe="configs/gpt2.py",
     architecture=lambda section: "GPT2LMHeadModel",
+    task="text-generation",
     keys=Keys(
         both=(
             Key("vocab_size", "vocab_size", 50_257),

@@ -28,6 +28,7 @@ ROBERTA = Family(
     recipe=RECIPE,
     also={"camembert": f"{RECIPE}:camembert_base", "xlm-roberta": f"{RECIPE}:xlmr_base"},
     architecture=lambda section: "RobertaForMaskedLM",
+    task="fill-mask",
     keys=Keys(
         both=(
             Key("vocab_size", "vocab_size", 50_265),

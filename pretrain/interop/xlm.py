@@ -81,6 +81,7 @@ XLM = Family(
     kind="encoder",
     recipe="configs/xlm.py",
     architecture=lambda section: "XLMWithLMHeadModel",
+    task="fill-mask",
     keys=Keys(
         both=(
             Key("vocab_size", "vocab_size", lambda given: given.get("n_words", 30_145)),

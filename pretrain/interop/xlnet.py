@@ -55,6 +55,7 @@ XLNET = Family(
     kind="two_stream",
     recipe="configs/xlnet.py",
     architecture=lambda section: "XLNetLMHeadModel",
+    task="text-generation",
     keys=Keys(
         both=(
             Key("vocab_size", "vocab_size", 32_000),

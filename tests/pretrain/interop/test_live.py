@@ -18,6 +18,7 @@ from pretrain.interop.imports import import_folder
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs the extra 'oracle'")
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs the extra 'oracle'")
+huggingface_hub = pytest.importorskip("huggingface_hub", reason="cards need the extra 'hf'")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("default")]
 
 AUTO = {"gpt2": "AutoModelForCausalLM", "bert": "AutoModelForPreTraining", "bert_masked": "AutoModelForMaskedLM"}
@@ -64,6 +65,16 @@ def test_theirs_is_ours(there_and_back):
         np.testing.assert_allclose(numbers, asked.ask(case, model)[what], atol=1e-6, rtol=0, err_msg=what)
     headless = transformers.AutoModel.from_pretrained(back)
     assert headless.get_input_embeddings().weight.equal(model.get_input_embeddings().weight)
+
+
+def test_the_card_is_read_as_the_hub_does(there_and_back):
+    """The pipeline that it names, if any, is one that takes the folder."""
+    case, _, _, _, back = there_and_back
+    data = huggingface_hub.ModelCard.load(back / "README.md").data
+    assert data.library_name == "transformers" and data.tags[0] == "longhaul"
+    assert bool(data.pipeline_tag) == (case not in hub.SEQUENCE and case != "electra")
+    if data.pipeline_tag:
+        transformers.pipeline(data.pipeline_tag, model=str(back))
 
 
 def test_tokenizers_read_alike(there_and_back):

@@ -67,6 +67,8 @@ def test_training_begins_with_the_weights(case, length, imported, lines, signals
     scored = json.loads(capsys.readouterr().out)
     assert scored["step"] == 0 and 0 < scored["loss"] < 30
     assert exports.export_folder(str(workdir), str(workdir.parent / "back")) == 1
+    assert "after 1 of 1 updates. Its tokenizer" in (card := Path("back/README.md").read_text())
+    assert "Training began with imported weights." in card
 
 
 def test_another_model_does_not_begin_with_them(imported, lines, signals, capsys):
@@ -85,6 +87,7 @@ def test_from_python(imported, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert pretrain.to_huggingface("run", "back") == 0
     assert sorted(path.name for path in (tmp_path / "back").iterdir()) == [
+        "README.md",
         "config.json",
         "model.safetensors",
         "tokenizer.json",
