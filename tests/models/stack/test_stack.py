@@ -24,6 +24,11 @@ def value_and_gradient(model, params):
 DEPTH = {"layers": 4, "attention": ("dense", "local_3"), "dropout_attention": 0.1, "dropout_residual": 0.1}
 
 
+def slow(*values):
+    """A case that shows little more than its neighbours."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")
 def unrolled():
     return {}
@@ -31,7 +36,7 @@ def unrolled():
 
 @pytest.mark.parametrize(
     ("scan", "remat"),
-    [(True, "none"), (True, "full"), (True, "dots"), (True, "dots_no_batch"), (False, "full")],
+    [(True, "none"), (True, "full"), slow(True, "dots"), slow(True, "dots_no_batch"), (False, "full")],
 )
 def test_scan_and_remat_change_nothing(small, unrolled, scan, remat):
     if not unrolled:
@@ -73,7 +78,7 @@ def apart():
     return params, value, {"params": gradient["params"] | {"layers": summed}}
 
 
-@pytest.mark.parametrize(("scan", "remat"), [(True, "none"), (True, "full"), (False, "dots")])
+@pytest.mark.parametrize(("scan", "remat"), [slow(True, "none"), slow(True, "full"), (False, "dots")])
 def test_shared_layers_are_copies_whose_gradients_are_added(apart, scan, remat):
     """And each of them draws dropout of its own, as copies do."""
     params, expected_value, expected = apart

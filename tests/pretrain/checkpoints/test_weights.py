@@ -38,7 +38,7 @@ def assert_same(here, there, names):
     [
         ("", 24, {}),
         ("@12", 12, {"mesh__data": 1, "mesh__fsdp": 8}),  # 257 rows of tokens over 8 devices are padded at rest
-        ("@latest", 24, {"train__backend": "pmap"}),
+        pytest.param("@latest", 24, {"train__backend": "pmap"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_begins_with_the_weights_of_another(whole, start, tmp_path, which, step, options):

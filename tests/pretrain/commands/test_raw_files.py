@@ -26,7 +26,9 @@ TEXT8 = (string.ascii_lowercase + " the cat sat on the mat ") * 40
 ENWIK8 = "".join(map(chr, range(9, 0x600))) * 2  # of 205 byte values, one of them the line end, as enwik8 is
 
 
-@pytest.mark.parametrize(("variant", "text", "symbols"), [("text8", TEXT8, 27), ("enwik8", ENWIK8, 204)])
+@pytest.mark.parametrize(
+    ("variant", "text", "symbols"), [pytest.param("text8", TEXT8, 27, marks=pytest.mark.slow), ("enwik8", ENWIK8, 204)]
+)
 def test_a_recipe_from_its_raw_file_to_a_score(variant, text, symbols, tmp_path, monkeypatch, capsys):
     """The recipe with a smaller network, and the cuts of a smaller file."""
     monkeypatch.setenv("LONGHAUL_CACHE", "")

@@ -110,9 +110,9 @@ def scored(folder, params, mesh, backend="jit", decode=None, report=lambda messa
 @pytest.mark.parametrize(
     ("mesh", "backend"),
     [
-        ({"data": 8}, "jit"),
+        pytest.param({"data": 8}, "jit", marks=pytest.mark.slow),
         ({"data": 2, "fsdp": 2, "tensor": 2}, "jit"),
-        ({"fsdp": 4, "sequence": 2}, "jit"),
+        pytest.param({"fsdp": 4, "sequence": 2}, "jit", marks=pytest.mark.slow),
         ({}, "pmap"),
     ],
     ids=["data", "mixed", "sequence", "pmap"],

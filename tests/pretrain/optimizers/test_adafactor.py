@@ -140,7 +140,10 @@ def by_optax(params, gradients):
     return jax.tree_util.tree_map_with_path(one, params, *gradients)
 
 
-@pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"tensor": 4}, {"fsdp": 2, "tensor": 2}])
+@pytest.mark.parametrize(
+    "mesh",
+    [*(pytest.param(one, marks=pytest.mark.slow) for one in ({"fsdp": 8}, {"tensor": 4})), {"fsdp": 2, "tensor": 2}],
+)
 def test_adafactor_on_a_mesh_is_optaxs_of_the_flat_kernels(mesh):
     config = small_factored(**mesh)
     engine = make_engine(make_learner(config), config, jax.devices()[: math.prod(mesh.values())])
@@ -164,6 +167,7 @@ def test_adafactor_on_a_mesh_is_optaxs_of_the_flat_kernels(mesh):
         np.testing.assert_allclose(value, expected[name], atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_whole_updates_with_adafactor_on_a_mesh_equal_one_devices():
     def trained(**mesh):
         config = small_factored(**mesh)

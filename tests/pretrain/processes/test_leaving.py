@@ -58,7 +58,7 @@ def test_an_evaluation_that_outlasts_the_notice_is_cut_short(asked_at, tmp_path,
     assert [row.split(",")[0] for row in rows] == scored
 
 
-@pytest.mark.parametrize(("step", "before"), [(8, 7), (STEPS, 27)])
+@pytest.mark.parametrize(("step", "before"), [(8, 7), pytest.param(STEPS, 27, marks=pytest.mark.slow)])
 def test_an_evaluation_that_was_cut_short_is_made_up(signals, tmp_path, text, monkeypatch, step, before):
     """Its row and the checkpoint's claim to be best were once lost. `before`: turns until it begins."""
     undisturbed, workdir = tmp_path / "undisturbed", tmp_path / "run"

@@ -123,10 +123,17 @@ MESHES = {
     "accumulated fsdp": ({"mesh__fsdp": 4, "train__accumulate": 2}, 4),
     "accumulated pmap": ({"train__backend": "pmap", "train__accumulate": 2}, 4),
 }
+SHOWN = {("masked", "accumulated fsdp"), ("spans", "accumulated pmap"), ("masked", "sequence")}  # beside all mixed ones
 
 
-@pytest.mark.parametrize("name", MESHES)
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param(kind, name, marks=() if name == "mixed" or (kind, name) in SHOWN else pytest.mark.slow)
+        for kind in MODELS
+        for name in MESHES
+    ],
+)
 def test_one_update_is_one_update(kind, name):
     changes, devices = MESHES[name]
     assert_same_run(run(small(kind, **changes), devices), reference(kind))
