@@ -62,7 +62,7 @@ def masked() -> dict:
         masked=share(0.8),  # share of the predicted tokens that the mask stands for
         random=share(0.1),  # share of them that a random token stands for; the rest stays as it is
         rounding="nearest",  # of that number: nearest (one at least), random (down or up) or coins (one for each token)
-        candidates="text",  # what can be predicted: text (no special ids), any, after_first (but a row's first)
+        candidates="text",  # what can be predicted: text (no special ids), any, after_first (but a text's first)
         replacements="any",  # what random tokens are drawn from: any, or text (no special tokens)
         smoothing=non_negative(0.0),  # s: tokens are predicted as often as their counts to -s say (DistilBERT: 0.7)
         whole_words=False,  # predict all pieces of a word or none

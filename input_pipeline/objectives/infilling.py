@@ -10,7 +10,7 @@ import numpy as np
 
 from input_pipeline.objectives.draws import ranked, subset, uniform
 
-ORDER, CHOSEN, LENGTHS, STARTS, REPLACED, REPLACEMENT, INSERTED, TURNED, TURN = range(16, 25)  # what is drawn
+ORDER, CHOSEN, LENGTHS, STARTS, REPLACED, REPLACEMENT, INSERTED, TURNED, TURN, MOVED = range(16, 26)  # what is drawn
 MORE = 32  # span lengths that are drawn beyond one a word: that all of those are 0 has a chance of 1e-40
 
 
@@ -37,7 +37,7 @@ def permuted(keys: np.ndarray, sentence: np.ndarray, there: np.ndarray, share: f
     rows, most = np.arange(len(keys))[:, None], int(sentence.max(initial=0, where=there)) + 1
     number = np.where(there, sentence, -1).max(1) + 1
     among = np.arange(most) < number[:, None]
-    moved = subset(keys, CHOSEN, among, np.ceil(share * number).astype(np.int64)) if share < 1 else among
+    moved = subset(keys, MOVED, among, np.ceil(share * number).astype(np.int64)) if share < 1 else among
     slots = np.argsort(np.where(moved, np.arange(most), most + np.arange(most)), axis=1)  # of those that are moved
     drawn = np.argsort(ranked(keys, ORDER, moved), axis=1, kind="stable")
     new = np.tile(np.arange(most), (len(keys), 1))  # the new place of each sentence among all

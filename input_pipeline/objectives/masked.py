@@ -80,7 +80,7 @@ class Masked:
             self.continues = tokenizer.continues
             apart = np.zeros(tokenizer.vocab_size, bool)
             apart[[*tokenizer.special.values(), *tokenizer.sentinels]] = True
-            self.text = np.flatnonzero(~apart)
+            self.is_text, self.text = ~apart, np.flatnonzero(~apart)
 
     def raw_length(self, length: int) -> int:
         return length
@@ -91,8 +91,8 @@ class Masked:
         return self.section["smoothing"] > 0
 
     def weigh(self, counts: np.ndarray) -> None:
-        """Takes how often each id is in the text, int64 [V]."""
-        self.preference = np.maximum(counts, 1.0) ** -self.section["smoothing"]
+        """Takes how often each id is in the text, int64 [V]. What stands for no text is never predicted."""
+        self.preference = np.where(self.is_text, np.maximum(counts, 1.0) ** -self.section["smoothing"], 0.0)
 
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
         features = dict.fromkeys(("tokens", "segments", "positions"), by_token(batch_size, length))
@@ -136,7 +136,7 @@ class Masked:
         if section["candidates"] == "text":
             candidates = there & ~self.framing[raw.ids]
         elif section["candidates"] == "after_first":
-            candidates = there & (np.arange(there.shape[1]) > 0)
+            candidates = there & (np.diff(raw.segments, axis=1, prepend=0) == 0)
         if section["rounding"] == "coins":
             sizes = choice.tossed_predictions(keys, candidates, *bounds)
         elif section["rounding"] == "random":

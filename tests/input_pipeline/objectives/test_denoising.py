@@ -179,6 +179,14 @@ def test_masking_deletion_and_rotation():
     assert 0.2 < (still.ids[:, 0] != 1).mean() < 0.34
 
 
+def test_which_tokens_go_does_not_follow_from_which_sentences_move():
+    there = np.ones((4000, 8), bool)
+    ids = np.tile(np.arange(8, dtype=np.int32), (4000, 1))
+    moved = infilling.permuted(keys(4000), ids, there, 0.25) != ids  # sentences of a token each
+    hidden = infilling.hidden_tokens(keys(4000), ids, there, 0.5).hidden
+    assert abs(hidden[moved].mean() - hidden[~moved].mean()) < 0.05
+
+
 def test_some_masks_are_random_tokens():
     ids = np.full((400, 50), 7, np.int32)
     text = Spoilt(ids, np.ones_like(ids, bool), np.tile(np.arange(50) % 2 == 0, (400, 1)))

@@ -192,5 +192,20 @@ def test_a_smoothed_row_has_its_rare_tokens_masked(vocabulary, raw_rows, pieces)
     rare = [counts[raw.ids[task.choose(np.arange(400), raw)]].mean() for task in (smoothed, plain)]
     assert rare[0] < 0.3 * rare[1]
     assert (smoothed.choose(np.arange(400), raw).sum(1) == plain.choose(np.arange(400), raw).sum(1)).all()
+    raw.ids[:, 0], raw.ids[:, ::8] = 2, 3  # which a layout puts in: no text has counted them
+    smoothed = objective(vocabulary, smoothing=0.7, candidates="any", rounding="random")
+    smoothed.weigh(counts)
+    chosen = smoothed.choose(np.arange(400), raw)
+    assert not chosen[:, ::8].any() and abs(chosen.sum() / (400 * 64 * 0.15) - 1) < 0.02  # of all tokens
     with pytest.raises(DataError, match=r"objective\.smoothing = 0\.7 weighs tokens one by one"):
         objective(vocabulary, smoothing=0.7, whole_words=True)
+
+
+def test_the_first_token_of_no_text_of_a_row_is_predicted(vocabulary, raw_rows):
+    """XLM's rule, where several pairs share a row: of each its first token, though not where its second text begins."""
+    raw = raw_rows(300, 12)
+    segments = np.tile(np.repeat([1, 2, 3, 0], [5, 4, 2, 1]), (300, 1))
+    positions = np.tile([0, 1, 2, 0, 1, 0, 1, 0, 1, 0, 1, 0], (300, 1))
+    raw = raw._replace(segments=segments, positions=positions)
+    chosen = objective(vocabulary, candidates="after_first", share=0.9).choose(np.arange(300), raw)
+    assert np.flatnonzero(chosen.any(0)).tolist() == [1, 2, 3, 4, 6, 7, 8, 10]
