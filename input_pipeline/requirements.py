@@ -95,7 +95,7 @@ def check_codes(found: Iterable[Source], layout: str, objective: Mapping) -> Non
         if coded and not source.code:
             raise DataError(
                 f"config.objective.coded = true begins each row with its source's control code, and '{source.spec}' "
-                "has none; give it one, such as text:GLOB?code=Books, or set config.objective.coded to false"
+                "has none; give it one, such as text:GLOB?code=Books, or train with config.objective.coded = false"
             )
         if source.code and not coded:
             raise DataError(

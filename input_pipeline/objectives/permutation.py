@@ -161,5 +161,5 @@ class Permutation:
         """Errors: DataError, since places are predicted from both sides."""
         raise DataError(
             "objective.kind = permutation predicts places of a text from both sides and does not go on with it; train "
-            "with causal or spans"
+            "with one that writes, such as causal"
         )

@@ -75,7 +75,8 @@ def of_section(section: Mapping, source: str, part: str = "") -> tuple[Family, d
                 if family.part:
                     break
     if refusals:
-        raise refusals[0]
+        reasons = (str(error).removeprefix(f"{source} cannot be exported ") for error in refusals)
+        raise UserError(f"{source} cannot be exported {'; '.join(reasons)}")
     kinds = ", ".join(dict.fromkeys(family.kind for family in FAMILIES.values()))
     raise UserError(
         f"{source} holds a model of kind '{section['kind']}', which Hugging Face's library has none of; models of kind "

@@ -152,7 +152,7 @@ def matched(
         if np.any(tensors.read(name)):
             unlike.append(f"{name} is not 0 everywhere, as that class leaves it")
     if buffers:
-        report(f"left out {len(buffers)} tensors that are no weights, such as {buffers[0]}")
+        report(f"left out what is no weights: {buffers[0]}" + (f" and {len(buffers) - 1} more" if buffers[1:] else ""))
     unused = [name for name in there.values() if family.is_unused(name)]
     if unused:
         report(f"left out {len(unused)} tensors that pretraining has no use for, such as {unused[0]}")

@@ -109,7 +109,7 @@ class Loop:
         restored = self.checkpoints.restore_newest(shapes, say, self.assembly.origin)
         if restored is None:
             if self.validates and not config.data.validation:
-                say(f"{config.data.holdout:.0%} of data.train is held out for validation (config.data.holdout)")
+                say(f"{100 * config.data.holdout:g}% of data.train is held out for validation (config.data.holdout)")
             return self.begin(say), 0, 0
         state, data = restored
         going_on = f"going on with update {data['step'] + 1} of {config.train.steps}"

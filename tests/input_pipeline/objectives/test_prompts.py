@@ -49,5 +49,5 @@ def test_text_that_is_read():
 
 
 def test_what_fills_in_goes_on_with_nothing():
-    with pytest.raises(DataError, match="does not go on with a text; train with causal or spans"):
+    with pytest.raises(DataError, match="does not go on with a text; train with one that writes, such as causal"):
         prompts("masked", ["ab"])
