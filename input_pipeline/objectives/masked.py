@@ -126,8 +126,8 @@ class Masked:
     def prompts(self, texts: Sequence[str]) -> NoReturn:
         """Errors: DataError, since every token is predicted from those that follow it too."""
         raise DataError(
-            "objective.kind = masked fills in hidden tokens and does not go on with a text; train with one that writes, "
-            "such as causal"
+            "objective.kind = masked fills in hidden tokens and does not go on with a text; train with one that "
+            "writes, such as causal"
         )
 
     def choose(self, keys: np.ndarray, raw: Raw | RawPairs) -> np.ndarray:

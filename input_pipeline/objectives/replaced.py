@@ -76,8 +76,8 @@ class Replaced:
     def prompts(self, texts: Sequence[str]) -> NoReturn:
         """Errors: DataError, since tokens are told from those that follow them too."""
         raise DataError(
-            "objective.kind = replaced tells replaced tokens and does not go on with a text; train with one that writes, "
-            "such as causal"
+            "objective.kind = replaced tells replaced tokens and does not go on with a text; train with one that "
+            "writes, such as causal"
         )
 
     def places(self, keys: np.ndarray, raw: Raw, count: int) -> tuple[np.ndarray, np.ndarray]:
