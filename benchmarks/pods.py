@@ -7,6 +7,8 @@ Widths are the least that the kernels take; the vocabulary is a prime, so that n
 
 from functools import partial
 
+import jax
+
 from configs import common
 from pretrain.decoding import reading
 from pretrain.step.engine import make_engine
@@ -14,15 +16,69 @@ from pretrain.step.learner import make_learner
 
 CHIPS, ROWS, LENGTH = 4, 8, 256
 LAYOUTS = ({"data": 4}, {"fsdp": 4}, {"sequence": 4}, {"tensor": 4}, {"fsdp": 2, "tensor": 2})
+TRAINED = ({"sequence": 4}, {"fsdp": 2, "tensor": 2})  # layouts of families' steps, which take longest to compile
+SCORED = LAYOUTS[1:]  # layouts of families' other programs; over data alone they are those of fsdp
 MODELS = ("splash", "sparse", "xla", "chunked", "relative")  # by the attention path that is meant to serve
+SENTENCES, PAIRS = {"sentences": "lines", "layout": "sentences"}, {"sentences": "lines", "layout": "pairs"}
+DRY = {"dropout": 0.0, "dropout_attention": 0.0}  # so that kernels serve in training too
+# What BART and the original Transformer have in common.
+POST = {"norm": "layer", "placement": "post", "final_norm": False, "ff_bias": True, "scale_scores": True}
+POST |= {"scale_head": False, "dropout_attention": 0.0}
+FAMILIES = {  # of papers, with the path that `auto` takes: kind and fields of the model, of the objective, of the data
+    "albert": (
+        *("encoder", DRY | {"embed": 128, "project_always": True, "groups": 1}),
+        *("masked", {"whole_words": True, "swapped_pairs": True}, PAIRS),
+    ),
+    "roberta": (
+        *("encoder", {"position_offset": 2, "types": 1, "pair_head": False}),
+        *("masked", {"next_sentence": False, "rounding": "random", "candidates": "any"}, SENTENCES),
+    ),
+    "xlm": (
+        "encoder",
+        {"types": 0, "languages": 3, "pair_head": False, "head_transform": False, "zero_padding": True},
+        *("masked", {"next_sentence": False, "languages": True}, {"languages": ("en", "fr", "de")}),
+    ),
+    "student": (
+        *("encoder", {"types": 0, "pair_head": False}),
+        *("masked", {"next_sentence": False}, {"layout": "packed"}),
+    ),
+    "electra": ("replaced_tokens", DRY | {"embed": 128, "generator_size": 1.0}, "replaced", {}, {"layout": "packed"}),
+    "xlnet": (
+        *("two_stream", {"memory": LENGTH // 2, "reuse": LENGTH // 2}),
+        *("permutation", {"reuse": LENGTH // 2, "perm_size": LENGTH // 2, "predictions": 43}, {"layout": "stream"}),
+    ),
+    "t5": ("encoder_decoder", DRY, "spans", {"density": 0.2}, {}),  # 80 targets, which 4 divides
+    "bart": (
+        "encoder_decoder",
+        POST | {"positions": "learned", "position_offset": 2, "embedding_norm": True, "attention_bias": True},
+        *("denoising", {}, {}),
+    ),
+    "transformer": (
+        *("encoder_decoder", POST | {"positions": "sinusoid", "scale_embedding": True}),
+        *("translation", {}, {"layout": "texts"}),
+    ),
+}
 DECODED = ("splash", "relative")  # decoding takes the same path whatever training takes
+WRITING = ("t5", "bart", "transformer")  # families that write from what they read
 TASKS = ("step", "evaluation", "decoding")
 
 
 def config_of(model: str, layout: dict[str, int]):
-    """Two scanned layers that take this path, on this layout."""
+    """Two scanned layers that take this path, or of this family, on this layout."""
     config = common.base()
-    if model == "relative":
+    fields = {}
+    if model in FAMILIES:
+        kind, fields, objective, task, data = FAMILIES[model]
+        config.model, config.objective = common.MODELS[kind](), common.OBJECTIVES[objective]()
+        fields = fields | {"remat": "none"}  # which takes less time to compile
+        config.objective.update(task)
+        config.data.update(data)
+        if kind == "encoder_decoder":
+            config.model.head_size = 64
+        if model == "student":
+            config.distill.update(teacher="runs/teacher", layers=(0, 2))
+            config.distill.model.update(layers=4, types=2, pair_head=True)
+    elif model == "relative":
         config.model = common.recurrent()
         config.model.memory, config.data.layout = LENGTH // 2, "stream"
     elif model == "sparse":
@@ -30,6 +86,7 @@ def config_of(model: str, layout: dict[str, int]):
     else:
         config.model.attention_path = model
     config.model.update(vocab_size=257, context=LENGTH, layers=2, width=256, heads=4, ff=512, remat="full")
+    config.model.update(fields)
     config.data.length = LENGTH
     config.train.batch_size = config.evaluate.batch_size = ROWS
     config.mesh.update({"data": 1} | layout)
@@ -47,8 +104,11 @@ def lowered(model: str, layout: dict[str, int], task: str, devices):
             return engine.lower_evaluation(ROWS, LENGTH), None
         case "decoding":
             params = engine.shapes(0, ROWS).params
+            features = engine.learner.features(ROWS, LENGTH) if model in WRITING else {}
+            source = {name: one for name, one in features.items() if name in ("inputs", "input_segments")}
+            source = {name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in source.items()}
             with engine.scope():
-                return reading.lower(engine.learner.model, params, ROWS, LENGTH)["token"], None
+                return reading.lower(engine.learner.model, params, ROWS, LENGTH, source)["token"], None
 
 
 def name_of(model: str, layout: dict[str, int], task: str) -> str:
@@ -57,8 +117,8 @@ def name_of(model: str, layout: dict[str, int], task: str) -> str:
 
 PROGRAMS = {
     name_of(model, layout, task): partial(lowered, model, layout, task)
-    for model in MODELS
-    for layout in LAYOUTS
+    for model in (*MODELS, *FAMILIES)
     for task in TASKS
-    if task != "decoding" or model in DECODED
+    for layout in (LAYOUTS if model in MODELS else TRAINED if task == "step" else SCORED)
+    if task != "decoding" or model in DECODED + WRITING
 }
