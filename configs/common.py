@@ -135,7 +135,7 @@ def denoising() -> dict:
         mean_span=positive(3.0),  # words of a span on average, by Poisson; a span of none is one mask more
         random=share(0.1),  # share of the masks that are random tokens instead
         permutation=share(1.0),  # share of the sentences that stand in random order
-        stop=".",  # with whose last token sentences end
+        stop=".",  # sentences end with it, with or without a space before it; of several tokens with the last
         rotation=share(0.0),  # share of the texts that begin at a random token, with what was before it at their end
         languages=(),  # mBART: codes that say of which language a text is, those of data.languages; empty: none
     )

@@ -21,6 +21,17 @@ from input_pipeline.tokenizers.tokenizer import Tokenizer
 NOISE = ("infilling", "masking", "deletion")
 
 
+def stop_ids(tokenizer: Tokenizer, stop: str) -> list[int]:
+    """The ids with which sentences end that end with `stop`, none where the tokenizer makes no token of it.
+
+    A stop within a text may be another piece than alone, where words begin with a mark of the space before them: all
+    are meant that decode to it but for white space. Of one that is made of several pieces it is the last.
+    """
+    alone = [i for i in tokenizer.encode(stop)[-1:].tolist() if i != tokenizer.special.get("unknown")]
+    bare = stop.strip()
+    return sorted({*alone, *(i for i in range(tokenizer.vocab_size) if bare and tokenizer.decode([i]).strip() == bare)})
+
+
 class Denoising(TwoTexts):
     """Rows of one length on both sides."""
 
@@ -46,15 +57,15 @@ class Denoising(TwoTexts):
             self.mask = tokenizer.special["mask"]
             self.front = [] if self.codes else [tokenizer.special["classifier"]]
             self.code_ids = np.array([tokenizer.special[code] for code in self.codes], np.int32)
-            stop = tokenizer.encode(section["stop"])[-1:] if section["permutation"] else ()
-            if section["permutation"] and not len(stop):
+            stops = stop_ids(tokenizer, section["stop"]) if section["permutation"] else []
+            if section["permutation"] and not stops:
                 raise DataError(
                     f"objective.permutation = {section['permutation']} takes sentences to end with objective.stop = "
                     f"'{section['stop']}', of which the tokenizer makes no token; set that to a full stop, or "
                     "permutation to 0"
                 )
             self.stops = np.zeros(tokenizer.vocab_size, bool)
-            self.stops[stop] = True
+            self.stops[stops] = True
 
     def raw_length(self, length: int) -> int:
         return length - 2  # the classifier and the end token, or that and a language's code
@@ -66,8 +77,9 @@ class Denoising(TwoTexts):
         spoilt, left = self.spoil(keys, raw.ids, there)
         end = np.full((len(there), 1), self.end, np.int32)
         codes = self.code_ids[raw.languages.max(1)][:, None] if self.codes else end[:, :0]
-        self._place(batch, slots, READ, spoilt, left, np.concatenate([end, codes], axis=1))
-        framed = self._place(batch, slots, WRITTEN, raw.ids, there, end)
+        some = there.any(1)
+        self._place(batch, slots, READ, spoilt, left, some, np.concatenate([end, codes], axis=1))
+        framed = self._place(batch, slots, WRITTEN, raw.ids, there, some, end)
         weights, first = np.tile(raw.scored.any(1)[:, None], framed.shape[1]), len(self.front)
         weights[:, first : first + there.shape[1]] &= raw.scored | ~there
         batch["weights"][slots] = weights & framed
@@ -90,9 +102,12 @@ class Denoising(TwoTexts):
             text = infilling.rotated(keys, text, section["rotation"])
         return infilling.written(keys, text, self.mask, self.tokenizer.vocab_size, section["random"]), text.there
 
-    def _place(self, batch, slots, side, ids, there, back: np.ndarray) -> np.ndarray:
-        """Writes texts with what stands before them and behind, int32 [n, k]: where there is something, bool [n, T]."""
-        some, first = there.any(1), len(self.front)
+    def _place(self, batch, slots, side, ids, there, some, back: np.ndarray) -> np.ndarray:
+        """Writes texts with what stands before them and behind, int32 [n, k]: where there is something, bool [n, T].
+
+        some: the rows that have a text, bool [n], even one of which nothing is left.
+        """
+        first = len(self.front)
         size = first + there.sum(1)
         framed = np.zeros((len(ids), ids.shape[1] + 2), np.int32)
         framed[:, first : first + ids.shape[1]] = ids * there

@@ -106,11 +106,15 @@ class Permutation:
                 f"objective.perm_size = {self.block} does not divide; set data.length to that many "
                 f"more than {self.reuse}, or to a multiple of it more"
             )
+        most = min(2 * self.reuse - 2, 2 * rest - 1)  # of each half a place is left, and the first has the odd one
+        remedy = (
+            f"lower it to at most {most}" if most else "raise objective.reuse to at least 2, and data.length as much"
+        )
         for size, goal in zip((self.reuse, rest), self._goals(), strict=True):
             if goal >= size:
                 raise DataError(
-                    f"objective.predictions = {self.predictions} asks for {goal} places of {size}; lower it to at most "
-                    f"{2 * min(self.reuse, rest) - 2}"
+                    f"objective.predictions = {self.predictions} asks for {goal} places of {size}, of which one at "
+                    f"least is read; {remedy}"
                 )
 
     def _goals(self) -> tuple[int, int]:

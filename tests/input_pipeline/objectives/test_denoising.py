@@ -207,10 +207,10 @@ class Letters(ByteExact):
         return np.array([WORDS.index(text.encode())], np.int32) if text else np.zeros(0, np.int32)
 
 
-def filled(rows, **changes):
+def filled(rows, tokenizer=None, **changes):
     section = common.denoising()
     section.update(changes)
-    objective = objectives.build(section.to_dict(), Letters())
+    objective = objectives.build(section.to_dict(), tokenizer or Letters())
     raw = contiguous(np.pad(np.array(rows, np.int32), ((0, 0), (0, 1))))
     raw = raw.where(np.array(rows) >= 0)
     features = objective.features(len(rows), len(rows[0]) + 2)
@@ -228,6 +228,24 @@ def test_what_is_read_and_what_is_written():
     assert batch["segments"].tolist() == batch["input_segments"].tolist() == [[1] * 6, [1] * 4 + [0] * 2]
     assert batch["positions"].tolist() == [[*range(6)], [*range(4), 0, 0]]
     assert batch["weights"].tolist() == [[1] * 6, [1] * 4 + [0] * 2]
+
+
+def test_a_text_that_is_deleted_whole_is_read_as_an_empty_one():
+    batch = filled([[0, -1], [0, 1], [-1, -1]], noise="deletion", share=0.4, permutation=0.0)
+    assert batch["inputs"][0].tolist() == [12, 10, 0, 0] and batch["targets"][0].tolist() == [12, 0, 10, 0]
+    assert batch["input_segments"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0] * 4]
+    assert batch["weights"].tolist() == [[1, 1, 1, 0], [1] * 4, [0] * 4]
+
+
+def test_a_stop_is_every_piece_that_is_one_but_for_spaces():
+    class Spaced(Letters):
+        def __init__(self):
+            ByteExact.__init__(self, [*WORDS, b"", b"", b"", b" .", b"..", b" x."], SPECIAL, "spaced")
+
+    batch = filled([[0, 13, 1, 14, 2, 9, 3, 15]] * 60, Spaced(), share=0.0)
+    read = {tuple(row[1:-1]) for row in batch["inputs"].tolist()}
+    parts = [(0, 13), (1, 14, 2, 9), (3, 15)]
+    assert read == {tuple(itertools.chain(*order)) for order in itertools.permutations(parts)}
 
 
 def test_targets_are_the_original_whatever_is_read():

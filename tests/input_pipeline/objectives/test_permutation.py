@@ -180,7 +180,12 @@ def test_what_a_row_draws_follows_from_its_key_alone(known):
             "rows of 44 tokens leave 20 behind .* objective.perm_size = 8 does not divide; set data.length to",
         ),
         ({}, 24, "rows of 24 tokens leave 0 behind"),
-        ({"predictions": 32}, 40, r"predictions = 32 asks for 16 places of 16; lower it to at most 30"),
+        ({"predictions": 32}, 40, r"predictions = 32 asks for 16 places of 16, .* lower it to at most 31$"),
+        (
+            {"predictions": 3, "reuse": 1, "perm_size": 1},
+            9,
+            r"for 2 places of 1, .*\.reuse to at least 2, and data\.length",
+        ),
     ],
 )
 def test_what_cannot_be(vocabulary, changes, length, message):
