@@ -16,7 +16,7 @@ from input_pipeline.batches.tasks import Task
 from input_pipeline.batches.training import Batching, Examples, Lanes, SegmentLanes
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
-from input_pipeline.layouts import counts, texts
+from input_pipeline.layouts import coded, counts, texts
 from input_pipeline.parts import Part
 from input_pipeline.rows import Plans, Rows
 from input_pipeline.sources import sources
@@ -132,6 +132,7 @@ class Corpus:
     ):
         self.tokenizer, self._data, self._splits = tokenizer, data, splits
         self._objective = objectives.build(objective, tokenizer)
+        coded.check((part.source for parts in splits.values() for part in parts), tokenizer)
         plans = Plans(root, scratch, report, read_all)
         self._layouts = Rows(data, self._objective, tokenizer, plans)
         self._streams = {

@@ -1,12 +1,32 @@
 """Rows that begin with the control code of their source (Keskar et al. 2019, section 3)."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.layouts.raw import Raw
+from input_pipeline.sources.sources import Source
 from input_pipeline.tokenizers.tokenizer import Tokenizer
+
+
+def check(sources: Iterable[Source], tokenizer: Tokenizer) -> None:
+    """Raises DataError where a model could not tell the control code of a source from another code, or from any."""
+    known = {}
+    for source in sources:
+        ids = tuple(tokenizer.encode(source.code).tolist()) if source.code else ()
+        if tokenizer.special.get("unknown") in ids:
+            raise DataError(
+                f"'{source.spec}' has the control code '{source.code}', which the tokenizer reads as its unknown token"
+                "; choose one of words that it knows"
+            )
+        same = known.setdefault(ids, source)
+        if ids and same.code != source.code:
+            raise DataError(
+                f"'{source.spec}' has the control code '{source.code}', which for the tokenizer is the same as "
+                f"'{same.code}' of '{same.spec}'; choose another, or give both sources one code"
+            )
 
 
 def code_ids(code: str, spec: str, tokenizer: Tokenizer, most: int) -> np.ndarray:

@@ -67,6 +67,25 @@ def test_prompts_begin_with_a_code_of_their_own(prepare, sources):
 
 
 @pytest.mark.parametrize(
+    ("codes", "message"),
+    [
+        (("ein", "Кн"), r"b\.txt\?code=Кн' has the control code 'Кн', which the tokenizer reads as its unknown token"),
+        (("ein", "EIN"), r"the control code 'EIN', .* the same as 'ein' of 'text:.*a\.txt\?code=ein'; choose another"),
+        (("ein", "ein"), ""),
+    ],
+)
+def test_codes_that_could_not_be_told_apart(prepare, write, codes, message):
+    names = [write(name, "ein zwei drei ein zwei " * 9) for name in ("a.txt", "b.txt")]
+    train = " + ".join(f"text:{name}?code={code}" for name, code in zip(names, codes, strict=True))
+    options = {"tokenizer": {"kind": "wordpiece", "vocab_size": 40, "cased": False}, "objective": CODED, "length": 16}
+    if not message:
+        assert len(prepare(train, **options).splits) == 1  # sources of one kind
+        return
+    with pytest.raises(DataError, match=message):
+        prepare(train, **options)
+
+
+@pytest.mark.parametrize(
     ("source", "options", "message"),
     [
         ("a.txt?code=W + b.txt", {"objective": CODED}, r"coded = true .* 'text:.*b\.txt' has none; give it one"),
