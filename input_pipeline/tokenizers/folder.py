@@ -23,7 +23,7 @@ from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
 from input_pipeline.tokenizers import saved
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
 from input_pipeline.tokenizers import wordpiece as wordpiece_tokenizer
-from input_pipeline.tokenizers.saved import BASE, CHECKSUM, FILES, KINDS, LOAD, MADE
+from input_pipeline.tokenizers.saved import BASE, CHECKSUM, FILES, KINDS, LOAD, MADE, ROLES
 from input_pipeline.tokenizers.tokenizer import SPECIAL, Bytes, Tokenizer
 
 # Kinds that are made from data.train where there is no tokenizer.path, and bytes: the special ids that each has itself.
@@ -34,7 +34,7 @@ MADE_HERE = {
     "symbols": (),
     "words": ("end", "unknown"),
 }
-KEPT_OF_BASE = ("kind", "unknown", "special", "sentinels", BASE)
+KEPT_OF_BASE = ("kind", "unknown", "special", "sentinels", BASE, ROLES)
 TRAIN = {"sentencepiece": sentencepiece_tokenizer.train, "wordpiece": wordpiece_tokenizer.train}
 LEAST = 2  # entries of a vocabulary trained here: an end token and an unknown one
 # Settings of a tokenizer that is taken from another run without being named.
@@ -56,6 +56,7 @@ def make_folder(
     special: Sequence[str] = (),
     taken: Path | None = None,
     accept: Callable[[Tokenizer], None] = lambda tokenizer: None,
+    roles: Mapping[str, str] | None = None,
 ) -> Tokenizer:
     """Makes the tokenizer that `config` asks for, if `folder` has none, and opens it.
 
@@ -63,6 +64,7 @@ def make_folder(
     `special` are the special ids that its task needs: a tokenizer made here gets those that its kind has not.
     `taken` is the folder of another run's tokenizer, which is taken where `config` names none. `accept` sees the
     tokenizer, and raises where it will not do; one of another run that does not is not kept.
+    `roles` are tokens of the ready file that `config` names, by the special ids that they are.
 
     Several processes may call this at once: one works, the others wait. Errors: DataError if the folder's
     tokenizer was made from other settings, or has not the special ids.
@@ -78,6 +80,8 @@ def make_folder(
                     settings |= {BASE: _base(other, config)}
                     if not config["path"]:
                         settings = {name: settings[name] for name in (*TAKEN, BASE) if name in settings}
+                if roles:
+                    settings |= {ROLES: dict(roles)}
                 _make(folder, config, settings, named, report, special, other)
                 if "vocab_size" in settings:
                     pieces = saved.load(folder / FILES[settings["kind"]], settings).vocab_size
@@ -91,7 +95,7 @@ def make_folder(
     if BASE in was and not was.get("path"):  # what one would be made from here is of no account
         settings = {name: settings[name] for name in TAKEN if name in settings}
     for name in {**settings, **was}:
-        if name not in (CHECKSUM, BASE) and settings.get(name) != was.get(name):
+        if name not in (CHECKSUM, BASE, ROLES) and settings.get(name) != was.get(name):
             raise DataError(
                 f"{folder} holds a tokenizer made with {name} = {was.get(name)}, but the config says "
                 f"{settings.get(name)}; set it back, choose another --workdir, or delete that folder"

@@ -1,24 +1,23 @@
 """Hugging Face tokenizer.json files (package `tokenizers`, extra `hf`)."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from input_pipeline.errors import DataError
-from input_pipeline.tokenizers.names import sentinel_ids, special_ids
+from input_pipeline.tokenizers.names import is_code, sentinel_ids, special_ids
 from input_pipeline.tokenizers.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprint_of
 
-CODE = "[a-z]{2,3}_[A-Z]{2}"  # of a language, in mBART's vocabularies
 META_SPACE = "\u2581"  # with which words begin in files that come from SentencePiece
 
 
-def load(path: Path, unknown: str = "") -> Tokenizer:
+def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) -> Tokenizer:
     """The tokenizer of a tokenizer.json; byte-exact if it is byte-level and does not rewrite text.
 
-    `unknown` is a word of the text that is read as the tokenizer's unknown token, where it has one.
+    `unknown` is a word of the text that is read as the tokenizer's unknown token, where it has one. `roles`
+    are tokens by what they are for, names of special ids, where names alone do not tell.
     """
     tokenizers = library()
     try:
@@ -29,7 +28,9 @@ def load(path: Path, unknown: str = "") -> Tokenizer:
     model.no_truncation()
     model.no_padding()
     spec = json.loads(path.read_text(encoding="utf-8"))
-    special, sentinels = _special(spec, model)
+    named, sentinels = _special(spec, model)
+    special = named | _by_role(spec, model, roles or {})
+    fingerprint = fingerprint_of(path) + (json.dumps(roles, sort_keys=True) if special != named else "")
     if unknown:
         unknown_id = _unknown(spec, model)
         if unknown_id is None:
@@ -37,13 +38,13 @@ def load(path: Path, unknown: str = "") -> Tokenizer:
                 f"{path} has no unknown token for tokenizer.unknown = '{unknown}'; set --config.tokenizer.unknown="
             )
     elif _keeps_text(spec):
-        return ByteLevel(model, spec, special, sentinels, fingerprint_of(path))
+        return ByteLevel(model, spec, special, sentinels, fingerprint)
     return Rewriting(
         encode=lambda text: _ids_but(model, text, unknown, unknown_id) if unknown else _ids(model, text),
         decode=model.decode,
         vocab_size=_size(model),
         special=special,
-        fingerprint=fingerprint_of(path) + unknown,
+        fingerprint=fingerprint + unknown,
         sentinels=sentinels,
         continues=_continues(spec, model, special),
     )
@@ -61,13 +62,20 @@ def library():
     return tokenizers
 
 
-def _special(spec: dict, model) -> tuple[Mapping[str, int], tuple[int, ...]]:
+def _special(spec: dict, model) -> tuple[dict[str, int], tuple[int, ...]]:
     """Special ids by name, and sentinels: of tokens that no text gives, but for the end and the unknown one."""
     added = {token["content"]: token["id"] for token in spec["added_tokens"]}
     own = {"end": special_ids(model.token_to_id).get("end"), "unknown": _unknown(spec, model)}
     found = {**special_ids(added.get), **{name: i for name, i in own.items() if i is not None}}
-    found |= {name: i for name, i in added.items() if re.fullmatch(CODE, name)}
+    found |= {name: i for name, i in added.items() if is_code(name)}
     return found, sentinel_ids(added.get)
+
+
+def _by_role(spec: dict, model, roles: Mapping[str, str]) -> dict[str, int]:
+    """Special ids of `roles`: of tokens that no text gives, but for the end."""
+    added = {token["content"]: token["id"] for token in spec["added_tokens"]}
+    found = {name: model.token_to_id(token) if name == "end" else added.get(token) for name, token in roles.items()}
+    return {name: i for name, i in found.items() if i is not None}
 
 
 def _unknown(spec: dict, model) -> int | None:

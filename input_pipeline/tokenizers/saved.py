@@ -9,13 +9,15 @@ from input_pipeline.tokenizers import counted as counted_tokenizer
 from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
 from input_pipeline.tokenizers.extended import extended
+from input_pipeline.tokenizers.names import spelled
 from input_pipeline.tokenizers.tokenizer import Bytes, Tokenizer
 
 KINDS = ("sentencepiece", "wordpiece", "bytes", "symbols", "words", "huggingface")
 MADE = "made.json"  # what the tokenizer was made from; written last
-# Its two entries that are no settings: CRC-32 of the tokenizer's file; and, where that was taken from the folder of
+# Its entries that are no settings: CRC-32 of the tokenizer's file; and, where that was taken from the folder of
 # another run's tokenizer, what is needed of what it was made from there.
 CHECKSUM, BASE = "checksum", "base"
+ROLES = "roles"  # a third: tokens of a ready file by what they are for, where settings beside it said so
 MOST_SENTINELS = 2**16  # end of the range in configs/common.py
 FILES = {
     "sentencepiece": "sentencepiece.model",
@@ -61,7 +63,7 @@ def added(folder: Path) -> list[str]:
     for one in reversed(settings):
         special, before, tokenizer = one.get("special", []), tokenizer.vocab_size, completed(tokenizer, one)
         more = tokenizer.vocab_size - before - len(special)
-        names += [f"<{name}>" for name in special] + [f"<extra_id_{number}>" for number in reversed(range(more))]
+        names += [spelled(name) for name in special] + [f"<extra_id_{number}>" for number in reversed(range(more))]
     return names
 
 
@@ -92,18 +94,21 @@ def _sound(made: object) -> bool:
     if not isinstance(made, dict) or made.get("kind") not in KINDS:
         return False
     sentinels, special, unknown = made.get("sentinels", 0), made.get("special", []), made.get("unknown", "")
+    roles = made.get(ROLES, {})
     return (
         type(sentinels) is int
         and 0 <= sentinels < MOST_SENTINELS
         and isinstance(special, list)
         and all(isinstance(name, str) for name in (*special, unknown))
+        and isinstance(roles, dict)
+        and all(isinstance(token, str) for token in roles.values())
         and (BASE not in made or _sound(made[BASE]))
     )
 
 
 def load(path: Path, settings: Mapping) -> Tokenizer:
-    unknown = [settings["unknown"]] if "unknown" in settings else []
-    return LOAD[settings["kind"]](path, *unknown)
+    said = {name: settings[name] for name in ("unknown", ROLES) if name in settings}
+    return LOAD[settings["kind"]](path, **said)
 
 
 def own(path: Path, made: Mapping) -> Tokenizer:

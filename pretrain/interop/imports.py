@@ -52,7 +52,7 @@ def import_folder(
     named = matched(family, config.model, table, tensors, report)
     with new_folder(Path(workdir)) as partial:
         made = Workdir(partial)
-        tokenizer = _tokenizer(config, made, report)
+        tokenizer = _tokenizer(config, made, report, tokenizers.roles(folder, config.tokenizer, family, given))
         if tokenizer.vocab_size > config.model.vocab_size:
             raise UserError(
                 f"{file}: vocab_size = {config.model.vocab_size}, and the tokenizer beside it, "
@@ -173,10 +173,12 @@ def matched(
     return found
 
 
-def _tokenizer(config: ConfigDict, workdir: Workdir, report: Callable[[str], None]) -> Tokenizer:
+def _tokenizer(config: ConfigDict, workdir: Workdir, report: Callable, roles: Mapping[str, str]) -> Tokenizer:
     """The work folder's tokenizer, made as `prepare` makes it."""
     special = objectives.special(config.objective.to_dict(), config.data.layout)
-    return tokenizer_folder.make_folder(workdir.folders.tokenizer, config.tokenizer.to_dict(), {}, 0.0, report, special)
+    return tokenizer_folder.make_folder(
+        workdir.folders.tokenizer, config.tokenizer.to_dict(), {}, 0.0, report, special, roles=roles
+    )
 
 
 def _shape(shape: Shape) -> str:

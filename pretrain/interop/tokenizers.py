@@ -7,12 +7,14 @@ from pathlib import Path
 
 from input_pipeline.files import read_json
 from input_pipeline.tokenizers import exported, saved
+from input_pipeline.tokenizers.names import special_ids
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from pretrain import workdir
 from pretrain.errors import UserError
 from pretrain.interop.family import Family
 
 SETTINGS = "tokenizer_config.json"
+OLDER = "special_tokens_map.json"  # which special tokens there are, beside older settings
 SENTINELS = 100  # of T5's tokenizers, where their settings do not say how many
 FILES = {
     "huggingface": ("tokenizer.json",),
@@ -39,8 +41,32 @@ def section(folder: Path, kinds: tuple[str, ...]) -> dict:
     )
 
 
-def _settings(folder: Path) -> Mapping:
-    path = folder / SETTINGS
+def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dict[str, str]:
+    """{name of a special id: token} as the settings beside a tokenizer.json have them, and where they and the usual
+    names say nothing `given`, the config.json; `section` is the tokenizer's. The file itself says what is unknown.
+    """
+    if section["kind"] != "huggingface":
+        return {}
+    settings = {name: _token(token) for name, token in (_settings(folder, OLDER) | _settings(folder)).items()}
+    added = {token["id"]: token["content"] for token in read_json(Path(section["path"])).get("added_tokens", ())}
+    usual = special_ids({token: i for i, token in added.items()}.get)
+    found = {}
+    for key, name in family.special.items():
+        token = settings.get(key) or (None if name in usual else added.get(given.get(f"{key}_id")))
+        shared = name == "pad" and token in (settings.get("unk_token"), settings.get("eos_token"))
+        if token and name != "unknown" and not shared:
+            found.setdefault(name, token)
+    return found
+
+
+def _token(value) -> str | None:
+    """The token that settings name, which older ones tell more about."""
+    token = value.get("content") if isinstance(value, dict) else value
+    return token if isinstance(token, str) else None
+
+
+def _settings(folder: Path, name: str = SETTINGS) -> dict:
+    path = folder / name
     try:
         return dict(read_json(path)) if path.is_file() else {}
     except (ValueError, TypeError):

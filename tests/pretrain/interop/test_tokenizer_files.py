@@ -96,3 +96,47 @@ def test_a_model_that_rewrites_text_goes_with_t5_alone(tmp_path):
     assert json.loads((out / "tokenizer_config.json").read_text())["extra_ids"] == 4
     assert (out / "spiece.model").read_bytes() == (tmp_path / "spiece.model").read_bytes()
     assert pipeline.open_tokenizer(source).vocab_size == own.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("model_type", "special"),
+    [
+        ("gpt2", ()),
+        ("albert", ("classifier", "separator", "mask")),
+        ("bart", ("end", "classifier")),
+        ("xlnet", ("separator", "classifier")),
+        ("mbart", ("end", "mask", "en_XX", "fr_XX")),
+        ("xlm", ("end", "mask", "pad")),
+    ],
+)
+def test_a_tokenizer_made_here_comes_back_with_its_special_ids(made, model_type, special, tmp_path):
+    source, out, family = made(special), tmp_path / "out", families.FAMILIES[model_type]
+    own = saved.open_folder(source)
+    out.mkdir()
+    interop.write(source, own, out, family, 16)
+    section = interop.section(out, family.tokenizers)
+    roles = interop.roles(out, section, family, {})
+    settings = {**SETTINGS, **section}
+    back = folder.make_folder(tmp_path / "back", settings, {}, 0.0, print, special, roles=roles)
+    assert back.special == own.special and back.vocab_size == own.vocab_size
+    assert folder.make_folder(tmp_path / "back", settings, {}, 0.0, print, special).special == own.special  # goes on
+    assert back.encode(TEXTS[0]).tolist() == own.encode(TEXTS[0]).tolist()
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json", "config.json"])
+def test_special_ids_by_what_they_are_for(file, tmp_path):
+    """Not by the names, which are unusual."""
+    hub.byte_level(tmp_path, ("</s>", "<begin>", "<stop>", "<hidden>", "<nothing>"))
+    section = interop.section(tmp_path, ("huggingface",))
+    named = {"bos_token": "<begin>", "eos_token": {"content": "<stop>"}, "mask_token": "<hidden>"}
+    given = {"pad_token_id": 4}
+    if file == "config.json":
+        given |= {"bos_token_id": 1, "mask_token_id": 3}
+    else:
+        (tmp_path / file).write_text(json.dumps(named))
+    roles = interop.roles(tmp_path, section, families.FAMILIES["bart"], given)
+    made = folder.make_folder(tmp_path / "run", {**SETTINGS, **section}, {}, 0.0, print, roles=roles)
+    end = 0 if file == "config.json" else 2
+    assert made.special == {"end": end, "classifier": 1, "mask": 3, "pad": 4, "separator": 0}
+    unlike = folder.make_folder(tmp_path / "other", {**SETTINGS, **section}, {}, 0.0, print)
+    assert unlike.special == {"end": 0, "separator": 0} and unlike.fingerprint != made.fingerprint
