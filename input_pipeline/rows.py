@@ -67,6 +67,8 @@ class Rows:
             rows = Coded(rows, code, scored=True) if len(code) else rows
         else:
             rows = self._planned(part.stream, layout, raw_length, name, training=True)
+        if not len(rows) and self.of_two_texts(part):
+            raise DataError(f"{name} has no pair of texts of which both have a token; give it such pairs")
         if not len(rows):
             raise DataError(
                 f"'{part.source.spec}' has {part.stream.tokens} tokens to train on, too few for one row of "
@@ -124,7 +126,8 @@ class Rows:
         """Rows of both texts of documents; errors give the stream's `name`."""
         texts.check_fields(stream.shards[0].form.fields, name)
         lengths = length, self.objective.target_length(length)
-        plan = self.plans((stream.identity, *lengths), texts.plan, stream, lengths)
+        filled = self.data["layout"] == "texts"  # nothing is no translation; a task among text may ask for nothing
+        plan = self.plans((stream.identity, *lengths), texts.plan, stream, lengths, filled)
         return Texts(stream, plan, lengths, self.tokenizer.special["end"])
 
     def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> Layout:

@@ -96,10 +96,16 @@ class Monolingual:
 
 def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None], read_all: bool) -> texts.Plan:
     """The stored plan of which translations share a row of `length`, made first if it is not there."""
+
+    def made() -> Iterator[texts.Plan]:
+        found = pack(_sizes(stream), length, report)
+        texts.report_left_out(found, stream, report)
+        yield found
+
     return plans.kept(
         texts.Plan,
-        folder / f"translations-{stream.identity}-{length}",
-        lambda: [pack(_sizes(stream), length, report)],
+        folder / f"translations-{stream.identity}-{length}-filled",
+        made,
         f"packing {stream.counts.documents:,} translations into rows of {length}",
         report,
         read_all,
@@ -113,7 +119,7 @@ def _sizes(stream: Stream) -> Iterator[tuple[int, int]]:
 
 
 def pack(sizes: Iterable[tuple[int, int]], length: int, report: Callable[[str], None]) -> texts.Plan:
-    """Which documents, of two texts of these sizes, share a row of `length`.
+    """Which documents, of two texts of these sizes, share a row of `length`; none where one of the two is empty.
 
     Errors: DataError where a row has no room for one.
     """
@@ -127,11 +133,11 @@ def pack(sizes: Iterable[tuple[int, int]], length: int, report: Callable[[str], 
     def needed() -> Iterator[tuple[int, int]]:
         nonlocal cut
         for pair in sizes:
-            cut += sum(pair) + FRAME > length
-            need = min(sum(pair) + FRAME, length) - 1  # `texts.pack` adds an end token
+            need = min(sum(pair) + FRAME, length) - 1 if all(pair) else 0  # `texts.pack` adds an end token
+            cut += need > 0 and sum(pair) + FRAME > length
             yield need, need
 
-    found = texts.pack(needed(), (length, length))
+    found = texts.pack(needed(), (length, length), filled=True)
     if cut:
         report(f"{cut:,} translations are longer than {length} tokens, and are cut; raise data.length")
     return found

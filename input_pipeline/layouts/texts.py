@@ -37,13 +37,23 @@ class Plan(NamedTuple):
     __reduce__ = plans.by_name
 
 
-def plan(stream: Stream, lengths: tuple[int, int], folder: Path, report: Callable[[str], None], read_all: bool) -> Plan:
-    """The stored plan for rows of `lengths`, made first if it is not there, and again where its files are damaged."""
+def plan(
+    stream: Stream,
+    lengths: tuple[int, int],
+    filled: bool,
+    folder: Path,
+    report: Callable[[str], None],
+    read_all: bool,
+) -> Plan:
+    """The stored plan for rows of `lengths`, made first if it is not there, and again where its files are damaged.
+
+    filled: whether pairs are left out of which a text is empty.
+    """
     length, target_length = lengths
     return plans.kept(
         Plan,
-        folder / f"texts-{stream.identity}-{length}-{target_length}",
-        lambda: [_planned(stream, lengths, report)],
+        folder / f"texts-{stream.identity}-{length}-{target_length}{'-filled' * filled}",
+        lambda: [_planned(stream, lengths, filled, report)],
         f"packing {stream.counts.documents:,} pairs of texts into rows of {length} and {target_length}",
         report,
         read_all,
@@ -60,34 +70,45 @@ def check_fields(fields: Sequence[str], name: str) -> None:
         )
 
 
-def _planned(stream: Stream, lengths: tuple[int, int], report: Callable[[str], None]) -> Plan:
-    """The plan of a stream; `report` is told how many texts of which field are cut."""
+def _planned(stream: Stream, lengths: tuple[int, int], filled: bool, report: Callable[[str], None]) -> Plan:
+    """The plan of a stream; `report` is told how many texts of which field are cut, and how many pairs left out."""
     cut = dict.fromkeys(stream.shards[0].form.fields, 0)
 
     def sizes() -> Iterator[tuple[int, int]]:
         for document in range(stream.counts.documents):
             (_, read), (_, written) = stream.fields(document).values()
             for field, size, length in zip(cut, (read, written), lengths, strict=True):
-                cut[field] += size + 1 > length
+                cut[field] += size + 1 > length and (read > 0 < written or not filled)
             yield read, written
 
-    plan = pack(sizes(), lengths)
+    plan = pack(sizes(), lengths, filled)
     for (field, number), length in zip(cut.items(), lengths, strict=True):
         if number:
             report(
                 f"{number:,} of {stream.counts.documents:,} texts of '{field}' are longer than {length} tokens, their "
                 "end among them, and are cut; raise data.length, or evaluate.length where that is set"
             )
+    report_left_out(plan, stream, report)
     return plan
 
 
-def pack(sizes: Iterator[tuple[int, int]], lengths: tuple[int, int]) -> Plan:
+def report_left_out(plan: Plan, stream: Stream, report: Callable[[str], None]) -> None:
+    """Tells `report` how many pairs of a stream the plan lacks, if it lacks any."""
+    if number := stream.counts.documents - len(plan.documents):
+        report(
+            f"{number:,} of {stream.counts.documents:,} pairs of texts are left out, since one of the two has no token"
+        )
+
+
+def pack(sizes: Iterator[tuple[int, int]], lengths: tuple[int, int], filled: bool) -> Plan:
     """Packs pairs of texts of these sizes, with an end token each, and cut where they are longer than a row.
 
-    Each goes into the oldest open row that has room for both.
+    Each goes into the oldest open row that has room for both; into none where `filled` and one is empty.
     """
     rows, open_rows = [], []
     for document, texts in enumerate(sizes):
+        if filled and not all(texts):
+            continue
         need = [min(size + 1, length) for size, length in zip(texts, lengths, strict=True)]
         for row in open_rows:
             if row[0] >= need[0] and row[1] >= need[1]:

@@ -137,6 +137,18 @@ def test_one_says_it_and_the_other_does_not(tmp_path):
         requirements.check_settings(*given)
 
 
+def test_what_has_no_translation_is_left_out(tmp_path):
+    lines = [{"en": en, "fr": fr} for en, fr in [*PAIRS, ("", "un " * 30), ("a " * 30, "")]]
+    (tmp_path / "both.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    said, folders = [], Folders(tmp_path / "run" / "tokenizer", tmp_path / "run" / "data")
+    given = sections(tmp_path, f"jsonl:{tmp_path}/both.jsonl?fields=en,fr")
+    made = pipeline.prepare(*given, folders, report=said.append)
+    scored = made.evaluation("train", length=40, stride=0, batch_size=4)
+    assert sum(len(np.unique(row[row > 0])) for batch in scored.batches() for row in batch["segments"]) == len(PAIRS)
+    assert "2 of 5 pairs of texts are left out, since one of the two has no token" in said
+    assert "1 translations are longer than 40 tokens, and are cut; raise data.length" in said
+
+
 def test_rows_without_room():
     with pytest.raises(DataError, match=r"length of 5 leaves no room .* to at least 6"):
         languages.pack([(1, 1)], 5, print)

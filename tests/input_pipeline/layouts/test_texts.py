@@ -19,7 +19,7 @@ def rows_of(plan):
 
 def test_a_plan_by_hand():
     # With their end tokens: (5, 3) (6, 2) (4, 4) (5, 3) and one that is cut to (10, 6).
-    plan = texts.pack(iter([(4, 2), (5, 1), (3, 3), (4, 2), (30, 30)]), (10, 6))
+    plan = texts.pack(iter([(4, 2), (5, 1), (3, 3), (4, 2), (30, 30)]), (10, 6), filled=True)
     assert rows_of(plan) == [[0, 3], [1, 2], [4]]
 
 
@@ -27,7 +27,7 @@ def test_rows_have_room(monkeypatch):
     monkeypatch.setattr(texts, "OPEN", 8)
     draw = np.random.default_rng(0)
     sizes = draw.integers(0, [20, 12], (500, 2))
-    plan = texts.pack(iter(map(tuple, sizes.tolist())), (40, 30))
+    plan = texts.pack(iter(map(tuple, sizes.tolist())), (40, 30), filled=False)
     assert sorted(plan.documents.tolist()) == list(range(500))
     held = [np.minimum(sizes[row] + 1, (40, 30)).sum(0) for row in rows_of(plan)]
     assert (np.array(held) <= (40, 30)).all() and np.mean(held, axis=0)[0] > 0.85 * 40
@@ -104,6 +104,23 @@ def test_how_many_texts_are_cut_is_said_once(prepare, write):
         prepare(f"jsonl:{path}?fields=q,a", tokenizer=BYTES, objective=SPANS, length=32, said=said)
     cut = [line.partition(" tokens")[0] for line in said if "are cut; raise data.length" in line]
     assert cut == ["1 of 3 texts of 'q' are longer than 32", "2 of 3 texts of 'a' are longer than 18"]
+
+
+def test_what_has_no_translation_is_left_out(prepare, write):
+    made = [("a", "b"), ("", "c" * 99), ("d" * 99, ""), ("e", "f"), ("g", "h")]
+    path = write("some.jsonl", "".join(json.dumps({"q": q, "a": a}) + "\n" for q, a in made))
+    said, options = [], {"objective": {"kind": "translation"}, "layout": "texts", "length": 6}
+    corpus = prepare(f"jsonl:{path}?fields=q,a", said=said, **options)
+    found = {
+        (corpus.tokenizer.decode(q), corpus.tokenizer.decode(a)) for q, a, _ in pairs_of(corpus, *first(corpus, 1))
+    }
+    assert found == {("a", "b"), ("e", "f"), ("g", "h")}
+    assert [line for line in said if "left out" in line or "cut" in line] == [
+        "2 of 5 pairs of texts are left out, since one of the two has no token"
+    ]
+    path = write("none.jsonl", json.dumps({"q": "a", "a": ""}) + "\n")
+    with pytest.raises(DataError, match=r"none\.jsonl.* has no pair of texts of which both have a token; give it such"):
+        prepare(f"jsonl:{path}?fields=q,a", **options)
 
 
 def test_windows_of_pairs_do_not_overlap(prepare, records):
