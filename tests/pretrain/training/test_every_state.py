@@ -1,8 +1,11 @@
 """run(6) == run(3) + resume(3), bit for bit, through a checkpoint: every kind of state under both backends."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
+import test_objectives
 from runs import mostly
 from test_memory import LANES, recurrent, stream_batch
 from test_step import BATCH, MESHES, ragged_batch, small_config
@@ -10,6 +13,13 @@ from test_step import BATCH, MESHES, ragged_batch, small_config
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
+
+two_stream = partial(test_objectives.small, "permutation")
+
+
+def permuted_batch(n: int):
+    return test_objectives.ragged(make_learner(two_stream()), n)
+
 
 DECODER = {"model__dropout_residual": 0.1, "model__dropout_attention": 0.1}
 RECURRENT = {"model__dropout": 0.1, "optimizer__name": "adamw", "schedule__peak": 1e-2}
@@ -24,14 +34,18 @@ KINDS = {
     "recurrent": (4, recurrent, {"mesh__data": 2, "mesh__fsdp": 2}),
     "recurrent, accumulated": (1, recurrent, {"mesh__data": 1, "train__accumulate": 2}),
     "recurrent, pmap": (2, recurrent, {"train__backend": "pmap"}),
+    "two streams": (4, two_stream, {"mesh__data": 2, "mesh__fsdp": 2}),
+    "two streams, pmap": (2, two_stream, {"train__backend": "pmap", "train__accumulate": 2}),
 }
+BATCHES = {"recurrent": (stream_batch, LANES), "two_stream": (permuted_batch, test_objectives.BATCH)}
+SLOW = ("uncorrected", "lamb", "sgd", "lion", "recurrent, accumulated", "two streams", "two streams, pmap")
 
 
-@pytest.mark.parametrize("kind", mostly(KINDS, "uncorrected", "lamb", "sgd", "lion", "recurrent, accumulated"))
+@pytest.mark.parametrize("kind", mostly(KINDS, *SLOW))
 def test_resuming_changes_no_bit(kind, tmp_path):
     devices, config, changes = KINDS[kind]
-    config = config(**(RECURRENT if config is recurrent else DECODER) | changes)
-    make, rows = (stream_batch, LANES) if config.model.kind == "recurrent" else (ragged_batch, BATCH)
+    config = config(**(DECODER if config is small_config else RECURRENT) | changes)
+    make, rows = BATCHES.get(config.model.kind, (ragged_batch, BATCH))
 
     def batch(n):
         """Batch 1 is one that cannot be learned from, so that the counters have something to count."""
@@ -64,4 +78,4 @@ def test_resuming_changes_no_bit(kind, tmp_path):
     for (path, found), (_, expected) in zip(*ends, strict=True):
         np.testing.assert_array_equal(found, expected, err_msg=jax.tree_util.keystr(path))
     assert (int(whole.step), int(whole.bad_total)) == (6, 1)
-    assert bool(jax.tree.leaves(whole.carried)) == (config.model.kind == "recurrent")
+    assert bool(jax.tree.leaves(whole.carried)) == (config.model.kind in BATCHES)
