@@ -11,13 +11,11 @@ from ml_collections import ConfigDict
 
 from pretrain import config as configs
 from pretrain.checkpoints import record, restore
+from pretrain.checkpoints.meaning import RUNNING
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.processes.agreement import decided
 from pretrain.workdir import Workdir
-
-# Fields of a model that say how it is run, which a teacher is as its student; others say what it is.
-RUNNING = ("attention_path", "dtype", "param_dtype", "scan", "remat")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +50,8 @@ def kept(config: ConfigDict, workdir: str) -> Teacher | None:
             f"{here.path} is to have the teacher that this run learns from, and has none; bring that folder back"
         )
     said = f"the teacher in {here.path}"
-    return _teacher(
-        Weights(said, here.checkpoint(steps[-1]).absolute(), Workdir(workdir).folders.tokenizer, True), here.name
-    )
+    tokenizer, model = Workdir(workdir).folders.tokenizer, configs.saved(here.name).model
+    return _teacher(Weights(said, here.checkpoint(steps[-1]).absolute(), tokenizer, model, whole=True), here.name)
 
 
 def keep(teacher: Teacher, workdir: str) -> Teacher:
@@ -93,6 +90,7 @@ def resolved(config: ConfigDict, teacher: Teacher | None) -> ConfigDict:
             f"{teacher.weights.named}: config.model.kind = {there.kind} there and {here.kind} here; a teacher and its "
             "student are of one kind"
         )
+    # How it is run, a teacher is as its student.
     unlike = {key: value for key, value in there.items() if value != here[key] and key not in RUNNING}
     changed = config.copy_and_resolve_references()
     with changed.unlocked():

@@ -10,7 +10,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from input_pipeline import pipeline
 from input_pipeline.tokenizers import saved
-from pretrain.checkpoints import restore
+from pretrain import config as configs
+from pretrain.checkpoints import meaning, restore
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import UserError
 from pretrain.processes.agreement import alike, decided
@@ -26,10 +27,15 @@ class Weights:
     named: str  # what the user knows them by
     folder: Path  # of the checkpoint
     tokenizer: Path  # the folder of that run's
+    model: Mapping  # that run's config.model
     whole: bool = False  # whether they are to be all that the model has
 
-    def check(self, shapes) -> None:
-        """Raises UserError where the checkpoint is damaged, or has no parameter of `shapes`, the model's own tree."""
+    def check(self, shapes, model: Mapping) -> None:
+        """Raises UserError where the checkpoint is damaged, or cannot be begun with.
+
+        `model` is the `config.model` of the run that begins, and `shapes` that model's own tree, of which the
+        checkpoint must have a parameter, and its positions no other meaning.
+        """
         if damage := restore.damage(self.folder):
             raise self._refused(f"checkpoint {self.folder.name} is damaged ({damage}); name another, as FOLDER@STEP")
         there, here = self._there(), _flat(shapes)
@@ -43,6 +49,12 @@ class Weights:
         unlike = [name for name in {**here, **there} if name not in common]
         if self.whole and unlike:
             raise self._refused(f"config.model makes {_some(unlike)} otherwise; leave it as the folder has it")
+        offset = meaning.unlike(self.model, model).get("position_offset")
+        if tables := [name for name in common if name.endswith("positions")] if offset else []:
+            raise self._refused(
+                f"config.model.position_offset is another ({offset}), by which rows of {_some(tables)} would be taken "
+                "for other positions; give this run that one"
+            )
 
     def check_tokenizer(self, tokenizer) -> None:
         """Raises UserError unless the other run was trained with `tokenizer`, fingerprint by fingerprint.
@@ -61,25 +73,25 @@ class Weights:
                 f"text; {remedy}"
             )
 
-    def taken(self, initial) -> tuple[dict, str]:
+    def taken(self, initial, model: Mapping) -> tuple[dict, str]:
         """(`initial` with the other run's parameters in the places of those of the same name and shape, a report).
 
         `initial` are arrays; each is read into the sharding and type of the one that it replaces, so that no host
-        needs more than its devices' share.
+        needs more than its devices' share. `model` is the `config.model` of the run that begins.
         """
         there, here = self._there(), _flat(initial)
         common = _common(there, here)
         wanted = {name: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for name, a in here.items()}
         tree = {"params": unflatten_dict({name: wanted[name] for name in common}, sep="/")}
         read = _flat(restore.read_parts(self.folder, tree)["params"])
-        return unflatten_dict(here | read, sep="/"), self._report(there, here, common)
+        return unflatten_dict(here | read, sep="/"), self._report(there, here, common, model)
 
     def _there(self) -> dict:
         """What describes each parameter of the checkpoint, by name."""
         unreadable = functools.partial(restore.unreadable, self.folder)
         return alike(lambda: _flat(restore.stored(self.folder)["params"]), unreadable)
 
-    def _report(self, there: Mapping, here: Mapping, common: Sequence[str]) -> str:
+    def _report(self, there: Mapping, here: Mapping, common: Sequence[str], model: Mapping) -> str:
         share = sum(here[name].size for name in common) / sum(leaf.size for leaf in here.values())
         unlike = [name for name in here if name in there and name not in common]
         parts = {
@@ -88,6 +100,8 @@ class Weights:
             "left there": [name for name in there if name not in here],
         }
         said = [f"; {words}: {_some(names)}" for words, names in parts.items() if names]
+        if fields := [f"{name} ({values})" for name, values in meaning.unlike(self.model, model).items()]:
+            said.append(f"; config.model differs in {', '.join(fields)}: the parameters may mean something else")
         return (
             f"took {len(common)} of {len(here)} parameters ({share:.1%} of the numbers) from checkpoint "
             f"{self.folder.name} in {self.folder.parent}{''.join(said)}"
@@ -107,7 +121,10 @@ def find(named: str, workdir: str, options, key: str = "train.start_from") -> We
     run, which = (run, which) if run else (named, "")
     tokenizer = Workdir(run).folders.tokenizer
     named = f"config.{key} = {named}"
-    refused = Weights(named, Path(run), tokenizer)._refused
+
+    def refused(why: str) -> UserError:
+        return UserError(f"{named}: {why}")
+
     if Path(run).resolve() == Path(workdir).resolve():
         raise refused("that is the folder of this run itself; give another --workdir")
     checkpoints = Checkpoints(run, options, read_only=True)
@@ -123,7 +140,7 @@ def find(named: str, workdir: str, options, key: str = "train.start_from") -> We
         return known[which]
 
     step = decided(choose, lambda why: str(refused(f"its checkpoints cannot be read ({why}); make them readable")))
-    return Weights(named, checkpoints.workdir.checkpoint(step), tokenizer)
+    return Weights(named, checkpoints.workdir.checkpoint(step), tokenizer, configs.saved(run).model)
 
 
 def _flat(tree) -> dict:

@@ -62,7 +62,8 @@ def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:
                 f"config.distill.layers = {tuple(config.distill.layers)}, and {workdir} has imported weights to begin "
                 "with; set --config.distill.layers=(), or choose another --workdir"
             )
-        return Weights(f"the imported weights of {workdir}", alone.folder_in(here), here.folders.tokenizer, whole=True)
+        named, tokenizer = f"the imported weights of {workdir}", here.folders.tokenizer
+        return Weights(named, alone.folder_in(here), tokenizer, configs.saved(workdir).model, whole=True)
     goes_on = not fresh and decided(lambda: bool(here.steps()), cannot)
     if goes_on or not config.train.start_from:
         return None

@@ -126,7 +126,7 @@ class Loop:
             return state
         initial = self.engine.saved(state)
         if self.weights:
-            params, took = self.weights.taken(initial.params)
+            params, took = self.weights.taken(initial.params, self.config.model)
         else:
             taught = self.assembly.teacher.read(self.engine.frozen_shapes())
             params, took = begun(initial.params, self.engine.learner.parameters, taught, layers)

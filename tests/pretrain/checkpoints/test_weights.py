@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 from runs import leaves, train_here
 
+from configs.common import MODELS
+from pretrain.checkpoints import meaning, weights
+from pretrain.errors import UserError
+
 # A learning rate of 0: what the first checkpoint holds is what the run began with.
 STILL = {"train__steps": 1, "schedule__peak": 0.0, "schedule__warmup": 0, "evaluate__every": 0, "train__batch_size": 8}
 
@@ -70,12 +74,47 @@ def test_what_is_not_taken_is_named(whole, start, tmp_path):
     there = params(whole, 24)
     assert "; of another shape: tokens ([257, 16] there, [300, 16] here); new here: head" in said
     assert said.rstrip().splitlines()[0] and "left there: positions" in said
+    assert "differs in positions ('learned' there, 'none' here), tied_head (True there, False here): the para" in said
     common = [name for name in began if name in there and began[name].shape == there[name].shape]
     assert f"took {len(common)} of {len(began)} parameters (" in said
     assert_same(began, there, common)
     shutil.rmtree(tmp_path / "new")
     code, _, initial = start("", model__vocab_size=300, model__positions="none", model__tied_head="false")
     assert_same(began, initial, [name for name in began if name not in common])
+
+
+def test_a_model_in_which_parameters_mean_something_else_is_named(whole, start):
+    """Names and shapes are the same; what sizes, starts, runs, drops or sees otherwise is not named."""
+    plain = {"init_std": 0.01, "dropout_ff": 0.1, "scan": False, "remat": "full", "attention_path": "xla"}
+    there = json.loads((whole / "config.json").read_text())["model"]
+    code, said, _ = start(str(whole), model__activation="relu", **{f"model__{key}": plain[key] for key in plain})
+    assert code == 0, said
+    took = next(line for line in said.splitlines() if "took " in line)
+    assert "(100.0% of the numbers)" in took
+    one = f"; config.model differs in activation ({there['activation']!r} there, 'relu' here): the parameters may mean"
+    assert took.endswith(f"{one} something else")
+
+
+def test_every_field_of_a_model_is_a_size_or_means_something():
+    """What is not known of a new field is named, so that nobody takes it for nothing."""
+    named = {name for declared in MODELS.values() for name in declared() if meaning.says_what(name)}
+    told = "kind activation norm norm_epsilon final_norm_epsilon placement positions position_offset bidirectional"
+    told += " scale_embedding scale_scores scale_head start_row attention_bias ff_bias tied_head head_bias final_norm"
+    told += " embedding_norm clamp max_distance tied_words shared_projections shared_biases project_always head"
+    assert named == {*told.split(), "head_transform", "zero_padding", "pair_head"}
+
+
+def test_other_positions_are_refused(whole):
+    """A table of as many rows, of which others are never used."""
+    there = json.loads((whole / "config.json").read_text())["model"] | {"position_offset": 0}
+    here = there | {"context": there["context"] - 2, "position_offset": 2}
+    norm = {"final_norm": {"scale": np.zeros(there["width"])}}
+    table = {"positions": np.zeros((there["context"], there["width"]))}
+    other = weights.Weights("x", whole / "checkpoints" / "24", whole / "tokenizer", there)
+    other.check(norm | table, there | {"activation": "relu"})
+    with pytest.raises(UserError, match=r"x: config.model.position_offset is another \(0 there, 2 here\), by which"):
+        other.check(norm | table, here)
+    other.check(norm, here)
 
 
 def test_a_run_that_goes_on_needs_the_other_no_more(copy, start, text, tmp_path, capsys):
