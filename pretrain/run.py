@@ -1,7 +1,7 @@
 """A trained run, to be read and not changed: for notebooks, and for the commands that write text."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import jax
@@ -31,7 +31,12 @@ class Run:
     """
 
     def __init__(
-        self, workdir: str, step: str = "latest", devices: Sequence[jax.Device] | None = None, average: int = 1
+        self,
+        workdir: str,
+        step: str = "latest",
+        devices: Sequence[jax.Device] | None = None,
+        average: int = 1,
+        report: Callable[[str], None] = lambda message: None,
     ):
         self.config = configs.saved(workdir)
         self.tokenizer = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer)
@@ -46,7 +51,7 @@ class Run:
 
         def read(number: int):
             checkpoints.check_tokenizer(number, self.tokenizer)
-            return Averaged(checkpoints, average).restore_params(number, shapes)
+            return Averaged(checkpoints, average, report).restore_params(number, shapes)
 
         with quiet():
             self.step, params = checkpoints.read(step, checkpoints.find(step), read)

@@ -1,6 +1,6 @@
 """The mean of a run's last checkpoints, as the original Transformer is read (Vaswani et al. 2017, section 6.1)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,22 +18,34 @@ class Averaged:
     Sums are of float32, from the oldest on, and are divided once.
     """
 
-    def __init__(self, checkpoints: Checkpoints, count: int):
-        self.checkpoints, self.count = checkpoints, count
+    def __init__(self, checkpoints: Checkpoints, count: int, report: Callable[[str], None] = lambda message: None):
+        """`report` hears which are averaged, where they are several."""
+        self.checkpoints, self.count, self.report = checkpoints, count, report
 
     def steps(self, last: int) -> list[int]:
-        """The steps that are averaged. Errors: UserError where there are fewer than are asked for."""
-        folder = self.checkpoints.folder
+        """The steps that are averaged, the last that the run has saved. Errors: UserError where some are not there.
+
+        Between two of them is no multiple of `config.checkpoint.every`: that would be one that is deleted, where the
+        older of the two was kept as the best. They may lie closer: the last update is saved, and an interrupted one.
+        """
+        folder, every = self.checkpoints.folder, self.checkpoints.options["every"]
         there = decided(
             self.checkpoints.steps,
             lambda why: f"the checkpoints in {folder} cannot be read ({why}); make them readable",
         )
-        found = [step for step in there if step <= last][-self.count :]
+        found, left = [], ""
+        for step in reversed([step for step in there if step <= last]):
+            if found and (missed := (found[0] - 1) // every * every) > step:
+                left = f", and then {step}, but not {missed}"
+                break
+            found.insert(0, step)
+        found = found[-self.count :]
         if len(found) < self.count:
             raise UserError(
-                f"--average={self.count} checkpoints up to {last}, and {folder} has {len(found)}; "
-                f"give at most that, or keep more with config.checkpoint.keep={self.count}"
+                f"--average={self.count} checkpoints up to {last}, of which {folder} has {len(found)} "
+                f"({_listed(found)}{left}); give at most that, or keep more with --config.checkpoint.keep={self.count}"
             )
+        self.report(f"the mean of the checkpoints {_listed(found)} is read")
         return found
 
     def restore_params(self, step: int, shapes):
@@ -67,3 +79,7 @@ class Averaged:
 
 def _wide(leaf):
     return leaf.astype(jnp.float32)
+
+
+def _listed(steps: Sequence[int]) -> str:
+    return ", ".join(map(str, steps))

@@ -88,7 +88,7 @@ def evaluate(config, arguments: Evaluate) -> None:
                     f"--{name} is about all of a text, of which config.objective.kind = {config.objective.kind} "
                     "predicts a part; leave it out"
                 )
-        averaged = Averaged(checkpoints, arguments.average)
+        averaged = Averaged(checkpoints, arguments.average, say)
         checkpoints.check_teacher(step, run.teacher)
         step, params = checkpoints.read(
             arguments.step, step, lambda step: run.engine.restored_params(averaged, step, config.seed)

@@ -12,7 +12,7 @@ from pretrain.commands.arguments import Generate
 from pretrain.commands.shared import check_processes
 from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError
-from pretrain.processes.host import start
+from pretrain.processes.host import say, start
 from pretrain.run import Run
 
 
@@ -27,7 +27,7 @@ def run(arguments: Generate) -> None:
             "the lower part of some"
         )
     prompts = read_prompts(arguments)
-    trained = Run(arguments.workdir, arguments.step, jax.local_devices()[:1], arguments.average)
+    trained = Run(arguments.workdir, arguments.step, jax.local_devices()[:1], arguments.average, say)
     tokenizer, step = trained.tokenizer, trained.step
     begun, source, continued = trained.prompts(prompts)
     shown = prompts if continued else [""] * len(prompts)  # in front of what is written

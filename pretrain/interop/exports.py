@@ -49,7 +49,7 @@ def export_folder(
     whole = families.leaves(config.model.to_dict())
     shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in whole.items()}
 
-    averaged = Averaged(checkpoints, average)
+    averaged = Averaged(checkpoints, average, report)
 
     def opened(number: int) -> Callable[[str], np.ndarray]:
         checkpoints.check_tokenizer(number, tokenizer)

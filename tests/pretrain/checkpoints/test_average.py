@@ -1,12 +1,15 @@
 """The mean of the last checkpoints, as `evaluate`, `generate` and `export` read it."""
 
 import json
+import re
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 import pretrain
+from pretrain.checkpoints.average import Averaged
 from pretrain.commands.arguments import Export
 from pretrain.errors import UserError
 from pretrain.interop.exports import export_folder
@@ -33,12 +36,48 @@ def test_every_reader_takes_the_same_mean(whole, tmp_path, capsys):
         text = f"text:{tmp_path}/text.txt"
         (tmp_path / "text.txt").write_text("def of(some, text):\n    return some(text)\n" * 40)
         assert main(["evaluate", flag, f"--data={text}", "--length=32", "--format=json", *more]) == 0
-        losses.append(json.loads(capsys.readouterr().out)["loss"])
+        printed = capsys.readouterr()
+        assert ("the mean of the checkpoints 16, 20, 24 is read" in printed.err) == bool(more)
+        losses.append(json.loads(printed.out)["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("there", "every", "count", "last", "found"),
+    [
+        ([8, 10, 12], 2, 3, 12, [8, 10, 12]),
+        ([4, 10, 12], 2, 2, 12, [10, 12]),
+        ([4, 8, 9], 4, 3, 9, [4, 8, 9]),  # whose last update comes early
+        ([4, 6, 7, 8], 4, 3, 8, [6, 7, 8]),  # interrupted twice
+        ([4, 5, 8, 12], 4, 2, 8, [5, 8]),
+        ([7], 4, 1, 7, [7]),
+        (
+            [4, 10, 12],
+            2,
+            3,
+            12,
+            "has 2 (10, 12, and then 4, but not 8); give at most that, or keep more with",
+        ),
+        ([4, 10, 11], 2, 3, 11, "has 2 (10, 11, and then 4, but not 8); give"),
+        ([4, 12, 16], 4, 3, 16, "checkpoint.keep=3"),
+        ([4, 12, 16], 4, 2, 8, "--average=2 checkpoints up to 8, of which runs/x/checkpoints has 1 (4); give at most"),
+    ],
+)
+def test_the_last_ones_are_those_that_the_run_saved_last(there, every, count, last, found):
+    """An old one that is still there, being the best, is not taken for one of them."""
+    said, checkpoints = [], SimpleNamespace(steps=lambda: there, folder="runs/x/checkpoints", options={"every": every})
+    averaged = Averaged(checkpoints, count, said.append)
+    if isinstance(found, str):
+        with pytest.raises(UserError, match=re.escape(found)):
+            averaged.steps(last)
+        assert not said
+    else:
+        assert averaged.steps(last) == found
+        assert said == [f"the mean of the checkpoints {', '.join(map(str, found))} is read"]
+
+
 def test_more_than_there_are(whole):
-    with pytest.raises(UserError, match=r"--average=99 checkpoints up to 24, .* has \d+; give at most that, or keep"):
+    with pytest.raises(UserError, match=r"--average=99 checkpoints up to 24, of which .* has \d+ \(.*\); give at most"):
         Run(str(whole), average=99)
     with pytest.raises(UserError, match="--average=0; it must be at least 1"):
         Export(workdir=str(whole), folder="x", average=0)
