@@ -45,6 +45,10 @@ class Averaged:
                 f"--average={self.count} checkpoints up to {last}, of which {folder} has {len(found)} "
                 f"({_listed(found)}{left}); give at most that, or keep more with --config.checkpoint.keep={self.count}"
             )
+        return found
+
+    def _said(self, last: int) -> list[int]:
+        found = self.steps(last)
         self.report(f"the mean of the checkpoints {_listed(found)} is read")
         return found
 
@@ -52,7 +56,7 @@ class Averaged:
         """The mean, where its parameters lie as `shapes` say."""
         if self.count == 1:
             return self.checkpoints.restore_params(step, shapes)
-        first, *others = self.steps(step)
+        first, *others = self._said(step)
         total = jax.tree.map(_wide, self.checkpoints.restore_params(first, shapes))
         for one in others:
             total = jax.tree.map(jnp.add, total, self.checkpoints.restore_params(one, shapes))
@@ -66,7 +70,7 @@ class Averaged:
         """What reads one parameter of the mean by its path (`alone.reader`)."""
         if self.count == 1:
             return alone.reader(self.checkpoints.workdir.checkpoint(step), shapes)
-        readers = [alone.reader(self.checkpoints.workdir.checkpoint(one), shapes) for one in self.steps(step)]
+        readers = [alone.reader(self.checkpoints.workdir.checkpoint(one), shapes) for one in self._said(step)]
 
         def read(path: str) -> np.ndarray:
             total = np.asarray(readers[0](path), np.float32)

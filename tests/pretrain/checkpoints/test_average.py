@@ -25,7 +25,9 @@ def test_every_reader_takes_the_same_mean(whole, tmp_path, capsys):
     assert averaged.step == steps[-1]
     jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.asarray, averaged.variables["params"]), mean)
 
-    assert export_folder(str(whole), str(tmp_path / "mean"), average=3) == steps[-1]
+    said = []
+    assert export_folder(str(whole), str(tmp_path / "mean"), report=said.append, average=3) == steps[-1]
+    assert [line for line in said if "mean of" in line] == ["the mean of the checkpoints 16, 20, 24 is read"]
     assert main(["import", f"--folder={tmp_path / 'mean'}", f"--workdir={tmp_path / 'back'}"]) == 0
     jax.tree.map(np.testing.assert_array_equal, pretrain.open(tmp_path / "back").variables["params"], mean)
 
@@ -65,15 +67,13 @@ def test_every_reader_takes_the_same_mean(whole, tmp_path, capsys):
 )
 def test_the_last_ones_are_those_that_the_run_saved_last(there, every, count, last, found):
     """An old one that is still there, being the best, is not taken for one of them."""
-    said, checkpoints = [], SimpleNamespace(steps=lambda: there, folder="runs/x/checkpoints", options={"every": every})
-    averaged = Averaged(checkpoints, count, said.append)
+    checkpoints = SimpleNamespace(steps=lambda: there, folder="runs/x/checkpoints", options={"every": every})
+    averaged = Averaged(checkpoints, count)
     if isinstance(found, str):
         with pytest.raises(UserError, match=re.escape(found)):
             averaged.steps(last)
-        assert not said
     else:
         assert averaged.steps(last) == found
-        assert said == [f"the mean of the checkpoints {', '.join(map(str, found))} is read"]
 
 
 def test_more_than_there_are(whole):
