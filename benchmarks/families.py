@@ -2,14 +2,14 @@
 
     python -m benchmarks.families [--quick] [--only=NAME,...] [--format=json] [--memory=kept|returned]
 
-Every model has 4 layers, or 4 + 4, width 256 and its release's vocabulary; BERT, ALBERT and ELECTRA read 16 rows of 128
-tokens, T5 of 256. The peer is what `pretrain export` would name for our config, and is made of the config.json that it
-would write. Its library has no class for ELECTRA's two models together: the peer is both of its classes with shared
-tables, samples and losses as in the paper, the generator's logits made at masked places alone. Float32, dropout off,
-AdamW with decay on matrices, gradient clipping at 1, on both sides. A batch of the standard library's text, corrupted
-by ours, is given to all sides, each in its own conventions. Each program runs in a process of its own, on all cores,
-the same batch over and over; they take turns (turns.py). Rows without padding are given to the peer without a mask,
-which is its fastest.
+Every model has 4 layers, or 4 + 4, width 256 and its release's vocabulary; BERT, ALBERT, ELECTRA and BART read 16 rows
+of 128 tokens, T5 of 256. The peer is what `pretrain export` would name for our config, and is made of the config.json
+that it would write. Its library has no class for ELECTRA's two models together: the peer is both of its classes with
+shared tables, samples and losses as in the paper, the generator's logits made at masked places alone. Float32, dropout
+off, AdamW with decay on matrices, gradient clipping at 1, on both sides. A batch of the standard library's text,
+corrupted by ours, is given to all sides, each in its own conventions. Each program runs in a process of its own, on all
+cores, the same batch over and over; they take turns (turns.py). Rows without padding are given to the peer without a
+mask, which is its fastest.
 
 Ours makes logits over the vocabulary for BERT's masked tokens alone. What that saves is measured by the same step on
 the same batch, told to look at every token, with weight 0 where none is predicted. `--quick` has 4 rows, and no
@@ -28,7 +28,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import numpy as np
 
 from benchmarks import report, turns
-from configs import albert, bert, common, electra, t5
+from configs import albert, bart, bert, common, electra, t5
 from input_pipeline import pipeline
 from pretrain.interop import families
 from pretrain.workdir import Workdir
@@ -51,6 +51,7 @@ FAMILIES = {
     "BERT-mini": Case(bert, "mini", 128, WORDPIECES),
     "ALBERT-mini": Case(albert, "base", 128, PIECES, {"embed": 128}),
     "ELECTRA-mini": Case(electra, "small", 128, WORDPIECES, {"embed": 128}),
+    "BART-mini": Case(bart, "base", 128, PIECES, {"head_size": 64}),
     "T5-mini": Case(t5, "small", 256, PIECES | {"sentinels": 100}, {"head_size": 64}),
 }
 BATCH, QUICK_BATCH = 16, 4
@@ -225,7 +226,7 @@ class Loss:
     loss: object
 
 
-PEERS = {"masked": masked, "spans": written, "replaced": replaced}  # by the kind of our objective
+PEERS = {"masked": masked, "spans": written, "denoising": written, "replaced": replaced}  # by the kind of our objective
 PAIR_LABELS = {"bert": "next_sentence_label", "albert": "sentence_order_label"}
 
 
