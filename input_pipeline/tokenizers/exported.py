@@ -11,8 +11,10 @@ from pathlib import Path
 from input_pipeline.errors import DataError
 from input_pipeline.tokenizers import saved
 from input_pipeline.tokenizers.huggingface import letters, library
+from input_pipeline.tokenizers.names import is_code
 from input_pipeline.tokenizers.sentencepiece import META_SPACE, Pieces, pieces
 
+LANGUAGE = "language"  # in a template: the first code of a language that there is, none where none is
 END = "<|endoftext|>"  # of a tokenizer of bytes, whose end token has no name
 
 
@@ -28,8 +30,8 @@ def tokenizer_json(folder: Path, template: Sequence[str] = (), pair: Sequence[st
     """The tokenizer of `folder` as the library's `Tokenizer`: `to_str`, `id_to_token`.
 
     `template` and `pair` are what a text and a pair of texts become where special tokens are asked for: names of
-    special ids, and $A and $B for the texts; a file that says so itself is left as it is. Errors: DataError for a kind
-    that has no like there.
+    special ids, `LANGUAGE`, and $A and $B for the texts; a file that says so itself is left as it is. Errors:
+    DataError for a kind that has no like there.
     """
     made = saved.made(folder)
     build = {"sentencepiece": _of_pieces, "bytes": _of_bytes, "wordpiece": _of_file, "huggingface": _of_file}
@@ -95,6 +97,10 @@ def _merges(found: Pieces) -> list[tuple[str, str]]:
 
 
 def _template(model, special: Mapping[str, int], single: Sequence[str], pair: Sequence[str]):
+    if codes := [i for name, i in special.items() if is_code(name)]:
+        special = {**special, LANGUAGE: min(codes)}
+    else:  # of one language, of which nothing is said
+        single, pair = ([part for part in parts if part != LANGUAGE] for parts in (single, pair))
     names = {name: model.id_to_token(i) for name, i in special.items()}
 
     def written(parts: Sequence[str]) -> list[str]:

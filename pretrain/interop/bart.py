@@ -1,7 +1,10 @@
 """BART and mBART, whose norms stand elsewhere: `BartForConditionalGeneration`, `MBartForConditionalGeneration`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from ml_collections import ConfigDict
+
+from input_pipeline.tokenizers.exported import LANGUAGE
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, Key, Keys
 from pretrain.interop.names import OUTPUTS_FIRST, SAME, Row, linear, norms, rows
@@ -97,6 +100,13 @@ def _settle(section: dict, names: frozenset) -> dict:
     return section | {"head_size": section["width"] // section["heads"]}
 
 
+def _speak(config: ConfigDict, given: Mapping, source: str, codes: Sequence[str]) -> None:
+    """Texts are of the languages that the tokenizer has codes of."""
+    texts = [f"text:data/cc25/{code.split('_')[0]}.txt?document=line&language={code}" for code in codes]
+    config.objective.languages = config.data.languages = tuple(codes)
+    config.data.train = " + ".join(texts) or "text:data/cc25/*.txt?document=line"
+
+
 def _family(model_type: str, class_name: str, recipe: str, **more) -> Family:
     norms = {"bart": ("post", False), "mbart": ("pre", True)}[model_type]
     return Family(
@@ -136,4 +146,12 @@ BART = _family(
     start="end",
     template=(("classifier", "$A", "end"), ("classifier", "$A", "end", "end", "$B", "end")),
 )
-MBART = _family("mbart", "MBartForConditionalGeneration", "configs/mbart.py", tokenizers=("huggingface",))
+MBART = _family(
+    "mbart",
+    "MBartForConditionalGeneration",
+    "configs/mbart.py",
+    tokenizers=("huggingface",),
+    start=LANGUAGE,
+    template=(("$A", "end", LANGUAGE), ("$A", "$B", "end", LANGUAGE)),
+    speak=_speak,
+)

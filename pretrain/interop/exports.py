@@ -57,9 +57,9 @@ def export_folder(
 
     with quiet(), new_folder(Path(target)) as folder:
         number, read = checkpoints.read(step, checkpoints.find(step), opened)
-        tokenizers.write(here.folders.tokenizer, tokenizer, folder, family, config.model.context)
+        special = tokenizers.write(here.folders.tokenizer, tokenizer, folder, family, config.model.context)
         about = {"architectures": [family.architecture(config.model)], "model_type": family.model_type}
-        whole = about | {"dtype": config.model.param_dtype} | written | family.ids(tokenizer)
+        whole = about | {"dtype": config.model.param_dtype} | written | family.ids(special) | family.more(config)
         write(folder / CONFIG, json.dumps(whole, indent=2).encode())
         tensors = _tensors(table, lambda path: read(family.path_of(path)))
         files.write(folder, _sizes(table), tensors, report=report)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from input_pipeline.tokenizers.tokenizer import Tokenizer
 from pretrain.interop.keys import Keys
 from pretrain.interop.names import Row
 
@@ -41,6 +40,10 @@ class Family:
     settle: Callable[[dict, frozenset], dict] = lambda section, names: section
     # Sets what of a whole config follows from its model.
     complete: Callable[[ConfigDict], None] = lambda config: None
+    # Sets the languages of a whole config: of config.json, read from where it says, and of the tokenizer's codes.
+    speak: Callable[[ConfigDict, Mapping, str, Sequence[str]], None] = lambda config, given, source, codes: None
+    # Keys of config.json that a whole config gives, beside those of the `model` section.
+    more: Callable[[ConfigDict], Mapping] = lambda config: {}
     # Of models that are several there: the name of this part; how the names of tensors begin by which its files are
     # told from those of other parts; of a section, that of the part; and of a parameter of the part, which one of the
     # whole it is.
@@ -61,8 +64,9 @@ class Family:
     def is_unused(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.unused)
 
-    def ids(self, tokenizer: Tokenizer) -> dict[str, int]:
-        """The special ids that a config.json gives."""
+    def ids(self, special: Mapping[str, int]) -> dict[str, int | None]:
+        """The special ids that a config.json gives; for padding null where there is none, and not the class's own."""
         named = {**self.special, "decoder_start_token": self.start}
-        found = {f"{key}_id": tokenizer.special.get(name) for key, name in named.items()}
-        return {key: i for key, i in found.items() if i is not None and key in IDS}
+        found = {f"{key}_id": special.get(name) for key, name in named.items()}
+        given = {key: i for key, i in found.items() if i is not None and key in IDS}
+        return given | {"pad_token_id": special.get("pad")}

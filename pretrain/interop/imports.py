@@ -48,6 +48,7 @@ def import_folder(
         config.tokenizer.update(tokenizers.section(folder, family.tokenizers))
         config.data.length = min(config.data.length, config.model.context)
         family.complete(config)
+        family.speak(config, given, file, tokenizers.codes(config.tokenizer))
     table = families.table(family, config.model.to_dict())
     named = matched(family, config.model, table, tensors, report)
     with new_folder(Path(workdir)) as partial:

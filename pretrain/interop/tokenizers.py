@@ -7,7 +7,7 @@ from pathlib import Path
 
 from input_pipeline.files import read_json
 from input_pipeline.tokenizers import exported, saved
-from input_pipeline.tokenizers.names import special_ids
+from input_pipeline.tokenizers.names import is_code, special_ids
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from pretrain import workdir
 from pretrain.errors import UserError
@@ -59,6 +59,14 @@ def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dic
     return found
 
 
+def codes(section: Mapping) -> tuple[str, ...]:
+    """The codes of languages that the tokenizer.json of a `tokenizer` section has, in the order of their ids."""
+    if section["kind"] != "huggingface":
+        return ()
+    added = read_json(Path(section["path"])).get("added_tokens", ())
+    return tuple(token["content"] for token in sorted(added, key=lambda one: one["id"]) if is_code(token["content"]))
+
+
 def _token(value) -> str | None:
     """The token that settings name, which older ones tell more about."""
     token = value.get("content") if isinstance(value, dict) else value
@@ -93,10 +101,11 @@ def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:
     return {"sentinels": 0}
 
 
-def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, context: int) -> None:
+def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, context: int) -> dict[str, int]:
     """Writes the tokenizer of the folder `source`, opened as `tokenizer`, into `folder`, for AutoTokenizer.
 
-    `context` is the longest text of the model, in tokens.
+    `context` is the longest text of the model, in tokens. Returns the special ids that it has there: `pad` of one made
+    here without it is what is unknown, which no text holds, or else the end; `language` is the code that texts get.
 
     That is a tokenizer.json, and settings that name its special tokens; of a SentencePiece model that rewrites text the
     model file itself, which T5's class alone reads. Errors: UserError or DataError where neither can be.
@@ -106,6 +115,9 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
     }
+    special = dict(tokenizer.special)
+    if saved.made(source)["kind"] in ("sentencepiece", "bytes") and tokenizer.byte_lengths is not None:
+        special.setdefault("pad", special.get("unknown", special["end"]))
     if file := exported.sentencepiece_file(source):
         if "sentencepiece" not in family.tokenizers:
             raise UserError(
@@ -117,7 +129,13 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
     else:
         model = exported.tokenizer_json(source, *family.template)
         model.save(str(folder / FILES["huggingface"][0]))
-        named = {key: tokenizer.special[name] for key, name in family.special.items() if name in tokenizer.special}
+        named = {key: special[name] for key, name in family.special.items() if name in special}
+        if "pad" in special:
+            named |= {"pad_token": special["pad"]}
+        of_languages = {i for name, i in special.items() if is_code(name)}
+        if behind := [i for i in model.encode("").ids if i in of_languages]:
+            special[exported.LANGUAGE] = behind[0]
         settings |= {"tokenizer_class": "PreTrainedTokenizerFast"}
         settings |= {key: model.id_to_token(i) for key, i in named.items()}
     workdir.write(folder / SETTINGS, json.dumps(settings, indent=2).encode())
+    return special

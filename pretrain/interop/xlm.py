@@ -1,9 +1,10 @@
 """XLM: `XLMWithLMHeadModel`. Its layers are lists of attentions, of norms and of feed-forward blocks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
+from pretrain.errors import UserError
 from pretrain.interop.family import Family
 from pretrain.interop.keys import Key, Keys
 from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
@@ -69,11 +70,37 @@ def _settle(section: dict, names: frozenset) -> dict:
     return section | fixed | {"ff": 4 * section["width"], "initialiser": "fan_in"}
 
 
-def _complete(config: ConfigDict) -> None:
-    """Without a table nothing is told of languages."""
-    if not config.model.languages:
+def _speak(config: ConfigDict, given: Mapping, source: str, codes: Sequence[str]) -> None:
+    """Languages in the order of the table's rows. Without a table nothing is told of them."""
+    if config.model.languages:
+        names = _names(given, source, config.model.languages)
+        config.objective.languages, config.data.languages = True, names
+        config.data.train = " + ".join(f"text:data/xlm/{one}.txt?document=line&language={one}" for one in names)
+    else:
         config.objective.languages = False
         config.data.update(languages=(), train="text:data/xlm/en.txt?document=line")
+
+
+def _names(given: Mapping, source: str, rows: int) -> tuple[str, ...]:
+    """The name of each row of the table, its number where config.json has no names."""
+    numbered = given.get("id2lang") or {i: name for name, i in (given.get("lang2id") or {}).items()}
+    if not numbered:
+        return tuple(map(str, range(rows)))
+    named = {str(i): name for i, name in numbered.items()}
+    if named.keys() != set(map(str, range(rows))) or len(set(named.values())) < rows:
+        raise UserError(
+            f"{source}: n_langs = {rows}, and id2lang = {numbered!r:.200}; correct them: a name for each number below "
+            "n_langs, each another"
+        )
+    return tuple(named[str(i)] for i in range(rows))
+
+
+def _more(config: ConfigDict) -> dict:
+    """The names of languages in the order of the table's rows, numbers for those that have none."""
+    if not config.model.languages:
+        return {}
+    names = [*config.data.languages, *map(str, range(len(config.data.languages), config.model.languages))]
+    return {"id2lang": dict(enumerate(names)), "lang2id": {name: i for i, name in enumerate(names)}}
 
 
 XLM = Family(
@@ -143,5 +170,6 @@ XLM = Family(
     copies={"pred_layer.proj.weight": f"{NETWORK}embeddings.weight"},
     buffers=(r"(transformer\.)?position_ids",),
     settle=_settle,
-    complete=_complete,
+    speak=_speak,
+    more=_more,
 )

@@ -140,3 +140,35 @@ def test_special_ids_by_what_they_are_for(file, tmp_path):
     assert made.special == {"end": end, "classifier": 1, "mask": 3, "pad": 4, "separator": 0}
     unlike = folder.make_folder(tmp_path / "other", {**SETTINGS, **section}, {}, 0.0, print)
     assert unlike.special == {"end": 0, "separator": 0} and unlike.fingerprint != made.fingerprint
+
+
+def test_mbart_reads_an_end_and_a_code_behind_a_text(made, tmp_path):
+    source = made(("end", "mask", "fr_XX", "en_XX"))
+    own, family = saved.open_folder(source), families.FAMILIES["mbart"]
+    special = interop.write(source, own, tmp_path, family, 16)
+    model = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    code, the = own.special["fr_XX"], own.encode("the").tolist()
+    assert model.encode("the").ids == [*the, own.end_id, code] and model.token_to_id("fr_XX") == code
+    assert family.ids(special)["decoder_start_token_id"] == code
+    assert interop.codes(interop.section(tmp_path, family.tokenizers)) == ("fr_XX", "en_XX")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "special", "pad"),
+    [
+        ("xlnet", {}, ("separator", "classifier"), "unknown"),
+        ("gpt2", {}, (), "unknown"),
+        ("gpt2", {"kind": "bytes"}, (), "end"),
+        ("bert", {"kind": "wordpiece", "vocab_size": 120}, (), "pad"),
+    ],
+)
+def test_a_tokenizer_made_here_has_what_pads(made, model_type, settings, special, pad, tmp_path):
+    source, family = made(special, **settings), families.FAMILIES[model_type]
+    own = saved.open_folder(source)
+    assert family.ids(interop.write(source, own, tmp_path, family, 16))["pad_token_id"] == own.special[pad]
+    token = json.loads((tmp_path / "tokenizer_config.json").read_text())["pad_token"]
+    assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).token_to_id(token) == own.special[pad]
+
+
+def test_no_padding_is_not_that_of_the_class():
+    assert families.FAMILIES["xlnet"].ids({"end": 2}) == {"eos_token_id": 2, "pad_token_id": None}
