@@ -52,7 +52,7 @@ def get_config(variant=""):
         config.model.update(dropout=0.0, dropout_attention=0.0)
     config.objective = common.masked()
     config.objective.update(max_predictions=77, whole_words=True, ngrams=3, swapped_pairs=True)
-    config.tokenizer.update(kind="huggingface", path="tokenizers/albert-base-v2.json", vocab_size=30_000)
+    config.tokenizer.update(kind="huggingface", path="tokenizers/albert-base-v2.json", vocab_size=29_997)
     config.data.update(
         train="text:data/books_wikipedia/*.txt?document=blank_line",
         sentences="lines",

@@ -67,7 +67,7 @@ def get_config(variant=""):
         config.model.update(types=1, position_offset=2, norm_epsilon=1e-5, initialiser="normal")
         config.objective.update(rounding="random", candidates="any", replacements="text")
         config.data.update(train="text:data/roberta/*.txt?document=blank_line", sentences="lines", layout="sentences")
-        config.tokenizer.update(kind="huggingface", path=f"tokenizers/{tokenizer}.json", vocab_size=vocab_size)
+        config.tokenizer.update(kind="huggingface", path=f"tokenizers/{tokenizer}.json", vocab_size=vocab_size - 3)
         return config
     config.tokenizer.update(
         kind="wordpiece", path=f"tokenizers/{tokenizer}.json", cased=variant != "uncased", vocab_size=vocab_size

@@ -71,4 +71,5 @@ def get_config(variant=""):
         config.model.bidirectional = True
         config.objective = common.masked()
         config.objective.update(next_sentence=False, max_predictions=38)  # 15% of 256
+        config.tokenizer.vocab_size -= 1  # of one trained here, which gets an id for what is hidden
     return config

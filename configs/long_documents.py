@@ -68,7 +68,7 @@ def _t5(config, length):
     config.model = common.encoder_decoder()
     config.model.update(layers=12, width=768, heads=12, head_size=64, ff=3072, vocab_size=33_024)
     config.objective = common.spans()
-    config.tokenizer.update(kind="sentencepiece", path="tokenizers/t5.model", vocab_size=32_000, sentinels=1024)
+    config.tokenizer.update(kind="sentencepiece", path="tokenizers/t5.model", vocab_size=31_999, sentinels=1024)
     config.data.update(train="tfds:c4/en?split=train", validation="tfds:c4/en?split=validation", layout="concat")
     config.train.update(steps=1_000_000, batch_size=1_048_576 // length, z_loss=1e-4)
     config.optimizer.update(name="adafactor", weight_decay=0.0, clip=0.0)

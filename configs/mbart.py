@@ -44,7 +44,7 @@ def get_config(variant=""):
     config.objective = common.denoising()
     languages = ("en_XX", "de_DE", "fr_XX", "es_XX", "ro_RO", "ru_RU", "zh_CN")
     config.objective.update(share=0.35, mean_span=3.5, languages=languages)
-    config.tokenizer.update(kind="huggingface", path="tokenizers/mbart.json", vocab_size=250_027)
+    config.tokenizer.update(kind="huggingface", path="tokenizers/mbart.json", vocab_size=250_019)
     config.data.update(
         train=" + ".join(f"text:data/cc25/{one[:2]}.txt?document=line&language={one}" for one in languages),
         languages=languages,

@@ -63,7 +63,7 @@ def get_config(variant=""):
     config.objective.update(candidates="any", replacements="text")
     if variant.startswith("camembert"):
         config.objective.update(candidates="text", whole_words=True)
-    config.tokenizer.update(kind="huggingface", path=f"tokenizers/{file}.json", vocab_size=vocab_size)
+    config.tokenizer.update(kind="huggingface", path=f"tokenizers/{file}.json", vocab_size=vocab_size - 3)
     config.data.update(
         train=f"text:data/{text}/*.txt?document=blank_line",
         sentences="lines",

@@ -58,7 +58,7 @@ def get_config(variant=""):
     config.objective = common.masked()
     config.objective.update(next_sentence=False, max_predictions=72, rounding="coins", candidates="after_first")
     config.objective.languages = has_table
-    config.tokenizer.update(kind="huggingface", path="tokenizers/xlm.json", vocab_size=vocab_size)
+    config.tokenizer.update(kind="huggingface", path="tokenizers/xlm.json", vocab_size=vocab_size - 1)
     named = [f"text:data/xlm/{one}.txt?document=line" + f"&language={one}" * has_table for one in languages]
     named += [f"parallel:data/xlm/{pair}.{{}}?fields={pair.replace('-', ',')}" for pair in parallel]
     config.data.update(train=" + ".join(named), holdout=0.001, layout="concat", length=256, temperature=1 / ALPHA)

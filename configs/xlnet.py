@@ -44,7 +44,7 @@ def get_config(variant=""):
     config.model = common.two_stream()
     config.model.update(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=32_000)
     config.objective = common.permutation()
-    config.tokenizer.update(kind="huggingface", path="tokenizers/xlnet.json", vocab_size=32_000)
+    config.tokenizer.update(kind="huggingface", path="tokenizers/xlnet.json", vocab_size=31_998)
     config.data.update(
         train="text:data/books_wikipedia/*.txt?document=blank_line",
         sentences="lines",
