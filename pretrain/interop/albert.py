@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from pretrain.interop.bert import KEYS, embeddings, plain
+from pretrain.interop.bert import embeddings, plain
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, Key, Keys
 from pretrain.interop.names import FLAT, OUTPUTS_FIRST, Row, linear, norms, rows
@@ -65,7 +65,12 @@ ALBERT = Family(
             Key("hidden_act", "activation", "gelu_new", ACTIVATIONS),
             Key("hidden_dropout_prob", "dropout", 0.0),
             Key("attention_probs_dropout_prob", "dropout_attention", 0.0),
-            *KEYS,
+            Key("hidden_size", "width", 4096),
+            Key("num_hidden_layers", "layers", 12),
+            Key("num_attention_heads", "heads", 64),
+            Key("intermediate_size", "ff", 16_384),
+            Key("layer_norm_eps", "norm_epsilon", 1e-12),
+            Key("initializer_range", "init_std", 0.02),
         ),
         theirs=lambda config: {
             "inner_group_num": (1,),

@@ -38,16 +38,12 @@ def _rows(section: Mapping) -> list[Row]:
 def _theirs(given: Mapping) -> dict[str, tuple]:
     return {
         "is_encoder_decoder": (True,),
-        "decoder_attention_heads": (given.get("encoder_attention_heads", 16),),
-        "decoder_ffn_dim": (given.get("encoder_ffn_dim", 4096),),
+        "decoder_attention_heads": (given["encoder_attention_heads"],),
+        "decoder_ffn_dim": (given["encoder_ffn_dim"],),
         "encoder_layerdrop": (0.0,),
         "decoder_layerdrop": (0.0,),
         "tie_word_embeddings": (True,),
     }
-
-
-def _depth(given: Mapping) -> int:
-    return given.get("encoder_layers", 12)
 
 
 KEYS = (
@@ -55,7 +51,7 @@ KEYS = (
     Key("max_position_embeddings", "context", 1024),
     Key("d_model", "width", 1024),
     Key("encoder_layers", "layers", 12),
-    Key("decoder_layers", "decoder_layers", _depth, like="layers"),
+    Key("decoder_layers", "decoder_layers", 12, like="layers"),
     Key("encoder_attention_heads", "heads", 16),
     Key("encoder_ffn_dim", "ff", 4096),
     Key("activation_function", "activation", "gelu", ACTIVATIONS),
@@ -65,6 +61,8 @@ KEYS = (
     Key("activation_dropout", "dropout_ff", 0.0),
     Key("init_std", "init_scale", 0.02),
 )
+# Which are 16 and 4096 where they are absent, whatever the encoder has.
+BESIDE = {"decoder_attention_heads": 16, "decoder_ffn_dim": 4096}
 # What the first files say, and the classes do not read: each has these as it is.
 OUTSIDE = ("add_bias_logits", "add_final_layer_norm", "normalize_before", "normalize_embedding", "num_hidden_layers")
 OUTSIDE += ("static_position_embeddings", "extra_pos_embeddings", "classif_dropout", "output_past", "save_step")
@@ -114,7 +112,7 @@ def _family(model_type: str, class_name: str, recipe: str, **more) -> Family:
         kind="encoder_decoder",
         recipe=recipe,
         architecture=lambda section: class_name,
-        keys=Keys(both=KEYS, theirs=_theirs, ours=_ours(*norms), outside=OUTSIDE),
+        keys=Keys(both=KEYS, theirs=_theirs, ours=_ours(*norms), beside=BESIDE, outside=OUTSIDE),
         rows=_rows,
         special={
             "bos_token": "classifier",

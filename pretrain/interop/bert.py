@@ -45,7 +45,7 @@ def layers(prefix: str) -> list[Row]:
     ]
 
 
-# Keys that all of them have, but for those of their tables' sizes.
+# Keys that BERT and RoBERTa have, but for those of their tables' sizes.
 KEYS = (
     Key("hidden_size", "width", 768),
     Key("num_hidden_layers", "layers", 12),

@@ -35,7 +35,7 @@ def of_type(model_type, names: Iterable[str], source: str) -> Family:
 
     Errors: UserError where it is not known, or where the files have none of the heads that its parts have.
     """
-    if model_type not in TYPES:
+    if not isinstance(model_type, str) or model_type not in TYPES:
         raise UserError(
             f"{source}: model_type = {model_type!r:.60} cannot be imported{nearest(str(model_type), TYPES)}"
         )

@@ -73,7 +73,7 @@ GPT2 = Family(
             Key("n_embd", "width", 768),
             Key("n_layer", "layers", 12),
             Key("n_head", "heads", 12),
-            Key("n_inner", "ff", lambda given: 4 * given.get("n_embd", 768)),
+            Key("n_inner", "ff", lambda given: 4 * given["n_embd"]),
             Key("activation_function", "activation", "gelu_new", ACTIVATIONS),
             Key("layer_norm_epsilon", "norm_epsilon", 1e-5),
             Key("resid_pdrop", "dropout_residual", 0.1),

@@ -56,10 +56,11 @@ DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
 class Key:
     """A key of theirs and the one of ours that means the same.
 
-    default: what stands for a key that is absent or null; a function is given the whole config.json.
+    default: what stands for a key that is absent or null, as theirs has it; a function is given the other keys.
     words: the words that ours are there, where they differ. more: how much larger a number is there. like: the key of
     ours that says it where ours is 0.
-    seen: of a whole config.json, the value that is meant, where more than this key says so.
+    seen: of all keys, the value that is meant, where more than this key says so.
+    Such functions find every key of `Keys.both` and `Keys.beside`, each of its type.
     """
 
     theirs: str
@@ -76,13 +77,15 @@ class Keys:
     """What a family's config.json can say.
 
     both: keys that both have. theirs: of a config.json, the values of which others must have one (the first is
-    written); ours: the same of a section of ours. outside: keys of theirs that say nothing about the network, besides
-    `OUTSIDE`.
+    written); ours: the same of a section of ours. beside: keys that functions here read besides, or that are held
+    against `theirs` even where they are absent or null, and what each is then. outside: keys of theirs that say nothing
+    about the network, besides `OUTSIDE`.
     """
 
     both: tuple[Key, ...]
     theirs: Callable[[Mapping], Mapping[str, tuple]]
     ours: Callable[[Mapping], Mapping[str, tuple]]
+    beside: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     outside: tuple[str, ...] = ()
 
     def section(self, given: Mapping, source: str, declared: Callable) -> dict:
@@ -91,27 +94,39 @@ class Keys:
         `declared` makes that section, with its `ranges` (configs.common). Errors: UserError for a key that is unknown,
         and for a value that no model of ours has.
         """
-        fixed = PLAIN | self.theirs(given)
-        known = OUTSIDE | fixed.keys() | {key.theirs for key in self.both} | {*self.outside, *DTYPE}
+        kinds = declared()
+        read = self._read(given, source, kinds)
+        section = {key.ours: _ours(key, read, source, type(kinds[key.ours]), declared.ranges) for key in self.both}
+        fixed = PLAIN | self.theirs(read)
+        known = OUTSIDE | fixed.keys() | read.keys() | {*self.outside, *DTYPE}
         for name, value in given.items():
             if name not in known:
                 raise UserError(
                     f"{source} has the key {name} = {value!r:.60}, which may change what the model computes and is not "
                     "known here; take it out where it does not"
                 )
-        kinds = declared()
-        section = {key.ours: _value(key, given, source, type(kinds[key.ours]), declared.ranges) for key in self.both}
         for key in self.both:
             if key.like and section[key.ours] == section[key.like]:
                 section[key.ours] = 0
-        for name, value in given.items():
+        held = {name: value for name, value in given.items() if name not in read} | read
+        for name, value in held.items():
             if name in fixed and value not in fixed[name]:
                 raise UserError(
-                    f"{source}: {name} = {value!r:.60} is more than models here can do, which have "
-                    f"{' or '.join(map(repr, dict.fromkeys(fixed[name])))}; only a model with that can be imported"
+                    f"{source}: {name} = {value!r:.60}{'' if name in given else ' where it is not there'} is more than "
+                    f"models here can do, which have {' or '.join(dict.fromkeys(map(repr, fixed[name])))}; only a "
+                    "model with that can be imported"
                 )
         dtype = next((given[name] for name in DTYPE if given.get(name)), "float32")
         return section | {"dtype": _word("dtype", dtype, DTYPES, source)}
+
+    def _read(self, given: Mapping, source: str, kinds: Mapping) -> dict:
+        """The keys of theirs that a model is read from, each of its type: {name: value}."""
+        read = {name: _typed(name, given, default, type(default), source) for name, default in self.beside.items()}
+        for key in sorted(self.both, key=lambda key: callable(key.default)):  # which are given the others
+            default = key.default(read) if callable(key.default) else key.default
+            wanted = str if key.words else type(kinds[key.ours])
+            read[key.theirs] = _typed(key.theirs, given, default, wanted, source)
+        return read
 
     def config(self, section: Mapping, refused: str) -> dict:
         """The config.json of a `model` section. Errors: UserError, which begins with `refused`, of what has no word."""
@@ -131,18 +146,23 @@ class Keys:
                     raise UserError(f"{refused}: config.model.{key.ours} = {value!r} there, and such a model has {has}")
                 value = fitting[0]
             written[key.theirs] = value + key.more if key.more else value
-        return written | {name: values[0] for name, values in self.theirs(written).items()}
+        return written | {name: values[0] for name, values in self.theirs({**self.beside, **written}).items()}
 
 
-def _value(key: Key, given: Mapping, source: str, wanted: type, ranges: Mapping):
-    value = key.seen(given) if key.seen else given.get(key.theirs)
-    if value is None:
-        value = key.default(given) if callable(key.default) else key.default
-    if key.words:
-        return _word(key.theirs, value, key.words, source)
+def _typed(name: str, given: Mapping, default, wanted: type, source: str):
+    """The value of one of their keys. Errors: UserError where it is of another type."""
+    value = default if given.get(name) is None else given[name]
     number = wanted is float and isinstance(value, int)  # as JSON may have a whole number
     if not (isinstance(value, wanted) or number) or isinstance(value, bool) != (wanted is bool):
-        raise UserError(f"{source}: {key.theirs} = {value!r:.60} is no {wanted.__name__}; correct it")
+        raise UserError(f"{source}: {name} = {value!r:.60} is no {wanted.__name__}; correct it")
+    return value
+
+
+def _ours(key: Key, read: Mapping, source: str, wanted: type, ranges: Mapping):
+    """What one of their keys is here. Errors: UserError where no model of ours has that."""
+    value = key.seen(read) if key.seen else read[key.theirs]
+    if key.words:
+        return _word(key.theirs, value, key.words, source)
     ours = wanted(value - key.more) if key.more else wanted(value)
     if key.ours in ranges and (rule := ranges[key.ours].broken_by(ours)):
         more = f" {key.more} more than a number that is" if key.more else ""

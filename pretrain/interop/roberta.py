@@ -22,6 +22,10 @@ def _rows(section: Mapping) -> list[Row]:
     ]
 
 
+def _entries(given: Mapping) -> int:
+    return 50_265 if given["model_type"] == "roberta" else 30_522
+
+
 ROBERTA = Family(
     model_type="roberta",
     kind="encoder",
@@ -31,7 +35,7 @@ ROBERTA = Family(
     task="fill-mask",
     keys=Keys(
         both=(
-            Key("vocab_size", "vocab_size", 50_265),
+            Key("vocab_size", "vocab_size", _entries),
             Key("max_position_embeddings", "context", 512, more=OFFSET),
             Key("type_vocab_size", "types", 2),
             Key("hidden_act", "activation", "gelu", ACTIVATIONS),
@@ -45,6 +49,7 @@ ROBERTA = Family(
             "tie_word_embeddings": (True,),
         },
         ours=lambda section: plain(section) | {"pair_head": (False,), "position_offset": (OFFSET,)},
+        beside={"model_type": "roberta"},
         outside=("output_past",),  # of older files of XLM-R: what is returned
     ),
     rows=_rows,

@@ -43,24 +43,16 @@ def _rows(section: Mapping) -> list[Row]:
 
 
 def _theirs(given: Mapping) -> dict[str, tuple]:
-    named = given.get("feed_forward_proj", "relu")
+    named = given["feed_forward_proj"]
     plain = named.removeprefix(GATED)
     return {
         "is_encoder_decoder": (True,),
-        "decoder_start_token_id": (given.get("pad_token_id", 0), None),
+        "decoder_start_token_id": (given["pad_token_id"], None),
         "is_gated_act": (named.startswith(GATED),),
         "dense_act_fn": ("gelu_new" if named == f"{GATED}gelu" else plain, plain),
         # A head of its own is not scaled. Newer files say both, older ones the second alone.
-        "tie_word_embeddings": (_scaled(given), True),
+        "tie_word_embeddings": (given["scale_decoder_outputs"], True),
     }
-
-
-def _depth(given: Mapping) -> int:
-    return given.get("num_layers", 6)
-
-
-def _scaled(given: Mapping) -> bool:
-    return given.get("scale_decoder_outputs", given.get("tie_word_embeddings", True))
 
 
 def _ours(section: Mapping) -> dict[str, tuple]:
@@ -93,7 +85,7 @@ T5 = Family(
             Key("n_positions", "context", 512),  # no part of the network, which looks at distances alone
             Key("d_model", "width", 512),
             Key("num_layers", "layers", 6),
-            Key("num_decoder_layers", "decoder_layers", _depth, like="layers"),
+            Key("num_decoder_layers", "decoder_layers", lambda given: given["num_layers"], like="layers"),
             Key("num_heads", "heads", 8),
             Key("d_kv", "head_size", 64),
             Key("d_ff", "ff", 2048),
@@ -103,10 +95,11 @@ T5 = Family(
             Key("layer_norm_epsilon", "norm_epsilon", 1e-6),
             Key("dropout_rate", "dropout", 0.1),
             Key("initializer_factor", "init_scale", 1.0),
-            Key("scale_decoder_outputs", "tied_head", _scaled),
+            Key("scale_decoder_outputs", "tied_head", lambda given: given["tie_word_embeddings"]),
         ),
         theirs=_theirs,
         ours=_ours,
+        beside={"pad_token_id": 0, "tie_word_embeddings": True},
         outside=("output_past",),
     ),
     rows=_rows,

@@ -14,8 +14,7 @@ NETWORK = "transformer."
 
 def _languages(given: Mapping) -> int:
     """Rows of the table of languages, which is there where a config asks for it and has more than one."""
-    count = given.get("n_langs", 1)
-    return count if given.get("use_lang_emb", True) and count != 1 else 0
+    return given["n_langs"] if given["use_lang_emb"] and given["n_langs"] != 1 else 0
 
 
 def _rows(section: Mapping) -> list[Row]:
@@ -111,7 +110,7 @@ XLM = Family(
     task="fill-mask",
     keys=Keys(
         both=(
-            Key("vocab_size", "vocab_size", lambda given: given.get("n_words", 30_145)),
+            Key("vocab_size", "vocab_size", lambda given: given["n_words"]),
             Key("max_position_embeddings", "context", 512),
             Key("n_langs", "languages", 1, seen=_languages),
             Key("emb_dim", "width", 2048),
@@ -123,8 +122,8 @@ XLM = Family(
             Key("embed_init_std", "init_std", 2048**-0.5),
         ),
         theirs=lambda given: {
-            "n_langs": (given.get("n_langs", 1) or 1,),  # of a table that is not there: one
-            "use_lang_emb": (given.get("n_langs", 1) > 1, True, False),
+            "n_langs": (given["n_langs"] or 1,),  # of a table that is not there: one
+            "use_lang_emb": (given["n_langs"] > 1, True, False),
             "gelu_activation": (True,),
             "sinusoidal_embeddings": (False,),
             "causal": (False,),
@@ -133,8 +132,8 @@ XLM = Family(
             "tie_word_embeddings": (True,),
         },
         ours=_ours,
+        beside={"n_words": 30_145, "use_lang_emb": True},  # the first of older files, where vocab_size is not
         outside=(
-            "n_words",  # of older files, where vocab_size is not
             "init_std",
             "lang_id",
             "id2lang",

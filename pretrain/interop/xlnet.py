@@ -68,11 +68,11 @@ XLNET = Family(
             Key("dropout", "dropout", 0.1),
             Key("initializer_range", "init_std", 0.02),
         ),
-        theirs=lambda config: {
+        theirs=lambda given: {
             "attn_type": ("bi",),
             "same_length": (False,),
             "clamp_len": (-1, 0),
-            "d_head": (config["d_model"] // config["n_head"],) if "d_head" in config or "n_head" in config else (None,),
+            "d_head": (given["d_model"] // given["n_head"],),
             "tie_word_embeddings": (True,),
             "untie_r": (True,),
         },
