@@ -52,7 +52,9 @@ def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dic
     usual = special_ids({token: i for i, token in added.items()}.get)
     found = {}
     for key, name in family.special.items():
-        token = settings.get(key) or (None if name in usual else added.get(given.get(f"{key}_id")))
+        number = given.get(f"{key}_id")  # some have several of an end
+        known = isinstance(number, int) and name not in usual
+        token = settings.get(key) or (added.get(number) if known else None)
         shared = name == "pad" and token in (settings.get("unk_token"), settings.get("eos_token"))
         if token and name != "unknown" and not shared:
             found.setdefault(name, token)

@@ -86,7 +86,8 @@ def _names(given: Mapping, source: str, rows: int) -> tuple[str, ...]:
     if not numbered:
         return tuple(map(str, range(rows)))
     named = {str(i): name for i, name in numbered.items()}
-    if named.keys() != set(map(str, range(rows))) or len(set(named.values())) < rows:
+    texts = {name for name in named.values() if isinstance(name, str)}
+    if named.keys() != set(map(str, range(rows))) or len(texts) < rows:
         raise UserError(
             f"{source}: n_langs = {rows}, and id2lang = {numbered!r:.200}; correct them: a name for each number below "
             "n_langs, each another"
@@ -132,12 +133,15 @@ XLM = Family(
             "tie_word_embeddings": (True,),
         },
         ours=_ours,
-        beside={"n_words": 30_145, "use_lang_emb": True},  # the first of older files, where vocab_size is not
+        beside={
+            "n_words": 30_145,  # of older files, where vocab_size is not
+            "use_lang_emb": True,
+            "id2lang": {},
+            "lang2id": {},
+        },
         outside=(
             "init_std",
             "lang_id",
-            "id2lang",
-            "lang2id",
             "bos_index",
             "eos_index",
             "pad_index",

@@ -51,6 +51,12 @@ def changed(case, **keys):
         ("xlm", {"gelu_activation": False}, ["gelu_activation = False"]),
         ("xlm", {"n_langs": 4, "use_lang_emb": True}, ["1 missing: transformer.lang_embeddings.weight"]),
         ("xlm", {"n_langs": [4]}, ["n_langs = [4] is no int"]),
+        (
+            "xlm_languages",
+            {"id2lang": {"0": ["en"], "1": "de", "2": "fr"}},
+            ["id2lang = {'0': ['en'], ", "correct them"],
+        ),
+        ("xlm_languages", {"lang2id": ["en"]}, ["lang2id = ['en'] is no dict; correct it"]),
         ("xlnet", {"n_head": 0}, ["n_head = 0; it must be at least 1"]),
         ("t5", {"pad_token_id": [1]}, ["pad_token_id = [1] is no int"]),
         ("t5", {"num_decoder_layers": 3}, ["missing: decoder.block.2.layer.0"]),

@@ -129,7 +129,7 @@ def test_special_ids_by_what_they_are_for(file, tmp_path):
     hub.byte_level(tmp_path, ("</s>", "<begin>", "<stop>", "<hidden>", "<nothing>"))
     section = interop.section(tmp_path, ("huggingface",))
     named = {"bos_token": "<begin>", "eos_token": {"content": "<stop>"}, "mask_token": "<hidden>"}
-    given = {"pad_token_id": 4}
+    given = {"pad_token_id": 4, "cls_token_id": [1]}  # of several, none is meant
     if file == "config.json":
         given |= {"bos_token_id": 1, "mask_token_id": 3}
     else:
