@@ -141,7 +141,7 @@ BART = _family(
     "BartForConditionalGeneration",
     "configs/bart.py",
     tokenizers=("huggingface",),
-    start="end",
+    writes={"decoder_start_token": "end", "forced_eos_token": "end"},
     template=(("classifier", "$A", "end"), ("classifier", "$A", "end", "end", "$B", "end")),
 )
 MBART = _family(
@@ -149,7 +149,7 @@ MBART = _family(
     "MBartForConditionalGeneration",
     "configs/mbart.py",
     tokenizers=("huggingface",),
-    start=LANGUAGE,
+    writes={"decoder_start_token": LANGUAGE, "forced_eos_token": "end"},
     template=(("$A", "end", LANGUAGE), ("$A", "$B", "end", LANGUAGE)),
     speak=_speak,
 )

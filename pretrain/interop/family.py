@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 from pretrain.interop.keys import Keys
 from pretrain.interop.names import Row
 
-IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")  # that a config.json gives
+# Those that a config.json gives.
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Family:
     template: tuple[tuple[str, ...], ...] = ()  # what one text becomes, and a pair (`exported.tokenizer_json`)
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")  # what its tokenizers give
     task: str = ""  # what the Hub calls its use (`pipeline_tag`), where it plainly has one
-    start: str = ""  # the special id that a decoder starts with
+    # What a decoder that writes text starts with, and what is put at the end of one that is cut: special ids.
+    writes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prefix: str = ""  # begins names in files of the class with a head, and not of that without
     renamed: tuple[tuple[str, str], ...] = ()  # (pattern, name) of what older files call otherwise
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # tensors that are another again: that one
@@ -66,7 +68,7 @@ class Family:
 
     def ids(self, special: Mapping[str, int]) -> dict[str, int | None]:
         """The special ids that a config.json gives; for padding null where there is none, and not the class's own."""
-        named = {**self.special, "decoder_start_token": self.start}
+        named = {**self.special, **self.writes}
         found = {f"{key}_id": special.get(name) for key, name in named.items()}
         given = {key: i for key, i in found.items() if i is not None and key in IDS}
         return given | {"pad_token_id": special.get("pad")}

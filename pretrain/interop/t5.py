@@ -105,7 +105,7 @@ T5 = Family(
     rows=_rows,
     tokenizers=("sentencepiece", "huggingface"),
     special={"pad_token": "pad", "eos_token": "end", "unk_token": "unknown"},
-    start="pad",
+    writes={"decoder_start_token": "pad"},
     template=(("$A", "end"), ("$A", "end", "$B", "end")),
     copies={
         "encoder.embed_tokens.weight": "shared.weight",

@@ -150,6 +150,7 @@ def test_mbart_reads_an_end_and_a_code_behind_a_text(made, tmp_path):
     code, the = own.special["fr_XX"], own.encode("the").tolist()
     assert model.encode("the").ids == [*the, own.end_id, code] and model.token_to_id("fr_XX") == code
     assert family.ids(special)["decoder_start_token_id"] == code
+    assert family.ids(special)["forced_eos_token_id"] == own.end_id  # of the class it is 2, which is a piece here
     assert interop.codes(interop.section(tmp_path, family.tokenizers)) == ("fr_XX", "en_XX")
 
 
