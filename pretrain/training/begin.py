@@ -43,8 +43,12 @@ def check_goes_on(config, workdir: str) -> None:
 
 
 def leave_config(config, workdir: str) -> None:
-    """Writes the config of a run without a checkpoint, so that a start with --workdir alone goes on with it."""
-    if jax.process_index() == 0 and not Workdir(workdir).steps():
+    """Writes the config of a run without a checkpoint, so that a start with --workdir alone goes on with it.
+
+    Where a run was being put aside, the config that is there is still that run's.
+    """
+    here = Workdir(workdir)
+    if jax.process_index() == 0 and not here.steps() and here.being_moved() is None:
         configs.save(config, workdir)
 
 
