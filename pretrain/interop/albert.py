@@ -72,7 +72,8 @@ ALBERT = Family(
             Key("layer_norm_eps", "norm_epsilon", 1e-12),
             Key("initializer_range", "init_std", 0.02),
         ),
-        theirs=lambda config: {
+        theirs=lambda given: {
+            "type_vocab_size": (given["type_vocab_size"] or 1,),  # there is always such a table
             "inner_group_num": (1,),
             "position_embedding_type": ("absolute",),
             "tie_word_embeddings": (True,),

@@ -115,7 +115,11 @@ BERT = Family(
             Key("attention_probs_dropout_prob", "dropout_attention", 0.1),
             *KEYS,
         ),
-        theirs=lambda config: {"position_embedding_type": ("absolute",), "tie_word_embeddings": (True,)},
+        theirs=lambda given: {
+            "type_vocab_size": (given["type_vocab_size"] or 1,),  # there is always such a table
+            "position_embedding_type": ("absolute",),
+            "tie_word_embeddings": (True,),
+        },
         ours=plain,
     ),
     rows=_rows,

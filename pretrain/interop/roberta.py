@@ -43,7 +43,8 @@ ROBERTA = Family(
             Key("attention_probs_dropout_prob", "dropout_attention", 0.1),
             *KEYS,
         ),
-        theirs=lambda config: {
+        theirs=lambda given: {
+            "type_vocab_size": (given["type_vocab_size"] or 1,),  # there is always such a table
             "pad_token_id": (PAD,),
             "position_embedding_type": ("absolute",),
             "tie_word_embeddings": (True,),
