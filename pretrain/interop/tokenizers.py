@@ -107,7 +107,8 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
     """Writes the tokenizer of the folder `source`, opened as `tokenizer`, into `folder`, for AutoTokenizer.
 
     `context` is the longest text of the model, in tokens. Returns the special ids that it has there: `pad` of one made
-    here without it is what is unknown, which no text holds, or else the end; `language` is the code that texts get.
+    here without it is what is unknown, which no text holds, or else the end; `language` the
+    code that texts get, or the first.
 
     That is a tokenizer.json, and settings that name its special tokens; of a SentencePiece model that rewrites text the
     model file itself, which T5's class alone reads. Errors: UserError or DataError where neither can be.
@@ -134,9 +135,9 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
         named = {key: special[name] for key, name in family.special.items() if name in special}
         if "pad" in special:
             named |= {"pad_token": special["pad"]}
-        of_languages = {i for name, i in special.items() if is_code(name)}
-        if behind := [i for i in model.encode("").ids if i in of_languages]:
-            special[exported.LANGUAGE] = behind[0]
+        if of_languages := sorted(i for name, i in special.items() if is_code(name)):
+            behind = [i for i in model.encode("").ids if i in of_languages]
+            special[exported.LANGUAGE] = (behind or of_languages)[0]
         settings |= {"tokenizer_class": "PreTrainedTokenizerFast"}
         settings |= {key: model.id_to_token(i) for key, i in named.items()}
     workdir.write(folder / SETTINGS, json.dumps(settings, indent=2).encode())

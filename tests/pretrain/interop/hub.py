@@ -90,6 +90,16 @@ def byte_level_of_roberta(folder):
     byte_level(folder, ("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
 
 
+def byte_level_of_mbart(folder):
+    """The same, which is no model that mBART's own class reads, with an end behind a text and no codes of languages."""
+    byte_level_of_roberta(folder)
+    model = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    end = ("</s>", model.token_to_id("</s>"))
+    model.post_processor = tokenizers.processors.TemplateProcessing("$A </s>", "$A $B </s>", [end])
+    model.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+
+
 def unigram(folder, special=("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), first="[CLS]", last="[SEP]"):
     """A tokenizer.json as ALBERT's, made of SentencePiece, with these special tokens before all others."""
     model = tokenizers.Tokenizer(tokenizers.models.Unigram())
@@ -153,7 +163,7 @@ TOKENIZERS |= {"openai-gpt": byte_level_of_no_class, "ctrl": byte_level_of_no_cl
 TOKENIZERS |= {"roberta": byte_level_of_roberta, "xlm-roberta": unigram_of_roberta, "albert": unigram}
 TOKENIZERS |= {"xlnet": unigram_of_xlnet}
 TOKENIZERS |= {"xlm": unigram_of_roberta}
-TOKENIZERS |= {"bart": byte_level_of_roberta, "mbart": byte_level_of_roberta}
+TOKENIZERS |= {"bart": byte_level_of_roberta, "mbart": byte_level_of_mbart}
 SEQUENCE = ("t5", "t5_v1_1", "bart", "mbart")  # cases with an encoder and a decoder
 PAIRED = {"bert": "next_sentence_label", "albert": "sentence_order_label"}  # cases with a head of pairs: its labels
 CAUSAL = ("gpt2", "gpt", "ctrl")  # cases whose loss is of the token after each
