@@ -1,8 +1,16 @@
 """Every recipe and variant, for the tests that go through all of them."""
 
+import pytest
+
 from pretrain.config import load, recipe_module, recipes
 
 EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
+
+# The first variant of each recipe; the others, whose sizes differ, are slow tests.
+MOSTLY = [
+    one if index == 0 or one[0] != EVERY[index - 1][0] else pytest.param(*one, marks=pytest.mark.slow)
+    for index, one in enumerate(EVERY)
+]
 
 
 def config_of(name: str, variant: str):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from runs import mostly
 
 import models
 from configs import common
@@ -158,7 +159,7 @@ MESHES = {
 }
 
 
-@pytest.mark.parametrize("name", MESHES)
+@pytest.mark.parametrize("name", mostly(MESHES, "accumulated fsdp", "accumulated pmap"))
 def test_one_update_is_one_update(name):
     changes, devices = MESHES[name]
     history, params = run(small(**LIGHT, **changes), devices, taught("masked"))

@@ -39,6 +39,7 @@ KINDS = {
 }
 BATCHES = {"recurrent": (stream_batch, LANES), "two_stream": (permuted_batch, test_objectives.BATCH)}
 SLOW = ("uncorrected", "lamb", "sgd", "lion", "recurrent, accumulated", "two streams", "two streams, pmap")
+SLOW += ("adafactor", "muon")
 
 
 @pytest.mark.parametrize("kind", mostly(KINDS, *SLOW))
