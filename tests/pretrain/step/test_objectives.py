@@ -123,13 +123,14 @@ MESHES = {
     "accumulated fsdp": ({"mesh__fsdp": 4, "train__accumulate": 2}, 4),
     "accumulated pmap": ({"train__backend": "pmap", "train__accumulate": 2}, 4),
 }
-SHOWN = {("masked", "accumulated fsdp"), ("spans", "accumulated pmap"), ("masked", "sequence")}  # beside all mixed ones
+SHOWN = {("masked", "accumulated fsdp"), ("spans", "accumulated pmap"), ("masked", "sequence")}
+SHOWN |= {(kind, "mixed") for kind in ("masked", "spans", "permutation", "replaced")}  # the others have the same model
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        pytest.param(kind, name, marks=() if name == "mixed" or (kind, name) in SHOWN else pytest.mark.slow)
+        pytest.param(kind, name, marks=() if (kind, name) in SHOWN else pytest.mark.slow)
         for kind in MODELS
         for name in MESHES
     ],

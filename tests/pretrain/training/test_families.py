@@ -45,7 +45,7 @@ FAMILIES |= {
     "albert": SMALL | KIN | {"model.vocab_size": 403, "model.embed": 16},
     "xlm": SMALL | KIN | {"model.vocab_size": 402},
 }
-SLOW = ("roberta", "albert", "xlm")
+SLOW = ("roberta", "albert", "xlm", "t5", "bart")
 MEASURES = {
     "bert": {"loss", "mlm", "mlm_accuracy", "nsp", "nsp_accuracy", "perplexity"},
     "t5": {"objective", "loss", "accuracy", "perplexity"},

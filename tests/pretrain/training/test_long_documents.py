@@ -34,7 +34,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("family", ["bert", "t5"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("t5", marks=pytest.mark.slow)])
 def test_a_tiny_version_trains(family, text, tmp_path, signals):
     options = {"recipe": f"configs/long_documents.py:{family}_tiny", "small": SMALL}
     assert train_here(tmp_path / "run", text, **options) == 0
