@@ -141,7 +141,7 @@ class Corpus:
         for name, stream in self._streams.items():
             if not stream.bare_tokens:
                 raise DataError(requirements.empty(name, data, self._streams))
-        if getattr(self._objective, "counted", False):
+        if self._objective.counted:
             self._objective.weigh(plans(("counts",), counts.plan, self._streams, tokenizer.vocab_size).counts)
         if data["layout"] != "stream" and "train" in splits:
             self._rows = [self._layouts.training(part) for part in splits["train"]]

@@ -112,7 +112,7 @@ def check_codes(found: Iterable[Source], layout: str, objective: Mapping) -> Non
 def check_languages(found: Sequence[Source], data: Mapping, objective: Mapping) -> None:
     """Raises DataError where sources, data.languages and a task do not agree on languages."""
     task = objectives.build(objective)
-    codes = getattr(task, "codes", ())
+    codes = task.codes
     if codes and codes != tuple(data["languages"]):
         raise DataError(
             f"objective.languages = {codes} are the codes that texts have, and data.languages = "

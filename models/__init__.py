@@ -20,6 +20,7 @@ What every model offers, so that nobody outside need know which it is:
     limits                 of the inputs whose numbers index a table: below what those are, by name
     causal                 whether no token sees a later one: then padding, which comes last, needs no segments
     one_softmax            whether one softmax gives all probabilities
+    tells_replaced         whether it is a generator and a discriminator, which tells what the first replaced
     head_inputs(hidden)    (hidden, matrix, bias) of that softmax, or None
     log_probs(hidden, targets), logits(hidden)
     pair_head              of encoders: whether pooled(hidden) and pair_logits(hidden) tell pairs of texts apart

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,8 @@ class ReplacedTokens(Bidirectional):
     section 2), or predicts the text's `tokens`, with a gate beside it that says whether what is read is `copied` (both
     of section 3.4).
     """
+
+    tells_replaced: ClassVar[bool] = True
 
     generator_size: float
     head: str

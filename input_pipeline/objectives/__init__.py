@@ -12,7 +12,8 @@ An objective has
     least                             the fewest that it can be made of
     features(batch_size, length)      what its batches hold, by name
     fill(batch, slots, raw, keys)     writes raw rows into rows `slots` of a batch
-    counted, weigh(counts)            where there is one: whether it is to be told how often each id is in the text
+    counted, weigh(counts)            whether it is to be told how often each id is in the text, and how it is told
+    codes                             codes of languages that its texts have; () where they have none
     prompts(texts)                    what a model starts to write from, for each of these texts: `Prompts`
 
 `keys` are one integer a row, from which whatever it draws at random follows: in training of the seed and the example's

@@ -7,25 +7,18 @@ import numpy as np
 from input_pipeline.errors import DataError
 from input_pipeline.features import REAL, Feature, by_token
 from input_pipeline.layouts.raw import Raw
+from input_pipeline.objectives.objective import Objective
 from input_pipeline.objectives.prompts import Prompts
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 
-class Causal:
+class Causal(Objective):
     """Batches of `targets` [B, T], the token after each, and `weights` [B, T]: 1 where one counts, 0 elsewhere."""
 
     layouts = ("concat", "packed", "stream", "document")
-    bare = False
-    two_texts = False
-    segmented = False
-    special = ()
-    least = 1
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.coded, self.tokenizer = section["coded"], tokenizer
-
-    def raw_length(self, length: int) -> int:
-        return length
 
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
         tokens = by_token(batch_size, length)

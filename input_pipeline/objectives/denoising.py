@@ -39,7 +39,6 @@ class Denoising(TwoTexts):
     bare = True
     two_texts = False
     special = ("end", "mask", "classifier")
-    least = 1
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.section, self.codes = section, tuple(section["languages"])

@@ -13,6 +13,7 @@ from input_pipeline.features import REAL, Feature, by_row, by_token
 from input_pipeline.layouts.pairs import LEAST, RawPairs
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.objectives import choice, draws
+from input_pipeline.objectives.objective import Objective
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 FRAMING = ("classifier", "separator", "end", "pad")  # what is never predicted, where only text is
@@ -20,7 +21,7 @@ CANDIDATES = ("text", "any", "after_first")
 REPLACEMENTS = ("any", "text")
 
 
-class Masked:
+class Masked(Objective):
     """Batches of `slots` [B, K], the places of predicted tokens, in order, with their `targets` and `weights` [B, K].
 
     Of pairs also `types`, 1 for the second segment and what ends it, and `next` [B], 1 where that does not follow the
@@ -28,8 +29,6 @@ class Masked:
     """
 
     layouts = ("pairs", "concat", "packed", "sentences")  # of one the first, with next_sentence, or others, without
-    bare = False
-    two_texts = False
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.section, self.pairs, self.most = section, section["next_sentence"], section["max_predictions"]
@@ -81,9 +80,6 @@ class Masked:
             apart = np.zeros(tokenizer.vocab_size, bool)
             apart[[*tokenizer.special.values(), *tokenizer.sentinels]] = True
             self.is_text, self.text = ~apart, np.flatnonzero(~apart)
-
-    def raw_length(self, length: int) -> int:
-        return length
 
     @property
     def counted(self) -> bool:

@@ -9,6 +9,7 @@ from input_pipeline.errors import DataError
 from input_pipeline.features import REAL, TRUTH, Feature, by_row, by_token
 from input_pipeline.layouts.segments import FRAME, RawSegments
 from input_pipeline.objectives.draws import ranked, uniform
+from input_pipeline.objectives.objective import Objective
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 GRAMS, SINGLES, ORDER = (0, 1), (2, 3), (4, 5)  # what is drawn, for each half of a row
@@ -60,15 +61,13 @@ def order(keys: np.ndarray, half: int, size: int, block: int) -> np.ndarray:
     return (begins + np.tile(within, (1, size // block))).astype(np.int32)
 
 
-class Permutation:
+class Permutation(Objective):
     """Batches of rows with their `types`, `ranks` and `backward` (as `models.two_stream` takes them), and of `slots`.
 
     slots [B, K], the places that are predicted, in order, with their `targets` and `weights`.
     """
 
     layouts = ("stream",)
-    bare = False
-    two_texts = False
     segmented = True
     special = ("separator", "classifier")
 

@@ -13,6 +13,7 @@ from input_pipeline.features import INTEGER, REAL, TRUTH, Feature, by_row, by_to
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.objectives.draws import numbers, uniform
 from input_pipeline.objectives.masked import FRAMING
+from input_pipeline.objectives.objective import Objective
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 PLACES, FATE, DRAW = range(3)  # what is drawn
@@ -24,7 +25,7 @@ def most(length: int, share: float) -> int:
     return int((share + 0.005) * length)
 
 
-class Replaced:
+class Replaced(Objective):
     """Batches of `tokens`, some of them masked, and `originals` [B, T], the text itself.
 
     `slots` [B, N] are the places that were drawn, some of them more than once, with their `targets` and `weights`
@@ -33,10 +34,7 @@ class Replaced:
     """
 
     layouts = ("packed", "concat")
-    bare = False
-    two_texts = False
     special = ("mask",)
-    least = 1
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.section = section
@@ -46,9 +44,6 @@ class Replaced:
             self.mask = tokenizer.special["mask"]
             self.kept = np.zeros(tokenizer.vocab_size, bool)  # ids that are never drawn
             self.kept[[tokenizer.special[name] for name in (*FRAMING, "mask") if name in tokenizer.special]] = True
-
-    def raw_length(self, length: int) -> int:
-        return length
 
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
         features = dict.fromkeys(("tokens", "originals", "segments", "positions"), by_token(batch_size, length))

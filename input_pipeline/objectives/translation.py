@@ -15,11 +15,7 @@ class Translation(TwoTexts):
     """Rows of as many pairs as there is room for on both sides, which are of one length."""
 
     layouts = ("texts",)
-    bare = False
     least = 2  # a token, and the end
-
-    def raw_length(self, length: int) -> int:
-        return length
 
     def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: RawTexts, keys: np.ndarray) -> None:
         self.fill_texts(batch, slots, raw)

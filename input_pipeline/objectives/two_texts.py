@@ -7,6 +7,7 @@ import numpy as np
 
 from input_pipeline.features import REAL, Feature, by_token
 from input_pipeline.layouts.texts import RawTexts
+from input_pipeline.objectives.objective import Objective
 from input_pipeline.objectives.prompts import Prompts
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
@@ -23,7 +24,7 @@ READ = Side("inputs", "input_segments", "input_positions")
 WRITTEN = Side("targets", "segments", "positions")
 
 
-class TwoTexts:
+class TwoTexts(Objective):
     """Batches of `inputs` [B, T], and of `tokens`, `targets` and `weights` [B, T'], which the decoder reads and writes.
 
     Each side has its segments and positions. The decoder reads `start`, one of `special`, and then what it wrote.

@@ -1,5 +1,7 @@
 """The key/value cache of incremental decoding: an explicit pytree, threaded through the model and returned."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -13,6 +15,8 @@ class Cache:
     padded on the right, and a row's next token overwrites its padding. A slot at or beyond `lengths` is never
     attended to, because no query has reached its position yet.
     """
+
+    of_prompt: ClassVar[bool] = False  # each row has its own
 
     key: jax.Array  # [L, B, S, G, H]
     value: jax.Array  # [L, B, S, G, H], where H may be another than the keys'

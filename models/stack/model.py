@@ -15,6 +15,7 @@ class Model(nn.Module):
     inputs: ClassVar[tuple[str, ...]]
     causal: ClassVar[bool]
     one_softmax: ClassVar[bool] = True
+    tells_replaced: ClassVar[bool] = False
 
     vocab_size: int
 

@@ -67,7 +67,7 @@ def regroup(carried, rows):
     """The same, where rows change places among those of one prompt alone: what these share stays where it is."""
     if isinstance(carried, Recomputing):
         return carried.take(rows)
-    return {name: one if getattr(one, "of_prompt", False) else one.take(rows) for name, one in carried.items()}
+    return {name: one if one.of_prompt else one.take(rows) for name, one in carried.items()}
 
 
 def known(logits, vocabulary):

@@ -55,7 +55,7 @@ def build(config, model):
     objective = OBJECTIVES[kind].of(config, model)
     if config.distill.teacher:
         objective = Distilled.of(config, model, objective)
-    known = {*objective.terms, "loss"} - {name for ratio in _ratios(objective).values() for name in ratio}
+    known = {*objective.terms, "loss"} - {name for ratio in objective.ratios.values() for name in ratio}
     if selects not in known:
         raise UserError(f"config.objective.selects is '{selects}'{nearest(selects, known)}")
     return objective
@@ -68,13 +68,9 @@ def reported(objective, sums: Mapping[str, float], counts: Mapping[str, float]) 
     """
     terms = {name: sums[name] / max(counts[name], 1.0) for name in objective.terms}
     loss = {} if "loss" in terms else {"loss": sum(weight * terms[name] for name, weight in objective.terms.items())}
-    ratios = {name: terms[some] / terms[of] if terms[of] else 0.0 for name, (some, of) in _ratios(objective).items()}
-    counted = {name for ratio in _ratios(objective).values() for name in ratio}
+    ratios = {name: terms[some] / terms[of] if terms[of] else 0.0 for name, (some, of) in objective.ratios.items()}
+    counted = {name for ratio in objective.ratios.values() for name in ratio}
     return loss | {name: value for name, value in terms.items() if name not in counted} | ratios
-
-
-def _ratios(objective) -> Mapping[str, tuple[str, str]]:
-    return getattr(objective, "ratios", {})
 
 
 def cost(selects: str, terms: Mapping[str, float]) -> float:

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
+from pretrain.objectives.objective import Objective
 
 
 @dataclasses.dataclass(frozen=True)
-class Causal:
+class Causal(Objective):
     """The term `loss`, in nats a token; with smoothing or z-loss that only reports, and `objective` is minimised."""
 
     predicted: int | None  # ids from here on are read but never predicted (a start symbol); None: all are
@@ -22,7 +23,6 @@ class Causal:
     bits: str  # what the literature calls bits of such data
 
     reads = ("targets", "weights")
-    decoded = ()
 
     @classmethod
     def of(cls, config, model) -> "Causal":

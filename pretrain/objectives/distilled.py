@@ -18,12 +18,13 @@ from pretrain.errors import UserError
 from pretrain.objectives.applied import TEACHER, Applied
 from pretrain.objectives.chunked import summed
 from pretrain.objectives.losses import chunk_rows
+from pretrain.objectives.objective import Objective
 
 KINDS = ("masked", "causal")  # of objectives whose student can have a teacher
 
 
 @dataclasses.dataclass(frozen=True)
-class Distilled:
+class Distilled(Objective):
     """The terms of the text's own objective, `hard`, with its weights times `weight`; and, a token that is no padding,
     `kl`, in nats, from the teacher's probabilities to the student's at the temperature, and `cosine`.
 
@@ -31,11 +32,11 @@ class Distilled:
     """
 
     hard: Any  # of pretrain.objectives
-    teacher: nn.Module
     weight: float
     soft: float
     cosine: float
     temperature: float
+    teacher: nn.Module
 
     @classmethod
     def of(cls, config, model, hard) -> "Distilled":
@@ -77,7 +78,7 @@ class Distilled:
                 "begins with; leave one out"
             )
         _check_layers(distill.layers, model, teacher)
-        return cls(hard, teacher, distill.hard, distill.soft, distill.cosine, distill.temperature)
+        return cls(hard, distill.hard, distill.soft, distill.cosine, distill.temperature, teacher)
 
     @property
     def reads(self) -> tuple[str, ...]:

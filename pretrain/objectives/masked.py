@@ -14,19 +14,17 @@ import jax.numpy as jnp
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
+from pretrain.objectives.objective import Objective
 
 
 @dataclasses.dataclass(frozen=True)
-class Masked:
+class Masked(Objective):
     """The terms `mlm`, in nats a masked token, and `nsp` or `sop`, in nats a pair; of each how many are right.
 
     pairs: the name of the second term; empty where rows are of one text.
     """
 
     pairs: str
-
-    bits = None  # only some tokens are predicted
-    decoded = ()
 
     @classmethod
     def of(cls, config, model) -> "Masked":

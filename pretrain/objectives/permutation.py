@@ -11,17 +11,16 @@ import jax.numpy as jnp
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
+from pretrain.objectives.objective import Objective
 
 
 @dataclasses.dataclass(frozen=True)
-class Permutation:
+class Permutation(Objective):
     """The term `loss`, in nats a predicted token, and the share of them that are right."""
 
     terms: ClassVar[Mapping[str, float]] = {"loss": 1.0, "accuracy": 0.0}
     reads: ClassVar[tuple[str, ...]] = ("targets", "weights")
     measures: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "perplexity")
-    bits = None  # only some tokens are predicted
-    decoded = ()
 
     @classmethod
     def of(cls, config, model) -> "Permutation":

@@ -15,12 +15,13 @@ from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.copying import copied
 from pretrain.objectives.losses import cross_entropy
+from pretrain.objectives.objective import Objective
 
 SAMPLING = 1  # what of a step's key is for samples
 
 
 @dataclasses.dataclass(frozen=True)
-class Replaced:
+class Replaced(Objective):
     """The terms `mlm`, in nats a slot of the generator's, and of the discriminator, in nats a token that is scored,
     `rtd` (which tokens are replaced) or `original` (which token of the text it is).
 
@@ -34,13 +35,10 @@ class Replaced:
     generates: bool  # whether there is a generator; else replacements are drawn from all ids alike
     vocab_size: int
 
-    bits = None  # only some tokens are predicted
-    decoded = ()
-
     @classmethod
     def of(cls, config, model) -> "Replaced":
         """The objective of a config."""
-        if not hasattr(model, "generator_size"):
+        if not model.tells_replaced:
             raise UserError(
                 f"config.objective.kind = replaced has a generator and a discriminator, and config.model.kind = "
                 f"{config.model.kind} is one model; choose kind replaced_tokens, or another config.objective.kind"

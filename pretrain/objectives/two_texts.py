@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
+from pretrain.objectives.objective import Objective
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoTexts:
+class TwoTexts(Objective):
     """The term `loss`, in nats a token, and the share of tokens that are right given the right ones before them.
 
     With smoothing or z-loss `loss` only reports, and `objective` is minimised.
@@ -23,8 +24,6 @@ class TwoTexts:
     label_smoothing: float
 
     reads = ("targets", "weights")
-    bits = None  # only some of the text is predicted
-    decoded = ()
 
     @classmethod
     def of(cls, config, model) -> "TwoTexts":

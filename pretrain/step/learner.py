@@ -21,7 +21,6 @@ def make_learner(config) -> Learner:
     model = models.build(config.model.to_dict())
     parameters = parameters_of(model)
     features, objective = _features(config), objectives.build(config, model)
-    teacher = getattr(objective, "teacher", None)
     return Learner(
         model=model,
         evaluated=_evaluated(config, model, parameters),
@@ -32,7 +31,7 @@ def make_learner(config) -> Learner:
         optimizer=optimizers.build(config.optimizer, config.schedule, config.train.steps, roles(parameters)),
         rate=schedule(config.schedule, config.train.steps),
         accumulate=config.train.accumulate,
-        frozen={} if teacher is None else parameters_of(teacher),
+        frozen={} if objective.teacher is None else parameters_of(objective.teacher),
     )
 
 
