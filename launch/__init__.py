@@ -9,12 +9,14 @@ Every launcher is called as `python -m launch.NAME [its options] -- COMMAND --fl
 """
 
 import argparse
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 
 PREEMPTED = 75  # exit code of a program that was asked to stop and has saved everything: start it again
+MISTAKE = 2  # exit code of a user's mistake: starting it again would not help
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -27,8 +29,13 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
     )
 
 
-def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The launcher's own options, and the arguments after `--` for the program; exits with code 2 on a mistake."""
+def parse(
+    parser: argparse.ArgumentParser, argv: Sequence[str], without: Sequence[str] = ()
+) -> tuple[argparse.Namespace, list[str]]:
+    """The launcher's own options, and the arguments after `--` for the program; exits with code 2 on a mistake.
+
+    One of the options `without` asks for something that needs no program.
+    """
     at = argv.index("--") if "--" in argv else len(argv)
     options, stray = parser.parse_known_args(argv[:at])
     program = list(argv[at + 1 :])
@@ -36,9 +43,90 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argpars
         parser.error(f"'{stray[0]}' is no option of this launcher; if the program begins there, write '--' before it")
     if stray:
         parser.error(f"unrecognized arguments: {shlex.join(stray)}; what comes after '--' goes to the program")
-    if not program:
+    if not program and not set(without) & set(argv[:at]):
         parser.error("name what to run after '--', such as: -- train --config=configs/quickstart.py --workdir=runs/q")
     return options, program
+
+
+def restarts(flags: argparse.ArgumentParser) -> None:
+    """Adds `--restarts`, which means the same in every launcher."""
+    flags.add_argument(
+        "--restarts",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="start again up to N times after a preemption or a fault, never after a user's mistake (default: 0)",
+    )
+
+
+def carried(flags: argparse.ArgumentParser) -> None:
+    """Adds `--env`, for processes that do not inherit this one's environment."""
+    flags.add_argument(
+        "--env",
+        type=variable,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable of the program's environment; may be given several times",
+    )
+
+
+def environment(coordinator: str, processes: int, index: int) -> dict[str, str]:
+    """What process `index` of a run is told of its place, and that its log is there when one looks."""
+    return {
+        "LONGHAUL_COORDINATOR": coordinator,
+        "LONGHAUL_PROCESSES": str(processes),
+        "LONGHAUL_PROCESS": str(index),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def hints(program: Sequence[str], watch: str, stop: str) -> None:
+    """Says on standard error, a line each, how to watch the run, how to stop it with all saved, and how to go on."""
+    workdir = flag(program, "workdir")
+    folder = shlex.quote(f"{workdir}/metrics") if workdir else "WORKDIR/metrics"
+    print(f"launch: watch: {watch}; curves: tensorboard --logdir={folder}", file=sys.stderr)
+    print(f"launch: stop with everything saved: {stop}", file=sys.stderr)
+    print("launch: go on: the same command again", file=sys.stderr, flush=True)
+
+
+def flag(program: Sequence[str], name: str) -> str:
+    """The value of one of the program's flags, or nothing where it is not among them."""
+    for at, word in enumerate(program):
+        if word in (f"--{name}", f"-{name}") and at + 1 < len(program):
+            return program[at + 1]
+        if word.startswith((f"--{name}=", f"-{name}=")):
+            return word.partition("=")[2]
+    return ""
+
+
+def natural(text: str) -> int:
+    """An argparse type: a whole number from zero up."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
+
+
+def variable(text: str) -> str:
+    """An argparse type: NAME=VALUE of an environment."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=[^\0]*", text):
+        raise argparse.ArgumentTypeError(f"{text} is not NAME=VALUE")
+    return text
+
+
+def name(text: str) -> str:
+    """An argparse type: a name that files, hosts and clusters take."""
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name; use letters, digits, '.', '_' and '-'")
+    return text
+
+
+def line(text: str) -> str:
+    """An argparse type: text of one line."""
+    if not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!r} is not one line of printable text")
+    return text
 
 
 def positive(text: str) -> int:

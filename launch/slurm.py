@@ -3,18 +3,21 @@
     python -m launch.slurm --nodes 4 --gpus-per-node 8 -- train --config=configs/gpt3.py:xl --workdir=/shared/xl
 
 Two minutes before the time limit SLURM warns the job; every process saves and stops, and the job goes back into the
-queue to go on from there. A job that is preempted or whose node fails is queued again by SLURM itself; one that is
-cancelled saves and stays cancelled. The work folder must be on a file system that all nodes share.
+queue to go on from there. A job that is preempted or whose node fails is queued again by SLURM itself; with
+`--restarts N` one that a fault ended too, N times at most. One that is cancelled saves and stays cancelled. The work
+folder must be on a file system that all nodes share.
 """
 
+import argparse
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import PREEMPTED, parse, parser, positive, run
+from launch import MISTAKE, PREEMPTED, hints, line, name, parse, parser, positive, restarts, run
 
 WARNING = 120  # seconds between the warning and the time limit: enough to save
+FOLDER = "/longhaul"  # of the project in the image that the Dockerfile makes
 
 # The warning is USR1 and not TERM, so that a job its user cancels (TERM) is not put back into the queue.
 SCRIPT = """\
@@ -29,11 +32,12 @@ first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 export LONGHAUL_COORDINATOR="$first:$((20000 + SLURM_JOB_ID % 20000))"
 
 warned=0
+cancelled=0
 trap 'warned=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1  # passed on to every process of the job
-trap : TERM  # the processes have their own; this shell waits for them
+trap 'cancelled=1' TERM  # the processes have their own; this shell waits for them
 
 # Once one process has ended, the others get a minute to follow.
-srun --cpus-per-task={cpus} --kill-on-bad-exit=0 --wait=60 bash -c '
+srun {srun} bash -c '
   {places}exec "$@"
 ' process {program} &
 task=$!
@@ -46,8 +50,17 @@ wait "$task" || code=$?  # bash remembers
 
 if ((code == {preempted} && warned)); then
   scontrol requeue "$SLURM_JOB_ID"
-fi
+{restarts}fi
 exit "$code"
+"""
+
+RESTARTS = """\
+elif ((code != 0 && code != {mistake} && ! cancelled)); then
+  faults={logs}/$SLURM_JOB_ID.faults
+  echo "$code" >> "$faults"
+  if (($(wc -l < "$faults") <= {restarts})); then
+    scontrol requeue "$SLURM_JOB_ID"
+  fi
 """
 
 
@@ -60,23 +73,38 @@ def main(argv: Sequence[str]) -> int:
         "--per", choices=("node", "gpu"), default="node", help="a process for each of these (default: node)"
     )
     flags.add_argument("--cpus", type=positive, default=8, help="CPU cores of each process (default: 8)")
-    flags.add_argument("--time", default="24:00:00", help="time limit (default: 24:00:00)")
-    flags.add_argument("--name", default="longhaul", help="name of the job (default: longhaul)")
-    flags.add_argument("--partition", help="partition to submit to")
-    flags.add_argument("--account", help="account to charge")
-    flags.add_argument("--logs", type=Path, default=Path("runs/slurm"), help="folder of the log (default: runs/slurm)")
+    flags.add_argument("--time", type=line, default="24:00:00", help="time limit (default: 24:00:00)")
+    flags.add_argument("--name", type=name, default="longhaul", help="name of the job (default: longhaul)")
+    flags.add_argument("--partition", type=line, help="partition to submit to")
+    flags.add_argument("--account", type=line, help="account to charge")
     flags.add_argument(
-        "--python", default=".venv/bin/python", help="interpreter on the nodes (default: .venv/bin/python)"
+        "--sbatch",
+        type=option,
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="another option of sbatch, such as --sbatch=--qos=high; may be given several times",
     )
+    flags.add_argument("--logs", type=folder, default="runs/slurm", help="folder of the log (default: runs/slurm)")
+    restarts(flags)
+    flags.add_argument("--container-image", type=line, help="image to run in, through the plugin pyxis (enroot)")
+    flags.add_argument("--apptainer", type=line, help="image to run in, through apptainer")
+    flags.add_argument("--mounts", type=line, help="folders that the container sees, FROM:TO with commas between")
+    flags.add_argument("--python", help="interpreter on the nodes (default: .venv/bin/python, in a container python)")
     flags.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
     options, program = parse(flags, argv)
     if options.per == "gpu" and not options.gpus_per_node:
         flags.error("--per gpu needs --gpus-per-node")
+    if options.container_image and options.apptainer:
+        flags.error("--container-image and --apptainer are two ways to run in a container; choose one")
+    if options.mounts and not (options.container_image or options.apptainer):
+        flags.error("--mounts needs --container-image or --apptainer")
     text = script(options, program)
+    hints(program, f"tail -f {shlex.quote(options.logs)}/{options.name}-*.log", "scancel --full --signal=TERM JOB")
     if options.dry_run:
         print(text, end="")
         return 0
-    options.logs.mkdir(parents=True, exist_ok=True)
+    Path(options.logs).mkdir(parents=True, exist_ok=True)
     return run(["sbatch"], stdin=text)
 
 
@@ -91,19 +119,68 @@ def script(options, program: Sequence[str]) -> str:
         "time": options.time,
         "partition": options.partition,
         "account": options.account,
-        "output": options.logs / "%x-%j.log",
+        "output": f"{options.logs}/%x-%j.log",
     }
-    places = "export LONGHAUL_PROCESSES=$SLURM_NTASKS LONGHAUL_PROCESS=$SLURM_PROCID\n  "
+    lines = [f"#SBATCH --{key}={quoted(str(value))}" for key, value in asked.items() if value is not None]
+    for text in options.sbatch:
+        key, equals, value = text.partition("=")
+        lines.append(f"#SBATCH {key}{equals}{quoted(value)}" if equals else f"#SBATCH {key}")
+    places = "export LONGHAUL_PROCESSES=$SLURM_NTASKS LONGHAUL_PROCESS=$SLURM_PROCID PYTHONUNBUFFERED=1\n  "
     if options.per == "gpu":
         places += "export CUDA_VISIBLE_DEVICES=$SLURM_LOCALID\n  "
+    again = RESTARTS.format(mistake=MISTAKE, logs=shlex.quote(options.logs), restarts=options.restarts)
     return SCRIPT.format(
-        options="\n".join(f"#SBATCH --{name}={value}" for name, value in asked.items() if value is not None),
+        options="\n".join(lines),
         warning=WARNING,
-        cpus=options.cpus,
+        srun=shlex.join([f"--cpus-per-task={options.cpus}", "--kill-on-bad-exit=0", "--wait=60", *pyxis(options)]),
         places=places,
-        program=shlex.join([options.python, "-m", "pretrain", *program]),
+        program=shlex.join([*apptainer(options), *python(options), "-m", "pretrain", *program]),
         preempted=PREEMPTED,
+        restarts=again if options.restarts else "",
     )
+
+
+def python(options) -> list[str]:
+    contained = options.container_image or options.apptainer
+    return [options.python or ("python" if contained else ".venv/bin/python")]
+
+
+def pyxis(options) -> list[str]:
+    """What srun is told of the container, where that plugin runs it."""
+    if not options.container_image:
+        return []
+    mounts = [f"--container-mounts={options.mounts}"] if options.mounts else []
+    return [f"--container-image={options.container_image}", f"--container-workdir={FOLDER}", *mounts]
+
+
+def apptainer(options) -> list[str]:
+    """What stands before the program, where apptainer runs it."""
+    if not options.apptainer:
+        return []
+    gpus = ["--nv"] if options.gpus_per_node else []
+    mounts = ["--bind", options.mounts] if options.mounts else []
+    return ["apptainer", "exec", *gpus, *mounts, "--pwd", FOLDER, options.apptainer]
+
+
+def quoted(value: str) -> str:
+    """A value as sbatch reads it in a line of the script: in quotes, with a backslash before what ends them."""
+    if all(letter.isalnum() or letter in "%+,-./:@_=" for letter in value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def option(text: str) -> str:
+    """An argparse type: an option of sbatch on one line."""
+    if not text.startswith("-"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no option of sbatch; write it as --sbatch=--qos=high")
+    return line(text)
+
+
+def folder(text: str) -> str:
+    """An argparse type: a folder in whose name SLURM finds no pattern of its own."""
+    if "%" in text or "\\" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} has a '%' or '\\', which SLURM would read as a pattern")
+    return line(text)
 
 
 if __name__ == "__main__":

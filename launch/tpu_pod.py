@@ -1,59 +1,245 @@
 """Runs the program on every worker of a Cloud TPU pod (or a single TPU VM), through gcloud.
 
-    python -m launch.tpu_pod --tpu my-pod --zone us-east5-a --install -- \\
-        train --config=configs/gpt3.py:xl --workdir=/shared/xl
+    python -m launch.tpu_pod --tpu my-pod --zone us-east5-a --create v5p:4x4x4 --version v2-alpha-tpuv5 --spot \\
+        --install --restarts 20 --delete -- train --config=configs/gpt3.py:xl --workdir=/shared/xl
 
-`--install` first copies the tree as it is committed (HEAD) to every worker and installs it there. JAX finds the
-workers by itself. The work folder must be on a file system that all workers share. The command ends when the program
-does; keep it in a terminal that outlives you (tmux), for a broken connection ends it too.
+`--create` makes the pod where it does not stand, and again where it was preempted; `--install` copies the tree as it is
+committed (HEAD) to every worker and installs it there; `--delete` ends with the pod deleted. With `--restarts N` the
+program is started again after a preemption, a maintenance or a fault, once the pod is ready. JAX finds the workers by
+itself. The work folder must be on a file system that all workers share. When this launcher or its connection ends,
+the program saves and stops, so keep it in a terminal that outlives you (tmux).
 """
 
 import shlex
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
-from launch import parse, parser, run, show
+from launch import PREEMPTED, carried, hints, line, name, parse, parser, restarts, run, show
+from launch.remote import kept, new_launch
+from launch.supervise import POLL, Child, Signals, again, say, supervise
 
 FOLDER = "longhaul"  # of the copy, in the home folder of each worker
 ARCHIVE = "longhaul.tar.gz"
+LOOK = 30.0  # seconds between looks at a pod that is not ready
+GRACE = 600.0  # seconds that the workers have to save and end once one has failed or a signal came
+STANDS = ("READY", "CREATING", "STARTING", "RESTARTING", "REPAIRING")  # states of a pod that is or will be ready
+TYPES = {"v5e": "v5litepod"}  # gcloud's names of types that are called otherwise
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command line and returns the exit code of the first command that failed, or 0."""
+    """Runs the command line and returns the exit code of what was run last."""
     flags = parser("tpu_pod", __doc__)
-    flags.add_argument("--tpu", required=True, help="name of the TPU VM or pod")
-    flags.add_argument("--zone", required=True, help="its zone")
-    flags.add_argument("--project", help="its project (default: gcloud's own)")
+    flags.add_argument("--tpu", type=name, required=True, help="name of the TPU VM or pod")
+    flags.add_argument("--zone", type=name, required=True, help="its zone")
+    flags.add_argument("--project", type=line, help="its project (default: gcloud's own)")
+    flags.add_argument(
+        "--create", type=line, metavar="TYPE", help="create it, of a topology (v5p:4x4x4) or a type (v5p-128)"
+    )
+    flags.add_argument("--version", type=line, help="its software, which --create needs, such as v2-alpha-tpuv5")
+    flags.add_argument("--spot", action="store_true", help="create it of spare capacity, which may be taken back")
+    flags.add_argument("--queued", action="store_true", help="create it through a queued resource of the same name")
     flags.add_argument("--install", action="store_true", help="copy and install the tree on every worker first")
     flags.add_argument("--python", default="python3", help="Python 3.11 or newer on the workers (default: python3)")
+    flags.add_argument("--logs", type=Path, help="folder of the workers' logs (default: runs/TPU)")
+    carried(flags)
+    restarts(flags)
+    flags.add_argument("--stop", action="store_true", help="stop the run on all workers, with everything saved")
+    flags.add_argument("--delete", action="store_true", help="delete the pod at the end, however the run ended")
     flags.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
-    options, program = parse(flags, argv)
-    for command in commands(options, program):
-        if options.dry_run:
+    options, program = parse(flags, argv, without=["--stop", "--delete", "--create", "--install"])
+    if options.create and not options.version:
+        flags.error("--create needs --version; gcloud compute tpus tpu-vm versions list shows them")
+    for given, word in ((options.spot, "--spot"), (options.queued, "--queued")):
+        if given and not (options.create or options.delete):
+            flags.error(f"{word} says how the pod is created; give --create too")
+    options.logs = options.logs or Path("runs") / options.tpu
+    pod = Pod(options)
+    if program:
+        watch = f"tail -f {shlex.quote(str(options.logs))}/attempt-0/0.log"
+        hints(program, watch, "Ctrl-C here, or this command with --stop instead of '-- ...'")
+    if options.dry_run:
+        for command in pod.all(program):
             show(command)
-        elif code := run(command):
-            return code
-    return 0
+        return 0
+    with Signals() as signals:
+        code = carry_out(pod, program, options, signals)
+        if options.delete:
+            code = run(pod.delete()) or code
+    return code
 
 
-def commands(options, program: Sequence[str]) -> list[list[str]]:
-    """What has to be run here, in turn."""
-    where = ["--zone", options.zone, "--worker=all"] + (["--project", options.project] if options.project else [])
-    tpu_vm = ["gcloud", "compute", "tpus", "tpu-vm"]
+class Pod:
+    """The commands that are run here for one pod."""
 
-    def ssh(command: str) -> list[str]:
-        return [*tpu_vm, "ssh", options.tpu, *where, f"--command={command}"]
+    def __init__(self, options):
+        self.options = options
+        self.where = [f"--zone={options.zone}"] + ([f"--project={options.project}"] if options.project else [])
 
-    install = [
-        ["git", "archive", "--format=tar.gz", f"--output={ARCHIVE}", "HEAD"],
-        [*tpu_vm, "scp", ARCHIVE, f"{options.tpu}:{ARCHIVE}", *where],
-        ssh(
+    def describe(self) -> list[str]:
+        """Prints the pod's state, or fails where there is none."""
+        return self._gcloud("tpu-vm", "describe", "--format=value(state)")
+
+    def describe_request(self) -> list[str]:
+        """Prints the state of the queued resource."""
+        return self._gcloud("queued-resources", "describe", "--format=value(state.state)")
+
+    def create(self) -> list[str]:
+        options = self.options
+        kind, colon, topology = options.create.partition(":")
+        asked = [f"--accelerator-type={kind}"]
+        if colon:
+            asked = [f"--type={TYPES.get(kind, kind)}", f"--topology={topology}"]
+        asked += ["--spot"] if options.spot else []
+        if options.queued:
+            node = [f"--node-id={options.tpu}", f"--runtime-version={options.version}"]
+            return self._gcloud("queued-resources", "create", *node, *asked)
+        return self._gcloud("tpu-vm", "create", f"--version={options.version}", *asked)
+
+    def delete(self) -> list[str]:
+        if self.options.queued:
+            return self._gcloud("queued-resources", "delete", "--force", "--quiet")
+        return self._gcloud("tpu-vm", "delete", "--quiet")
+
+    def install(self) -> list[list[str]]:
+        """Copies the tree as it is committed to every worker and installs it there."""
+        there = (
             f"mkdir -p {FOLDER} && tar -xzf {ARCHIVE} -C {FOLDER} && cd {FOLDER} && "
-            f"{shlex.quote(options.python)} -m venv .venv && .venv/bin/python -m pip install -e '.[tpu]'"
-        ),
-    ]
-    started = shlex.join([".venv/bin/python", "-m", "pretrain", *program])
-    return (install if options.install else []) + [ssh(f"cd {FOLDER} && LONGHAUL_COORDINATOR=auto {started}")]
+            f"{shlex.quote(self.options.python)} -m venv .venv && .venv/bin/python -m pip install -e '.[tpu]'"
+        )
+        copy = ["gcloud", "compute", "tpus", "tpu-vm", "scp", ARCHIVE, f"{self.options.tpu}:{ARCHIVE}"]
+        return [
+            ["git", "archive", "--format=tar.gz", f"--output={ARCHIVE}", "HEAD"],
+            [*copy, *self.where, "--worker=all"],
+            self.ssh(there),
+        ]
+
+    def ssh(self, command: str, logs: Path | None = None) -> list[str]:
+        """Runs a command on all workers, where `logs` is given with a log of each there."""
+        into = [f"--output-directory={logs}"] if logs else []
+        return self._gcloud("tpu-vm", "ssh", "--worker=all", *into, f"--command={command}")
+
+    def train(self, program: Sequence[str], launch: str, attempt: int) -> list[str]:
+        """Runs the program on all workers."""
+        keeping = ["--name", self.options.tpu, "--launch", launch, "--attempt", str(attempt)]
+        variables = ["LONGHAUL_COORDINATOR=auto", "PYTHONUNBUFFERED=1", *self.options.env]
+        command = kept(FOLDER, ".venv/bin/python", variables, keeping, program)
+        # A connection that has gone silent is noticed within a minute.
+        alive = ["--ssh-flag=-o ServerAliveInterval=15", "--ssh-flag=-o ServerAliveCountMax=4"]
+        return [*self.ssh(command, self.logs(attempt)), *alive]
+
+    def logs(self, attempt: int) -> Path:
+        return self.options.logs / f"attempt-{attempt}"
+
+    def stop(self) -> list[str]:
+        return self.ssh(kept(FOLDER, ".venv/bin/python", [], ["--name", self.options.tpu, "--stop"], []))
+
+    def all(self, program: Sequence[str]) -> list[list[str]]:
+        """All that is run when nothing goes wrong, in turn."""
+        options = self.options
+        commands = [self.describe(), self.create()] if options.create else []
+        commands += [self.describe_request()] if options.create and options.queued else []
+        commands += self.install() if options.install else []
+        commands += [self.stop()] if options.stop else []
+        commands += [self.train(program, "LAUNCH", 0)] if program else []
+        return commands + ([self.delete()] if options.delete else [])
+
+    def _gcloud(self, group: str, verb: str, *more: str) -> list[str]:
+        return ["gcloud", "compute", "tpus", group, verb, self.options.tpu, *self.where, *more]
+
+
+def carry_out(pod: Pod, program: Sequence[str], options, signals: Signals) -> int:
+    """Creates, installs, stops and runs what is asked for; returns the exit code."""
+    launch, installed = new_launch(), False
+
+    def attempt(number: int) -> int:
+        nonlocal installed
+        if options.create or number:
+            code, made = ready(pod, options, signals)
+            if code:
+                return code
+            installed = installed and not made
+        if options.install and not installed:
+            for command in pod.install():
+                if code := run(command):
+                    return code
+            installed = True
+        if options.stop and (code := run(pod.stop())):
+            return code
+        return train(pod, program, launch, number, signals) if program else 0
+
+    return again(attempt, options.restarts, LOOK, signals)
+
+
+def ready(pod: Pod, options, signals: Signals) -> tuple[int, bool]:
+    """Waits until the pod is ready, creating it where need be: an exit code, and whether it was created."""
+    made = False
+    while True:
+        state = asked(pod.describe())
+        if state == "READY":
+            return 0, made
+        if state in STANDS:
+            say(sys.stderr, f"launch: {options.tpu} is {state}; waiting for it to be ready\n")
+        elif not options.create:
+            say(sys.stderr, f"launch: {options.tpu} is {state or 'not there'}; create it again (--create does)\n")
+            return 1, made
+        elif not made:
+            if state:  # preempted, say: one that has ended is in the way of a new one
+                say(sys.stderr, f"launch: {options.tpu} is {state}; creating it again\n")
+            if (state or (options.queued and asked(pod.describe_request()))) and (code := run(pod.delete())):
+                return code, made
+            if code := run(pod.create()):
+                return code, made
+            made = True
+            continue
+        elif not options.queued:
+            say(sys.stderr, f"launch: {options.tpu} is {state or 'not there'} just after it was created\n")
+            return 1, made
+        elif (request := asked(pod.describe_request())) in ("", "FAILED", "SUSPENDED", "SUSPENDING", "DELETING"):
+            say(sys.stderr, f"launch: the queued resource {options.tpu} is {request or 'not there'}\n")
+            return 1, made
+        else:
+            say(sys.stderr, f"launch: the queued resource {options.tpu} is {request}; waiting for it\n")
+        until = time.monotonic() + LOOK
+        while time.monotonic() < until:
+            signals.take()
+            if signals.count:
+                return PREEMPTED, made
+            time.sleep(POLL)
+
+
+def asked(command: Sequence[str]) -> str:
+    """What a command prints; nothing where it fails."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def train(pod: Pod, program: Sequence[str], launch: str, attempt: int, signals: Signals) -> int:
+    """Runs the program on all workers; returns its exit code."""
+    logs = pod.logs(attempt)
+    logs.mkdir(parents=True, exist_ok=True)
+    first = logs / "0.log"  # as gcloud calls it
+    first.touch()
+    command = pod.train(program, launch, attempt)
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    except FileNotFoundError:
+        return run(command)
+    say(sys.stdout, f"launch: all workers of {pod.options.tpu}, logs in {logs}\n")
+    return supervise([Workers(f"pod {pod.options.tpu}", process, first)], GRACE, signals)
+
+
+class Workers(Child):
+    """The program on all workers: they listen on one input, whose end asks all of them to stop."""
+
+    def ask(self, number: int) -> None:
+        if not self.process.stdin.closed:
+            self.process.stdin.close()
 
 
 if __name__ == "__main__":

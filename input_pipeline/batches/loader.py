@@ -41,7 +41,7 @@ def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -
         dataset = dataset.mp_prefetch(
             grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, ahead))
         )
-        with workers_start():
+        with workers_start(outlive_sigterm=True):  # Grain ends them with SIGKILL
             reading = iter(dataset)
             reading.start_prefetch()
         return Workers(reading)

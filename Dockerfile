@@ -1,0 +1,10 @@
+# The program and what it needs, for TPUs or NVIDIA GPUs:
+#
+#     docker build -t longhaul .
+#     docker build --build-arg EXTRA=cuda -t longhaul .
+FROM python:3.12-slim
+ARG EXTRA=tpu
+WORKDIR /longhaul
+COPY . .
+RUN pip install --no-cache-dir -e ".[${EXTRA}]"
+CMD ["python", "-m", "pretrain", "--help"]

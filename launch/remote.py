@@ -1,0 +1,68 @@
+"""This side of a program that runs on another host: the command that is sent there, and what is said to it."""
+
+import os
+import secrets
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from launch.keeper import ALIVE, KILL, STOP
+from launch.supervise import Child
+
+BEAT = 10.0  # seconds between two signs of life
+SILENCE = 60  # seconds without one after which a host stops its program
+FAREWELL = 10.0  # seconds that a connection has to end by itself once its program was killed
+
+
+def new_launch() -> str:
+    """A name for this launch that no other has."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def kept(folder: str, python: str, variables: Sequence[str], options: Sequence[str], program: Sequence[str]) -> str:
+    """The command, for a shell on the host, that runs the program there under `launch.keeper` with `options`."""
+    words = [python, "-m", "launch.keeper", *options, *(["--", *program] if program else [])]
+    environment = ["env", *variables] if variables else []
+    return f"cd {shlex.quote(folder)} && exec {shlex.join([*environment, *words])}"
+
+
+def start(command: Sequence[str], log: Path, attempt: int) -> subprocess.Popen:
+    """The connection: what is said to the host goes into its standard input, what the program prints into `log`."""
+    with log.open("ab" if attempt else "wb") as out:
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+class Remote(Child):
+    """A program on another host, reached through a connection of its own."""
+
+    def __init__(self, name: str, process: subprocess.Popen, log: Path):
+        super().__init__(name, process, log)
+        self._said, self._killed = time.monotonic(), 0.0
+
+    def ask(self, number: int) -> None:
+        self._say(STOP)
+
+    def kill(self) -> None:
+        """Has the host kill the program, and a little later ends the connection."""
+        if not self._killed:
+            self._killed = time.monotonic()
+            self._say(KILL)
+        elif time.monotonic() - self._killed > FAREWELL and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def beat(self) -> None:
+        if time.monotonic() - self._said > BEAT:
+            self._say(ALIVE)
+
+    def _say(self, word: bytes) -> None:
+        self._said = time.monotonic()
+        try:
+            self.process.stdin.write(word)
+            self.process.stdin.flush()
+        except OSError:
+            return  # the connection has ended, which its process will say itself

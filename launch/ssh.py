@@ -1,0 +1,121 @@
+"""Runs the program on a list of hosts that ssh reaches, one process on each.
+
+    python -m launch.ssh --hosts node1,node2 --folder longhaul -- train --config=configs/gpt2.py --workdir=/shared/gpt2
+
+Every host has the project in the same folder and sees the same work folder. The first host is where the processes
+meet: the others must reach it under its name in the list, or under the address given by `--coordinator`. When one
+fails the rest are asked to stop, and its exit code becomes the launcher's. SIGTERM and Ctrl-C reach every process, so
+that each can save and stop; a second one kills them. When this launcher or a connection ends, the programs save and
+stop too, so keep it in a terminal that outlives you (tmux).
+"""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launch import carried, environment, hints, line, name, parse, parser, restarts, show
+from launch.remote import SILENCE, Remote, kept, new_launch, start
+from launch.supervise import Signals, again, say, supervise
+
+PORT = 28476  # of process 0
+PAUSE = 10.0  # seconds before the processes are started again
+OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line and returns the exit code of the first process that failed, or 0."""
+    flags = parser("ssh", __doc__)
+    flags.add_argument("--hosts", help="the hosts as ssh takes them, with commas between: node1,user@node2")
+    flags.add_argument("--hostfile", type=Path, help="a file that has them, one a line")
+    flags.add_argument("--coordinator", type=line, help=f"address:port of the first host (default: its name:{PORT})")
+    flags.add_argument("--folder", type=line, default="longhaul", help="the project on each host (default: longhaul)")
+    flags.add_argument("--python", default=".venv/bin/python", help="interpreter there (default: .venv/bin/python)")
+    flags.add_argument("--name", type=name, default="longhaul", help="name of the run on the hosts (default: longhaul)")
+    flags.add_argument("--ssh", default="ssh", help="how to call ssh, such as 'ssh -p 2222' (default: ssh)")
+    flags.add_argument("--logs", type=Path, default=Path("runs/ssh"), help="folder of the logs (default: runs/ssh)")
+    flags.add_argument(
+        "--grace",
+        type=float,
+        default=300.0,
+        help="seconds between asking the rest to stop and killing them (default: 300)",
+    )
+    carried(flags)
+    restarts(flags)
+    flags.add_argument("--stop", action="store_true", help="stop the run on all hosts, with everything saved")
+    flags.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
+    options, program = parse(flags, argv, without=["--stop"])
+    hosts = listed(flags, options)
+    coordinator = options.coordinator or f"{hosts[0].rpartition('@')[2]}:{PORT}"
+
+    def commands(launch: str, attempt: int) -> list[list[str]]:
+        """What is called here for each host."""
+        found = []
+        for index, host in enumerate(hosts):
+            keeping = ["--name", f"{options.name}-{host.rpartition('@')[2]}"]
+            if options.stop:
+                keeping, variables = [*keeping, "--stop"], []
+            else:
+                keeping += ["--launch", launch, "--attempt", str(attempt), "--silence", str(SILENCE)]
+                places = environment(coordinator, len(hosts), index)
+                variables = [*(f"{key}={value}" for key, value in places.items()), *options.env]
+            there = kept(options.folder, options.python, variables, keeping, program)
+            found.append([*shlex.split(options.ssh), *OPTIONS, host, there])
+        return found
+
+    if not options.stop:
+        logs = shlex.quote(str(options.logs))
+        hints(program, f"tail -f {logs}/{hosts[0]}.log", "Ctrl-C here, or this command with --stop instead of '-- ...'")
+    if options.dry_run:
+        for command in commands("LAUNCH", 0):
+            show(command)
+        return 0
+    if options.stop:
+        connections = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in commands("", 0)]
+        return max(connection.wait() for connection in connections)
+    return run(hosts, commands, options)
+
+
+def run(hosts: Sequence[str], commands, options) -> int:
+    """Runs `commands(launch, attempt)`, one for each host, and starts them again as often as is asked for."""
+    options.logs.mkdir(parents=True, exist_ok=True)
+    say(sys.stdout, f"launch: {len(hosts)} hosts, logs in {options.logs}\n")
+    paths = [options.logs / f"{host}.log" for host in hosts]
+    launch = new_launch()
+
+    def attempt(number: int) -> int:
+        started = [start(command, path, number) for command, path in zip(commands(launch, number), paths, strict=True)]
+        children = [
+            Remote(f"host {host}", process, path) for host, process, path in zip(hosts, started, paths, strict=True)
+        ]
+        return supervise(children, options.grace, signals)
+
+    with Signals() as signals:
+        return again(attempt, options.restarts, PAUSE, signals)
+
+
+def listed(flags, options) -> list[str]:
+    """The hosts that were named, of which there must be one at least, each once."""
+    if bool(options.hosts) == bool(options.hostfile):
+        flags.error("name the hosts, either as --hosts=node1,node2 or in a file with --hostfile")
+    if options.hosts:
+        hosts = [host.strip() for host in options.hosts.split(",")]
+    else:
+        try:
+            lines = options.hostfile.read_text().splitlines()
+        except OSError as error:
+            flags.error(f"--hostfile {options.hostfile} cannot be read ({error.strerror})")
+        hosts = [host for host in (line.partition("#")[0].strip() for line in lines) if host]
+    for at, host in enumerate(hosts):
+        if not host or host.startswith("-") or not all(letter.isalnum() or letter in "@._-" for letter in host):
+            flags.error(f"{host!r} is no host; write node1 or user@node1 (a port or a key goes into ~/.ssh/config)")
+        if host in hosts[:at]:
+            flags.error(f"{host} is named twice; there is one process on each host, which drives all its devices")
+    if not hosts:
+        flags.error(f"--hostfile {options.hostfile} names no host")
+    return hosts
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""Watches over the processes of one run: all end when one fails, signals reach all, and it may start again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from launch import MISTAKE, PREEMPTED
+
+POLL = 0.02  # seconds between looks at the processes: short, to tell which one died first
+TAIL = 20  # lines of a dead process's log that are shown
+
+
+class Child:
+    """A process of the run, started here; `name` is what it is called in messages, and `log` what it prints."""
+
+    def __init__(self, name: str, process: subprocess.Popen, log: Path):
+        self.name, self.process, self.log = name, process, log
+
+    def ask(self, number: int) -> None:
+        """Passes a signal on, so that it saves and stops."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kills the process and its own workers, which share its session."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def beat(self) -> None:
+        """Called again and again while the run lasts."""
+
+
+def supervise(children: Sequence[Child], grace: float, signals: "Signals") -> int:
+    """Waits until all have ended, ending the rest once one has failed; returns the exit code of that one, or 0.
+
+    A process that a signal ended counts as 128 + its number, as in a shell; as interrupted, where that signal was
+    passed on to it, since it had then not begun anything that could be lost. What the first one prints is shown.
+    """
+    failed, deadline, passed_on = None, float("inf"), set()
+    with children[0].log.open("rb") as shown:
+        while True:
+            running = [child for child in children if child.process.poll() is None]
+            _show(shown)
+            for count, number in signals.take():
+                passed_on.add(number)
+                for child in running:
+                    child.ask(number) if count == 1 else child.kill()
+            if failed is None:
+                failed = next((child for child in children if child.process.returncode), None)
+                if failed is not None:
+                    _report(failed, _code(failed, passed_on), shown=failed is children[0])
+                    deadline = time.monotonic() + grace
+                    for child in running if not signals.count else ():  # they have been asked to stop already
+                        child.ask(signal.SIGTERM)
+            if not running:
+                return 0 if failed is None else _code(failed, passed_on)
+            for child in running:
+                child.kill() if time.monotonic() > deadline else child.beat()
+            time.sleep(POLL)
+
+
+def again(start: Callable[[int], int], restarts: int, pause: float, signals: "Signals") -> int:
+    """Calls `start(attempt)`, attempts counted from 0, until the run is done; returns its last exit code.
+
+    It starts again, `restarts` times at most and `pause` seconds later, after a preemption or a fault: never after a
+    user's mistake, nor where this launcher itself was asked to stop.
+    """
+    for attempt in range(restarts + 1):
+        code = start(attempt)
+        if code in (0, MISTAKE) or signals.count or attempt == restarts:
+            break
+        say(sys.stderr, f"launch: ended with exit code {code}; starting again ({attempt + 1} of {restarts})\n")
+        until = time.monotonic() + pause
+        while time.monotonic() < until and not signals.take():
+            time.sleep(POLL)
+        if signals.count:
+            break
+    return code
+
+
+def _code(child: Child, passed_on: set[int]) -> int:
+    code = child.process.returncode
+    if -code in passed_on:
+        return PREEMPTED
+    return code if code >= 0 else 128 - code
+
+
+def _report(child: Child, code: int, shown: bool) -> None:
+    """Says which process ended the run and, if it failed, how its log ends; the first one's has been shown."""
+    if code == PREEMPTED:
+        say(sys.stderr, f"launch: {child.name} stopped with everything saved (exit code {code})\n")
+        return
+    words = f"launch: {child.name} ended with exit code {code}; ending the others; its log is {child.log}\n"
+    if not shown:
+        lines = child.log.read_text(errors="replace").splitlines()[-TAIL:]
+        words += "".join(f"  {child.name.split()[-1]} | {line}\n" for line in lines)
+    say(sys.stderr, words)
+
+
+def _show(log) -> None:
+    new = log.read()
+    if new:
+        say(sys.stdout, new.decode(errors="replace"))
+
+
+def say(stream: TextIO, words: str) -> None:
+    """Prints; the processes go on when the reader leaves."""
+    try:
+        stream.write(words)
+        stream.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Signals:
+    """Collects SIGTERM and SIGINT while it is open, to be passed on from the waiting loop."""
+
+    def __enter__(self) -> "Signals":
+        self.count = 0
+        self._arrived: list[int] = []
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number, _frame) -> None:
+        self._arrived.append(number)
+
+    def take(self) -> list[tuple[int, int]]:
+        """The signals that came since the last call, each with how many it makes in all."""
+        arrived, self._arrived = self._arrived, []
+        first, self.count = self.count, self.count + len(arrived)
+        return list(enumerate(arrived, first + 1))
