@@ -11,6 +11,7 @@ Every launcher is called as `python -m launch.NAME [its options] -- COMMAND --fl
 import argparse
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -139,14 +140,20 @@ def positive(text: str) -> int:
 
 def run(command: Sequence[str], stdin: str = "") -> int:
     """Runs a command of the cluster's own tools and returns its exit code; 2 and a sentence if it is not installed."""
-    try:
-        return subprocess.run(command, input=stdin or None, text=True).returncode
-    except FileNotFoundError:
-        print(
-            f"launch: '{command[0]}' is not installed here; run this where it is, or see with --dry-run what it does",
-            file=sys.stderr,
-        )
-        return 2
+    if not installed(command[0]):
+        return MISTAKE
+    return subprocess.run(command, input=stdin or None, text=True).returncode
+
+
+def installed(tool: str) -> bool:
+    """Whether a tool of the cluster is here; says so where it is not."""
+    if shutil.which(tool):
+        return True
+    print(
+        f"launch: '{tool}' is not installed here; run this where it is, or see with --dry-run what it does",
+        file=sys.stderr,
+    )
+    return False
 
 
 def show(command: Sequence[str]) -> None:

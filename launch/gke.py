@@ -195,7 +195,7 @@ def claim(text: str) -> tuple[str, str]:
 
 def yaml(value, indent: str = "") -> str:
     """YAML of dictionaries, lists, strings, whole numbers and booleans; what is not plain is in JSON's quotes."""
-    text = "" if value else f"{indent}[]\n"
+    text = "" if value else f"{indent}{json.dumps(value)}\n"
     for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
         start = f"{indent}- " if key is None else f"{indent}{scalar(key)}:"
         if not isinstance(item, dict | list):
@@ -208,8 +208,8 @@ def yaml(value, indent: str = "") -> str:
 
 
 def scalar(value) -> str:
-    if isinstance(value, str) and re.fullmatch(r"[A-Za-z/.][A-Za-z0-9/._-]*", value):
-        plain = value.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n", ".nan", ".inf")
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z/][A-Za-z0-9/._-]*", value):
+        plain = value.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
         return value if plain else json.dumps(value)
     return json.dumps(value, ensure_ascii=False)
 

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command line and returns the program's exit code."""
     flags = parser("keeper", __doc__)
     flags.add_argument("--name", type=name, required=True, help="what the program is called on this host")
-    flags.add_argument("--launch", type=name, default="-", help="which launch this belongs to")
+    flags.add_argument("--launch", type=name, default="by-hand", help="which launch this belongs to")
     flags.add_argument("--attempt", type=natural, default=0, help="how often that launch has started it before")
     flags.add_argument(
         "--silence", type=natural, default=0, help="seconds after which a silent launcher counts as gone"

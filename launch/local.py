@@ -43,12 +43,13 @@ def main(argv: Sequence[str]) -> int:
     flags.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     options, program = parse(flags, argv)
     command = [sys.executable, "-m", "pretrain", *program]
+    logs = options.logs or Path("LOGS" if options.dry_run else tempfile.mkdtemp(prefix="longhaul-"))
+    hints(program, f"tail -f {logs}/process-0.log", "Ctrl-C here, or kill -TERM of this launcher")
     if options.dry_run:
         for index in range(options.processes):
-            show(["env", *_written(_places(index, options.processes, "127.0.0.1:PORT", options.devices)), *command])
+            places = _places(index, options.processes, "127.0.0.1:PORT", options.devices)
+            show(["env", *(f"{name}={value}" for name, value in places.items()), *command])
         return 0
-    logs = options.logs or Path(tempfile.mkdtemp(prefix="longhaul-"))
-    hints(program, f"tail -f {logs}/process-0.log", "Ctrl-C here, or kill -TERM of this launcher")
     return launch(command, options.processes, options.devices, logs, options.grace, options.restarts)
 
 
@@ -83,10 +84,6 @@ def _places(index: int, processes: int, coordinator: str, devices: int | None) -
         flags = [WAIT_FOR_DEVICES, *flags, f"--xla_force_host_platform_device_count={devices}"]
         places |= {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
     return places
-
-
-def _written(places: dict[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in places.items()]
 
 
 def _start(command: Sequence[str], environment: dict[str, str], log: Path, attempt: int) -> subprocess.Popen:

@@ -33,7 +33,7 @@ def start(command: Sequence[str], log: Path, attempt: int) -> subprocess.Popen:
     """The connection: what is said to the host goes into its standard input, what the program prints into `log`."""
     with log.open("ab" if attempt else "wb") as out:
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            command, bufsize=0, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
 
 
@@ -63,6 +63,5 @@ class Remote(Child):
         self._said = time.monotonic()
         try:
             self.process.stdin.write(word)
-            self.process.stdin.flush()
         except OSError:
             return  # the connection has ended, which its process will say itself

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import carried, environment, hints, line, name, parse, parser, restarts, show
+from launch import MISTAKE, carried, environment, hints, installed, line, name, parse, parser, restarts, show
 from launch.remote import SILENCE, Remote, kept, new_launch, start
 from launch.supervise import Signals, again, say, supervise
 
@@ -71,6 +71,8 @@ def main(argv: Sequence[str]) -> int:
         for command in commands("LAUNCH", 0):
             show(command)
         return 0
+    if not installed(shlex.split(options.ssh)[0]):
+        return MISTAKE
     if options.stop:
         connections = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in commands("", 0)]
         return max(connection.wait() for connection in connections)
@@ -89,7 +91,10 @@ def run(hosts: Sequence[str], commands, options) -> int:
         children = [
             Remote(f"host {host}", process, path) for host, process, path in zip(hosts, started, paths, strict=True)
         ]
-        return supervise(children, options.grace, signals)
+        code = supervise(children, options.grace, signals)
+        for process in started:
+            process.stdin.close()
+        return code
 
     with Signals() as signals:
         return again(attempt, options.restarts, PAUSE, signals)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import PREEMPTED, carried, hints, line, name, parse, parser, restarts, run, show
+from launch import MISTAKE, PREEMPTED, carried, hints, installed, line, name, parse, parser, restarts, run, show
 from launch.remote import kept, new_launch
 from launch.supervise import POLL, Child, Signals, again, say, supervise
 
@@ -64,6 +64,8 @@ def main(argv: Sequence[str]) -> int:
         for command in pod.all(program):
             show(command)
         return 0
+    if not installed("gcloud"):
+        return MISTAKE
     with Signals() as signals:
         code = carry_out(pod, program, options, signals)
         if options.delete:
@@ -212,10 +214,9 @@ def ready(pod: Pod, options, signals: Signals) -> tuple[int, bool]:
 
 def asked(command: Sequence[str]) -> str:
     """What a command prints; nothing where it fails."""
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    except FileNotFoundError:
-        return ""
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
@@ -226,20 +227,17 @@ def train(pod: Pod, program: Sequence[str], launch: str, attempt: int, signals: 
     first = logs / "0.log"  # as gcloud calls it
     first.touch()
     command = pod.train(program, launch, attempt)
-    try:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-    except FileNotFoundError:
-        return run(command)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     say(sys.stdout, f"launch: all workers of {pod.options.tpu}, logs in {logs}\n")
-    return supervise([Workers(f"pod {pod.options.tpu}", process, first)], GRACE, signals)
+    with process.stdin:
+        return supervise([Workers(f"pod {pod.options.tpu}", process, first)], GRACE, signals)
 
 
 class Workers(Child):
     """The program on all workers: they listen on one input, whose end asks all of them to stop."""
 
     def ask(self, number: int) -> None:
-        if not self.process.stdin.closed:
-            self.process.stdin.close()
+        self.process.stdin.close()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 from absl import flags
 
 from input_pipeline.errors import DataError
-from input_pipeline.processes import workers_start
+from input_pipeline.processes import die_with_parent, workers_start
 
 
 class KilledReaderError(DataError):
@@ -39,13 +39,19 @@ def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -
         if not flags.FLAGS.is_parsed():  # Grain reads its flags when it starts processes: here, their defaults
             flags.FLAGS.mark_as_parsed()
         dataset = dataset.mp_prefetch(
-            grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, ahead))
+            grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, ahead)),
+            worker_init_fn=_begin,
         )
         with workers_start(outlive_sigterm=True):  # Grain ends them with SIGKILL
             reading = iter(dataset)
             reading.start_prefetch()
         return Workers(reading)
     return iter(dataset)
+
+
+def _begin(index: int, count: int) -> None:
+    """What a worker process does first."""
+    die_with_parent()
 
 
 class Workers:

@@ -1,6 +1,7 @@
 """The local launcher with real processes: environment, logs, deaths, signals."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,10 +21,11 @@ def launch_program(*argv, **options):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, **options)
 
 
-def start(code, logs, processes=2, devices=None, grace=30.0):
+def start(code, logs, processes=2, devices=None, grace=30.0, restarts=0):
     """Launches Python source `code` in place of the program; gives the running launcher."""
-    call = f"launch([sys.executable, '-c', {code!r}], {processes}, {devices}, Path({str(logs)!r}), {grace})"
-    source = f"import sys; from pathlib import Path; from launch.local import launch; sys.exit({call})"
+    call = f"launch([sys.executable, '-c', {code!r}], {processes}, {devices}, Path({str(logs)!r}), {grace}, {restarts})"
+    source = "import sys; from pathlib import Path; from launch import local; from launch.local import launch; "
+    source += f"local.PAUSE = 0.05; sys.exit({call})"
     pipe = subprocess.PIPE
     return subprocess.Popen([sys.executable, "-c", source], cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
 
@@ -147,6 +149,49 @@ def test_second_signal_kills(tmp_path):
     assert launcher.poll() is None
     launcher.send_signal(signal.SIGTERM)
     assert finish(launcher)[0] == 128 + signal.SIGKILL
+
+
+FAILS = """if True:
+    import os, pathlib, time
+    print('started', flush=True)
+    left = pathlib.Path({logs!r}, 'codes')
+    if os.environ['LONGHAUL_PROCESS'] == '1':
+        first, *rest = left.read_text().split()
+        left.write_text(' '.join(rest))
+        os._exit(int(first)) if first != '-9' else os.kill(os.getpid(), 9)
+    else:
+        time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("codes", "restarts", "code", "starts"),
+    [("75 1 -9 0", 5, 0, 4), ("1 75 1", 1, 75, 2), ("2 0", 5, 2, 1), ("0", 5, 0, 1), ("-9 2", 5, 2, 2)],
+)
+def test_restarts_after_preemptions_and_faults_only(tmp_path, codes, restarts, code, starts):
+    (tmp_path / "codes").write_text(codes)
+    rc, _, err = finish(start(FAILS.format(logs=str(tmp_path)), tmp_path, restarts=restarts))
+    assert rc == code
+    assert (tmp_path / "process-1.log").read_text().count("started") == starts
+    assert err.count("starting again") == starts - 1
+
+
+def test_no_restart_of_a_run_that_was_asked_to_stop(tmp_path):
+    launcher = start(WAIT, tmp_path, restarts=5)
+    wait_for(lambda: logs_contain(tmp_path, "ready"))
+    launcher.send_signal(signal.SIGTERM)
+    rc, _, err = finish(launcher)
+    assert rc == 75 and "starting again" not in err
+
+
+def test_dry_run_prints_the_commands():
+    done = launch_program("--processes", 2, "--devices", 4, "--dry-run", "--", "train", "--workdir=a b")
+    assert done.returncode == 0
+    lines = [shlex.split(line) for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines] == ["env", "env"]
+    assert [line[-4:] for line in lines] == [["-m", "pretrain", "train", "--workdir=a b"]] * 2
+    assert [line[3] for line in lines] == ["LONGHAUL_PROCESS=0", "LONGHAUL_PROCESS=1"]
+    assert "tensorboard --logdir='a b/metrics'" in done.stderr and "go on: the same command" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")

@@ -1,7 +1,6 @@
-"""The SLURM and TPU pod launchers: what they would run, read by bash and tried out against stand-ins of the tools."""
+"""The SLURM launcher: what it would run, read by bash and tried out against stand-ins of SLURM's tools."""
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -77,7 +76,7 @@ def cluster(tmp_path):
     return tmp_path
 
 
-def run_script(cluster, body, send=None):
+def run_script(cluster, body, send=None, options=()):
     """Runs the batch script with `body` as the program; sends the batch shell a signal once that has started."""
     (cluster / "body").write_text(body)
     environment = {
@@ -85,7 +84,7 @@ def run_script(cluster, body, send=None):
         "PATH": f"{cluster}:{os.environ['PATH']}",
         **dict(SLURM_JOB_ID="12345", SLURM_JOB_NODELIST="node[7-8]", SLURM_NTASKS="2", SLURM_PROCID="1"),
     }
-    text = slurm_script("--nodes", 2, "--python", "python")
+    text = slurm_script("--nodes", 2, "--python", "python", *options)
     shell = subprocess.Popen(["bash", "-c", text], cwd=cluster, env=environment)
     if send is not None:
         deadline = time.monotonic() + 20
@@ -130,6 +129,42 @@ def test_slurm_failure_is_passed_on_and_not_queued_again(cluster):
     assert "requeue" not in calls
 
 
+@pytest.mark.parametrize(
+    ("code", "before", "queued"),
+    [("1", 0, True), ("75", 0, True), ("137", 1, True), ("1", 2, False), ("2", 0, False), ("0", 0, False)],
+)
+def test_slurm_restarts_after_preemptions_and_faults_only(cluster, code, before, queued):
+    (cluster / "logs of mine").mkdir()
+    (cluster / "logs of mine" / "12345.faults").write_text("1\n" * before)
+    found, calls = run_script(cluster, f"exit {code}", options=["--restarts", 2, "--logs", "logs of mine"])
+    assert found == int(code)
+    assert ("scontrol requeue 12345" in calls) == queued
+
+
+def test_slurm_cancelled_job_is_not_restarted(cluster):
+    code, calls = run_script(cluster, "sleep 0.5; exit 75", send=signal.SIGTERM, options=["--restarts", 2])
+    assert code == 75 and "requeue" not in calls
+
+
+def test_slurm_values_are_quoted():
+    text = slurm_script(
+        "--account", 'the "big" one', "--partition", "a b#c", "--logs", "it's here", "--sbatch=--qos=x y"
+    )
+    assert parsed_by_bash(text)
+    assert '#SBATCH --account="the \\"big\\" one"\n' in text
+    assert '#SBATCH --partition="a b#c"\n' in text
+    assert """#SBATCH --output="it's here/%x-%j.log"\n""" in text
+    assert '#SBATCH --qos="x y"\n' in text
+
+
+def test_slurm_runs_in_a_container():
+    pyxis = slurm_script("--container-image", "nvcr.io#a/b c", "--mounts", "/data:/data", "--gpus-per-node", 8)
+    assert "'--container-image=nvcr.io#a/b c' --container-workdir=/longhaul --container-mounts=/data:/data" in pyxis
+    assert "process python -m pretrain train" in pyxis
+    apptainer = slurm_script("--apptainer", "a b.sif", "--mounts", "/data", "--gpus-per-node", 8)
+    assert "process apptainer exec --nv --bind /data --pwd /longhaul 'a b.sif' python -m pretrain train" in apptainer
+
+
 def test_slurm_submits_the_script_it_shows(tmp_path):
     (tmp_path / "sbatch").write_text(f"#!/usr/bin/env bash\ncat > {tmp_path}/submitted\n")
     (tmp_path / "sbatch").chmod(0o755)
@@ -138,31 +173,6 @@ def test_slurm_submits_the_script_it_shows(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "submitted").read_text() == slurm_script("--logs", tmp_path / "logs")
     assert (tmp_path / "logs").is_dir()
-
-
-def tpu_commands(*options):
-    done = launch("tpu_pod", "--tpu", "pod", "--zone", "us-east5-a", *options, "--dry-run", "--", *PROGRAM)
-    assert done.returncode == 0, done.stderr
-    assert parsed_by_bash(done.stdout)
-    return [shlex.split(line) for line in done.stdout.splitlines()]
-
-
-def test_tpu_pod_runs_the_program_on_every_worker():
-    (command,) = tpu_commands("--project", "mine")
-    assert command[:6] == ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "pod"]
-    assert command[6:-1] == ["--zone", "us-east5-a", "--worker=all", "--project", "mine"]
-    remote = command[-1].removeprefix("--command=")
-    assert parsed_by_bash(remote)
-    python = [".venv/bin/python", "-m", "pretrain", *PROGRAM]
-    assert shlex.split(remote) == ["cd", "longhaul", "&&", "LONGHAUL_COORDINATOR=auto", *python]
-
-
-def test_tpu_pod_installs_first():
-    archive, copy, install, _ = tpu_commands("--install", "--python", "python3.12")
-    assert archive[:2] == ["git", "archive"]
-    assert copy[4:7] == ["scp", "longhaul.tar.gz", "pod:longhaul.tar.gz"]
-    assert parsed_by_bash(install[-1].removeprefix("--command="))
-    assert "python3.12 -m venv .venv" in install[-1] and "pip install -e '.[tpu]'" in install[-1]
 
 
 @pytest.mark.parametrize(
@@ -175,11 +185,14 @@ def test_tpu_pod_installs_first():
         ),
         (["slurm", "--per", "gpu", "--", "train"], "--per gpu needs --gpus-per-node"),
         (["slurm", "--", "train"], "'sbatch' is not installed here"),
-        (["tpu_pod", "--zone", "z", "--", "train"], "required: --tpu"),
-        (["tpu_pod", "--tpu", "t", "--zone", "z", "--", "train"], "'gcloud' is not installed here"),
+        (["slurm", "--account", "a\nb", "--", "train"], "'a\\nb' is not one line of printable text"),
+        (["slurm", "--logs", "50%", "--", "train"], "which SLURM would read as a pattern"),
+        (["slurm", "--sbatch", "qos=high", "--", "train"], "is no option of sbatch"),
+        (["slurm", "--mounts", "/a:/b", "--", "train"], "--mounts needs --container-image or --apptainer"),
+        (["slurm", "--container-image=a", "--apptainer=b", "--", "train"], "choose one"),
     ],
 )
 def test_mistakes(argv, message, tmp_path):
-    done = launch(*argv[:1], *(["--logs", tmp_path] if argv[0] == "slurm" else []), *argv[1:], PATH=str(tmp_path))
+    done = launch(*argv[:1], "--logs", tmp_path, *argv[1:], PATH=str(tmp_path))
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr

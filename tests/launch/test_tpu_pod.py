@@ -1,0 +1,202 @@
+"""The TPU pod launcher against a stand-in of gcloud, which records what it is told and plays a pod's states."""
+
+import os
+import shlex
+import signal
+
+import pytest
+from standins import GCLOUD, called, finish, launcher, project, tool, wait_for
+from test_ssh import SAVES
+
+from launch import tpu_pod
+
+# What gcloud's reference documents for each command, of what is used here.
+DOCUMENTED = {
+    "tpu-vm describe": {"--zone", "--project", "--format"},
+    "tpu-vm create": {"--zone", "--project", "--version", "--accelerator-type", "--type", "--topology", "--spot"},
+    "tpu-vm delete": {"--zone", "--project", "--quiet"},
+    "tpu-vm scp": {"--zone", "--project", "--worker"},
+    "tpu-vm ssh": {"--zone", "--project", "--worker", "--command", "--output-directory", "--ssh-flag"},
+    "queued-resources describe": {"--zone", "--project", "--format"},
+    "queued-resources create": {
+        *("--zone", "--project", "--node-id", "--runtime-version"),
+        *("--accelerator-type", "--type", "--topology", "--spot"),
+    },
+    "queued-resources delete": {"--zone", "--project", "--force", "--quiet"},
+}
+POD = ["--tpu=pod", "--zone=us-east5-a"]
+
+
+@pytest.fixture
+def cloud(tmp_path, monkeypatch):
+    """A folder with gcloud and git in it; `states` and `requests` are what describe says, turn by turn."""
+    tool(tmp_path / "gcloud", GCLOUD)
+    tool(tmp_path / "git", "exit 0")
+    (tmp_path / "home").mkdir()
+    project(tmp_path / "home" / "longhaul", "print('trained')")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("calls", "states", "requests"):
+        (tmp_path / name).touch()
+        monkeypatch.setenv(name.upper(), str(tmp_path / name))
+    monkeypatch.setattr(tpu_pod, "LOOK", 0.05)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def calls(cloud):
+    """What gcloud was told: (command, its other words)."""
+    lines = [shlex.split(line) for line in (cloud / "calls").read_text().splitlines()]
+    for line in lines:
+        assert line[:2] == ["compute", "tpus"]
+        flags = {word.partition("=")[0] for word in line[4:] if word.startswith("--")}
+        assert flags <= DOCUMENTED[" ".join(line[2:4])]
+        assert "--zone=us-east5-a" in line
+    return [(" ".join(line[2:4]), line[4:]) for line in lines]
+
+
+def verbs(cloud):
+    found = []
+    for command, words in calls(cloud):
+        remote = next((word for word in words if word.startswith("--command=")), "")
+        kind = "install" if "pip install" in remote else "stop" if "--stop" in remote else "run" if remote else ""
+        found.append(kind or command.replace("queued-resources", "queue").replace("tpu-vm ", ""))
+    return found
+
+
+def test_the_program_is_run_on_every_worker(cloud):
+    assert tpu_pod.main([*POD, "--project=mine", "--", "train", "--workdir=/shared/a run"]) == 0
+    ((command, words),) = calls(cloud)
+    assert command == "tpu-vm ssh" and words[0] == "pod"
+    assert {"--worker=all", "--project=mine", "--output-directory=runs/pod/attempt-0"} <= set(words)
+    (remote,) = [word.removeprefix("--command=") for word in words if word.startswith("--command=")]
+    assert remote.startswith("cd longhaul && exec env LONGHAUL_COORDINATOR=auto PYTHONUNBUFFERED=1 .venv/bin/python -m")
+    assert remote.endswith("--attempt 0 -- train '--workdir=/shared/a run'")
+    assert (cloud / "runs/pod/attempt-0/0.log").read_text() == "trained\n"
+
+
+def test_a_pod_is_created_installed_and_deleted(cloud):
+    (cloud / "states").write_text("-\nREADY\n")
+    options = ["--create=v5p:4x4x4", "--version=v2-alpha-tpuv5", "--spot", "--install", "--delete"]
+    assert tpu_pod.main([*POD, *options, "--", "train"]) == 0
+    assert verbs(cloud) == ["describe", "create", "describe", "scp", "install", "run", "delete"]
+    created = dict(calls(cloud))["tpu-vm create"]
+    assert {"--type=v5p", "--topology=4x4x4", "--version=v2-alpha-tpuv5", "--spot"} <= set(created)
+
+
+def test_a_pod_that_stands_is_kept(cloud):
+    (cloud / "states").write_text("CREATING\nREADY\n")
+    assert tpu_pod.main([*POD, "--create=v5p-128", "--version=v", "--", "train"]) == 0
+    assert verbs(cloud) == ["describe", "describe", "run"]
+
+
+def test_a_queued_resource_is_waited_for(cloud):
+    (cloud / "states").write_text("-\n-\n-\nREADY\n")
+    (cloud / "requests").write_text("SUSPENDED\nWAITING_FOR_RESOURCES\nPROVISIONING\n")
+    options = ["--create=v5e:4x4", "--version=v", "--queued", "--delete"]
+    assert tpu_pod.main([*POD, *options, "--", "train"]) == 0
+    waited = ["queue describe", "describe"]
+    assert verbs(cloud)[:4] == ["describe", "queue describe", "queue delete", "queue create"]  # an earlier one's
+    assert verbs(cloud)[4:] == ["describe", *waited, *waited, "run", "queue delete"]
+    created = dict(calls(cloud))["queued-resources create"]
+    assert {"--node-id=pod", "--type=v5litepod", "--topology=4x4", "--runtime-version=v"} <= set(created)
+
+
+def test_a_queued_resource_that_failed_is_said(cloud, capfd):
+    (cloud / "requests").write_text("-\nFAILED\n")
+    options = ["--create=v5e:4x4", "--version=v", "--queued"]
+    assert tpu_pod.main([*POD, *options, "--", "train"]) == 1
+    assert "the queued resource pod is FAILED" in capfd.readouterr().err
+
+
+FAILS_ONCE = """\
+import pathlib, sys
+first = not pathlib.Path("began").exists()
+pathlib.Path("began").touch()
+sys.exit(CODE if first else 0)
+"""
+
+
+def test_a_preempted_pod_is_created_again_and_the_program_goes_on(cloud):
+    project(cloud / "home" / "longhaul", FAILS_ONCE.replace("CODE", "75"))
+    (cloud / "states").write_text("READY\nPREEMPTED\nREADY\n")
+    options = ["--create=v5p-128", "--version=v", "--install", "--restarts=3"]
+    assert tpu_pod.main([*POD, *options, "--", "train"]) == 0
+    again = ["describe", "delete", "create", "describe", "scp", "install", "run"]
+    assert verbs(cloud) == ["describe", "scp", "install", "run", *again]
+    attempts = [word for _, words in calls(cloud) for word in words if "launch.keeper" in word]
+    assert [" --attempt 0 " in word for word in attempts] == [True, False]
+
+
+def test_a_pod_in_maintenance_is_waited_for(cloud):
+    project(cloud / "home" / "longhaul", FAILS_ONCE.replace("CODE", "1"))
+    (cloud / "states").write_text("REPAIRING\nREADY\n")
+    assert tpu_pod.main([*POD, "--restarts=1", "--", "train"]) == 0
+    assert verbs(cloud) == ["run", "describe", "describe", "run"]
+
+
+def test_a_users_mistake_is_not_repeated(cloud):
+    project(cloud / "home" / "longhaul", FAILS_ONCE.replace("CODE", "2"))
+    assert tpu_pod.main([*POD, "--restarts=3", "--delete", "--", "train"]) == 2
+    assert verbs(cloud) == ["run", "delete"]
+
+
+def test_a_pod_that_is_gone_and_may_not_be_created_ends_the_run(cloud, capfd):
+    project(cloud / "home" / "longhaul", FAILS_ONCE.replace("CODE", "1"))
+    (cloud / "states").write_text("TERMINATED\n")
+    assert tpu_pod.main([*POD, "--restarts=1", "--", "train"]) == 1
+    assert "pod is TERMINATED; create it again (--create does)" in capfd.readouterr().err
+
+
+def kept_log(cloud):
+    log = cloud / "home/longhaul/runs/launch/pod.log"
+    return log.read_text() if log.exists() else ""
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "kill -9"])
+def test_the_program_saves_and_stops_with_the_launcher(cloud, how):
+    project(cloud / "home" / "longhaul", SAVES)
+    running = launcher("tpu_pod", *POD, "--restarts=3", "--", "train", cwd=cloud)
+    wait_for(lambda: "ready" in kept_log(cloud))
+    running.send_signal(signal.SIGKILL if how == "kill -9" else getattr(signal, how))
+    code, _, _ = finish(running)
+    wait_for(lambda: "saved" in kept_log(cloud))
+    assert code == (-signal.SIGKILL if how == "kill -9" else 75) and kept_log(cloud).count("ready") == 1
+
+
+def test_a_second_launch_is_refused_and_stop_stops_the_first(cloud):
+    project(cloud / "home" / "longhaul", SAVES)
+    first = launcher("tpu_pod", *POD, "--", "train", cwd=cloud)
+    wait_for(lambda: "ready" in kept_log(cloud))
+    code, out, _ = called("tpu_pod", *POD, "--logs=other", "--", "train", cwd=cloud)
+    assert code == 2 and "of another launch" in out
+    assert called("tpu_pod", *POD, "--stop", cwd=cloud)[0] == 0
+    assert finish(first)[0] == 75 and "saved" in kept_log(cloud)
+
+
+def test_dry_run_prints_what_it_calls(cloud):
+    options = ["--create=v5p:4x4x4", "--version=v", "--queued", "--install", "--delete", "--dry-run"]
+    code, out, err = called("tpu_pod", *POD, *options, "--", "train", "--workdir=/shared/xl")
+    lines = [shlex.split(line) for line in out.splitlines()]
+    assert code == 0 and (cloud / "calls").read_text() == ""
+    assert [line[4] if line[0] == "gcloud" else line[0] for line in lines] == [
+        *("describe", "create", "describe", "git", "scp", "ssh", "ssh", "delete")
+    ]
+    assert "tail -f runs/pod/attempt-0/0.log" in err and "tensorboard --logdir=/shared/xl/metrics" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--zone=z", "--", "train"], "required: --tpu"),
+        ([*POD], "name what to run after '--'"),
+        ([*POD, "--create=v5p-8", "--", "train"], "--create needs --version"),
+        ([*POD, "--spot", "--", "train"], "--spot says how the pod is created"),
+        ([*POD, "--queued", "--", "train"], "--queued says how the pod is created"),
+        ([*POD, "--", "train"], "'gcloud' is not installed here"),
+    ],
+)
+def test_mistakes(argv, message, tmp_path):
+    code, _, err = called("tpu_pod", *argv, PATH=tmp_path)
+    assert code == 2
+    assert message in err and "Traceback" not in err
