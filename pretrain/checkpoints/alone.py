@@ -54,25 +54,29 @@ class _OneByOne(ocp.type_handlers.NumpyHandler):
         return []
 
 
-def write(workdir: Workdir, params: Mapping[str, Promised], tokenizer: str) -> None:
+def write(workdir: Workdir, params: Mapping[str, Promised], tokenizer: str, step: int = STEP, **more: str) -> None:
     """Writes a checkpoint of `params`, {path: array}; `tokenizer` is the fingerprint of the one that they know.
 
-    One array at a time is in memory, and what is being written of it. Errors: UserError where it cannot be written.
+    One array at a time is in memory, and what is being written of it. Of several processes process 0 alone calls this.
+    `more` is noted beside. Errors: UserError where it cannot be written.
     """
     registry = ocp.type_handlers.create_type_handler_registry(
         (Promised, _OneByOne()), (jax.Array, ocp.type_handlers.ArrayHandler())
     )
     tree = {"params": unflatten_dict(dict(params), sep="/")}
     chunks = jax.tree.map(lambda leaf: ocp.SaveArgs(chunk_byte_size=CHUNK), tree)
+    alone = ocp.options.MultiprocessingOptions(active_processes={0}, barrier_sync_key_prefix="process_0")
     # A file for each chunk: while an array is written 1.4 times its size is in memory, of one database 2.5 times.
-    state = ocp.PyTreeCheckpointHandler(type_handler_registry=registry, use_ocdbt=False)
-    position = ocp.JsonCheckpointHandler(filename=Path(POSITION).name)
-    handler = ocp.CompositeCheckpointHandler(**{STATE: state, DATA: position})
-    data = {"step": STEP, "position": 0, "tokenizer": tokenizer, MARK: True}
-    folder = folder_in(workdir)
+    state = ocp.PyTreeCheckpointHandler(type_handler_registry=registry, use_ocdbt=False, multiprocessing_options=alone)
+    position = ocp.JsonCheckpointHandler(filename=Path(POSITION).name, multiprocessing_options=alone)
+    handler = ocp.CompositeCheckpointHandler(
+        **{STATE: state, DATA: position}, composite_options=ocp.CompositeOptions(multiprocessing_options=alone)
+    )
+    data = {"step": step, "position": 0, "tokenizer": tokenizer, MARK: True} | more
+    folder = workdir.checkpoint(step).absolute()  # as Orbax has it
     try:
         folder.parent.mkdir(parents=True)
-        with ocp.Checkpointer(handler) as writer:
+        with ocp.Checkpointer(handler, multiprocessing_options=alone) as writer:
             items = {STATE: ocp.args.PyTreeSave(tree, save_args=chunks), DATA: ocp.args.JsonSave(data)}
             writer.save(folder, args=ocp.args.Composite(**items))
         record.write(folder)
@@ -111,8 +115,7 @@ def reader(folder: Path, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> Callable
     restore.check_fits(folder, there, {"params": unflatten_dict(dict(shapes), sep="/")})
 
     def read(path: str) -> np.ndarray:
-        wanted = unflatten_dict({path: np.empty((), shapes[path].dtype)}, sep="/")
-        (array,) = jax.tree.leaves(restore.read_parts(folder, {"params": wanted}))
-        return np.asarray(array)
+        unreadable = functools.partial(restore.unreadable, folder)
+        return alike(lambda: restore.read_parameter(folder, path, shapes[path].dtype), unreadable)
 
     return read

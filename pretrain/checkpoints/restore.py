@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
+from flax.traverse_util import unflatten_dict
 
 from pretrain.checkpoints import record
 from pretrain.errors import UserError
@@ -86,6 +88,13 @@ def unreadable(folder: Path, why: str) -> str:
 def read_parts(folder: Path, wanted: dict) -> dict:
     """The arrays of `wanted`, a tree of shapes, types and shardings that is part of a checkpoint's; no more is read."""
     return alike(lambda: _read(folder, wanted), lambda why: unreadable(folder, why))
+
+
+def read_parameter(folder: Path, path: str, dtype) -> np.ndarray:
+    """One parameter of a checkpoint, whole, into the memory of the process that asks, whatever the others do."""
+    wanted = unflatten_dict({path: np.empty((), dtype)}, sep="/")
+    (array,) = jax.tree.leaves(_read(folder, {"params": wanted}))
+    return np.asarray(array)
 
 
 def stored(folder: Path) -> dict:

@@ -1,21 +1,28 @@
 """`distill.teacher`: the run that a student learns from, of which its work folder keeps a copy and needs no other.
 
-The copy is `<workdir>/teacher`, a config and a checkpoint, made before the first update.
+The copy is `<workdir>/teacher`, a config and a checkpoint of weights alone, made before the first update.
 """
 
 import dataclasses
+import functools
+import json
 import shutil
+from pathlib import Path
 
 import jax
+import numpy as np
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from pretrain import config as configs
-from pretrain.checkpoints import record, restore
+from pretrain.checkpoints import alone, record, restore
 from pretrain.checkpoints.meaning import RUNNING
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.processes.agreement import decided
-from pretrain.workdir import Workdir
+from pretrain.workdir import POSITION, Workdir
+
+COPY_OF = "copy_of"  # in the item `data` of the copy: the fingerprint of the checkpoint that it was made of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,29 +62,44 @@ def kept(config: ConfigDict, workdir: str) -> Teacher | None:
 
 
 def keep(teacher: Teacher, workdir: str) -> Teacher:
-    """The copy of a teacher in a work folder, which is made where it is not there. All processes call it."""
-    here = Workdir(workdir).teacher
-    step = int(teacher.weights.folder.name)
+    """The copy of a teacher's parameters in a work folder, which is made where it is not there. All processes call it,
+    and process 0 works."""
+    here, source = Workdir(workdir).teacher, teacher.weights.folder
+    copy = here.checkpoint(int(source.name)).absolute()
+    if source == copy:  # of a run that goes on
+        return teacher
 
-    def copy() -> None:
-        to = here.checkpoint(step)
-        if here.steps() == [step] and record.fingerprint(to) == teacher.fingerprint:
+    def make() -> None:
+        if here.steps() == [int(source.name)] and _noted(copy).get(COPY_OF) == teacher.fingerprint:
             return
         shutil.rmtree(here.path, ignore_errors=True)
-        partial = here.moving(here.path.name).path
-        partial.mkdir(parents=True)
-        copied = partial / teacher.weights.folder.name
-        shutil.copytree(teacher.weights.folder, copied)
-        if record.read(copied) is None:
-            record.write(copied)
+        partial = here.moving(here.path.name)
+        there = flatten_dict(restore.stored(source)["params"], sep="/")
+        params = {
+            path: alone.Promised(
+                tuple(leaf.shape),
+                np.dtype(leaf.dtype),
+                functools.partial(restore.read_parameter, source, path, leaf.dtype),
+            )
+            for path, leaf in there.items()
+        }
+        tokenizer = _noted(source).get("tokenizer", "unknown")
+        alone.write(partial, params, tokenizer, int(source.name), **{COPY_OF: teacher.fingerprint})
         configs.save(configs.saved(teacher.run), str(here.path))
-        to.parent.mkdir(parents=True)
-        copied.replace(to)
+        copy.parent.mkdir(parents=True)
+        partial.checkpoint(int(source.name)).replace(copy)
         shutil.rmtree(here.earlier)
 
-    decided(copy, lambda why: f"the teacher cannot be copied into {here.path} ({why}); make room or choose another")
-    weights = dataclasses.replace(teacher.weights, folder=here.checkpoint(step).absolute())
-    return dataclasses.replace(teacher, weights=weights, run=str(here.path))
+    decided(make, lambda why: f"the teacher cannot be copied into {here.path} ({why}); make room or choose another")
+    return _teacher(dataclasses.replace(teacher.weights, folder=copy), str(here.path))
+
+
+def _noted(folder: Path) -> dict:
+    """What a checkpoint notes beside its parameters; nothing where that cannot be read."""
+    try:
+        return dict(json.loads((folder / POSITION).read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def resolved(config: ConfigDict, teacher: Teacher | None) -> ConfigDict:

@@ -2,15 +2,18 @@
 
 import json
 import shutil
+import subprocess
 
+import numpy as np
 import pytest
-from runs import SMALL, assert_same_leaves, leaves, train_here
+from runs import ROOT, SMALL, assert_same_leaves, command, environment, launched, leaves, train_here
 
 from pretrain.checkpoints import record
 from pretrain.main import main
 from pretrain.workdir import Workdir
 
 STEPS = 6
+PARAMETERS = "['params']"  # begins the names of them in a checkpoint
 OWN = {"train.steps": STEPS, "train.batch_size": 8, "checkpoint.every": 2, "data.length": 32, "model.context": 32}
 OWN |= {"evaluate.every": STEPS, "schedule.warmup": 2, "model.dropout_residual": 0.1}
 TEACHER = SMALL | OWN | {"model.layers": 4, "train.steps": 2, "checkpoint.every": 2}
@@ -44,7 +47,9 @@ def cut(student, tmp_path, step):
 def test_it_begins_as_its_teacher_and_leaves_that_alone(student, teacher):
     kept = Workdir(student).teacher
     (step,) = kept.steps()
-    assert record.fingerprint(kept.checkpoint(step)) == record.fingerprint(Workdir(teacher).checkpoint(step))
+    copied, whole = leaves(kept.path, step), leaves(teacher, step)
+    assert copied.keys() == {name for name in whole if name.startswith(PARAMETERS)} != whole.keys()
+    assert_same_leaves(copied, {name: whole[name] for name in copied}, least=10)
     config = json.loads((student / "config.json").read_text())
     assert config["distill"]["model"] == {"layers": 4}
     position = json.loads((student / "checkpoints/2/data/metadata").read_text())
@@ -82,8 +87,8 @@ def test_another_teacher_is_refused(student, teacher, text, tmp_path, capsys):
     workdir = cut(student, tmp_path, 2)
     here = Workdir(workdir).teacher
     (step,) = here.steps()
-    data = next(path for path in (here.checkpoint(step) / "state").rglob("*") if "/d/" in str(path) and path.is_file())
-    data.write_bytes(bytes(len(data.read_bytes())))
+    described = here.checkpoint(step) / "state" / "_METADATA"
+    described.write_bytes(described.read_bytes() + b"\n")  # of other files, which are whole
     record.write(here.checkpoint(step))
     before = {path: path.stat().st_mtime for path in (workdir / "checkpoints").rglob("*")}
     assert train_here(workdir, text, small=STUDENT | {"distill.teacher": teacher}) == 2
@@ -113,11 +118,35 @@ def test_what_cannot_be_is_one_sentence(changes, words, teacher, text, tmp_path,
     assert last.startswith("pretrain: ") and words in last, last
 
 
+def copy_of(workdir):
+    """The fingerprint of the checkpoint that the teacher in a work folder was copied from."""
+    here = Workdir(workdir).teacher
+    return json.loads((here.checkpoint(2) / "data/metadata").read_text())["copy_of"]
+
+
 def test_a_fresh_start_may_have_another_teacher(student, teacher, text, tmp_path, capsys, signals):
     workdir, other = cut(student, tmp_path, 2), tmp_path / "other"
     assert train_here(other, text, small=TEACHER | {"seed": 5}) == 0
     changed = STUDENT | {"distill.teacher": other, "train.steps": 2}
     assert train_here(workdir, text, "--fresh=first", small=changed) == 0
-    kept, earlier = Workdir(workdir).teacher, Workdir(workdir / "earlier/first").teacher
-    assert record.fingerprint(kept.checkpoint(2)) == record.fingerprint(Workdir(other).checkpoint(2))
-    assert record.fingerprint(earlier.checkpoint(2)) == record.fingerprint(Workdir(teacher).checkpoint(2))
+    assert copy_of(workdir) == record.fingerprint(Workdir(other).checkpoint(2))
+    assert copy_of(workdir / "earlier/first") == record.fingerprint(Workdir(teacher).checkpoint(2))
+
+
+@pytest.mark.slow
+def test_two_processes_copy_their_teacher_once_and_learn_as_one(student, teacher, text, tmp_path):
+    """Process 0 alone writes, and both read what it wrote; the run goes on in one process."""
+    workdir = tmp_path / "run"
+    given = STUDENT | {"distill.teacher": teacher}
+    for processes, steps in ((2, 2), (2, 4), (1, STEPS)):
+        line = command(workdir, text, small=given | {"train.steps": steps, "schedule.decay_steps": STEPS})
+        if processes > 1:
+            line = launched(tmp_path / "logs", *line[3:], processes=processes)
+        done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert copy_of(workdir) == record.fingerprint(Workdir(teacher).checkpoint(2))
+    copied, whole = leaves(Workdir(workdir).teacher.path, 2), leaves(Workdir(student).teacher.path, 2)
+    assert_same_leaves(copied, whole, least=10)
+    found, expected = leaves(workdir, STEPS), leaves(student, STEPS)
+    for name, leaf in expected.items():
+        np.testing.assert_allclose(found[name], leaf, atol=1e-4, err_msg=name)  # sums in another order
