@@ -149,8 +149,8 @@ def base() -> dict:
         seed=non_negative(0, below=2**32),  # the one seed: initial parameters, dropout, and the order of the data
         model=decoder(),
         tokenizer=dict(
-            kind="sentencepiece",  # sentencepiece, wordpiece, bytes, symbols, words, huggingface (docs/data.md)
-            path="",  # a ready tokenizer file; empty makes one from data.train (all kinds but huggingface)
+            kind="sentencepiece",  # sentencepiece, wordpiece, bytes, symbols, words, huggingface, ... (docs/data.md)
+            path="",  # a ready tokenizer file; empty makes one from data.train (the first five kinds)
             cased=False,  # wordpiece: whether text keeps its case and accents (BERT cased) or is lower-cased without
             sentinels=non_negative(0, below=2**16),  # ids on top of all others that mark what is left out (T5)
             unknown="",  # huggingface: a word of the text to read as the unknown token, such as WikiText's <unk>

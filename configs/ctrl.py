@@ -13,8 +13,9 @@ A prompt begins with a code too. Text is drawn from a source as often as by its 
 books, pages that Reddit linked to, reviews, news, questions and translations. The first three are named here; more are
 more sources, such as jsonl:data/reviews.jsonl?code=Reviews.
 
-The paper's vocabulary, 246,534 pieces of a BPE, is of a form that no tokenizer.json has; one of this size is trained on
-the text instead. Sequences with more than two unknown tokens are not left out.
+The paper's vocabulary, 246,534 pieces of a BPE, is read as --config.tokenizer.kind=ctrl
+--config.tokenizer.path=.../vocab.json, with the merges.txt beside it; without, one of this size is trained on the text
+instead. Sequences with more than two unknown tokens are not left out.
 
 Adagrad's rate rises to 0.05 over 25,000 updates and stays there; gradients are clipped to 0.25.
 

@@ -19,10 +19,12 @@ The network is BERT's after its norm, with a row for each language added to the 
 transform before the tied table, and with hidden states of padding that are zero. Tables start at N(0, width^-1/2),
 matrices uniform by their inputs; biases at 0, which the release draws.
 
-The vocabularies are the release's joint BPE. Its own files are none that is read here; make a tokenizer.json of yours,
-tokenizers/xlm.json, with </s>, <pad>, <unk> and <special1>, or train one with --config.tokenizer.kind=sentencepiece
---config.tokenizer.path= --config.objective.max_predictions=80. Text lies in data/xlm/LANGUAGE.txt, one sentence a line,
-and translations line by line in data/xlm/ONE-OTHER.ONE and data/xlm/ONE-OTHER.OTHER.
+The vocabularies are the release's joint BPE. Its vocab.json with the merges.txt beside it is read as
+--config.tokenizer.kind=xlm --config.tokenizer.path=.../vocab.json, of text that XLM's tools have prepared; or make a
+tokenizer.json of yours, tokenizers/xlm.json, with </s>, <pad>, <unk> and <special1>, or train one with
+--config.tokenizer.kind=sentencepiece --config.tokenizer.path= --config.objective.max_predictions=80. Text lies in
+data/xlm/LANGUAGE.txt, one sentence a line, and translations line by line in data/xlm/ONE-OTHER.ONE and
+data/xlm/ONE-OTHER.OTHER.
 
 Adam corrects its averages, the rate rises over 30,000 updates and falls as their inverse root, gradients are clipped at
 5. Cost: for xnli15_1024 64 rows of 256 are 2.5e13 FLOPs an update, attention aside. Expect XNLI of 83.2 (English,

@@ -15,15 +15,16 @@ def open(workdir, step: str = "latest", devices=None):
     return Run(str(workdir), str(step), devices)
 
 
-def from_huggingface(folder, workdir, generator=""):
+def from_huggingface(folder, workdir, generator="", prepared=False):
     """Makes the work folder `workdir` of a model that Hugging Face's library saved in `folder`, and returns its config.
 
-    `generator` is the other folder of ELECTRA, where `folder` is the discriminator's. Errors: UserError, DataError or
+    `generator` is the other folder of ELECTRA, where `folder` is the discriminator's; `prepared` says of XLM's
+    vocab.json that texts are split into words and cleaned as XLM's tools do it. Errors: UserError, DataError or
     ModelError, in one sentence, where the one cannot be read or the other is there.
     """
     from pretrain.interop.imports import import_folder
 
-    return import_folder(str(folder), str(workdir), generator=str(generator))
+    return import_folder(str(folder), str(workdir), generator=str(generator), prepared=prepared)
 
 
 def to_huggingface(workdir, folder, step: str = "latest", part: str = "") -> int:

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from input_pipeline.errors import DataError
-from input_pipeline.tokenizers import saved
+from input_pipeline.tokenizers import saved, subwords
 from input_pipeline.tokenizers.huggingface import letters, library
 from input_pipeline.tokenizers.names import is_code
 from input_pipeline.tokenizers.sentencepiece import META_SPACE, Pieces, pieces
 
 LANGUAGE = "language"  # in a template: the first code of a language that there is, none where none is
+JSON = ("tokenizer.json", "wordpiece.json")  # files of the library
 END = "<|endoftext|>"  # of a tokenizer of bytes, whose end token has no name
 
 
@@ -26,6 +27,16 @@ def sentencepiece_file(folder: Path) -> Path | None:
     return saved.whole(folder, made)
 
 
+def subwords_files(folder: Path) -> dict[str, bytes]:
+    """The files of a tokenizer of kind ctrl or xlm, by name. Errors: DataError where it has ids on top of theirs."""
+    if names := saved.added(folder):
+        raise DataError(
+            f"{folder} holds a tokenizer of kind {saved.made(folder)['kind']} with ids on top of its file's "
+            f"({', '.join(names[:3])}), which its class has no place for; set --config.tokenizer.sentinels=0"
+        )
+    return subwords.files(saved.whole(folder, saved.made(folder)))
+
+
 def tokenizer_json(folder: Path, template: Sequence[str] = (), pair: Sequence[str] = ()):
     """The tokenizer of `folder` as the library's `Tokenizer`: `to_str`, `id_to_token`.
 
@@ -34,7 +45,8 @@ def tokenizer_json(folder: Path, template: Sequence[str] = (), pair: Sequence[st
     DataError for a kind that has no like there.
     """
     made = saved.made(folder)
-    build = {"sentencepiece": _of_pieces, "bytes": _of_bytes, "wordpiece": _of_file, "huggingface": _of_file}
+    build = {"sentencepiece": _of_pieces, "bytes": _of_bytes}
+    build |= {kind: _of_file for kind, name in saved.FILES.items() if name in JSON}
     if made["kind"] not in build:
         raise DataError(
             f"{folder} holds a tokenizer of kind {made['kind']}, which no tokenizer.json can be; those of kind "

@@ -18,9 +18,9 @@ from input_pipeline.files import (
     written_under,
 )
 from input_pipeline.sources.sources import Source
+from input_pipeline.tokenizers import converted, saved, subwords
 from input_pipeline.tokenizers import counted as counted_tokenizer
 from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
-from input_pipeline.tokenizers import saved
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
 from input_pipeline.tokenizers import wordpiece as wordpiece_tokenizer
 from input_pipeline.tokenizers.saved import BASE, CHECKSUM, FILES, KINDS, LOAD, MADE, ROLES
@@ -36,6 +36,8 @@ MADE_HERE = {
 }
 KEPT_OF_BASE = ("kind", "unknown", "special", "sentinels", BASE, ROLES)
 TRAIN = {"sentencepiece": sentencepiece_tokenizer.train, "wordpiece": wordpiece_tokenizer.train}
+# Kinds whose ready files are kept in another form: what makes that of a file.
+READ = dict.fromkeys(("ctrl", "xlm"), subwords.read) | dict.fromkeys(("gpt", *converted.BEFORE), converted.read)
 LEAST = 2  # entries of a vocabulary trained here: an end token and an unknown one
 # Settings of a tokenizer that is taken from another run without being named.
 TAKEN = ("kind", "path", "cased", "sentinels")
@@ -169,8 +171,8 @@ def _own_settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdou
         return {"kind": kind}
     if not config["path"] and kind not in MADE_HERE:
         raise DataError(
-            f"tokenizer.kind = {kind} trains no tokenizer; set tokenizer.path to a tokenizer.json, or train one: "
-            + _trained_instead(config)
+            f"tokenizer.kind = {kind} trains no tokenizer; set tokenizer.path to its file, such as "
+            f"{converted.FILES.get(kind, 'tokenizer.json')}, or train one: {_trained_instead(config)}"
         )
     if config["path"]:
         unknown = {"unknown": config["unknown"]} if config["unknown"] else {}
@@ -251,8 +253,11 @@ def _make(
             report(f"taking the tokenizer in {other}")
         if other or config["path"]:
             path = saved.whole(other, saved.made(other)) if other else Path(config["path"]).expanduser()
-            if kind == "wordpiece":
-                partial.write_bytes(wordpiece_tokenizer.read(path, config["cased"]))
+            if kind == "wordpiece" or (kind in READ and not other):
+                made = (
+                    wordpiece_tokenizer.read(path, config["cased"]) if kind == "wordpiece" else READ[kind](path, kind)
+                )
+                partial.write_bytes(made)
                 loaded = saved.own(partial, settings)
             else:
                 loaded = saved.own(

@@ -8,23 +8,30 @@ from input_pipeline.files import checksum, read_json
 from input_pipeline.tokenizers import counted as counted_tokenizer
 from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
+from input_pipeline.tokenizers import subwords
 from input_pipeline.tokenizers.extended import extended
 from input_pipeline.tokenizers.names import spelled
 from input_pipeline.tokenizers.tokenizer import Bytes, Tokenizer
 
-KINDS = ("sentencepiece", "wordpiece", "bytes", "symbols", "words", "huggingface")
 MADE = "made.json"  # what the tokenizer was made from; written last
 # Its entries that are no settings: CRC-32 of the tokenizer's file; and, where that was taken from the folder of
 # another run's tokenizer, what is needed of what it was made from there.
 CHECKSUM, BASE = "checksum", "base"
 ROLES = "roles"  # a third: tokens of a ready file by what they are for, where settings beside it said so
 MOST_SENTINELS = 2**16  # end of the range in configs/common.py
+KINDS = ("sentencepiece", "wordpiece", "bytes", "symbols", "words", "huggingface")
+KINDS += ("gpt", "xlm_roberta", "camembert", "ctrl", "xlm")  # files that are read as those models' classes do
 FILES = {
     "sentencepiece": "sentencepiece.model",
     "wordpiece": "wordpiece.json",
     "symbols": "symbols.json",
     "words": "words.json",
     "huggingface": "tokenizer.json",
+    "gpt": "tokenizer.json",
+    "xlm_roberta": "tokenizer.json",
+    "camembert": "tokenizer.json",
+    "ctrl": "subwords.json",
+    "xlm": "subwords.json",
 }
 LOAD = {
     "sentencepiece": sentencepiece_tokenizer.load,
@@ -32,6 +39,11 @@ LOAD = {
     "symbols": counted_tokenizer.load_symbols,
     "words": counted_tokenizer.load_words,
     "huggingface": huggingface_tokenizer.load,
+    "gpt": huggingface_tokenizer.load,
+    "xlm_roberta": huggingface_tokenizer.load,
+    "camembert": huggingface_tokenizer.load,
+    "ctrl": subwords.load,
+    "xlm": subwords.load,
 }
 
 

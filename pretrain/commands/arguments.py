@@ -233,6 +233,7 @@ class Import(Arguments):
 
     folder: str = text("", "what is read: a folder that save_pretrained wrote, or hf download")
     generator: str = text("", "of ELECTRA: the folder of the generator, where --folder is the discriminator's")
+    prepared: bool = switch(False, "of XLM's vocab.json: texts are split into words and cleaned as XLM's tools do it")
     workdir: str = text("", "folder of the run that is made: config, tokenizer, a checkpoint of the weights")
 
     def __post_init__(self):

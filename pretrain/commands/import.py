@@ -8,4 +8,4 @@ from pretrain.processes.host import quiet_background_threads, say
 def run(arguments: Import) -> None:
     """Makes the work folder, and says what is in it."""
     quiet_background_threads()
-    import_folder(arguments.folder, arguments.workdir, say, arguments.generator)
+    import_folder(arguments.folder, arguments.workdir, say, arguments.generator, arguments.prepared)

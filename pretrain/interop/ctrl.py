@@ -74,6 +74,7 @@ CTRL = Family(
     ),
     rows=_rows,
     tokenizers=("huggingface",),
+    files={"ctrl": "ctrl"},
     special={"unk_token": "unknown"},
     prefix="transformer.",
     copies={"lm_head.weight": "transformer.w.weight"},

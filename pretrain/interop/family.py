@@ -25,6 +25,8 @@ class Family:
     rows: Callable[[Mapping], Sequence[Row]]  # of a section: the table of names
     tokenizers: tuple[str, ...]  # kinds that its tokenizers are of, the usual first
     special: Mapping[str, str]  # what a tokenizer's settings call our special ids
+    # The kind of the files that its class of tokenizers reads in its own way, by model_type.
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     template: tuple[tuple[str, ...], ...] = ()  # what one text becomes, and a pair (`exported.tokenizer_json`)
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")  # what its tokenizers give
     task: str = ""  # what the Hub calls its use (`pipeline_tag`), where it plainly has one

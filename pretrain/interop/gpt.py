@@ -52,6 +52,7 @@ GPT = Family(
     ),
     rows=_rows,
     tokenizers=("huggingface",),
+    files={"openai-gpt": "gpt"},
     special={"unk_token": "unknown"},
     prefix="transformer.",
     copies={"lm_head.weight": "transformer.tokens_embed.weight"},

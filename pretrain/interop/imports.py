@@ -27,12 +27,17 @@ SHOWN = 6  # tensors of a kind that a sentence names
 
 
 def import_folder(
-    source: str, workdir: str, report: Callable[[str], None] = lambda message: None, generator: str = ""
+    source: str,
+    workdir: str,
+    report: Callable[[str], None] = lambda message: None,
+    generator: str = "",
+    prepared: bool = False,
 ) -> ConfigDict:
     """Makes the work folder `workdir` of the folder `source`, which `save_pretrained` wrote, and returns its config.
 
     The config is that of the family's recipe, with the model and the tokenizer that `source` holds; `generator` is the
-    folder of ELECTRA's, where `source` holds the discriminator. `report` hears what was done. Errors: UserError,
+    folder of ELECTRA's, where `source` holds the discriminator, and `prepared` says that texts are split into words as
+    XLM's are. `report` hears what was done. Errors: UserError,
     DataError or ModelError where a folder will not do; then nothing is made.
     """
     folder, file = Path(source), str(Path(source) / CONFIG)
@@ -45,7 +50,8 @@ def import_folder(
         config.name = f"{given['model_type']}:{Path(workdir).name}"
         config.model.update(family.settle(section, frozenset(tensors.shapes)))
         other = _generator(generator, family, config.model) if generator else None
-        config.tokenizer.update(tokenizers.section(folder, family.tokenizers))
+        kinds = (*family.tokenizers, *[kind for name, kind in family.files.items() if name == given["model_type"]])
+        config.tokenizer.update(tokenizers.section(folder, kinds, prepared))
         config.data.length = min(config.data.length, config.model.context)
         family.complete(config)
         family.speak(config, given, file, tokenizers.codes(config.tokenizer))

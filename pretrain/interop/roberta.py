@@ -55,6 +55,7 @@ ROBERTA = Family(
     ),
     rows=_rows,
     tokenizers=("huggingface",),
+    files={"camembert": "camembert", "xlm-roberta": "xlm_roberta"},
     special={
         "bos_token": "classifier",
         "eos_token": "end",

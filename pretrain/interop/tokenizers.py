@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from input_pipeline.files import read_json
-from input_pipeline.tokenizers import exported, saved
+from input_pipeline.tokenizers import converted, exported, saved
 from input_pipeline.tokenizers.names import is_code, special_ids
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from pretrain import workdir
@@ -20,19 +20,27 @@ FILES = {
     "huggingface": ("tokenizer.json",),
     "wordpiece": ("tokenizer.json", "vocab.txt"),
     "sentencepiece": ("spiece.model",),
-}
+} | {kind: (name,) for kind, name in converted.FILES.items()}
+CLASSES = {"ctrl": "CTRLTokenizer", "xlm": "XLMTokenizer"}  # which alone read files of these kinds
 
 
-def section(folder: Path, kinds: tuple[str, ...]) -> dict:
+def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dict:
     """The keys of a config's `tokenizer` section for the tokenizer of `folder`, of the first of `kinds` that it has.
 
-    Errors: UserError where it has none.
+    `prepared` says that texts are split into words as XLM's are. Errors: UserError where it has none, or XLM's
+    and texts are not.
     """
     settings = _settings(folder)
     for kind in kinds:
         for name in FILES[kind]:
             path = folder / name
             if path.is_file() and (kind != "wordpiece" or _is_wordpiece(path)):
+                if kind == "xlm" and not prepared:
+                    raise UserError(
+                        f"{path} has pieces of words that Moses' scripts and those of each language split and clean, "
+                        "which are not here; prepare all text with XLM's tools, and import with --prepared, by which "
+                        "words are what stands between white space"
+                    )
                 return {"kind": kind, "path": str(path)} | _of_kind(kind, path, settings)
     names = ", ".join(dict.fromkeys(name for kind in kinds for name in FILES[kind]))
     raise UserError(
@@ -111,7 +119,8 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
     code that texts get, or the first.
 
     That is a tokenizer.json, and settings that name its special tokens; of a SentencePiece model that rewrites text the
-    model file itself, which T5's class alone reads. Errors: UserError or DataError where neither can be.
+    model file itself, which T5's class alone reads, and of CTRL's and XLM's files these again. Errors: UserError or
+    DataError where none can be.
     """
     settings = {
         "model_input_names": list(family.inputs),
@@ -129,6 +138,10 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
             )
         shutil.copyfile(file, folder / FILES["sentencepiece"][0])
         settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(saved.added(source))}
+    elif (kind := saved.made(source)["kind"]) in CLASSES:
+        for name, content in exported.subwords_files(source).items():
+            workdir.write(folder / name, content)
+        settings |= {"tokenizer_class": CLASSES[kind]}
     else:
         model = exported.tokenizer_json(source, *family.template)
         model.save(str(folder / FILES["huggingface"][0]))

@@ -159,6 +159,7 @@ XLM = Family(
     ),
     rows=_rows,
     tokenizers=("huggingface",),
+    files={"xlm": "xlm"},
     special={
         "bos_token": "classifier",
         "eos_token": "end",

@@ -173,3 +173,27 @@ def test_a_tokenizer_made_here_has_what_pads(made, model_type, settings, special
 
 def test_no_padding_is_not_that_of_the_class():
     assert families.FAMILIES["xlnet"].ids({"end": 2}) == {"eos_token_id": 2, "pad_token_id": None}
+
+
+def test_files_that_one_class_reads_alone(tmp_path):
+    """CTRL's and XLM's go back as they came; XLM's are refused unless texts are prepared."""
+    for kind, settings in (("ctrl", "CTRLTokenizer"), ("xlm", "XLMTokenizer")):
+        theirs, run, out = (tmp_path / kind / name for name in ("theirs", "run", "out"))
+        theirs.mkdir(parents=True)
+        out.mkdir()
+        (theirs / "vocab.json").write_text(json.dumps({"<s>": 0, "</s>": 1, "<pad>": 2, "<unk>": 3, "a</w>": 4}))
+        (theirs / "merges.txt").write_text("a b\nb c</w>\n")
+        family = families.FAMILIES[kind]
+        kinds = (*family.tokenizers, *family.files.values())
+        if kind == "xlm":
+            with pytest.raises(UserError, match=r"prepare all text with XLM's tools, and import with --prepared"):
+                interop.section(theirs, kinds)
+        section = interop.section(theirs, kinds, prepared=True)
+        assert section == {"kind": kind, "path": str(theirs / "vocab.json"), "sentinels": 0}
+        own = folder.make_folder(run, SETTINGS | section, {}, 0.0, print)
+        interop.write(run, own, out, family, 16)
+        assert json.loads((out / "tokenizer_config.json").read_text())["tokenizer_class"] == settings
+        assert json.loads((out / "vocab.json").read_text()) == json.loads((theirs / "vocab.json").read_text())
+        more = folder.make_folder(tmp_path / kind / "more", SETTINGS | section | {"sentinels": 2}, {}, 0.0, print)
+        with pytest.raises(DataError, match=r"with ids on top of its file's \(<extra_id_1>, <extra_id_0>\), which its"):
+            interop.write(tmp_path / kind / "more", more, out, family, 16)
