@@ -126,8 +126,7 @@ class Rows:
         """Rows of both texts of documents; errors give the stream's `name`."""
         texts.check_fields(stream.shards[0].form.fields, name)
         lengths = length, self.objective.target_length(length)
-        filled = self.data["layout"] == "texts"  # nothing is no translation; a task among text may ask for nothing
-        plan = self.plans((stream.identity, *lengths), texts.plan, stream, lengths, filled)
+        plan = self.plans((stream.identity, *lengths), texts.plan, stream, lengths)
         return Texts(stream, plan, lengths, self.tokenizer.special["end"])
 
     def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> Layout:

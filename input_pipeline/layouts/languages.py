@@ -137,7 +137,7 @@ def pack(sizes: Iterable[tuple[int, int]], length: int, report: Callable[[str], 
             cut += need > 0 and sum(pair) + FRAME > length
             yield need, need
 
-    found = texts.pack(needed(), (length, length), filled=True)
+    found = texts.pack(needed(), (length, length))
     if cut:
         report(f"{cut:,} translations are longer than {length} tokens, and are cut; raise data.length")
     return found

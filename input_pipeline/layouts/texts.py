@@ -40,20 +40,16 @@ class Plan(NamedTuple):
 def plan(
     stream: Stream,
     lengths: tuple[int, int],
-    filled: bool,
     folder: Path,
     report: Callable[[str], None],
     read_all: bool,
 ) -> Plan:
-    """The stored plan for rows of `lengths`, made first if it is not there, and again where its files are damaged.
-
-    filled: whether pairs are left out of which a text is empty.
-    """
+    """The stored plan for rows of `lengths`, made first if it is not there, and again where its files are damaged."""
     length, target_length = lengths
     return plans.kept(
         Plan,
-        folder / f"texts-{stream.identity}-{length}-{target_length}{'-filled' * filled}",
-        lambda: [_planned(stream, lengths, filled, report)],
+        folder / f"texts-{stream.identity}-{length}-{target_length}-filled",
+        lambda: [_planned(stream, lengths, report)],
         f"packing {stream.counts.documents:,} pairs of texts into rows of {length} and {target_length}",
         report,
         read_all,
@@ -70,7 +66,7 @@ def check_fields(fields: Sequence[str], name: str) -> None:
         )
 
 
-def _planned(stream: Stream, lengths: tuple[int, int], filled: bool, report: Callable[[str], None]) -> Plan:
+def _planned(stream: Stream, lengths: tuple[int, int], report: Callable[[str], None]) -> Plan:
     """The plan of a stream; `report` is told how many texts of which field are cut, and how many pairs left out."""
     cut = dict.fromkeys(stream.shards[0].form.fields, 0)
 
@@ -78,10 +74,10 @@ def _planned(stream: Stream, lengths: tuple[int, int], filled: bool, report: Cal
         for document in range(stream.counts.documents):
             (_, read), (_, written) = stream.fields(document).values()
             for field, size, length in zip(cut, (read, written), lengths, strict=True):
-                cut[field] += size + 1 > length and (read > 0 < written or not filled)
+                cut[field] += size + 1 > length and read > 0 < written
             yield read, written
 
-    plan = pack(sizes(), lengths, filled)
+    plan = pack(sizes(), lengths)
     for (field, number), length in zip(cut.items(), lengths, strict=True):
         if number:
             report(
@@ -100,14 +96,14 @@ def report_left_out(plan: Plan, stream: Stream, report: Callable[[str], None]) -
         )
 
 
-def pack(sizes: Iterator[tuple[int, int]], lengths: tuple[int, int], filled: bool) -> Plan:
+def pack(sizes: Iterator[tuple[int, int]], lengths: tuple[int, int]) -> Plan:
     """Packs pairs of texts of these sizes, with an end token each, and cut where they are longer than a row.
 
-    Each goes into the oldest open row that has room for both; into none where `filled` and one is empty.
+    Each goes into the oldest open row that has room for both; into none where one of the two is empty.
     """
     rows, open_rows = [], []
     for document, texts in enumerate(sizes):
-        if filled and not all(texts):
+        if not all(texts):
             continue
         need = [min(size + 1, length) for size, length in zip(texts, lengths, strict=True)]
         for row in open_rows:

@@ -19,15 +19,15 @@ def rows_of(plan):
 
 def test_a_plan_by_hand():
     # With their end tokens: (5, 3) (6, 2) (4, 4) (5, 3) and one that is cut to (10, 6).
-    plan = texts.pack(iter([(4, 2), (5, 1), (3, 3), (4, 2), (30, 30)]), (10, 6), filled=True)
+    plan = texts.pack(iter([(4, 2), (5, 1), (3, 3), (4, 2), (30, 30)]), (10, 6))
     assert rows_of(plan) == [[0, 3], [1, 2], [4]]
 
 
 def test_rows_have_room(monkeypatch):
     monkeypatch.setattr(texts, "OPEN", 8)
     draw = np.random.default_rng(0)
-    sizes = draw.integers(0, [20, 12], (500, 2))
-    plan = texts.pack(iter(map(tuple, sizes.tolist())), (40, 30), filled=False)
+    sizes = draw.integers(1, [20, 12], (500, 2))
+    plan = texts.pack(iter(map(tuple, sizes.tolist())), (40, 30))
     assert sorted(plan.documents.tolist()) == list(range(500))
     held = [np.minimum(sizes[row] + 1, (40, 30)).sum(0) for row in rows_of(plan)]
     assert (np.array(held) <= (40, 30)).all() and np.mean(held, axis=0)[0] > 0.85 * 40
@@ -36,7 +36,7 @@ def test_rows_have_room(monkeypatch):
 @pytest.fixture
 def records(write):
     """Forty pairs: a question of some letters, and as many letters in capitals."""
-    made = [{"q": "upper: " + "abcdefghijk"[: n % 9], "a": "ABCDEFGHIJK"[: n % 9]} for n in range(40)]
+    made = [{"q": "upper: " + "abcdefghijk"[: 1 + n % 9], "a": "ABCDEFGHIJK"[: 1 + n % 9]} for n in range(40)]
     return write("pairs.jsonl", "".join(json.dumps(record) + "\n" for record in made))
 
 
@@ -83,7 +83,7 @@ def test_a_mixture_corrupts_text_and_takes_pairs_as_they_are(prepare, records, w
             np.testing.assert_array_equal(values, batch[feature][[1, 4]], err_msg=feature)
     scored = list(corpus.evaluation("train", length=32, stride=0, batch_size=6).batches())
     written = [tuple(pair[1]) for batch in scored for pair in pairs_of(corpus, batch)]
-    assert sum(len(targets) == 1 for targets in written) == 5  # nothing but its end: no letters
+    assert sum(len(targets) == 2 for targets in written) == 5  # one letter and an end
     assert len(written) > 40
 
 
@@ -106,10 +106,15 @@ def test_how_many_texts_are_cut_is_said_once(prepare, write):
     assert cut == ["1 of 3 texts of 'q' are longer than 32", "2 of 3 texts of 'a' are longer than 18"]
 
 
-def test_what_has_no_translation_is_left_out(prepare, write):
+@pytest.mark.parametrize(
+    "options",
+    [{"objective": {"kind": "translation"}, "layout": "texts"}, {"objective": SPANS, "tokenizer": BYTES}],
+    ids=("translation", "mixture"),
+)
+def test_what_has_no_translation_is_left_out(options, prepare, write):
     made = [("a", "b"), ("", "c" * 99), ("d" * 99, ""), ("e", "f"), ("g", "h")]
     path = write("some.jsonl", "".join(json.dumps({"q": q, "a": a}) + "\n" for q, a in made))
-    said, options = [], {"objective": {"kind": "translation"}, "layout": "texts", "length": 6}
+    said, options = [], options | {"length": 32}
     corpus = prepare(f"jsonl:{path}?fields=q,a", said=said, **options)
     found = {
         (corpus.tokenizer.decode(q), corpus.tokenizer.decode(a)) for q, a, _ in pairs_of(corpus, *first(corpus, 1))
