@@ -40,6 +40,16 @@ def code_ids(code: str, spec: str, tokenizer: Tokenizer, most: int) -> np.ndarra
     return ids
 
 
+def without(texts: Iterable[str], codes: Iterable[str], tokenizer: Tokenizer) -> list[str]:
+    """Those of `texts` whose ids begin with the ids of none of the control `codes`."""
+    known = [tokenizer.encode(code).tolist() for code in codes]
+
+    def begins(ids: list[int]) -> bool:
+        return any(ids[: len(code)] == code for code in known)
+
+    return [text for text in texts if not begins(tokenizer.encode(text).tolist())]
+
+
 class Rows(Protocol):
     """Raw rows of one stretch of text each, by number."""
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import jax
 
+from input_pipeline.layouts import coded
+from input_pipeline.sources import sources
 from pretrain import config as configs
 from pretrain.commands.arguments import Generate
 from pretrain.commands.shared import check_processes
@@ -30,6 +32,7 @@ def run(arguments: Generate) -> None:
     trained = Run(arguments.workdir, arguments.step, jax.local_devices()[:1], arguments.average, say)
     tokenizer, step = trained.tokenizer, trained.step
     begun, source, continued = trained.prompts(prompts)
+    warn_of_codes(trained.config, tokenizer, prompts)
     shown = prompts if continued else [""] * len(prompts)  # in front of what is written
     stream = Stream(tokenizer, shown[0], begun[0]) if streams(arguments, prompts) else None
     temperature = arguments.temperature if arguments.temperature is not None else 0.8 if arguments.beams == 1 else 0.0
@@ -83,6 +86,22 @@ def read_prompts(arguments: Generate) -> list[str]:
             raise UserError(f"--prompt_file={arguments.prompt_file} is empty; write one prompt a line, or leave it out")
         prompts += [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     return prompts or [""]
+
+
+def warn_of_codes(config, tokenizer, prompts: Sequence[str]) -> None:
+    """Says which prompt begins with no control code, where all that a model was trained on did.
+
+    They are not refused: an imported model has codes that its recipe's sources do not name.
+    """
+    if "coded" in config.objective and config.objective.coded:
+        named = sources.parse(config.data.train, "data.train", config.data.image)
+        codes = list(dict.fromkeys(source.code for source in named))
+        for text in coded.without(prompts, codes, tokenizer):
+            say(
+                f"the prompt {text!r:.40} begins with none of the control codes that data.train names "
+                f"({', '.join(codes)}), and all that this model was trained on began with one: begin it with one of "
+                "these, or of those that it was imported with"
+            )
 
 
 def streams(arguments: Generate, prompts) -> bool:
