@@ -5,8 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from test_objectives import BATCH, LENGTH, ragged, small
-from test_step import assert_same_run
+from updates import BATCH, LENGTH, assert_same_run, ragged, small
 
 from pretrain import objectives
 from pretrain.errors import UserError

@@ -6,88 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_step import GRADIENT, assert_same_run
+from updates import BATCH, LENGTH, MODELS, assert_same_run, ragged, small
 
 from configs import common
-from input_pipeline.features import empty
 from pretrain import objectives
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
-
-BATCH, LENGTH, VOCABULARY = 8, 16, 64
-# What BART and the original Transformer have in common.
-POST = {"norm": "layer", "placement": "post", "final_norm": False, "attention_bias": True, "ff_bias": True}
-POST |= {"scale_scores": True, "scale_head": False, "head_size": 8, "initialiser": "glorot", "dropout": 0.2}
-MODELS = {
-    "masked": ("encoder", {"dropout": 0.2, "dropout_attention": 0.2}),
-    "spans": ("encoder_decoder", {"dropout": 0.2, "head_size": 6, "buckets": 8, "max_distance": 12}),
-    "permutation": ("two_stream", {"dropout": 0.2, "dropout_attention": 0.2, "memory": 6, "reuse": 8}),
-    "denoising": ("encoder_decoder", POST | {"positions": "learned", "position_offset": 2, "embedding_norm": True}),
-    "translation": ("encoder_decoder", POST | {"positions": "sinusoid", "scale_embedding": True}),
-    "replaced": ("replaced_tokens", {"dropout": 0.2, "embed": 24, "generator_size": 1.0}),
-}
-OBJECTIVES = {
-    "masked": {"max_predictions": 5},
-    "spans": {"density": 0.3, "mean_span": 2.0},
-    "denoising": {"share": 0.4},
-    "translation": {},
-    "permutation": {"reuse": 8, "perm_size": 4, "predictions": 5},
-    "replaced": {"share": 0.3, "weight": 2.0},  # of 50 plain gradient descent would make parameters of order 10
-}
-LAYOUTS = {
-    "masked": {"layout": "pairs", "sentences": "lines"},
-    "spans": {},
-    "denoising": {},
-    "translation": {"layout": "texts"},
-}
-LAYOUTS |= {"replaced": {"layout": "packed"}, "permutation": {"layout": "stream"}}
-
-
-def small(kind, **changes):
-    """A family's own model with its objective, of one layer; plain gradient descent at rate 1."""
-    config = common.base()
-    model, fields = MODELS[kind]
-    config.model, config.objective = common.MODELS[model](), common.OBJECTIVES[kind]()
-    config.model.update(vocab_size=VOCABULARY, context=LENGTH, layers=1, width=32, heads=4, ff=64, dtype="float32")
-    config.model.update(attention_path="xla", **fields)
-    config.objective.update(OBJECTIVES[kind])
-    config.data.update(length=LENGTH, **LAYOUTS[kind])
-    config.train.update(steps=10, batch_size=BATCH)
-    config.mesh.data = 1
-    for key, value in (GRADIENT | changes).items():
-        section, name = key.split("__")
-        config[section][name] = value
-    return config
-
-
-def ragged(learner, seed):
-    """A batch whose rows differ in length, in what they score, and in whether they are pairs at all."""
-    draw = np.random.default_rng(seed)
-    batch = empty(learner.features(BATCH, LENGTH)) | {"row": np.arange(BATCH, dtype=np.int32)}
-    two = "types" not in batch  # texts in a row, each with its own inputs
-    for name, array in batch.items():
-        if name.endswith("segments"):
-            length, place = draw.integers(2, array.shape[1] + 1, (BATCH, 1)), np.arange(array.shape[1])
-            array[:] = (place < length) * (1 + two * (place >= length // 2))
-        elif name in ("types", "next"):
-            array[:] = draw.integers(0, 2, array.shape)
-        elif name == "slots":
-            array[:] = draw.integers(0, LENGTH, array.shape)
-        elif name in ("backward", "reset"):
-            array[:] = draw.integers(0, 2, array.shape)
-        elif name.endswith("positions"):
-            array[:] = np.arange(array.shape[1])
-        elif name.endswith("weights") and array.ndim == 2:
-            array[:] = np.arange(array.shape[1]) < draw.integers(0, array.shape[1] + 1, BATCH)[:, None]
-        elif name == "chosen":
-            np.put_along_axis(array, batch["slots"], True, axis=1)
-        elif name == "next_weights":
-            array[:] = np.arange(BATCH) % 3 > 0
-        elif name != "row":
-            array[:] = draw.integers(0, VOCABULARY, array.shape)
-    return batch
 
 
 @functools.cache

@@ -11,44 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import ROOT
+from updates import BATCH, GRADIENT, LENGTH, assert_same_run, ragged_batch, small_config
 
-from configs import common
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
-
-BATCH, LENGTH = 8, 16
-
-
-def small_config(**changes):
-    config = common.base()
-    config.model.update(
-        vocab_size=64, context=LENGTH, layers=2, width=32, heads=4, ff=64, dtype="float32", attention_path="xla"
-    )
-    config.train.update(steps=10, batch_size=BATCH)
-    config.optimizer.update(clip=1.0, weight_decay=0.1)
-    config.schedule.update(warmup=2, peak=1e-2)
-    config.mesh.data = 1
-    for key, value in changes.items():
-        section, name = key.split("__")
-        config[section][name] = value
-    return config
-
-
-def ragged_batch(seed: int = 0):
-    """Rows of very different length, so that a mean of means is not the mean."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(1, LENGTH + 1, BATCH)
-    lengths[0] = 1
-    real = np.arange(LENGTH)[None] < lengths[:, None]
-    tokens = rng.integers(0, 64, (BATCH, LENGTH)).astype(np.int32)
-    return {
-        "tokens": tokens,
-        "targets": np.roll(tokens, -1, 1),
-        "weights": real.astype(np.float32),
-        "segments": real.astype(np.int32),
-        "row": np.arange(BATCH, dtype=np.int32),
-        "positions": np.tile(np.arange(LENGTH, dtype=np.int32), (BATCH, 1)),
-    }
 
 
 @functools.cache
@@ -71,21 +37,9 @@ def run(config, devices: int, updates: int = 2):
     return np.array(history), jax.tree.map(np.asarray, engine.saved(state).params)
 
 
-# Plain gradient descent at rate 1: what parameters change by is the gradient itself, every leaf of it.
-GRADIENT = {"optimizer__name": "sgd", "optimizer__b1": 0.0, "optimizer__clip": 0.0, "optimizer__weight_decay": 0.0}
-GRADIENT |= {"schedule__kind": "constant", "schedule__warmup": 0, "schedule__peak": 1.0}
-
-
 @pytest.fixture(scope="module")
 def reference():
     return run(small_config(**GRADIENT), 1)
-
-
-def assert_same_run(result, reference, atol=3e-6):
-    history, params = result
-    np.testing.assert_allclose(history, reference[0], rtol=2e-5)  # float32, sums in another order
-    for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(reference[1]), strict=True):
-        np.testing.assert_allclose(a, b, atol=atol)
 
 
 MESHES = {

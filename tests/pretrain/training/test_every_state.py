@@ -5,26 +5,25 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-import test_objectives
 from runs import mostly
 from test_memory import LANES, recurrent, stream_batch
-from test_step import BATCH, MESHES, ragged_batch, small_config
+from updates import BATCH, ragged, ragged_batch, small, small_config
 
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
 
-two_stream = partial(test_objectives.small, "permutation")
+two_stream = partial(small, "permutation")
 
 
 def permuted_batch(n: int):
-    return test_objectives.ragged(make_learner(two_stream()), n)
+    return ragged(make_learner(two_stream()), n)
 
 
 DECODER = {"model__dropout_residual": 0.1, "model__dropout_attention": 0.1}
 RECURRENT = {"model__dropout": 0.1, "optimizer__name": "adamw", "schedule__peak": 1e-2}
 KINDS = {
-    "adamw": (8, small_config, MESHES["mixed"] | {"train__accumulate": 2}),
+    "adamw": (8, small_config, {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2, "train__accumulate": 2}),
     "uncorrected": (1, small_config, {"optimizer__bias_correction": False}),
     "adafactor": (4, small_config, {"optimizer__name": "adafactor", "mesh__fsdp": 4}),
     "lamb": (1, small_config, {"optimizer__name": "lamb", "train__accumulate": 4}),
@@ -37,7 +36,7 @@ KINDS = {
     "two streams": (4, two_stream, {"mesh__data": 2, "mesh__fsdp": 2}),
     "two streams, pmap": (2, two_stream, {"train__backend": "pmap", "train__accumulate": 2}),
 }
-BATCHES = {"recurrent": (stream_batch, LANES), "two_stream": (permuted_batch, test_objectives.BATCH)}
+BATCHES = {"recurrent": (stream_batch, LANES), "two_stream": (permuted_batch, BATCH)}
 SLOW = ("uncorrected", "lamb", "sgd", "lion", "recurrent, accumulated", "two streams", "two streams, pmap")
 SLOW += ("adafactor", "muon")
 
