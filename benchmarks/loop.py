@@ -21,7 +21,8 @@ from pretrain.assemble import assemble
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.processes.heap import keep_freed_memory
 from pretrain.reporting.progress import Ledger
-from pretrain.training.train import Feed, Loop
+from pretrain.training.feed import Feed
+from pretrain.training.train import Loop
 
 
 def silent(message: str) -> None:

@@ -197,6 +197,8 @@ def base() -> dict:
             label_smoothing=rate(0.0),  # share of the target's probability spread over the vocabulary
             max_bad_steps=count(10),  # updates with a non-finite loss or gradient, in a row, before the run stops
             on_bad_step="skip",  # skip (drop the update) or rewind (last checkpoint, past the bad data)
+            patience=non_negative(600.0),  # seconds an update may take before the run ends, to be started again; 0: any
+            compare_every=non_negative(100),  # updates between comparisons of what devices hold alike; 0 means never
         ),
         optimizer=dict(
             name="adamw",  # adamw, adafactor, adagrad, lamb, sgd, lion or muon

@@ -1,20 +1,61 @@
-"""Files that several processes share and any of them may be killed over: locks and atomic writes."""
+"""Files that several processes share and any of them may be killed over: locks, atomic writes, folders that fail."""
 
 import contextlib
 import errno
 import fcntl
 import json
 import os
+import re
+import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from input_pipeline.errors import DataError, UnwritableError
 
 CHUNK = 1 << 22  # bytes read at a time
 
+# What a shared folder fails with while its server or the network to it is away, and no longer once that is back.
+_AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN}
+_AWAY |= {errno.ENETUNREACH, errno.ENETRESET, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENOTCONN}
+_AWAY |= {errno.EAGAIN, errno.ENOLINK, errno.ECOMM}
+PAUSE, LONGEST = 0.5, 15.0  # seconds before the second attempt, twice as many before each further one, at most
+PATIENCE = 180.0  # seconds for which attempts are made
+
+Result = TypeVar("Result")
+
 _FULL_OR_CLOSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 _IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+
+
+def passes(error: BaseException) -> bool:
+    """Whether an error is of a folder whose server is away; TensorStore has the system's number in its message."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _AWAY
+    found = re.search(r"os_error_code='(\d+)'", str(error))
+    return bool(found) and int(found[1]) in _AWAY
+
+
+def persistently(work: Callable[[], Result]) -> Result:
+    """`work()`, which may be done again: while it meets a folder that is away, after ever longer pauses.
+
+    The first pause is said on standard error. What else goes wrong, or goes on for `PATIENCE` seconds, is raised.
+    """
+    began, pause = time.monotonic(), PAUSE
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            waited = time.monotonic() - began
+            if not passes(error) or waited + pause > PATIENCE:
+                raise
+            if pause == PAUSE:
+                why = str(error).strip().splitlines()[0][:200]
+                print(f"trying again for up to {PATIENCE:.0f} s: {why}", file=sys.stderr, flush=True)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST)
 
 
 @contextlib.contextmanager

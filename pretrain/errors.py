@@ -1,4 +1,4 @@
-"""Every exception that is a user's mistake: the program prints its one sentence and exits with code 2."""
+"""Every exception that is a user's mistake, or a machine's fault: the program prints its one sentence and exits."""
 
 import difflib
 import os
@@ -12,6 +12,10 @@ from models.errors import ModelError
 
 class UserError(ValueError):
     """A command that cannot be carried out: the message names what, why and the remedy in one sentence."""
+
+
+class FaultError(Exception):
+    """A machine that fails, and no one's mistake: the message says in one sentence which and what to do."""
 
 
 USER_ERRORS = (UserError, ModelError, DataError, ConfigError)

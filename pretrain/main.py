@@ -1,8 +1,8 @@
 """The command line: `pretrain COMMAND --flags`, also `python -m pretrain`.
 
 Exit codes: 0 done; 2 a user's mistake (one sentence on stderr); 75 interrupted by SIGTERM or Ctrl-C with everything
-saved, start the same command again to go on; 130 a second Ctrl-C did not wait for that; 141 the reader of standard
-output left before the end; 1 anything else.
+saved, start the same command again to go on; 69 a process was killed, hangs or computes wrongly, start it again too;
+130 a second Ctrl-C did not wait for that; 141 the reader of standard output left before the end; 1 anything else.
 """
 
 import errno
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pretrain.commands import run
 from pretrain.commands.arguments import Arguments
 from pretrain.commands.flags import Command, commands, split_config
-from pretrain.errors import USER_ERRORS, UserError, nearest, reason
-from pretrain.processes.leaving import FAILED, MISTAKE, UNREAD, leaving
+from pretrain.errors import USER_ERRORS, FaultError, UserError, nearest, reason
+from pretrain.processes.leaving import FAILED, FAULT, MISTAKE, UNREAD, leaving
 
 DEVICE_IS_FULL = "RESOURCE_EXHAUSTED: Out of memory"  # how XLA's error begins
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -52,6 +52,8 @@ def verdict(error: Exception) -> tuple[int, str]:
     """The exit code of an exception, and what is printed of it."""
     if isinstance(error, USER_ERRORS):
         return MISTAKE, f"pretrain: {error}\n"
+    if isinstance(error, FaultError):
+        return FAULT, f"pretrain: {error}\n"
     if isinstance(error, BrokenPipeError):  # standard error survives its reader (pretrain.processes.streams)
         return UNREAD, ""
     if isinstance(error, OSError) and error.errno in UNWRITABLE:

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 from pathlib import Path
 
-from input_pipeline.files import replaced
+from input_pipeline.files import persistently, replaced
 from input_pipeline.folders import Folders
 
 CONFIG = "config.json"
@@ -59,6 +59,11 @@ class Workdir:
     @property
     def metrics(self) -> Path:
         return self.path / "metrics"
+
+    @property
+    def goodput(self) -> Path:
+        """Where the time of each start went."""
+        return self.path / "goodput.jsonl"
 
     @property
     def profile(self) -> Path:
@@ -142,5 +147,9 @@ def damaged(path: Path) -> Path:
 
 def write(path: Path, content: bytes) -> None:
     """Writes a file of a work folder, whole or not at all: every one that is not a log. Errors: OSError."""
-    with replaced(path) as partial:
-        partial.write_bytes(content)
+
+    def work() -> None:
+        with replaced(path) as partial:
+            partial.write_bytes(content)
+
+    persistently(work)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from input_pipeline.errors import DataError
-from input_pipeline.files import checksum, read_json
+from input_pipeline.files import checksum, persistently, read_json
 
 FORMAT = 3
 SPLITS = KEPT, HELD = "kept", "held"
@@ -99,7 +99,7 @@ class Store:
         if not path.is_file():
             return None
         try:
-            manifest = read_json(path)
+            manifest = persistently(lambda: read_json(path))
             if manifest["format"] != FORMAT:
                 raise DataError(
                     f"the token store {folder} is of format {manifest['format']}, this version reads {FORMAT}; delete "
@@ -190,11 +190,11 @@ class Shard(NamedTuple):
 
     def open(self, what: str) -> np.ndarray:
         """The content of one of its files, mapped. Errors: DataError where it is missing, or of another size."""
-        self._check_size(what)
+        persistently(lambda: self._check_size(what))
         dtype, shape = self._held(what)
         if not np.prod(shape):  # no map of an empty file
             return np.zeros(shape, dtype)
-        return np.memmap(self.path(what), dtype, "r", shape=shape)
+        return persistently(lambda: np.memmap(self.path(what), dtype, "r", shape=shape))
 
     def _check_size(self, what: str) -> None:
         dtype, shape = self._held(what)
@@ -209,8 +209,8 @@ class Shard(NamedTuple):
     def check_content(self) -> None:
         """Raises DataError where a file is missing, or holds other bytes than were written."""
         for what, _, expected in self.files():
-            self._check_size(what)
-            actual = checksum(self.path(what))
+            persistently(lambda what=what: self._check_size(what))
+            actual = persistently(lambda what=what: checksum(self.path(what)))
             if actual != expected:
                 raise damaged(
                     self.folder,

@@ -9,6 +9,8 @@ import contextlib
 import json
 import math
 import shutil
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,13 +19,17 @@ from typing import TypeVar
 import jax
 import orbax.checkpoint as ocp
 
+from input_pipeline import files
+from input_pipeline.files import passes
 from pretrain import aside
 from pretrain.checkpoints import alone, record, restore
-from pretrain.errors import UserError, reason
+from pretrain.errors import FaultError, UserError, reason
 from pretrain.processes.agreement import decided
 from pretrain.workdir import DATA, LOSS, METRICS, POSITION, STATE, Workdir, write
 
 Result = TypeVar("Result")
+TROUBLE = (OSError, ValueError, RuntimeError)  # of saving, however Orbax and TensorStore put it
+SAVING = 3600  # seconds that a save may take
 
 
 class Checkpoints:
@@ -36,6 +42,8 @@ class Checkpoints:
         self.options = options
         self._done = set()  # steps that need no saving: restored or saved by this run, alike in every process
         self._saving = None  # the step whose save was begun last, until it is seen to be whole
+        self._away, self._pause = None, files.PAUSE  # since when saves fail; how long to leave the folder alone
+        self._owed, self._next = False, 0.0  # whether a save is to be made again, and when at the earliest
         self._writer = self._cleaning = None
         if read_only:
             return
@@ -49,7 +57,7 @@ class Checkpoints:
                     METRICS: ocp.JsonCheckpointHandler(filename=Path(LOSS).name),
                 }
             ),
-            async_options=ocp.AsyncOptions(post_finalization_callback=self._record),
+            async_options=ocp.AsyncOptions(timeout_secs=SAVING, post_finalization_callback=self._record),
         )
 
     def _clear(self) -> None:
@@ -94,33 +102,73 @@ class Checkpoints:
         if metrics:
             items[METRICS] = ocp.args.JsonSave(metrics)
         self.wait()
-        self._saving = step
+        self._saving, self._owed = step, False
         try:
             self._writer.save(self.workdir.checkpoint(step), args=ocp.args.Composite(**items))
-        except (OSError, ValueError, RuntimeError) as error:
-            raise self._cannot_save(error) from error
+        except TROUBLE as error:
+            self._failed(error)
+            return
         self._done.add(step)
 
     def _record(self) -> None:
         """Called in process 0 when all files are written, before the checkpoint gets its name."""
         record.write(self.workdir.unnamed(self._saving))
 
-    def wait(self) -> None:
-        """Returns when everything asked for is on disk."""
+    def wait(self, again: Callable[[], None] | None = None) -> None:
+        """Returns when everything asked for is on disk, or is owed; what is owed `again` saves, if it is given."""
         try:
             self._writer.wait_until_finished()
-        except (OSError, ValueError, RuntimeError) as error:
-            raise self._cannot_save(error) from error
+        except TROUBLE as error:
+            self._failed(error)
         self._settle()
         self._cleaned()
+        while self._owed and again:
+            time.sleep(self._pause)
+            again()
+            self.wait()
 
     def check(self) -> None:
-        """Raises if a save in the background has failed."""
+        """Raises if a save in the background has failed for good."""
         try:
             self._writer.check_for_errors()
-        except (OSError, ValueError, RuntimeError) as error:
-            raise self._cannot_save(error) from error
+        except TROUBLE as error:
+            self._failed(error)
         self._settle()
+
+    def owes(self) -> bool:
+        """Whether a save has failed because the folder was away, and may be tried again now, of whatever step."""
+        return self._owed and time.monotonic() >= self._next
+
+    def _failed(self, error: Exception) -> None:
+        """A save has failed: raises, unless it is owed from now on, because the folder may come back.
+
+        Of several processes the others wait for one that has failed, so that all begin again at the newest checkpoint.
+        """
+        step, many = self._saving, jax.process_count() > 1
+        late = isinstance(error, TimeoutError) or "DEADLINE_EXCEEDED" in str(error)
+        if (late or passes(error)) and many:
+            raise FaultError(
+                f"the checkpoint of step {step} could not be saved in {self.folder} ("
+                f"{'not all processes came to it in time' if late else reason(error)}); start the same command again"
+            ) from error
+        now = time.monotonic()
+        if not passes(error) or (self._away is not None and now - self._away > files.PATIENCE):
+            raise self._cannot_save(error) from error
+        if self._away is None:
+            self._away, self._pause = now, files.PAUSE
+            print(
+                f"the checkpoint of step {step} could not be saved ({reason(error)}); trying again for up to "
+                f"{files.PATIENCE:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+        else:
+            self._pause = min(2 * self._pause, files.LONGEST)
+        self._done.discard(step)
+        self._owed, self._saving, self._next = True, None, now + self._pause
+        with contextlib.suppress(OSError):
+            for path in self.workdir.unfinished():
+                self._discard(path)
 
     def _cannot_save(self, error: Exception) -> UserError:
         kept = ", ".join(map(str, self.steps())) or "none"
@@ -133,7 +181,7 @@ class Checkpoints:
         """Once the checkpoint that was being saved is whole, those that it replaces may go."""
         if self._saving is not None and jax.process_index() == 0 and self.workdir.checkpoint(self._saving).is_dir():
             self._cleaned()
-            self._saving = None
+            self._saving = self._away = None
             self._cleaning = self._cleaner.submit(self._delete_old)
 
     def _cleaned(self) -> None:
@@ -319,6 +367,6 @@ class Checkpoints:
         """Lets what has begun end. A failure is not raised here: `wait` would have, where the run went well."""
         if self._writer is None:
             return
-        with contextlib.suppress(OSError, ValueError, RuntimeError):
+        with contextlib.suppress(*TROUBLE):
             self._writer.close()
         self._cleaner.shutdown()

@@ -34,7 +34,7 @@ def start_fresh(workdir: str, name: str, config) -> None:
         kept.path.mkdir(parents=True, exist_ok=True)
         if here.config.exists() and not kept.config.exists():
             write(kept.config, here.config.read_bytes())  # a work folder is never without a config
-        for part in (here.checkpoints, here.metrics, here.teacher.path):
+        for part in (here.checkpoints, here.metrics, here.goodput, here.teacher.path):
             if os.path.lexists(part):
                 to = aside.free(kept.path / part.name)  # numbered: a run was begun between two halves of the move
                 aside.move(part, to)

@@ -220,6 +220,19 @@ class Describe(OfConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Goodput(Arguments):
+    """Prints where the time of a run went, over all of its starts."""
+
+    workdir: str = text("", WORKDIR)
+    format: str = how_printed()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.workdir:
+            raise UserError("--workdir is missing; give the folder of a `pretrain train` run, such as --workdir=runs/q")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepare(OfConfig):
     """Trains the tokenizer if asked and builds the token store."""
 

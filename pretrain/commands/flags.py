@@ -15,6 +15,7 @@ from pretrain.commands.arguments import (
     Export,
     Flag,
     Generate,
+    Goodput,
     Import,
     OfConfig,
     Prepare,
@@ -153,7 +154,7 @@ def _define(name: str, field: dataclasses.Field, into: flags.FlagValues) -> None
 
 def commands() -> dict[str, Command]:
     """Every command, by name."""
-    forms = (Train,), (Evaluate,), (Generate, Complete), (Describe,), (Prepare,), (Import,), (Export,)
+    forms = (Train,), (Evaluate,), (Generate, Complete), (Describe,), (Goodput,), (Prepare,), (Import,), (Export,)
     return {command.name: command for command in (Command(*some) for some in forms)}
 
 

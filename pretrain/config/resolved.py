@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from input_pipeline.files import persistently
 from pretrain.config.keys import check_keys, flat
 from pretrain.config.overrides import with_overrides
 from pretrain.config.values import tuples
@@ -23,6 +24,8 @@ FREE = (
     "train.backend",
     "train.max_bad_steps",
     "train.on_bad_step",
+    "train.patience",
+    "train.compare_every",
     "data.store",
     "data.workers",
     "data.prefetch",
@@ -51,7 +54,7 @@ def save(config: ConfigDict, workdir: str) -> None:
 
 def check_folder(workdir: str) -> None:
     """Raises UserError where a work folder's name is that of a file."""
-    if Path(workdir).is_file():
+    if persistently(Path(workdir).is_file):  # the first look at a folder, which may be away for a while
         raise UserError(f"--workdir={workdir} is a file, not a folder; give the folder of a run, or a new one's name")
 
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from input_pipeline.files import persistently
 from pretrain.errors import UserError, reason
 
 TROUBLE = (OSError, ValueError, KeyError, RuntimeError, MemoryError, EOFError)  # of files, stores, memory; no bugs
@@ -29,14 +30,14 @@ def gathered(value) -> list:
 
 
 def alike(work: Callable[[], Result], sentence: Callable[[str], str]) -> Result:
-    """`work()`, done by every process; where any of them meets trouble, all raise the same UserError.
+    """`work()`, done by every process; where any of them meets trouble that lasts, all raise the same UserError.
 
     Its message is that of a UserError that `work` raised, or what `sentence` makes of the trouble and, where there are
     several, the processes that had it.
     """
     result, cause = None, None
     try:
-        result = work()
+        result = persistently(work)
     except TROUBLE as error:
         cause = error
     mistake = isinstance(cause, UserError)

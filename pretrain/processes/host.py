@@ -6,6 +6,8 @@ import os
 import socket
 import sys
 import threading
+import time
+from pathlib import Path
 
 import jax
 from absl import logging as absl_logging
@@ -117,6 +119,15 @@ def join(coordinator: str, count: int | None, index: int | None) -> None:
     leaving.retake()  # JAX listens for SIGTERM too, and hears nothing of Ctrl-C
     state = distributed.global_state
     leaving.others = Others(leaving, state.client, state.process_id, state.num_processes)
+
+
+def age() -> float:
+    """Seconds since this process was started, as Linux counts them; 0 elsewhere."""
+    try:
+        started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+    except (OSError, AttributeError):
+        return 0.0
 
 
 def _check_port(coordinator: str) -> None:

@@ -16,12 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-FAILED = 1  # exit code: a bug, with its traceback, or a process that was killed
+FAILED = 1  # exit code: a bug, with its traceback
 MISTAKE = 2  # exit code: a user's mistake, one sentence says which
+FAULT = 69  # exit code: a process was killed, hangs or computes wrongly: start the same command again
 PREEMPTED = 75  # exit code: interrupted, nothing lost, start the same command again
 UNWANTED = 130  # exit code: a second Ctrl-C did not wait for the save, as a shell counts SIGINT
 UNREAD = 141  # exit code: the reader of standard output left before the end, as a shell counts SIGPIPE
 
+FAREWELL = 30.0  # seconds that leaving may take: a folder or process 0 that does not answer holds nobody back
 ECHO = 0.5  # seconds within which a repeated Ctrl-C is the same one: a terminal and `timeout` both pass it on
 
 
@@ -31,6 +33,8 @@ class Leaving:
     def __init__(self):
         self.asked = False  # a signal came; it is answered at the next turn
         self.others = None
+        self.watchdog = None  # over the work of this process, while there is one
+        self.turns = 0  # how often `reached` was called
         self._duties: list[Callable[[], None]] = []
         self._first = 0.0  # when it came
         self._held = False
@@ -85,11 +89,13 @@ class Leaving:
 
     def reached(self) -> bool:
         """Whether to stop here. All processes of a run call this at the same turns and get the same answer."""
+        self.turns += 1
         return self.others.reached() if self.others else self.asked
 
     def leave(self, code: int, sentence: str = "") -> None:
         """Ends this process from any thread, whatever its other threads are doing, and with it the whole run."""
         with self._door:
+            _leave_within(FAREWELL, code)
             if sentence:
                 line = f"pretrain: {sentence}\n"
                 if os.isatty(2):
@@ -145,6 +151,13 @@ class Leaving:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return False
+
+
+def _leave_within(seconds: float, code: int) -> None:
+    """Ends this process then, however far its farewell has come."""
+    timer = threading.Timer(seconds, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
 
 
 def _left_to_the_thread(number, frame) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from input_pipeline.files import persistently
 from pretrain.errors import UserError, reason
 from pretrain.processes.agreement import gathered
 from pretrain.processes.leaving import MISTAKE, leaving
@@ -42,7 +43,7 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
     folder = Path(workdir)
     made = not folder.exists()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        persistently(lambda: folder.mkdir(parents=True, exist_ok=True))
         mine = json.dumps(
             {
                 "command": command,
@@ -55,7 +56,7 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
                 "token": secrets.token_hex(8),
             }
         )
-        _take(Workdir(folder).lock, mine, report, in_turn)
+        persistently(lambda: _take(Workdir(folder).lock, mine, report, in_turn))
     except OSError as error:
         raise UserError(f"the work folder cannot be written ({reason(error)}); choose another --workdir") from error
     ended = threading.Event()

@@ -6,13 +6,16 @@ looks into it twice a second, while the rest computes, compiles or waits for ano
     notice/asked     a signal came to some process
     notice/turn/I    process I has seen that; it goes on up to that turn at least. All stop at the highest
     notice/left/I    process I ends, or has ended: its exit code, and why
-    alive/I          a number that grows as long as process I lives; process 0 watches over all of them
+    alive/I          a number that grows as long as process I lives, and how far its work has come; process 0 watches
+                     over all of them, and process 1 over process 0
+    notice/late/I, stand/I    who is late, and where all of them stand (watchdog.py)
 """
 
 import threading
 import time
 
-from pretrain.processes.leaving import FAILED, Leaving
+from pretrain.processes.leaving import FAULT, Leaving
+from pretrain.processes.watchdog import Roll
 
 POLL = 0.5  # seconds between looks
 SILENT = 20.0  # seconds without a sign of life after which a process counts as killed; see `_watch`
@@ -29,6 +32,9 @@ class Others:
         self._proposed: int | None = None
         self._turns: dict[int, int] = {}
         self._lock = threading.Lock()
+        self._rounds = self._heard = self._unheard = 0  # looks that ended; ticks since the last one that did
+        self._lost = False  # the store does not answer
+        self._roll = Roll(leaving, index, count, self._put, self._read)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="others", daemon=True)
         self._thread.start()
@@ -53,6 +59,8 @@ class Others:
 
     def leave(self, code: int, sentence: str) -> None:
         """Tells the others that this process ends, and waits a moment until they have heard; process 0 goes last."""
+        if self._lost:
+            return
         try:
             self._put(f"notice/left/{self._index}", f"{code} {sentence}")
             deadline = time.monotonic() + PATIENCE
@@ -91,24 +99,27 @@ class Others:
 
         Looks are counted and not seconds: a job that is suspended as a whole wakes one process at a time.
         """
-        beat, seen, silent = 0, {}, dict.fromkeys(map(str, range(self._count)), 0)
+        watched = {0: range(self._count), 1: [0]}.get(self._index, ())
+        beat, seen, silent = 0, {}, dict.fromkeys(map(str, watched), 0)
         try:
             while not self._over.is_set():
                 beat += 1
-                self._put(f"alive/{self._index}", str(beat))
+                self._put(f"alive/{self._index}", f"{beat} {self._place()}")
                 notices = self._read("notice/")
                 self._follow({k.removeprefix("left/"): v for k, v in notices.items() if k.startswith("left/")})
                 if "asked" in notices:
                     self._propose()
                     turns = {k.removeprefix("turn/"): v for k, v in notices.items() if k.startswith("turn/")}
                     self._turns = {int(index): int(turn) for index, turn in turns.items()}
-                if self._index == 0:
+                self._roll.round({k.removeprefix("late/"): v for k, v in notices.items() if k.startswith("late/")})
+                if silent:
                     alive = self._read("alive/")
                     for index in silent:
                         silent[index] = silent[index] + 1 if alive.get(index) == seen.get(index) else 0
                         if silent[index] * POLL > SILENT:
-                            self._gone(int(index))
+                            self._gone(int(index), alive.get(index, ""))
                     seen = alive
+                self._rounds += 1
                 self._over.wait(POLL)
         except Exception:
             return  # the run is over and the store closed; if process 0 was killed, JAX ends this one by itself
@@ -122,8 +133,22 @@ class Others:
                     sentence = f"the run has ended: nothing was heard of process {self._index}, this one, for too long"
                 self._leaving.leave(int(code), _of(index, sentence))
 
-    def _gone(self, index: int) -> None:
-        self._leaving.leave(FAILED, f"process {index} {GONE}; start the same command again")
+    def tick(self) -> None:
+        """Called every `POLL` seconds by a thread that asks nobody: ends this process where process 0 has stopped."""
+        self._unheard = 0 if self._rounds != self._heard else self._unheard + 1
+        self._heard = self._rounds
+        if self._unheard * POLL > SILENT and self._thread.is_alive():
+            self._lost = True
+            self._gone(0)
+
+    def _place(self) -> str:
+        dog = self._leaving.watchdog
+        return dog.place().words if dog else ""
+
+    def _gone(self, index: int, last: str = "") -> None:
+        where = last.partition(" ")[2]
+        where = f", {where}" if where else ""
+        self._leaving.leave(FAULT, f"process {index} {GONE}{where}; start the same command again")
 
     def _propose(self) -> None:
         with self._lock:

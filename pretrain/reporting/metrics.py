@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from input_pipeline.files import persistently
 from pretrain import aside, workdir
 from pretrain.errors import UserError
 
@@ -106,7 +107,7 @@ class RowFile:
 
     def _restore(self, start: int, report: Callable[[str], None]) -> None:
         try:
-            text = self._path.read_text(encoding="utf-8", errors="replace")
+            text = persistently(lambda: self._path.read_text(encoding="utf-8", errors="replace"))
             whole = text[: text.rfind("\n") + 1]  # a killed process can leave a torn last line
             rows = [row for row in self.parse(whole) if 0 < int(row["step"]) <= start]
             text = self.text(rows)
@@ -130,8 +131,8 @@ class RowFile:
         self._last = row["step"]
         line = self.line(row).encode()
         if self._file is None:
-            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        _append(self._file, line, self._path)
+            self._file = open_rows(self._path)
+        append(self._file, line, self._path)
 
     def flush(self) -> None:
         if self._file is not None:
@@ -223,7 +224,7 @@ class EventFile:
     def _begin(self) -> None:
         from tensorboardX.proto.event_pb2 import Event, SessionLog  # takes as long as all of this file's imports
 
-        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        self._file = open_rows(self._path, os.O_EXCL)
         self._write(Event(file_version="brain.Event:2"))
         if self._start:  # TensorBoard itself hides what a run that was cut short had written from this step on
             self._write(Event(step=self._start + 1, session_log=SessionLog(status=SessionLog.START)))
@@ -244,7 +245,7 @@ class EventFile:
         record = event.SerializeToString()
         length = struct.pack("<Q", len(record))
         checksums = (struct.pack("<I", masked_crc32c(part)) for part in (length, record))
-        _append(self._file, length + next(checksums) + record + next(checksums), self._path)
+        append(self._file, length + next(checksums) + record + next(checksums), self._path)
 
     def flush(self) -> None:
         if self._file is not None:
@@ -264,21 +265,30 @@ def _named(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _append(descriptor: int, data: bytes, path: Path) -> None:
+def append(descriptor: int, data: bytes, path: Path) -> None:
     """Writes all of `data` behind the file's end, or nothing."""
-    before = os.fstat(descriptor).st_size
-    with _named(path):
+
+    def work() -> None:
+        left, before = data, os.fstat(descriptor).st_size
         try:
-            while data:  # at once: kill -9 loses no row
-                data = data[os.write(descriptor, data) :]
+            while left:  # at once: kill -9 loses no row
+                left = left[os.write(descriptor, left) :]
         except OSError:
             os.ftruncate(descriptor, before)  # a disk that is full takes a part: no row is left torn
             raise
 
+    with _named(path):
+        persistently(work)
+
 
 def _sync(descriptor: int, path: Path) -> None:
     with _named(path):
-        os.fsync(descriptor)
+        persistently(lambda: os.fsync(descriptor))
+
+
+def open_rows(path: Path, more: int = 0) -> int:
+    """A descriptor of a file that rows are appended to, made where it is not there; `more` flags of os.open."""
+    return persistently(lambda: os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | more, 0o644))
 
 
 def _set_aside(path: Path, kind: str, report: Callable[[str], None]) -> None:

@@ -79,32 +79,36 @@ class Ledger:
     not the outer one's too, so that the categories always add up to the time since the ledger was opened.
     """
 
-    CATEGORIES = ("step", "data", "save", "evaluate", "compile", "other")
+    CATEGORIES = ("step", "data", "save", "restore", "evaluate", "compile", "other")
 
     def __init__(self):
         self._seconds = dict.fromkeys(self.CATEGORIES, 0.0)
-        self._category = "other"
+        self.category = "other"  # whose the seconds are now
+        self.turns = 0  # blocks that were begun or ended
+        self.update = 0  # the last update that was begun: whoever makes it says so here
         self._since = time.perf_counter()
 
     def _turn(self, category: str) -> None:
         now = time.perf_counter()
-        self._seconds[self._category] += now - self._since
-        self._category, self._since = category, now
+        self._seconds[self.category] += now - self._since
+        self.category, self._since = category, now
 
     @contextmanager
     def spend(self, category: str) -> Iterator[None]:
         """Charges the block to `category`, one of `CATEGORIES`; any other name raises KeyError."""
-        before = self._category
+        before = self.category
         self._seconds[category]  # a misspelt category fails here, not when its block ends
         self._turn(category)
+        self.turns += 1
         try:
             yield
         finally:
             self._turn(before)
+            self.turns += 1
 
     def seconds(self) -> dict[str, float]:
         """Seconds by category up to now; their sum is the time since the ledger was opened."""
-        self._turn(self._category)
+        self._turn(self.category)
         return dict(self._seconds)
 
 

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from pretrain.errors import UserError, nearest
 from pretrain.parallel import at_rest
 from pretrain.parallel.mesh import AXES, Layout, make_mesh, smallest_mesh
-from pretrain.step import lanes
+from pretrain.step import lanes, replicas
 from pretrain.step.lanes import start
 from pretrain.step.step import Learner, TrainState, evaluate_step, init_state, state_shapes, train_step, unboxed
 
@@ -116,6 +116,10 @@ class JitEngine:
             batch = self._batch_shapes(batch_size, length)
             return self._evaluate.lower(params, batch, carried, self._resting_frozen())
 
+    @cached_property
+    def replicas(self) -> replicas.Replicas:
+        return replicas.OnMesh(self.mesh)
+
     def _resting_frozen(self):
         return jax.tree.map(at_rest.padded, self._frozen)
 
@@ -197,6 +201,10 @@ class PmapEngine:
             return jax.lax.psum(sums, "data"), carried
 
         return self._pmap(evaluate)
+
+    @cached_property
+    def replicas(self) -> replicas.Replicas:
+        return replicas.Whole(self._pmap)
 
     @cached_property
     def _place(self):

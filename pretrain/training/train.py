@@ -2,12 +2,11 @@
 
 import contextlib
 import functools
+import socket
 import sys
-from collections import deque
 
 import jax
 
-from input_pipeline.batches.loader import KilledReaderError
 from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
@@ -21,13 +20,17 @@ from pretrain.objectives import cost, reported
 from pretrain.optimizers.schedules import moved
 from pretrain.processes import lock
 from pretrain.processes.agreement import alike, decided
-from pretrain.processes.host import say
+from pretrain.processes.host import age, say
 from pretrain.processes.leaving import PREEMPTED, leaving
+from pretrain.processes.watchdog import Place, Watchdog
+from pretrain.reporting.goodput import Goodput
 from pretrain.reporting.metrics import MetricWriter
 from pretrain.reporting.progress import Ledger, Progress
 from pretrain.training.begin import cannot, check_goes_on, leave_config, teacher_of, weights_to_begin_with
+from pretrain.training.feed import Feed
 from pretrain.training.profile import Profile
 from pretrain.training.rates import Rates
+from pretrain.training.replicas import Replicas
 from pretrain.workdir import Workdir
 
 
@@ -53,6 +56,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
             say(f"what was there is kept in {Workdir(workdir).earlier / fresh}")
         if teacher:
             run.teacher = keep(teacher, workdir)
+        held.enter_context(contextlib.closing(watchdog(config.train.patience, ledger)))
         checkpoints = held.enter_context(contextlib.closing(Checkpoints(workdir, config.checkpoint)))
         loop = Loop(run, checkpoints, ledger, workdir, say, weights)
         if jax.process_index() == 0:
@@ -64,6 +68,11 @@ def train(config, workdir: str, fresh: str = "") -> int:
             if loop.step <= config.train.steps:  # else the folder's own says how far the run was to go
                 configs.save(config, workdir)
         return loop.run()
+
+
+def watchdog(patience: float, ledger: Ledger) -> Watchdog:
+    """Watches over a loop that charges its time to `ledger`."""
+    return Watchdog(leaving, patience, lambda: Place(ledger.turns + leaving.turns, ledger.category, ledger.update))
 
 
 class Loop:
@@ -78,7 +87,10 @@ class Loop:
             tasks(run, "validation", decode=self.config.evaluate.decode)
         else:
             say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
+        self.replicas = Replicas(run.engine, self.config.train.compare_every)
         self.state, self.step, self.position = self.restore(say)
+        self.goodput = goodput(Workdir(workdir))  # a start that is refused leaves no row
+        self.goodput.add(self.step, ledger.seconds())
         self.begun = self.step  # updates that were made before this start
         self.measure = measure(run) if self.validates else ""
         earlier = checkpoints.measures()
@@ -106,7 +118,9 @@ class Loop:
         """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
         config = self.config
         shapes = self.engine.shapes(config.seed, config.train.batch_size)
-        restored = self.checkpoints.restore_newest(shapes, say, self.assembly.origin)
+        with self.ledger.spend("restore"):
+            restored = self.checkpoints.restore_newest(shapes, say, self.assembly.origin)
+        self.ledger.update = restored[1]["step"] if restored else 0
         if restored is None:
             if self.validates and not config.data.validation:
                 say(f"{100 * config.data.holdout:g}% of data.train is held out for validation (config.data.holdout)")
@@ -153,9 +167,11 @@ class Loop:
                 if bad is not None and config.train.on_bad_step == "rewind":
                     feed, pending = self.rewind(feed, bad), None
                     continue
+                if self.replicas.due(self.step):
+                    self.compare()
                 if self.due(config.evaluate.every):
                     self.evaluate()
-                if self.due(config.checkpoint.every):
+                if self.due(config.checkpoint.every) or self.checkpoints.owes():
                     self.save()
                 if leaving.reached():
                     bad = self.record(*pending) if pending else None
@@ -165,6 +181,8 @@ class Loop:
             return self.finish()
         finally:
             feed.close()
+            self.goodput.add(self.step, self.ledger.seconds())
+            self.goodput.close()
             self.profile.close()
             self.writer.close()
             self.progress.close()
@@ -184,6 +202,7 @@ class Loop:
                 leaving.hold()
         self.compiled = True
         self.step, self.position = self.step + 1, self.position + 1
+        self.ledger.update = self.step
         self.profile.after(self.step, metrics)
         return self.step, self.position, metrics, self.ledger.seconds() if metrics["grad_norm"].is_ready() else None
 
@@ -214,6 +233,11 @@ class Loop:
         with self.ledger.spend("step"):
             jax.block_until_ready(self.state)
 
+    def compare(self) -> None:
+        """Raises FaultError where devices differ in what they hold alike."""
+        self.settle()
+        self.replicas.compare(self.state, self.step)
+
     def due(self, every: int) -> bool:
         """Whether something done every so many updates is due; the last update is left to `finish`."""
         return every > 0 and self.step % every == 0 and self.step < self.config.train.steps
@@ -238,6 +262,7 @@ class Loop:
             }
             self.writer.write("train", step, row)
             self.checkpoints.check()
+            self.goodput.add(step, self.ledger.seconds(), now=False)
             self.progress.update(step, row | self.rates.read())
         return position - 1 if bad else None
 
@@ -256,8 +281,11 @@ class Loop:
         self.farthest = max(self.farthest, self.step)
         if self.rewinds >= self.config.train.max_bad_steps:
             self.stop_bad(bad_position, self.rewinds)
-        self.checkpoints.wait()
+        self.goodput.add(self.step, self.ledger.seconds())
+        with self.ledger.spend("save"):
+            self.checkpoints.wait()
         self.state, self.step, position = self.restore(self.progress.note)
+        self.goodput.add(self.step, self.ledger.seconds())
         self.position, self.validated = bad_position + 1, {}
         if position != self.position:  # what the lanes remember is not what comes before their next rows
             self.state = self.engine.forget(self.state, self.config.train.batch_size)
@@ -300,15 +328,15 @@ class Loop:
         return {"loss": self.validated["loss"], "measure": self.measure}
 
     def save(self, wait: bool = False) -> None:
-        self.settle()
+        self.compare()
+        self.goodput.add(self.step, self.ledger.seconds())
         with self.ledger.spend("save"):
             metrics = self.metrics() if self.validated.get("step") == self.step else None
-            self.checkpoints.save(
-                self.step, self.engine.saved(self.state), self.position, metrics, self.assembly.origin
-            )
+            told = self.engine.saved(self.state), self.position, metrics, self.assembly.origin
+            self.checkpoints.save(self.step, *told)
             self.writer.flush()
             if wait:
-                self.checkpoints.wait()
+                self.checkpoints.wait(lambda: self.checkpoints.save(self.step, *told))
 
     def interrupted(self) -> int:
         self.save(wait=True)
@@ -329,48 +357,10 @@ class Loop:
         return 0
 
 
-class Feed:
-    """Batches on the devices, two ahead of the step that takes them.
-
-    Where a reader process is killed, all processes are asked to stop, as by a signal, and this one reads by itself the
-    batches that it takes until then.
-    """
-
-    AHEAD = 2
-
-    def __init__(self, run: Assembly, position: int, report):
-        self.config, self.corpus, self.engine = run.config, run.corpus, run.engine
-        self.size, self.position, self.report = run.config.train.batch_size, position, report
-        self.host = self.read(run.config.data.workers)
-        self.ready = deque()
-
-    def read(self, workers: int):
-        """What this process reads of the batches from `position` on."""
-        return self.corpus.batches(
-            seed=self.config.seed,
-            batch_size=self.size,
-            rows=self.engine.rows(self.size),
-            start=self.position,
-            workers=workers,
-            prefetch=self.config.data.prefetch,
-        )
-
-    def __next__(self):
-        while len(self.ready) < self.AHEAD:
-            try:
-                batch = next(self.host)
-            except KilledReaderError as killed:
-                self.report(str(killed))
-                leaving.ask()
-                self.close()
-                self.host = self.read(workers=0)
-                continue
-            self.position += 1
-            self.ready.append(self.engine.put(batch, self.size))
-        return self.ready.popleft()
-
-    def close(self) -> None:
-        self.host.close()
+def goodput(workdir: Workdir) -> Goodput:
+    """The ledger of a run's time, which process 0 alone writes."""
+    path = workdir.goodput if jax.process_index() == 0 else None
+    return Goodput(path, age(), host=socket.gethostname(), processes=jax.process_count(), devices=jax.device_count())
 
 
 def open_null():

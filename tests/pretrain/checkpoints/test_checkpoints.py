@@ -331,7 +331,8 @@ def test_a_fresh_start_is_finished_whatever_was_begun_between_its_halves(copy, r
     assert code == 0, said
     assert "restored" not in said
     kept = workdir / "earlier" / "old"
-    assert sorted(path.name for path in kept.iterdir()) == ["checkpoints", "checkpoints.1", "config.json", "metrics"]
+    parts = ["checkpoints", "checkpoints.1", "config.json", "goodput.jsonl", "metrics"]
+    assert sorted(path.name for path in kept.iterdir()) == parts
     assert (kept / "checkpoints" / "8" / "files.json").is_file()
     assert (kept / "checkpoints.1" / "2").is_dir()
 

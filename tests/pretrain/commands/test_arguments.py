@@ -8,13 +8,14 @@ import json
 import pytest
 from runs import ROOT
 
-from pretrain.commands import complete, describe, evaluate, export, generate, prepare, run, train
+from pretrain.commands import complete, describe, evaluate, export, generate, goodput, prepare, run, train
 from pretrain.commands.arguments import (
     Complete,
     Describe,
     Evaluate,
     Export,
     Generate,
+    Goodput,
     Import,
     Prepare,
     Train,
@@ -24,7 +25,8 @@ from pretrain.commands.flags import commands
 from pretrain.errors import UserError
 from pretrain.main import parse
 
-FORMS = {Train: train, Evaluate: evaluate, Generate: generate, Complete: complete, Describe: describe, Prepare: prepare}
+FORMS = {Train: train, Evaluate: evaluate, Generate: generate, Complete: complete, Describe: describe}
+FORMS |= {Goodput: goodput, Prepare: prepare}
 FORMS |= {Import: importlib.import_module("pretrain.commands.import"), Export: export}
 
 

@@ -206,10 +206,26 @@ def test_describe_knows_the_config_of_a_run(pretrain, whole):
     assert longer["tokens_per_step"] == 2 * run["tokens_per_step"]
 
 
+def test_goodput_of_a_run(pretrain, whole, capsys):
+    (found,) = pretrain("goodput", f"--workdir={whole}")
+    assert (found["starts"], found["updates"], found["made_again"]) == (1, 24, 0)
+    spent = found["seconds"]
+    assert 0 < spent["step"] < found["total"] == pytest.approx(sum(spent.values()))
+    assert all(spent[name] > 0 for name in ("compile", "save", "evaluate", "start", "other"))
+    assert found["goodput"] == spent["step"] / found["total"]
+    assert main(["goodput", f"--workdir={whole}"]) == 0
+    assert "24 updates, in 0:0" in capsys.readouterr().out
+
+
+def test_no_goodput_of_what_is_no_run(tmp_path, capsys):
+    assert main(["goodput", f"--workdir={tmp_path}"]) == 2
+    assert "has no goodput.jsonl, which `pretrain train` writes" in capsys.readouterr().err
+
+
 def test_help_of_every_command(capsys):
     assert main(["--help"]) == 0
     overview = capsys.readouterr().out
-    for name in ("train", "evaluate", "generate", "describe", "prepare"):
+    for name in ("train", "evaluate", "generate", "describe", "goodput", "prepare"):
         assert name in overview
         assert main([name, "--help"]) == 0
         assert "--" in capsys.readouterr().out

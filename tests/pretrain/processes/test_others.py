@@ -13,7 +13,7 @@ from runs import ROOT, assert_same_leaves, command, ends, environment, leaves, p
 
 from pretrain.main import main
 from pretrain.processes import others
-from pretrain.processes.leaving import FAILED, MISTAKE, PREEMPTED
+from pretrain.processes.leaving import FAILED, FAULT, MISTAKE, PREEMPTED
 
 PROGRAM = """if True:
     import os, time
@@ -131,6 +131,8 @@ def watched(monkeypatch):
     store, said, started = Store(), [], []
 
     class Leaver:
+        watchdog = None
+
         def leave(self, code, sentence):
             said.append((code, sentence))
             raise LeftError
@@ -165,17 +167,17 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on(watched):
     while not said and time.monotonic() < until:  # one that has really ended is noticed all the same
         time.sleep(0.05)
     ((code, sentence),) = said
-    assert code == FAILED and sentence.startswith("process 1 has ended without a word")
+    assert code == FAULT and sentence.startswith("process 1 has ended without a word")
 
 
 def test_no_process_says_of_itself_that_it_ended_without_a_word(watched):
     store, said, start = watched
-    store.key_value_set("longhaul/notice/left/0", f"{FAILED} process 1 {others.GONE}; start again", True)
+    store.key_value_set("longhaul/notice/left/0", f"{FAULT} process 1 {others.GONE}; start again", True)
     start(1)
     until = time.monotonic() + 20
     while not said and time.monotonic() < until:
         time.sleep(0.05)
-    assert said == [(FAILED, "process 0: the run has ended: nothing was heard of process 1, this one, for too long")]
+    assert said == [(FAULT, "process 0: the run has ended: nothing was heard of process 1, this one, for too long")]
 
 
 @pytest.mark.slow
@@ -185,7 +187,7 @@ def test_a_killed_process_is_noticed():
     processes[1].kill()
     began = time.monotonic()
     code, _, err = ends(processes)[0]
-    assert code == FAILED
+    assert code == FAULT
     assert "process 1 has ended without a word" in err.splitlines()[-1]
     assert time.monotonic() - began < 40
 
@@ -225,7 +227,7 @@ def test_a_process_killed_while_it_prepares(tmp_path):
             break
     processes[1].kill()
     code, _, err = ends(processes)[0]
-    assert code == FAILED
+    assert code == FAULT
     assert "process 1 has ended without a word" in err.splitlines()[-1]
     done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

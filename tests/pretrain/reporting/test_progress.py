@@ -79,7 +79,15 @@ def test_ledger_adds_up_and_nested_time_is_counted_once(monkeypatch):
             now[0] += 4
         now[0] += 8
     now[0] += 16
-    assert ledger.seconds() == {"step": 0, "data": 4, "save": 0, "evaluate": 10, "compile": 0, "other": 17}
+    assert ledger.seconds() == {
+        "step": 0,
+        "data": 4,
+        "save": 0,
+        "restore": 0,
+        "evaluate": 10,
+        "compile": 0,
+        "other": 17,
+    }
 
 
 def test_ledger_charges_a_block_that_raises_and_refuses_unknown_names():

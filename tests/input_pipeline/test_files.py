@@ -1,0 +1,65 @@
+"""A folder whose server is away for a while: what is done there is done again, and what lasts is raised."""
+
+import errno
+import os
+
+import pytest
+
+from input_pipeline import files
+from input_pipeline.files import passes, persistently
+
+
+def away(number):
+    return OSError(number, os.strerror(number), "/shared/run")
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """The pauses that are made, instead of making them."""
+    made, clock = [], [0.0]
+
+    def sleep(seconds):
+        made.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(files.time, "sleep", sleep)
+    monkeypatch.setattr(files.time, "monotonic", lambda: clock[0])
+    return made
+
+
+def failing(times, error):
+    def work():
+        if next(tries) < times:
+            raise error
+        return "done"
+
+    tries = iter(range(10**6))
+    return work
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_a_folder_that_comes_back(pauses, capsys, number):
+    assert persistently(failing(8, away(number))) == "done"
+    assert pauses == [0.5, 1, 2, 4, 8, 15, 15, 15]
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("trying again for up to 180 s: ") and os.strerror(number) in said
+
+
+def test_a_folder_that_stays_away(pauses):
+    with pytest.raises(OSError, match="/shared/run"):
+        persistently(failing(10**5, away(errno.EIO)))
+    assert 165 < sum(pauses) <= 180
+
+
+@pytest.mark.parametrize("error", [away(errno.ENOSPC), away(errno.EACCES), away(errno.ENOENT), ValueError("no JSON")])
+def test_what_lasts_is_not_tried_again(pauses, error):
+    with pytest.raises(type(error)):
+        persistently(failing(1, error))
+    assert pauses == []
+
+
+def test_tensorstore_buries_the_number():
+    said = "Error writing \"state/d/x\": [os_error_code='{}'] [source locations]"
+    assert passes(ValueError(said.format(errno.EIO)))
+    assert not passes(ValueError(said.format(errno.ENOSPC)))
+    assert not passes(ValueError("something else"))

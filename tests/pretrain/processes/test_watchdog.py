@@ -1,0 +1,112 @@
+"""A process that comes no further is named with its last update and its stack, and the run ends to be started again."""
+
+import time
+
+import pytest
+from test_others import working
+
+from pretrain.processes import watchdog
+from pretrain.processes.leaving import FAULT
+from pretrain.processes.watchdog import Place, Watchdog, verdict
+
+
+class Leaver:
+    """Stands for the way out of a process that has no others."""
+
+    others = None
+
+    def __init__(self):
+        self.said = []
+
+    def leave(self, code, sentence):
+        self.said.append((code, sentence))
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """`watched(patience, place, seconds)`: what is said of work that stands at `place(looks)` for so long."""
+    monkeypatch.setattr(watchdog, "LOOK", 0.01)
+
+    def watch(patience, place, seconds=0.5):
+        leaver, calls = Leaver(), iter(range(10**9))
+        dog = Watchdog(leaver, patience, lambda: place(next(calls)))
+        time.sleep(seconds)
+        dog.close()
+        assert leaver.watchdog is None
+        return leaver.said
+
+    return watch
+
+
+def test_work_that_comes_no_further_ends_the_process(watched):
+    code, sentence = watched(0.1, lambda calls: Place(7, "data", 12))[0]
+    assert code == FAULT
+    assert sentence.startswith("nothing has come further for 0 s, waiting for data after update 12 (config.train.patie")
+    assert "start the same command again" in sentence
+    assert "test_watchdog.py" in sentence and "time.sleep(seconds)" in sentence  # where the main thread is
+
+
+@pytest.mark.parametrize(
+    ("patience", "place"),
+    [
+        (0.1, lambda calls: Place(calls, "step", 12)),
+        (0.0, lambda calls: Place(7, "step", 12)),
+        (0.1, lambda calls: Place(7, "compile", 0)),  # which may take six times as long
+    ],
+)
+def test_work_that_goes_on_or_may_take_long_is_left_alone(watched, patience, place):
+    assert watched(patience, place, seconds=0.4) == []
+
+
+def stand(turns, words="in an update after update 12"):
+    return {"calls": {}, "turns": turns, "words": words, "stacks": "thread MainThread:\n  File x"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        (
+            {0: stand(31), 1: stand(30, "waiting for data after update 11"), 2: stand(31)},
+            "process 1 is late: the rest wait since 60 s, waiting for data after update 11; start the same command "
+            "again to go on from the newest checkpoint; process 1 stands at\nthread MainThread:\n  File x",
+        ),
+        (
+            {0: stand(30), 1: stand(30), 2: stand(31)},
+            "process 0, 1 are late: the rest waits since 60 s, in an update after update 12; ",
+        ),
+        (
+            {0: stand(30), 1: stand(30), 2: stand(30)},
+            "process 0 and all others have come no further for 60 s, in an update after update 12; ",
+        ),
+        ({0: stand(31), 2: stand(31)}, "process 1 does not say how far the work has come, and the others have waited "),
+        ({0: stand(31)}, "process 1, 2 do not say how far the work has come, and the others have waited for 60 s; "),
+    ],
+)
+def test_the_last_one_is_named(answers, said):
+    assert verdict(answers, 3, 60.0).startswith(said)
+
+
+STUCK = """
+        from pretrain.processes.agreement import gathered
+        from pretrain.processes.watchdog import Place, Watchdog
+        gathered('compiled')
+        at = [4]
+        Watchdog(leaving, 2, lambda: Place(at[0], 'data' if at[0] == 4 else 'step', 11))
+        def asleep_at_the_wheel():
+            time.sleep(300)
+        if INDEX == {culprit}:
+            asleep_at_the_wheel()
+        at[0] = 5
+        gathered('here')"""
+
+
+@pytest.mark.parametrize("culprit", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_process_that_hangs_ends_all_by_name(culprit):
+    """The other one waits for it in a collective, which has no end of its own."""
+    from runs import ends
+
+    ended = ends(working(STUCK.format(culprit=culprit)), timeout=60)
+    for code, _, err in ended:
+        assert code == FAULT, err
+        assert f"process {culprit} is late: the rest waits since 2 s, waiting for data after update 11; start" in err
+        assert "asleep_at_the_wheel" in err

@@ -1,0 +1,112 @@
+"""The ledger of a run's time over all of its starts: what a kill, a rewind and clocks that differ leave of it."""
+
+import json
+
+import pytest
+
+from pretrain.reporting.goodput import Goodput, summary
+
+
+def rows(path, *lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def began(began, time):
+    return {"began": began, "time": time, "host": "a"}
+
+
+def at(time, update, **seconds):
+    return {"time": time, "update": update, "seconds": seconds}
+
+
+def nonzero(seconds):
+    return {name: value for name, value in seconds.items() if value}
+
+
+def test_an_undisturbed_run(tmp_path):
+    found = summary(
+        rows(
+            tmp_path / "goodput.jsonl",
+            began(100, 103),
+            at(104, 0, other=0.75, restore=0.25),
+            at(110, 10, other=1.0, restore=0.25, compile=2.0, step=3.0, data=0.75),
+            at(120, 20, other=1.5, restore=0.25, compile=2.0, step=10.0, data=1.25, save=2.0),
+        )
+    )
+    assert nonzero(found.pop("seconds")) == {
+        "start": 3.75,
+        "restore": 0.25,
+        "compile": 2,
+        "step": 10,
+        "data": 1.25,
+        "save": 2,
+        "other": 0.75,
+    }
+    assert found == {"starts": 1, "updates": 20, "made_again": 0, "total": 20.0, "goodput": 0.5}
+
+
+def test_updates_that_are_made_again_are_lost(tmp_path):
+    """Killed at update 20 or later with a checkpoint of update 15: half of the stretch from 10 to 20, and its data."""
+    found = summary(
+        rows(
+            tmp_path / "goodput.jsonl",
+            began(100, 100),
+            at(100, 0),
+            at(110, 10, step=10.0),
+            at(130, 20, step=26.0, data=4.0),
+            began(150, 152),
+            at(153, 15, restore=1.0),
+            at(163, 25, restore=1.0, step=8.0, data=2.0),
+        )
+    )
+    assert found["starts"] == 2 and found["updates"] == 25 and found["made_again"] == 5
+    assert nonzero(found["seconds"]) == {"step": 26, "data": 4, "start": 2, "restore": 1, "lost": 10, "idle": 20}
+    assert found["total"] == 63
+
+
+def test_a_rewind_loses_what_was_since_the_checkpoint(tmp_path):
+    path = rows(
+        tmp_path / "goodput.jsonl",
+        began(0, 0),
+        at(0, 0),
+        at(4, 4, step=4.0),
+        at(10, 10, step=10.0),
+        at(11, 4, step=10.0, restore=1.0),
+        at(17, 10, step=16.0, restore=1.0),
+    )
+    found = summary(path)
+    assert nonzero(found["seconds"]) == {"step": 10, "restore": 1, "lost": 6}
+    assert (found["updates"], found["made_again"], found["starts"]) == (10, 6, 1)
+
+
+def test_starts_that_never_came_to_an_update_and_clocks_that_go_back(tmp_path):
+    path = rows(
+        tmp_path / "goodput.jsonl",
+        began(1000, 1001),
+        began(900, 903),  # another host, whose clock is behind
+        at(904, 0, other=1.0),
+        at(908, 8, other=1.0, step=4.0),
+    )
+    assert nonzero(summary(path)["seconds"]) == {"step": 4, "start": 5}
+
+
+def test_a_torn_line_is_no_row_and_spoils_none(tmp_path):
+    path = rows(tmp_path / "goodput.jsonl", began(0, 1), at(5, 4, step=4.0))
+    whole = summary(path)
+    path.write_bytes(path.read_bytes() + b'{"time": 9, "update": 8, "sec')
+    assert summary(path) == whole
+    goodput = Goodput(path, age=0.5, host="b")
+    goodput.add(4, {"step": 0.0})
+    goodput.add(9, {"step": 1.0}, now=False)  # too soon after the last one
+    goodput.close()
+    found = summary(path)
+    assert (found["starts"], found["updates"]) == (2, 4)
+    assert found["seconds"]["start"] == pytest.approx(1.5, abs=0.01)
+
+
+def test_nothing_is_written_where_nothing_is_to_be(tmp_path):
+    goodput = Goodput(None, age=0.0)
+    goodput.add(1, {"step": 1.0})
+    goodput.close()
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,112 @@
+"""What devices should hold alike is compared: one changed bit on one device ends the run before it is saved."""
+
+import jax
+import numpy as np
+import pytest
+from runs import train_here
+
+from pretrain import config as configs
+from pretrain.errors import FaultError
+from pretrain.parallel.mesh import path_name
+from pretrain.processes.leaving import FAULT
+from pretrain.step import engine as engines
+from pretrain.step.engine import make_engine
+from pretrain.step.learner import make_learner
+from pretrain.training.replicas import Replicas
+
+MESHES = {
+    "data 8": {"mesh.data": 8},
+    "data 4 x fsdp 2": {"mesh.data": 4, "mesh.fsdp": 2},
+    "data 4 x tensor 2": {"mesh.data": 4, "mesh.tensor": 2},
+    "pmap": {"train.backend": "pmap"},
+}
+
+
+def made(keys):
+    overrides = [(key, str(value)) for key, value in keys.items()]
+    config = configs.load("configs/quickstart.py:tiny", [("model.vocab_size", "257"), *overrides])
+    engine = make_engine(make_learner(config), config)
+    return engine, engine.init(config.seed, config.train.batch_size)
+
+
+def corrupted(state, leaf, device, bit=1):
+    """The state with one bit of one leaf's last number changed on one device."""
+    leaves, tree = jax.tree_util.tree_flatten(state)
+    pieces = []
+    for shard in leaves[leaf].addressable_shards:
+        piece = np.array(shard.data)
+        if shard.device.id == device:
+            piece.reshape(-1).view(np.uint32)[-1] ^= bit
+        pieces.append(jax.device_put(piece, shard.device))
+    leaves[leaf] = jax.make_array_from_single_device_arrays(leaves[leaf].shape, leaves[leaf].sharding, pieces)
+    return jax.tree_util.tree_unflatten(tree, leaves)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_one_bit_on_one_device_is_found_and_named(mesh):
+    engine, state = made(MESHES[mesh])
+    replicas = Replicas(engine, 1)
+    replicas.compare(state, 1)
+    named = jax.tree_util.tree_leaves_with_path(state)
+    large = [place for place, (_, leaf) in enumerate(named) if leaf.ndim > 2]
+    leaf = large[len(large) // 2]
+    with pytest.raises(FaultError) as caught:
+        replicas.compare(corrupted(state, leaf, device=5), 2)
+    said = str(caught.value)
+    assert f"after update 2 the devices differ in '{path_name(named[leaf][0])}': " in said
+    assert ": cpu:5 of process 0 on " in said
+    assert "start the same command again" in said
+
+
+def test_two_changes_that_a_plain_sum_would_not_see():
+    engine, state = made({"mesh.data": 8})
+    leaves, tree = jax.tree_util.tree_flatten(state)
+    leaf = next(place for place, leaf in enumerate(leaves) if leaf.ndim > 2 and leaf.any())
+    pieces = [np.array(shard.data) for shard in leaves[leaf].addressable_shards]
+    flat = pieces[3].reshape(-1)
+    assert flat[0] != flat[1]
+    flat[[0, 1]] = flat[[1, 0]]
+    devices = [shard.device for shard in leaves[leaf].addressable_shards]
+    pieces = [jax.device_put(piece, device) for piece, device in zip(pieces, devices, strict=True)]
+    leaves[leaf] = jax.make_array_from_single_device_arrays(leaves[leaf].shape, leaves[leaf].sharding, pieces)
+    with pytest.raises(FaultError, match="differ in"):
+        Replicas(engine, 1).compare(jax.tree_util.tree_unflatten(tree, leaves), 1)
+
+
+def test_of_two_devices_neither_is_known_to_be_right():
+    engine, state = made({"mesh.data": 2, "mesh.fsdp": 4})
+    leaf = next(place for place, leaf in enumerate(jax.tree.leaves(state)) if leaf.ndim > 2)
+    with pytest.raises(
+        FaultError, match=r"cpu:1 of process 0 on .+, cpu:5 of process 0 on .+ should hold the same bits"
+    ):
+        Replicas(engine, 1).compare(corrupted(state, leaf, device=5), 1)
+
+
+def test_nothing_is_compared_where_nothing_is_asked_for():
+    engine, state = made({"mesh.data": 8})
+    broken = corrupted(state, 3, device=5)
+    replicas = Replicas(engine, 0)
+    replicas.compare(broken, 1)
+    assert not replicas.due(1)
+    assert [Replicas(engine, 3).due(step) for step in (1, 2, 3, 6)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("every", [1000, 3])
+def test_a_state_that_is_corrupt_is_not_saved(tmp_path, text, monkeypatch, capsys, every):
+    """Update 6 goes wrong on one device; the next save would be of update 8."""
+    whole, made_so_far = engines.JitEngine.step, []
+
+    def step(self, state, batch):
+        state, metrics = whole(self, state, batch)
+        made_so_far.append(1)
+        large = next(place for place, leaf in enumerate(jax.tree.leaves(state)) if leaf.ndim > 2)
+        return corrupted(state, large, device=2) if len(made_so_far) == 6 else state, metrics
+
+    monkeypatch.setattr(engines.JitEngine, "step", step)
+    options = {"train__compare_every": every, "mesh__data": 8}
+    assert train_here(tmp_path, text, **options) == FAULT
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"after update {6 if every == 3 else 8} the devices differ in 'params/" in said
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["4"]
+    monkeypatch.undo()
+    assert train_here(tmp_path, text, train__steps=6, schedule__decay_steps=24, **options) == 0
