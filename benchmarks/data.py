@@ -19,7 +19,7 @@ from benchmarks.report import Result, arguments, ratio, show
 from configs import common
 from input_pipeline import pipeline
 from input_pipeline.sources import sources
-from input_pipeline.store import build
+from input_pipeline.store import parts
 from input_pipeline.store.store import SPLITS, TOKENS
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.saved import open_folder
@@ -69,9 +69,9 @@ def prepare(kind: str, saved: Path, spec: str, unit: str, rounds: int, size: int
             total += span.size
     texts = ["".join(document.chunks) for span in spans for document in source.documents(span)]
     with tempfile.TemporaryDirectory() as folder:
-        job = build.Job(source, tuple(spans), 0, saved, tokenizer.fingerprint, Path(folder), 0.05, "")
-        tokens = sum(build.encode_part(job)["splits"][split][1] for split in SPLITS)
-        ours, alone = pairs(lambda: build.encode_part(job), lambda: [tokenizer.encode(t) for t in texts], rounds)
+        job = parts.Job(source, tuple(spans), 0, saved, tokenizer.fingerprint, Path(folder), 0.05, "")
+        tokens = sum(parts.encode(job)["splits"][split][1] for split in SPLITS)
+        ours, alone = pairs(lambda: parts.encode(job), lambda: [tokenizer.encode(t) for t in texts], rounds)
     middle, spread = ratio(ours, alone)
     target = None if kind == "bytes" else 0.8  # bytes are their own ids: there is no tokenizer to compare with
     name, value = f"prepare, {kind}, a document a {unit}", tokens / statistics.median(ours)

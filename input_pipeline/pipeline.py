@@ -25,6 +25,7 @@ from input_pipeline.sources.sources import Source
 from input_pipeline.store import build
 from input_pipeline.store.store import HELD, KEPT, NOTHING, Store
 from input_pipeline.store.stream import Stream
+from input_pipeline.store.workers import Workers
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers import saved
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -43,6 +44,7 @@ def prepare(
     read_all: bool = False,
     taken: Path | None = None,
     scratch: Path | None = None,
+    workers: Workers | None = None,
 ) -> "Corpus":
     """Makes what is missing (tokenizer, token stores, packing plan) and opens it.
 
@@ -50,7 +52,8 @@ def prepare(
     long; `accept` sees the tokenizer before any text is tokenised, and raises where it will not do.
     `read_all` compares large stores and plans with their checksums too. `taken` is the folder of another run's
     tokenizer, for a run that names none. In `scratch` lie plans for which the run's own folder has no room, where that
-    is only read. Split, tokenizer and store depend on the text alone, never on a seed.
+    is only read. Split, tokenizer and store depend on the text alone, never on a seed or on the `workers` that make
+    the parts of stores (None: the processes of this machine).
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
     named, holdout = requirements.check(data, tokenizer, objective, folders), requirements.holdout(data)
@@ -60,7 +63,9 @@ def prepare(
 
     def store(source: Source, share: float) -> Store:
         place = requirements.store_folder(source, share, data, folders.data)
-        return build.open_or_build(source, opened, folders.tokenizer, place, share, report, read_all, data["sentences"])
+        return build.open_or_build(
+            source, opened, folders.tokenizer, place, share, report, read_all, data["sentences"], workers
+        )
 
     def parts(found: Sequence[Source], share: float, split: str) -> list[Part]:
         return [Part(source, split, share, Stream(store(source, share).shards(split))) for source in found]

@@ -23,7 +23,7 @@ REQUIRED = {
 LAZY = {
     "configs": set(),
     "models": set(),
-    "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL"},
+    "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL", "apache_beam"},
     "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub", "sacrebleu"},
     "launch": set(),
 }
@@ -32,6 +32,7 @@ LAZY = {
 ONLY_IN = {
     "tensorflow_datasets": "input_pipeline/sources",
     "PIL": "input_pipeline/sources/images",
+    "apache_beam": "input_pipeline/store/beam",
     "absl.flags": ("pretrain/commands/flags", "input_pipeline/batches/loader"),
 }
 

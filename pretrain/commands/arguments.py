@@ -237,7 +237,18 @@ class Prepare(OfConfig):
     """Trains the tokenizer if asked and builds the token store."""
 
     workdir: str = text("", WORKDIR + "; empty means runs/<name of the config>")
+    processes: int = integer(non_negative(0, below=2**12), "processes that tokenise; 0: one for each core")
+    beam: str = text(
+        "", "options of an Apache Beam pipeline that tokenises instead: '--runner=DirectRunner --direct_num_workers=2'"
+    )
     format: str = how_printed()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.beam and self.processes:
+            raise UserError(
+                f"--processes={self.processes} is of this machine, and --beam tokenises on its runner's; leave one out"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,8 @@
 import json
 
 from input_pipeline import pipeline, requirements
+from input_pipeline.store import beam
+from input_pipeline.store.workers import processes
 from pretrain.commands.arguments import Prepare
 from pretrain.commands.shared import resolve
 from pretrain.processes.host import say
@@ -16,6 +18,7 @@ def run(arguments: Prepare) -> None:
 
     A folder without a run is left with the config, which commands with --workdir alone take up.
     """
+    workers = beam.pipeline(arguments.beam) if arguments.beam else processes(arguments.processes)
     config, workdir = resolve(arguments)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     folders = Workdir(workdir).folders
@@ -35,7 +38,8 @@ def run(arguments: Prepare) -> None:
         taken = None
         if config.train.start_from and not pipeline.has_tokenizer(folders.tokenizer):
             taken = find(config.train.start_from, workdir, config.checkpoint).tokenizer
-        corpus = pipeline.prepare(*sections, folders, report=say, accept=accept, read_all=True, taken=taken)
+        how = {"report": say, "accept": accept, "read_all": True, "taken": taken, "workers": workers}
+        corpus = pipeline.prepare(*sections, folders, **how)
     rows = corpus.summary()
     if arguments.format == "json":
         print(json.dumps(rows))

@@ -8,6 +8,7 @@ import pytest
 from configs import common
 from input_pipeline import pipeline
 from input_pipeline.folders import Folders
+from input_pipeline.store.workers import Workers
 
 
 @pytest.fixture
@@ -35,6 +36,7 @@ def prepare(tmp_path):
         said: list | None = None,
         read_all: bool = False,
         scratch: Path | None = None,
+        workers: Workers | None = None,
         **data,
     ) -> pipeline.Corpus:
         config = common.base()
@@ -46,7 +48,8 @@ def prepare(tmp_path):
         report = (lambda line: None) if said is None else said.append
         sections = (section.to_dict() for section in (config.data, config.tokenizer, config.objective))
         folders = Folders(tmp_path / "run/tokenizer", tmp_path / "run/data")
-        return pipeline.prepare(*sections, folders, report=report, read_all=read_all, scratch=scratch)
+        how = {"read_all": read_all, "scratch": scratch, "workers": workers}
+        return pipeline.prepare(*sections, folders, report=report, **how)
 
     return prepare
 

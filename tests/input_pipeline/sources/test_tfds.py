@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from input_pipeline.errors import DataError
-from input_pipeline.store import build
+from input_pipeline.store import parts
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def lines(data: bytes) -> list[str]:
 
 
 def test_a_prepared_folder_by_path(prepare, folder, monkeypatch):
-    monkeypatch.setattr(build, "PART_BYTES", 1 << 16)  # several parts, in several processes
+    monkeypatch.setattr(parts, "BYTES", 1 << 16)  # several parts, in several processes
     corpus = prepare(f"tfds:{folder}?split=train", validation=f"tfds:{folder}?split=validation")
     assert lines(corpus.raw_bytes("train")) == sorted(f"Dökument {n} of 50" for n in range(50))
     assert lines(corpus.raw_bytes("validation")) == sorted(f"Dökument {n} of 5" for n in range(5))

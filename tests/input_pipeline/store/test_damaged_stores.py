@@ -12,7 +12,7 @@ from configs import common
 from input_pipeline import pipeline
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
-from input_pipeline.store import build
+from input_pipeline.store import build, parts
 
 
 def ids(corpus) -> list[int]:
@@ -104,14 +104,14 @@ def test_a_file_of_a_large_store_is_looked_at_when_it_is_opened(
 
 def test_damaged_notes_of_a_cut_build_are_made_again(prepare, words, monkeypatch, tmp_path):
     source = words(20)
-    monkeypatch.setattr(build, "PART_BYTES", 300)
+    monkeypatch.setattr(parts, "BYTES", 300)
     whole = ids(prepare(source))
     shutil.rmtree(tmp_path / "run")
-    monkeypatch.setattr(build, "_run", lambda jobs, *rest: [build.encode_part(job) for job in jobs[:2]] and 1 / 0)
+    monkeypatch.setattr(build, "_run", lambda jobs, *rest: [parts.encode(job) for job in jobs[:2]] and 1 / 0)
     with pytest.raises(ZeroDivisionError):
         prepare(source)
     monkeypatch.undo()
-    monkeypatch.setattr(build, "PART_BYTES", 300)
+    monkeypatch.setattr(parts, "BYTES", 300)
     (note,) = (tmp_path / "run/data").glob("*/00001.json")
     cut(note)
     assert ids(prepare(source)) == whole

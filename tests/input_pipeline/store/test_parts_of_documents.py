@@ -9,7 +9,7 @@ import pytest
 
 from input_pipeline.errors import DataError
 from input_pipeline.sources import readers
-from input_pipeline.store import build, writer
+from input_pipeline.store import parts, writer
 from input_pipeline.store.stream import Stream
 
 END = 256  # of the byte tokenizer
@@ -19,7 +19,7 @@ BOOK = "One. \n  Two, and more.\r\n\nThree\n\n\nA new one\nends here"
 @pytest.fixture
 def small_parts(monkeypatch):
     """Stores of many parts, written in many steps, of which few are held open."""
-    monkeypatch.setattr(build, "PART_BYTES", 180)
+    monkeypatch.setattr(parts, "BYTES", 180)
     monkeypatch.setattr(writer, "FLUSH", 30)
     monkeypatch.setattr(Stream, "OPEN_FILES", 3)
 
