@@ -67,7 +67,7 @@ FLOORS = {
         {"training"},
         {"run"},
         {"evaluation"},
-        {"decoding"},
+        {"decoding", "plan"},
         {"assemble"},
         {"costs"},
         {"step"},

@@ -22,6 +22,7 @@ RUN_BY = {
     "pretrain evaluate": "tests/pretrain/commands/test_commands.py",
     "pretrain generate": "tests/pretrain/commands/test_commands.py, test_image_runs.py",
     "pretrain describe": "here",
+    "pretrain plan": "tests/pretrain/commands/test_plan.py, tests/pretrain/plan",
     "pretrain import": "tests/pretrain/interop",
     "pretrain export": "tests/pretrain/interop",
     "python -m launch.local": "tests/launch/test_local.py",

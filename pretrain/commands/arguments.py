@@ -233,6 +233,20 @@ class Goodput(Arguments):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(OfConfig):
+    """Compiles the training step for hardware that need not be there: whether it fits, what it waits for."""
+
+    topology: str = text("", "what is planned for, such as v5p:4x4x4, v5e:2x2, h200:8 or cpu:8 (docs/plan.md)")
+    search: bool = switch(False, "seek the layout, the parts of a batch and the remat policy that serve best")
+    format: str = how_printed()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.topology:
+            raise UserError("--topology is missing; say what the plan is for, such as --topology=v5p:4x4x4")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepare(OfConfig):
     """Trains the tokenizer if asked and builds the token store."""
 

@@ -18,6 +18,7 @@ from pretrain.commands.arguments import (
     Goodput,
     Import,
     OfConfig,
+    Plan,
     Prepare,
     Train,
     check_own,
@@ -154,7 +155,17 @@ def _define(name: str, field: dataclasses.Field, into: flags.FlagValues) -> None
 
 def commands() -> dict[str, Command]:
     """Every command, by name."""
-    forms = (Train,), (Evaluate,), (Generate, Complete), (Describe,), (Goodput,), (Prepare,), (Import,), (Export,)
+    forms = (
+        (Train,),
+        (Evaluate,),
+        (Generate, Complete),
+        (Describe,),
+        (Plan,),
+        (Goodput,),
+        (Prepare,),
+        (Import,),
+        (Export,),
+    )
     return {command.name: command for command in (Command(*some) for some in forms)}
 
 

@@ -101,7 +101,7 @@ class JitEngine:
         """The very program of `step` before it is compiled, for batches of this size; nothing is allocated."""
         state = self.resting_shapes(0, batch_size)
         with self.scope():
-            return self._step.lower(state, self._batch_shapes(batch_size, length), self._resting_frozen())
+            return self._step.lower(state, self.batch_shapes(batch_size, length), self._resting_frozen())
 
     def evaluate(self, params, batch, carried):
         with self.scope():
@@ -113,7 +113,7 @@ class JitEngine:
         carried = _with_shardings(shapes, _lane_shardings(self.layout, self.learner.evaluated, batch_size))
         params = jax.tree.map(at_rest.padded, self._weights.params)
         with self.scope():
-            batch = self._batch_shapes(batch_size, length)
+            batch = self.batch_shapes(batch_size, length)
             return self._evaluate.lower(params, batch, carried, self._resting_frozen())
 
     @cached_property
@@ -123,7 +123,7 @@ class JitEngine:
     def _resting_frozen(self):
         return jax.tree.map(at_rest.padded, self._frozen)
 
-    def _batch_shapes(self, batch_size: int, length: int):
+    def batch_shapes(self, batch_size: int, length: int):
         return {
             name: jax.ShapeDtypeStruct(shape, dtype, sharding=self.layout.batch(shape, axes))
             for name, (shape, dtype, axes) in self.learner.features(batch_size, length).items()

@@ -8,7 +8,7 @@ import json
 import pytest
 from runs import ROOT
 
-from pretrain.commands import complete, describe, evaluate, export, generate, goodput, prepare, run, train
+from pretrain.commands import complete, describe, evaluate, export, generate, goodput, plan, prepare, run, train
 from pretrain.commands.arguments import (
     Complete,
     Describe,
@@ -17,6 +17,7 @@ from pretrain.commands.arguments import (
     Generate,
     Goodput,
     Import,
+    Plan,
     Prepare,
     Train,
     flagged,
@@ -26,7 +27,7 @@ from pretrain.errors import UserError
 from pretrain.main import parse
 
 FORMS = {Train: train, Evaluate: evaluate, Generate: generate, Complete: complete, Describe: describe}
-FORMS |= {Goodput: goodput, Prepare: prepare}
+FORMS |= {Plan: plan, Goodput: goodput, Prepare: prepare}
 FORMS |= {Import: importlib.import_module("pretrain.commands.import"), Export: export}
 
 

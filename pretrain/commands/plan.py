@@ -1,0 +1,123 @@
+"""`pretrain plan`: what a config's training step takes of hardware that need not be there."""
+
+import json
+
+from pretrain import config as configs
+from pretrain.commands.arguments import Plan
+from pretrain.commands.shared import DEFAULT_CONFIG
+from pretrain.plan import step
+from pretrain.plan.search import search
+from pretrain.plan.topology import parse
+from pretrain.processes.host import say
+from pretrain.reporting.progress import amount
+from pretrain.reporting.tables import show
+
+
+def run(arguments: Plan) -> None:
+    """Prints the plan of a config as tables, or as one JSON object. Errors: UserError where it does not fit."""
+    topology = parse(arguments.topology)
+    config = configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides)
+    if arguments.search:
+        _search(config, topology, arguments.format)
+        return
+    facts = step.plan(config, topology)
+    if arguments.format == "json":
+        print(json.dumps(facts, allow_nan=False))
+    else:
+        report(facts)
+    step.check(facts, config)
+
+
+def _search(config, topology, format: str) -> None:
+    found = search(config, topology, say)
+    if format == "json":
+        print(json.dumps(found, allow_nan=False))
+        return
+    rows = [
+        (
+            *(*row["mesh"].values(), row["accumulate"], row["remat"]),
+            *("no" if row["fits"] is False else "yes", f"{amount(row['needed'])}B"),
+            *(
+                (f"{row['step_seconds']:.4g}", row["bound"], f"{row['mfu']:.1%}")
+                if row["step_seconds"]
+                else ("", "", "")
+            ),
+        )
+        for row in found["ranked"]
+    ]
+    columns = (*found["plan"]["mesh"], "parts", "remat", "fits", "a device", "seconds at least", "bound by", "MFU")
+    show("what was compiled, the best first", columns, rows)
+    report(found["plan"])
+    print(f"the best of {found['tried']['choices']:,} ways, found in {found['seconds']:.0f} s:")
+    print(" ".join(found["best"]))
+
+
+def report(facts: dict) -> None:
+    """Prints a plan as tables, what matters most first."""
+    print(step.verdict(facts))
+    mesh = ", ".join(f"{axis}={size}" for axis, size in facts["mesh"].items())
+    parts = f" in {facts['accumulate']} parts" if facts["accumulate"] > 1 else ""
+    batch = f"{facts['batch_size']:,} rows{parts}, {facts['tokens']:,} tokens"
+    print(f"mesh: {mesh}; batch: {batch}; remat: {facts['remat']}")
+    _show_memory(facts["memory"])
+    _show_time(facts)
+    if facts["collectives"]:
+        rows = [
+            (
+                *(row["kind"], " x ".join(row["axes"]), row["devices"], row["in_program"], row["in_step"]),
+                *(f"{amount(row['bytes'])}B", f"{amount(row['sent'])}B"),
+            )
+            for row in facts["collectives"]
+        ]
+        show(
+            "collectives of a step, of one device",
+            ("kind", "axes", "devices", "in program", "in step", "arrays", "sent"),
+            rows,
+        )
+    _show_parameters(facts["parameters"])
+    for warning in facts["warnings"]:
+        print(f"warning: {warning}")
+
+
+def _show_memory(found: dict) -> None:
+    rows = [(name, f"{amount(size)}B") for name, size in found["categories"].items() if size]
+    rows.append(("all", f"{amount(found['needed'])}B"))
+    if found["capacity"]:
+        rows.append(("there are", f"{amount(found['capacity'])}B"))
+    show("memory of one device", ("what", "bytes"), rows)
+    if found["compiler"]:
+        said = ", ".join(f"{name.replace('_', ' ')} {amount(size)}B" for name, size in found["compiler"].items())
+        print(f"as the compiler reports it: {said}")
+
+
+def _show_time(facts: dict) -> None:
+    found, flops = facts["roofline"], facts["flops"]
+    rows = [
+        ("FLOPs of a step, all keys of causal attention charged", amount(flops["full"])),
+        ("FLOPs of a step, the keys that a token may see", amount(flops["causal"])),
+        ("FLOPs computed again for remat", amount(flops["recomputed"])),
+    ]
+    if facts["bytes_moved"] is not None:
+        rows.append(("bytes that one device moves", f"{amount(facts['bytes_moved'])}B"))
+    if found:
+        rows += [(f"seconds of {what}", f"{seconds:.4g}") for what, seconds in found["seconds"].items()]
+        rows += [
+            ("seconds of a step at least", f"{found['step_seconds']:.4g}, bound by {found['bound']}"),
+            ("seconds if nothing overlaps", f"{found['apart_seconds']:.4g}"),
+            ("MFU at most", f"{found['mfu']:.1%}"),
+            ("tokens per second at most", amount(facts["tokens"] / found["step_seconds"])),
+        ]
+    show("work of a step", ("what", "value"), rows)
+
+
+def _show_parameters(parameters: list[dict]) -> None:
+    rows = []
+    for row in parameters:
+        sizes = zip(row["axes"], row["shape"], row["split"], strict=True)
+        lies = ", ".join(f"{axis} {size:,}" + "".join(f" / {one}" for one in split) for axis, size, split in sizes)
+        rows.append((f"{row['name']}\n  {lies}", f"{amount(row['bytes_per_device'])}B"))
+    show("parameters, and the axes of the mesh that split them", ("parameter", "each device"), rows)
+    print(
+        "fsdp takes of each parameter the largest axis that it divides and config.mesh.rules leave free; those rules "
+        "split the others. --format=json has the rule of each."
+    )

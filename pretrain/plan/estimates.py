@@ -1,0 +1,180 @@
+"""What a layout would take and how long, reckoned from shapes, so that few layouts need to be compiled.
+
+These are estimates to choose by, not to report: what is compiled says better.
+"""
+
+import dataclasses
+import math
+from functools import partial
+
+import jax
+
+from pretrain.costs import flops
+from pretrain.objectives.applied import Applied
+from pretrain.parallel.mesh import AXES, Layout
+from pretrain.plan import roofline
+from pretrain.plan.topology import Topology
+from pretrain.step.lanes import start
+from pretrain.step.learner import make_learner
+from pretrain.step.step import state_shapes, unboxed
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A way to run a config on a topology."""
+
+    mesh: tuple[int, ...]  # sizes of AXES
+    accumulate: int
+    remat: str
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(zip(AXES, self.mesh, strict=True))
+
+    def apply(self, config):
+        """A copy of `config` that is run so."""
+        changed = config.copy_and_resolve_references()
+        changed.mesh.update(self.sizes)
+        changed.train.accumulate, changed.model.remat = self.accumulate, self.remat
+        return changed
+
+    def overrides(self) -> list[str]:
+        """The same as words of a command line."""
+        words = [f"--config.mesh.{axis}={size}" for axis, size in self.sizes.items()]
+        return [*words, f"--config.train.accumulate={self.accumulate}", f"--config.model.remat={self.remat}"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Bytes of one device and seconds of a step, both more hoped for than promised."""
+
+    held: float  # what the step is given, and gradients
+    activations: float
+    seconds: float
+
+
+class Estimates:
+    """Estimates for one config and topology; what does not depend on the layout is worked out once."""
+
+    def __init__(self, config, topology: Topology, devices):
+        self.config, self.topology, self.devices = config, topology, devices
+        self.learner = make_learner(config)
+        self.tokens = config.train.batch_size * flops.tokens_of_row(self.learner, config.data.length)
+        self.forward = flops.forward_flops(self.learner, config.data.length)
+        self.state = state_shapes(self.learner, 1).replace(carried={})
+        carried = jax.eval_shape(partial(start, self.learner.model, config.train.batch_size))
+        self.carried = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carried))
+        self._kept = {}
+        self._held = {}
+
+    def of(self, choice: Choice) -> Estimate:
+        return Estimate(self._bytes_held(choice), self._activations(choice), self._seconds(choice))
+
+    def _bytes_held(self, choice: Choice) -> float:
+        if choice.mesh not in self._held:
+            mesh = jax.sharding.AbstractMesh(choice.mesh, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+            layout = Layout(mesh, self.config.mesh.rules)
+            params = layout.parameters(self.learner.parameters)
+            optimizer = layout.optimizer(self.state.opt_state, params, self.state.params)
+            frozen = layout.parameters(self.learner.frozen)
+            self._held[choice.mesh] = (
+                _bytes(self.state.params, params),
+                _bytes(self.state.opt_state, optimizer) + _bytes(unboxed(self.learner.frozen), frozen),
+            )
+        params, others = self._held[choice.mesh]
+        lanes = self.carried / (choice.sizes["data"] * choice.sizes["fsdp"])
+        return params * (3 if choice.accumulate > 1 else 2) + others + lanes
+
+    def _activations(self, choice: Choice) -> float:
+        """What the forward pass keeps for the backward pass, and one layer's more where that is made again."""
+        sizes, layers = choice.sizes, self.config.model.layers
+        rows = self.config.train.batch_size / choice.accumulate / (sizes["data"] * sizes["fsdp"])
+        kept, shared = self._kept_of_row(choice.remat), sizes["sequence"]
+        total = kept["whole"] / shared + kept["split"] / shared / sizes["tensor"]
+        if choice.remat != "none":
+            layer = self._kept_of_row("none")
+            total += (layer["whole"] + layer["split"] / sizes["tensor"]) / shared / layers
+        return rows * total
+
+    def _kept_of_row(self, remat: str) -> dict[str, float]:
+        """Bytes that a row's forward pass keeps: what tensor parallelism splits, and what it leaves whole."""
+        if remat not in self._kept:
+            config = Choice((1, 1, 1, 1), 1, remat).apply(self.config)
+            one, two = (_residuals(config, self.learner, rows, self.devices) for rows in (1, 2))
+            self._kept[remat] = {kind: max(0, two[kind] - one[kind]) for kind in two}
+        return self._kept[remat]
+
+    def _seconds(self, choice: Choice) -> float:
+        """The slower of arithmetic and interconnect, and a tenth of the other, which is never hidden quite."""
+        hardware, count = self.topology.hardware, self.topology.count
+        if hardware.flops is None:
+            again = roofline.recomputed(self.forward["causal"], choice.remat, self.tokens)
+            return flops.of_training(self.forward)["causal"] * self.tokens + again
+        again = roofline.recomputed(self.forward["causal"], choice.remat, self.tokens)
+        compute = (flops.of_training(self.forward)["causal"] * self.tokens + again) / count / hardware.flops
+        talk = sum(sent / self._bandwidth(choice.sizes[axis]) for axis, sent in self._sent(choice).items())
+        return max(compute, talk) + 0.1 * min(compute, talk)
+
+    def _sent(self, choice: Choice) -> dict[str, float]:
+        """Bytes that a device sends in a step over each axis.
+
+        Parameters are gathered in the model's type, forward and backward, and gradients scattered in float32, for each
+        part of the batch; tensor parallelism adds up a layer's output twice each way.
+        """
+        sizes, model, parts = choice.sizes, self.config.model, choice.accumulate
+        itemsize = jax.numpy.dtype(model.dtype).itemsize
+        count = sum(leaf.size for leaf in jax.tree.leaves(self.learner.shapes)) / sizes["tensor"]
+        tokens = self.tokens / (sizes["data"] * sizes["fsdp"] * sizes["sequence"])
+        share = {axis: (size - 1) / size for axis, size in sizes.items()}
+        passes = 3 if choice.remat == "full" else 2
+        return {
+            "data": share["data"] * parts * 2 * 4 * count / sizes["fsdp"],
+            "fsdp": share["fsdp"] * parts * (2 * itemsize + 4) * count,
+            "sequence": share["sequence"] * passes * 4 * model.layers * tokens * model.width * itemsize,
+            "tensor": share["tensor"] * passes * 2 * 2 * model.layers * tokens * model.width * itemsize,
+        }
+
+    def _bandwidth(self, size: int) -> float:
+        """Bytes per second around a ring over an axis of the mesh of this size, as if it had pod axes of its own."""
+        hardware, shape = self.topology.hardware, self.topology.shape
+        if not hardware.ring:
+            return hardware.link
+        axes = max(1, math.ceil(math.log(max(2, size)) / math.log(max(2, *shape)) - 1e-9))
+        return hardware.link * axes * (2 if max(shape) % hardware.ring == 0 else 1)
+
+
+def _bytes(shapes, shardings) -> float:
+    """Bytes on one device; a vocabulary that does not divide counts as if it did."""
+    total = 0.0
+    for leaf, sharding in zip(jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True):
+        axes = [axis for part in sharding.spec if part for axis in ([part] if isinstance(part, str) else part)]
+        total += leaf.size * leaf.dtype.itemsize / math.prod(sharding.mesh.shape[axis] for axis in axes)
+    return total
+
+
+def _residuals(config, learner, rows: int, devices) -> dict[str, int]:
+    """Bytes that the forward pass of so many rows keeps for the backward pass, on one of `devices`."""
+    model = make_learner(config).model
+    batch = {
+        name: jax.ShapeDtypeStruct(feature.shape, feature.dtype)
+        for name, feature in learner.features(rows, config.data.length).items()
+    }
+    carried = jax.eval_shape(partial(start, model, rows))
+    split = {config.model.ff, config.model.heads} if "ff" in config.model else {config.model.heads}
+
+    def forward(params, batch, carried, key, frozen):
+        def loss(params):
+            sums, _ = learner.objective.score(Applied(model, params, learner.inputs, frozen), batch, carried, key)
+            return sum(jax.tree.leaves(sums))
+
+        return jax.vjp(loss, params)[1]
+
+    mesh = jax.make_mesh((1,) * len(AXES), AXES, axis_types=(jax.sharding.AxisType.Auto,) * 4, devices=devices[:1])
+    with Layout(mesh, config.mesh.rules).scope():
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        kept = jax.eval_shape(forward, learner.shapes, batch, carried, key, unboxed(learner.frozen))
+    found = {"whole": 0, "split": 0}
+    for leaf in jax.tree.leaves(kept):
+        if hasattr(leaf, "shape") and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+            found["split" if split & set(leaf.shape) else "whole"] += leaf.size * leaf.dtype.itemsize
+    return found

@@ -1,0 +1,47 @@
+"""What devices can do, by their makers: the one table that plans are reckoned with.
+
+A rate of arithmetic is that of `pretrain.parallel.devices`, which MFU is measured by too.
+
+Google, docs.cloud.google.com/tpu/docs, pages "TPU v4", "TPU v5e", "TPU v5p" and "TPU v6e", section "System
+architecture": 32 GiB and 1,200 GB/s; 16 GB and 819 GB/s; 95 GB and 2,765 GB/s; 32 GB and 1,600 GB/s. Interconnect,
+both ways together: 400 GB/s (v5e), 1,200 (v5p), 800 (v6e) over 4, 6 and 4 links, so 50, 100 and 100 GB/s a link each
+way; of v4 6 links of 50 GB/s (Jouppi et al. 2023, "TPU v4: An Optically Reconfigurable Supercomputer", section 2).
+An axis of a v4 or v5p closes to a ring from 4 chips on, where it is made of whole cubes; of a v5e or v6e with all 16.
+NVIDIA, data sheets "H100 Tensor Core GPU" (SXM) and "H200 Tensor Core GPU" (SXM): 80 GB and 3.35 TB/s, 141 GB and 4.8
+TB/s; NVLink 900 GB/s both ways together, so 450 GB/s each way among the 8 of a machine.
+"""
+
+import dataclasses
+
+from pretrain.parallel.devices import PEAKS
+
+GB = 1e9
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """One kind of device. Rates are of one device, per second."""
+
+    platform: str  # tpu, cuda or cpu
+    family: str  # what its maker's compiler calls it
+    dims: int  # of the shape of a slice
+    memory: float | None = None  # bytes that a program may take; None: no more is known than that the host has it
+    flops: float | None = None  # bfloat16
+    bandwidth: float | None = None  # bytes, of main memory
+    link: float | None = None  # bytes, of one link each way
+    core: str = ""  # the compiler's word for a chip's cores joined to one device
+    ring: int = 0  # chips from which on an axis of a slice closes to a ring; 0: every device reaches every other
+
+
+# Memory is what a program may take: libtpu keeps some of a chip's for itself (its own limit, as it prints it), and JAX
+# lets a program have three quarters of a GPU's (XLA_PYTHON_CLIENT_MEM_FRACTION).
+HARDWARE = {
+    "v4": Hardware("tpu", "v4", 3, 31.75 * GIB, PEAKS["TPU v4"], 1200 * GB, 50 * GB, "megacore", 4),
+    "v5e": Hardware("tpu", "v5e", 2, 15.75 * GIB, PEAKS["TPU v5e"], 819 * GB, 50 * GB, ring=16),
+    "v5p": Hardware("tpu", "v5p", 3, 95.74 * GIB, PEAKS["TPU v5p"], 2765 * GB, 100 * GB, "megacore", 4),
+    "v6e": Hardware("tpu", "v6e", 2, 31.25 * GIB, PEAKS["TPU v6e"], 1600 * GB, 100 * GB, ring=16),
+    "h100": Hardware("cuda", "h100", 1, 0.75 * 80 * GB, PEAKS["NVIDIA H100"], 3350 * GB, 450 * GB),
+    "h200": Hardware("cuda", "h200", 1, 0.75 * 141 * GB, PEAKS["NVIDIA H200"], 4800 * GB, 450 * GB),
+    "cpu": Hardware("cpu", "cpu", 1),
+}

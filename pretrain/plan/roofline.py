@@ -1,0 +1,161 @@
+"""How long a step must take at least, and what it waits for: arithmetic, main memory or the interconnect.
+
+The time is that of the slowest of the three, as if each ran beside the others at its maker's rate; `apart` is their
+sum, as if none did. A real step lies between, or above where kernels reach less than the rates.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from pretrain.plan import hlo
+from pretrain.plan.collectives import Collective
+from pretrain.plan.hardware import Hardware
+
+NOTHING_MOVED = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional"}
+NOTHING_MOVED |= {"after-all", "partition-id", "replica-id", "iota", "optimization-barrier"}
+
+APPLIED = ("reduce", "all-reduce", "sort", "scatter", "map", "select-and-scatter")  # what runs a computation by number
+
+
+def estimate(
+    hardware: Hardware,
+    devices: int,
+    flops: Mapping[str, float],
+    recomputed: float,
+    moved: float,
+    collectives: Iterable[Collective],
+    mesh: "Links",
+) -> dict | None:
+    """{seconds by what is waited for; the step's; what bounds it; MFU, as training reports it}; None without rates.
+
+    flops: of a step of all devices by convention, without what is `recomputed` on top (causal); moved: bytes of one
+    device.
+    """
+    if hardware.flops is None:
+        return None
+    seconds = {
+        "compute": (flops["causal"] + recomputed) / devices / hardware.flops,
+        "memory": moved / hardware.bandwidth,
+        "interconnect": sum(one.times * one.sent / mesh.bandwidth(one.axes) for one in collectives),
+    }
+    step = max(seconds.values())
+    return {
+        "seconds": seconds,
+        "step_seconds": step,
+        "apart_seconds": sum(seconds.values()),
+        "bound": max(seconds, key=seconds.get),
+        "mfu": flops["full"] / (step * devices * hardware.flops),
+    }
+
+
+class Links:
+    """Which links serve an axis of the mesh: those of all the physical axes along which its devices lie."""
+
+    def __init__(self, hardware: Hardware, shape: Sequence[int], mesh):
+        self.hardware, self.shape, self.mesh = hardware, shape, mesh
+
+    def bandwidth(self, axes: Sequence[str]) -> float:
+        """Bytes per second that a device can send around a ring over these axes of the mesh.
+
+        Around a closed ring of links a device sends both ways, along a line one; several physical axes serve at once.
+        """
+        if not self.hardware.ring:
+            return self.hardware.link
+        ways = sum(2 if self.shape[axis] % self.hardware.ring == 0 else 1 for axis in self._physical(axes))
+        return self.hardware.link * max(1, ways)
+
+    def _physical(self, axes: Sequence[str]) -> list[int]:
+        """The axes of the pod along which the devices of a group over these axes of the mesh differ."""
+        names = list(self.mesh.axis_names)
+        over = [names.index(axis) for axis in axes if axis in names] or range(len(names))
+        index = tuple(slice(None) if place in over else 0 for place in range(len(names)))
+        group = [device.coords for device in self.mesh.devices[index].flat]
+        return [axis for axis, along in enumerate(zip(*group, strict=True)) if len(set(along)) > 1][: len(self.shape)]
+
+
+def moved(program: hlo.Program) -> float:
+    """Bytes that one device reads from and writes to its main memory in a step, bodies of loops as often as they turn.
+
+    Each instruction reads what it is given and writes what it makes; of an array that it cuts a slice from or puts one
+    into, the slice. What lies in on-chip memory costs nothing.
+    """
+    times, _ = program.runs()
+    inner = {
+        name
+        for computation in program.computations.values()
+        for one in computation
+        if one.opcode == "fusion" or one.opcode.startswith(APPLIED)
+        for name in hlo.called_by(one)
+    }
+    total = 0.0
+    for name, count in times.items():
+        if name not in inner:
+            total += count * _of_computation(program, program.computations[name])
+    return total
+
+
+def _of_computation(program: hlo.Program, computation: Sequence[hlo.Instruction]) -> float:
+    made = {one.name: one for one in computation}
+    return sum(_of_instruction(program, one, made) for one in computation)
+
+
+def _of_instruction(program: hlo.Program, one: hlo.Instruction, made: Mapping[str, hlo.Instruction]) -> float:
+    if one.opcode in NOTHING_MOVED or one.opcode.endswith(("-done", "-update")):
+        return 0.0
+    given = [_main(made[name]) if name in made else 0 for name in one.operands]
+    if one.opcode == "dynamic-update-slice":
+        return 2 * given[1]
+    if one.opcode in ("dynamic-slice", "slice", "gather"):
+        return 2 * _main(one)
+    out = _main(one)
+    if one.opcode == "fusion":
+        inside = program.computations.get(one.attribute("calls").lstrip("%"), [])
+        given = [min(whole, _read(inside, place, whole)) for place, whole in enumerate(given)]
+        out = min(out, _written(inside, out))
+    return out + sum(given)
+
+
+def _read(inside: Sequence[hlo.Instruction], place: int, whole: float) -> float:
+    """Bytes that a fusion reads of its operand: where it does nothing but cut slices from it, those."""
+    name = next((one.name for one in inside if one.opcode == "parameter" and one.arguments == str(place)), None)
+    users = [one for one in inside if name in one.operands]
+    if not users:
+        return whole
+    total = 0.0
+    for one in users:
+        if one.opcode in ("dynamic-slice", "slice", "gather") and one.operands[0] == name:
+            total += one.bytes
+        elif one.opcode == "dynamic-update-slice" and one.operands[0] == name:
+            continue  # in its own place; what is written is counted as such
+        else:
+            return whole
+    return total
+
+
+def _written(inside: Sequence[hlo.Instruction], whole: float) -> float:
+    """Bytes that a fusion writes: where it puts a slice into an array that was there, that."""
+    made = {one.name: one for one in inside}
+    root = next((one for one in inside if one.root), None)
+    while root is not None and root.opcode == "bitcast" and root.operands:
+        root = made.get(root.operands[0])
+    if root is None or root.opcode != "dynamic-update-slice":
+        return whole
+    update = made.get(root.operands[1])
+    return update.bytes if update is not None else whole
+
+
+def _main(one: hlo.Instruction) -> int:
+    """Bytes of what an instruction makes, as far as it lies in main memory."""
+    return sum(array.bytes for array in one.arrays if array.main)
+
+
+def recomputed(forward: Mapping[str, float], remat: str, tokens: float) -> float:
+    """FLOPs of a step that a remat policy makes again, from those of a token's forward pass by part.
+
+    "full" computes every layer twice; "dots_no_batch" attention's own products; the others none.
+    """
+    outside = ("logits", "embedding projections", "teacher")
+    parts = {name: count for name, count in forward.items() if name not in outside}
+    if remat == "dots_no_batch":
+        parts = {name: count for name, count in parts.items() if name.endswith("scores and values")}
+    return tokens * math.fsum(parts.values()) if remat in ("full", "dots_no_batch") else 0.0

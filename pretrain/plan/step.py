@@ -1,0 +1,152 @@
+"""One config on one topology: the step that `train` would run, compiled, and what that says."""
+
+import dataclasses
+import time
+
+import jax
+
+from input_pipeline import requirements
+from pretrain.assemble import check_sizes, check_split
+from pretrain.costs import flops
+from pretrain.errors import UserError
+from pretrain.parallel.mesh import AXES
+from pretrain.plan import hlo, memory, roofline, sharding
+from pretrain.plan.collectives import collectives, summed
+from pretrain.plan.topology import Topology
+from pretrain.reporting.progress import amount
+from pretrain.step.engine import make_engine
+from pretrain.step.learner import make_learner
+
+
+@dataclasses.dataclass
+class Subject:
+    """What is planned, before it is compiled: a config, built for the devices of a topology."""
+
+    config: object
+    topology: Topology
+    engine: object
+    warnings: list[str]
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        return {axis: self.engine.layout.mesh.shape[axis] for axis in AXES}
+
+    @property
+    def learner(self):
+        return self.engine.learner
+
+
+def prepare(config, topology: Topology, devices=None) -> Subject:
+    """Builds a config's engine on the devices of a topology. Errors: UserError and its kin, as `train` says them."""
+    devices = topology.devices() if devices is None else devices  # before JAX begins, which may be with fewer
+    requirements.check_settings(config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict())
+    check_sizes(config)
+    if config.train.backend == "pmap":
+        raise UserError(
+            "config.train.backend = 'pmap' has no step that can be compiled ahead; plan it with "
+            "--config.train.backend=jit, which takes as much memory on a mesh of data alone"
+        )
+    warnings = []
+    engine = make_engine(make_learner(config), config, devices, warnings.append)
+    check_split(engine, config, training=True)
+    return Subject(config, topology, engine, warnings)
+
+
+def plan(config, topology: Topology, devices=None) -> dict:
+    """What a step of `config` takes on `topology`: memory, FLOPs, collectives, time at least, where parameters lie.
+
+    `memory.fits` is None where nothing is known of the devices' memory. A program that the compiler refuses for its
+    size has no collectives, moves nothing and takes no time: those keys are None. Errors: UserError and its kin.
+    """
+    subject = prepare(config, topology, devices)
+    config, engine, mesh = subject.config, subject.engine, subject.mesh
+    began = time.perf_counter()
+    lowered = engine.lower_step(config.train.batch_size, config.data.length)
+    traced = time.perf_counter()
+    program, refused = _compiled(lowered)
+    seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
+    rows = sharding.shardings(engine)
+    return {
+        "name": config.name,
+        "topology": topology.name,
+        "devices": topology.count,
+        "mesh": mesh,
+        "batch_size": config.train.batch_size,
+        "accumulate": config.train.accumulate,
+        "remat": config.model.remat,
+        "memory": _memory(subject, program, refused),
+        **_work(subject, program),
+        "parameters": rows,
+        "warnings": subject.warnings + sharding.warnings(rows, mesh),
+        "planning_seconds": seconds,
+    }
+
+
+def _compiled(lowered: jax.stages.Lowered):
+    """(the program, None), or (None, what the compiler says of one that is too large)."""
+    try:
+        return lowered.compile(), None
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        if memory.OUT_OF_MEMORY not in str(error) and memory.stated(str(error)) is None:
+            raise
+        return None, str(error)
+
+
+def _memory(subject: Subject, program, refused: str | None) -> dict:
+    of_shapes, capacity = memory.held(subject.engine, subject.config), subject.topology.hardware.memory
+    if program is None:
+        needed, capacity = memory.stated(refused) or (sum(of_shapes.values()), capacity)
+        rows, said = memory.estimated(of_shapes, needed), None
+    else:
+        found = memory.compiled(program)
+        rows, said, needed = memory.categories(of_shapes, found), dataclasses.asdict(found), found.needed
+    return {
+        "fits": None if capacity is None else program is not None and needed <= capacity,
+        "capacity": capacity and round(capacity),
+        "needed": round(needed),
+        "left": capacity and round(capacity - needed),
+        "categories": rows,
+        "compiler": said,
+    }
+
+
+def _work(subject: Subject, program) -> dict:
+    """FLOPs, collectives, bytes and time of a step."""
+    config, topology = subject.config, subject.topology
+    tokens = config.train.batch_size * flops.tokens_of_row(subject.learner, config.data.length)
+    forward = flops.forward_flops(subject.learner, config.data.length)
+    of_step = {name: tokens * count for name, count in flops.of_training(forward).items()}
+    again = roofline.recomputed(forward["causal"], config.model.remat, tokens)
+    facts = {"tokens": tokens, "flops": of_step | {"recomputed": again}}
+    if program is None:
+        return facts | dict.fromkeys(("bytes_accessed", "bytes_moved", "collectives", "roofline"))
+    read = hlo.read(program.as_text())
+    found = collectives(read, subject.mesh)
+    moved = roofline.moved(read)
+    links = roofline.Links(topology.hardware, topology.shape, subject.engine.layout.mesh)
+    return facts | {
+        "bytes_accessed": (program.cost_analysis() or {}).get("bytes accessed"),
+        "bytes_moved": moved,
+        "collectives": summed(found),
+        "roofline": roofline.estimate(topology.hardware, topology.count, of_step, again, moved, found, links),
+    }
+
+
+def verdict(facts: dict) -> str:
+    """Whether it fits and by how much, in one sentence."""
+    found = facts["memory"]
+    if found["fits"] is None:
+        return f"{facts['name']} takes {amount(found['needed'])}B on each of {facts['devices']} devices"
+    place = f"{facts['topology']}, {amount(found['needed'])}B of {amount(found['capacity'])}B on each device"
+    if found["fits"]:
+        return f"{facts['name']} fits {place}: {amount(found['left'])}B are left"
+    return f"{facts['name']} does not fit {place}: {amount(-found['left'])}B are lacking"
+
+
+def check(facts: dict, config) -> None:
+    """Raises UserError where a plan does not fit: by how much, what takes the most, what would mend it."""
+    found = facts["memory"]
+    if found["fits"] is False:
+        most, remedy = memory.remedy(found["categories"], config, facts["mesh"], found["capacity"])
+        share = amount(found["categories"][most])
+        raise UserError(f"{verdict(facts)}, and {most} take {share}B, the most of all; {remedy}")

@@ -1,0 +1,111 @@
+"""Hardware by name, such as v5p:4x4x4, h200:8 or cpu:8, as devices that programs can be compiled for.
+
+None of it need be there: libtpu compiles for TPUs, JAX's CUDA plugin for GPUs that a text describes, and XLA's CPU
+backend makes as many devices as are asked for.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+
+import jax
+from jax.experimental import topologies
+
+from pretrain.errors import UserError, nearest
+from pretrain.plan import gpus
+from pretrain.plan.hardware import HARDWARE, Hardware
+
+EXAMPLES = {
+    "v4": "v4:4x4x8",
+    "v5e": "v5e:8x8",
+    "v5p": "v5p:4x4x4",
+    "v6e": "v6e:4x4",
+    "h100": "h100:8",
+    "h200": "h200:8",
+    "cpu": "cpu:8",
+}
+LIBTPU = "compiling for TPUs needs libtpu, which is not installed; pip install -e '.[plan]'"
+SHAPE = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*")
+MOST = 2**16  # devices of one slice; no maker joins more
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """So many devices of one kind, in the shape in which they are joined."""
+
+    name: str
+    hardware: Hardware
+    shape: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    def devices(self) -> list:
+        """The devices, to compile for. Errors: UserError where their compiler is missing, or knows no such shape.
+
+        Accelerators of this machine are left alone; nothing but CPUs is used from here on.
+        """
+        _leave_accelerators_alone(self)
+        match self.hardware.platform:
+            case "tpu":
+                return _tpus(self)
+            case "cuda":
+                return gpus.devices(self.name, self.hardware.family, self.count)
+        return _cpus(self)
+
+
+def parse(name: str) -> Topology:
+    """The topology of a name. Errors: UserError that lists the names that there are."""
+    kind, _, sizes = name.partition(":")
+    if kind not in HARDWARE:
+        known = ", ".join(EXAMPLES.values())
+        close = nearest(kind, HARDWARE).partition(";")[0]
+        raise UserError(f"--topology={name} is of no hardware that is known{close}; known are those of {known}")
+    hardware = HARDWARE[kind]
+    shape = tuple(int(size) for size in sizes.split("x")) if SHAPE.fullmatch(sizes) else ()
+    if len(shape) != hardware.dims or math.prod(shape) > MOST:
+        wanted = {1: "a number of devices", 2: "two sizes", 3: "three sizes"}[hardware.dims]
+        raise UserError(
+            f"--topology={name} is no shape of {kind}; after the colon write {wanted}, as in {EXAMPLES[kind]}"
+        )
+    return Topology(name, hardware, shape)
+
+
+def _leave_accelerators_alone(topology: Topology) -> None:
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no TPU to be asked about itself
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "none")  # which libtpu would look for, and complain
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # nor one to be kept from others
+    jax.config.update("jax_platforms", "cpu")
+    if topology.hardware.platform == "cpu":
+        with contextlib.suppress(RuntimeError):  # JAX has begun: it has the devices that it began with
+            jax.config.update("jax_num_cpu_devices", topology.count)
+
+
+def _tpus(topology: Topology) -> list:
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(f"--topology={topology.name}: {LIBTPU}")
+    try:
+        joined = {"chip_config_name": topology.hardware.core} if topology.hardware.core else {}
+        return topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **joined).devices
+    except (jax.errors.JaxRuntimeError, RuntimeError, NotImplementedError) as error:
+        said = str(error).splitlines()[0]
+        raise UserError(
+            f"--topology={topology.name} is a shape that libtpu does not know ({said}); give one of whole hosts, "
+            f"such as {EXAMPLES[topology.hardware.family]}"
+        ) from error
+
+
+def _cpus(topology: Topology) -> list:
+    found = jax.devices("cpu")
+    if len(found) < topology.count:
+        raise UserError(
+            f"--topology={topology.name} needs {topology.count} devices and this process has begun with {len(found)}; "
+            f"set XLA_FLAGS=--xla_force_host_platform_device_count={topology.count}, or plan in a process of its own"
+        )
+    return found[: topology.count]

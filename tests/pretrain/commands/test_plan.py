@@ -1,0 +1,120 @@
+"""`pretrain plan` as a user has it: tables and JSON, a search, and mistakes of one sentence."""
+
+import json
+
+import pytest
+
+from pretrain.config import load
+from pretrain.main import main
+from pretrain.plan import search, sharding, step
+from pretrain.plan.topology import parse
+
+TINY = "--config=configs/quickstart.py:tiny"
+
+
+def planned(capsys, *args, code=0):
+    """What the command prints, and what it says on standard error."""
+    assert main(["plan", *args]) == code
+    return capsys.readouterr()
+
+
+def test_a_plan_as_json(capsys):
+    words = ("--topology=cpu:8", "--format=json", "--config.mesh.fsdp=4", "--config.train.batch_size=16")
+    out, err = planned(capsys, TINY, *words, "--config.train.accumulate=2")
+    facts = json.loads(out)
+    assert not err
+    assert facts["mesh"] == {"data": 2, "fsdp": 4, "sequence": 1, "tensor": 1}  # data is -1: whatever is left
+    assert (facts["topology"], facts["devices"], facts["accumulate"]) == ("cpu:8", 8, 2)
+    memory = facts["memory"]
+    assert memory["fits"] is None and memory["capacity"] is None and facts["roofline"] is None
+    assert sum(memory["categories"].values()) == memory["needed"]
+    assert facts["tokens"] == 16 * 64 and facts["flops"]["full"] > facts["flops"]["causal"] > 0
+    assert facts["bytes_moved"] > memory["categories"]["parameters"]
+    kinds = {(row["kind"], *row["axes"]) for row in facts["collectives"]}
+    assert ("all-gather", "fsdp") in kinds  # parameters
+    assert {row["kind"] for row in facts["collectives"] if "data" in row["axes"]} == {"all-reduce"}  # gradients
+
+
+def test_where_parameters_lie_and_by_which_rule(capsys):
+    words = ("--topology=cpu:8", "--format=json", "--config.mesh.fsdp=4", "--config.mesh.tensor=2")
+    facts = json.loads(planned(capsys, TINY, *words).out)
+    rows = {row["name"]: row for row in facts["parameters"]}
+    query = rows["layers/attention/query/kernel"]
+    assert query["axes"] == ["layers", "embed", "heads", "head_size"] and query["shape"] == [2, 64, 2, 32]
+    assert query["split"] == [[], ["fsdp"], ["tensor"], []] and query["copies"] == 1
+    assert query["rule"] == "heads -> tensor; fsdp takes embed, the largest free axis that divides"
+    assert query["bytes_per_device"] * 8 == query["bytes"] == 2 * 64 * 64 * 4
+    assert not facts["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "devices", "words"),
+    [
+        ({}, 8, ("every parameter is whole on each of 8 devices", "config.mesh.fsdp splits parameters, gradients")),
+        ({"mesh.fsdp": "3", "train.batch_size": "6"}, 6, ("layers/", "is whole on each of 6 devices: fsdp: 3 divides")),
+        ({"mesh.fsdp": "4", "mesh.data": "2"}, 8, ()),
+    ],
+)
+def test_what_every_device_holds_is_warned_of(overrides, devices, words):
+    """A table's rows are padded, so that it divides over anything; 3 divides no power of two."""
+    overrides = overrides | {"evaluate.batch_size": "24", "model.positions": "none"}
+    config = load("configs/quickstart.py:tiny", tuple(overrides.items()))
+    subject = step.prepare(config, parse(f"cpu:{devices}"))
+    said = " ".join(sharding.warnings(sharding.shardings(subject.engine), subject.mesh))
+    assert all(word in said for word in words) and bool(said) == bool(words)
+
+
+@pytest.mark.slow
+def test_the_tables_read_aloud(capsys):
+    out, _ = planned(capsys, TINY, "--topology=cpu:8", "--config.mesh.fsdp=8")
+    for words in ("quickstart-tiny takes", "memory of one device", "optimiser state", "all-gather", "as the compiler"):
+        assert words in out
+
+
+@pytest.mark.slow
+def test_a_students_teacher_is_planned_too(capsys):
+    words = ("--topology=cpu:2", "--format=json", "--config.train.batch_size=4")
+    facts = json.loads(planned(capsys, "--config=configs/distilbert.py:mini_stdlib", *words).out)
+    assert facts["memory"]["categories"]["teacher"] > facts["memory"]["categories"]["parameters"]
+
+
+@pytest.mark.slow
+def test_a_search(capsys, monkeypatch):
+    monkeypatch.setattr(search, "TRIES", 3)
+    words = ("--topology=cpu:4", "--search", "--format=json", "--config.train.batch_size=4")
+    out, err = planned(capsys, TINY, *words, "--config.model.layers=1")
+    found = json.loads(out)
+    assert found["tried"]["choices"] > found["tried"]["compiled"] > 1 and "ways, of which" in err
+    assert found["ranked"][0]["overrides"] == found["best"] and found["best"][0].startswith("--config.mesh.data=")
+    out, _ = planned(capsys, TINY, *words[:1], *words[2:], "--config.model.layers=1", *found["best"])
+    assert json.loads(out)["memory"]["needed"] == found["plan"]["memory"]["needed"]
+
+
+def test_a_plan_that_does_not_fit(capsys, monkeypatch):
+    full = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.00G of 15.75G hbm. Exceeded"
+    monkeypatch.setattr(step, "_compiled", lambda lowered: (None, full))
+    out, err = planned(capsys, TINY, "--topology=cpu:8", "--format=json", code=2)
+    memory = json.loads(out)["memory"]
+    assert memory["fits"] is False and memory["left"] == -round(4.25 * 2**30)
+    assert err.startswith("pretrain: quickstart-tiny does not fit cpu:8, 21.5GB of 16.9GB on each device: 4.56GB are")
+    assert err.count("\n") == 1 and "and activations take" in err and "; set --config.model.remat=full" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "--topology is missing; say what the plan is for, such as --topology=v5p:4x4x4"),
+        (("--topology=v9:2",), "--topology=v9:2 is of no hardware that is known"),
+        (("--topology=cpu:8", "--format=xml"), "--format"),
+        (("--topology=cpu:8", "--config.mesh.tensor=3"), "needs a multiple of 3 devices and there are 8"),
+        (
+            ("--topology=cpu:8", "--config.mesh.data=2", "--config.mesh.fsdp=2"),
+            "config.mesh (data=2, fsdp=2, sequence=1, tensor=1) needs 4 devices and there are 8",
+        ),
+        (("--topology=cpu:8", "--config.train.batch_size=12"), "does not divide over the 8 devices that share a batch"),
+        (("--topology=cpu:8", "--config.train.backend=pmap"), "config.train.backend = 'pmap' has no step that can be"),
+    ],
+)
+def test_mistakes(capsys, words, sentence):
+    out, err = planned(capsys, TINY, *words, code=2)
+    assert not out and err.count("\n") == 1 and sentence in err

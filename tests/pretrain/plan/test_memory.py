@@ -1,0 +1,123 @@
+"""What a step holds, whether that fits, and what would mend it; and what a real run holds."""
+
+import jax
+import pytest
+
+from pretrain.config import load
+from pretrain.plan import memory, step
+from pretrain.plan.topology import parse
+
+STATED = {
+    "XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 33.42G of 15.75G hbm. Exceeded": (
+        33.42 * 2**30,
+        15.75 * 2**30,
+    ),
+    "TPU TensorCore Hbm usage: 34.82G, SparseCore Hbm usage 174.10G, exceeding available bytes: 95.74G": (
+        34.82 * 2**30,
+        95.74 * 2**30,
+    ),
+    "the total memory required for HLO temporaries (512M) exceeds available HBM (1T). HLO module: jit_f.": (
+        512 * 2**20,
+        2**40,
+    ),
+}
+
+
+@pytest.mark.parametrize("message", STATED)
+def test_a_compilers_refusal_is_read(message):
+    assert memory.stated(f"RESOURCE_EXHAUSTED: {message}") == STATED[message]
+
+
+def test_other_refusals_are_not():
+    assert memory.stated("INVALID_ARGUMENT: shapes do not match") is None
+
+
+def test_categories_add_up_to_what_the_compiler_reports():
+    shapes = {
+        "parameters": 100,
+        "optimiser state": 200,
+        "teacher": 0,
+        "memory of lanes": 5,
+        "batch": 1,
+        "gradients": 90,
+    }
+    found = memory.Compiled(argument=310, output=310, alias=305, temporary=150, generated_code=7)
+    rows = memory.categories(shapes, found)
+    assert sum(rows.values()) == found.needed == 472
+    assert (rows["gradients"], rows["activations"], rows["other"]) == (90, 60, 16)
+    few = memory.categories(shapes, memory.Compiled(310, 310, 305, 50, 7))
+    assert (few["gradients"], few["activations"]) == (50, 0)  # XLA may use up a gradient as it makes it
+    assert memory.estimated(shapes, 500)["activations"] == 104
+
+
+MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "mesh", "changes", "words"),
+    [
+        ({"activations": 70, "parameters": 30}, MESH, {}, ("activations", "raise config.train.accumulate to 4 or so")),
+        (
+            {"activations": 70, "parameters": 30},
+            MESH,
+            {"train.batch_size": 8},
+            ("activations", "set --config.model.remat=full"),
+        ),
+        (
+            {"activations": 70, "parameters": 30},
+            MESH,
+            {"train.batch_size": 8, "model.remat": "full"},
+            ("activations", "split rows with config.mesh.sequence or heads with config.mesh.tensor"),
+        ),
+        (
+            {"activations": 10, "optimiser state": 90},
+            MESH,
+            {},
+            ("optimiser state", "split them with --config.mesh.data=1 --config.mesh.fsdp=8"),
+        ),
+        (
+            {"activations": 10, "parameters": 90},
+            MESH | {"data": 1},
+            {},
+            ("parameters", "take 2 times as many devices, 4 or more, or lower the model's size"),
+        ),
+        (
+            {"memory of lanes": 90},
+            MESH,
+            {},
+            ("memory of lanes", "lower config.model.memory or config.train.batch_size"),
+        ),
+        (
+            {"teacher": 90},
+            MESH,
+            {},
+            ("teacher", "choose a smaller one in config.distill.teacher, or raise config.mesh.fsdp"),
+        ),
+    ],
+)
+def test_what_would_mend_it(rows, mesh, changes, words):
+    config = load("configs/gpt2.py:small", [(key, str(value)) for key, value in changes.items()])
+    assert memory.remedy(rows, config, mesh, 60) == words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [[], [("mesh.fsdp", "4"), ("train.accumulate", "2"), ("model.remat", "full")]])
+def test_predicted_bytes_are_those_of_a_real_run(overrides):
+    """On CPU devices: what is given to the step is known to the byte, and what it takes besides is XLA's own figure."""
+    config = load("configs/quickstart.py:tiny", [("train.batch_size", "16"), *overrides])
+    subject = step.prepare(config, parse("cpu:8"))
+    facts = step.plan(config, parse("cpu:8"))
+    engine, size = subject.engine, config.train.batch_size
+    state = engine.init(config.seed, size)
+    features = engine.learner.features(size, config.data.length)
+    batch = engine.put({name: jax.numpy.zeros(one.shape, one.dtype) for name, one in features.items()}, size)
+    first = jax.devices()[0]
+    given = sum(
+        shard.data.nbytes
+        for leaf in jax.tree.leaves((state, batch))
+        for shard in leaf.addressable_shards
+        if shard.device == first
+    )
+    rows = facts["memory"]["categories"]
+    assert sum(rows[name] for name in memory.GIVEN) == pytest.approx(given, abs=64)  # step, rng and counters
+    assert facts["memory"]["compiler"]["argument"] == pytest.approx(given, rel=0.01)

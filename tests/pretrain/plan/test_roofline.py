@@ -1,0 +1,128 @@
+"""A step's least time: three divisions, and what moves in a program whose text is known."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pretrain.plan import hlo, roofline
+from pretrain.plan.collectives import Collective
+from pretrain.plan.hardware import HARDWARE, Hardware
+
+CHIP = Hardware("tpu", "x", 2, memory=1e9, flops=100.0, bandwidth=10.0, link=1.0, ring=4)
+FLOPS = {"full": 4000.0, "causal": 3000.0}
+
+
+def links(shape, sizes, hardware=CHIP):
+    """A mesh (data, fsdp) of these sizes over chips that lie in rows of a pod of this shape."""
+    places = [SimpleNamespace(coords=(x, y, 0)) for x in range(shape[0]) for y in range(shape[1])]
+    devices = np.empty(len(places), object)
+    devices[:] = places
+    mesh = SimpleNamespace(axis_names=("data", "fsdp"), devices=devices.reshape(sizes))
+    return roofline.Links(hardware, shape, mesh)
+
+
+def gather(kind="all-gather", axes=("fsdp",), devices=4, size=80, times=2):
+    return Collective(kind, axes, devices, size, times, "", "")
+
+
+@pytest.mark.parametrize(
+    ("moved", "collectives", "seconds", "bound"),
+    [
+        (50.0, [], {"compute": 4.0, "memory": 5.0, "interconnect": 0.0}, "memory"),
+        (10.0, [], {"compute": 4.0, "memory": 1.0, "interconnect": 0.0}, "compute"),
+        (10.0, [gather()], {"compute": 4.0, "memory": 1.0, "interconnect": 2 * 60 / 2}, "interconnect"),
+        (10.0, [gather("all-reduce", ("data",), 2)], {"interconnect": 2 * 80 / 1}, "interconnect"),
+    ],
+)
+def test_the_slowest_of_three_bounds(moved, collectives, seconds, bound):
+    found = roofline.estimate(CHIP, 8, FLOPS, 200.0, moved, collectives, links((2, 4), (2, 4)))
+    assert {name: found["seconds"][name] for name in seconds} == seconds
+    step = max(found["seconds"].values())
+    assert found["bound"] == bound and found["step_seconds"] == step
+    assert found["mfu"] == 4000 / (step * 8 * 100) and found["apart_seconds"] == sum(found["seconds"].values())
+
+
+def test_there_is_no_time_without_rates():
+    assert roofline.estimate(HARDWARE["cpu"], 8, FLOPS, 0.0, 10.0, [], None) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "axes", "bandwidth"),
+    [
+        ((4, 4), (4, 4), ("fsdp",), 2.0),  # along one closed ring, both ways
+        ((4, 4), (1, 16), ("fsdp",), 4.0),  # along two
+        ((2, 2), (2, 2), ("fsdp",), 1.0),  # along a line
+        ((4, 2), (1, 8), ("fsdp",), 3.0),  # along a ring and a line
+        ((4, 4), (4, 4), ("data", "fsdp"), 4.0),
+    ],
+)
+def test_the_links_of_an_axis(shape, sizes, axes, bandwidth):
+    assert links(shape, sizes).bandwidth(axes) == bandwidth
+
+
+def test_devices_behind_a_switch_have_one_rate():
+    assert links((2, 4), (2, 4), HARDWARE["h100"]).bandwidth(("fsdp",)) == 450e9
+
+
+MOVES = """\
+HloModule jit_step
+
+%cut (p0: f32[24,100], p1: s32[], p2: f32[100]) -> f32[100] {
+  %p0 = f32[24,100]{1,0} parameter(0)
+  %p1 = s32[] parameter(1)
+  %p2 = f32[100]{0} parameter(2)
+  %slice = f32[1,100]{1,0} dynamic-slice(%p0, %p1, %p1), dynamic_slice_sizes={1,100}
+  %flat = f32[100]{0} bitcast(%slice)
+  ROOT %sum = f32[100]{0} add(%flat, %p2)
+}
+
+%put (q0: f32[24,100], q1: f32[100], q2: s32[]) -> f32[24,100] {
+  %q0 = f32[24,100]{1,0} parameter(0)
+  %q1 = f32[100]{0} parameter(1)
+  %q2 = s32[] parameter(2)
+  %row = f32[1,100]{1,0} bitcast(%q1)
+  ROOT %update = f32[24,100]{1,0} dynamic-update-slice(%q0, %row, %q2, %q2)
+}
+
+%body (s: (s32[], f32[24,100], f32[100])) -> (s32[], f32[24,100], f32[100]) {
+  %s = (s32[], f32[24,100]{1,0}, f32[100]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %all = f32[24,100]{1,0} get-tuple-element(%s), index=1
+  %x = f32[100]{0} get-tuple-element(%s), index=2
+  %y = f32[100]{0} fusion(%all, %i, %x), kind=kLoop, calls=%cut
+  %z = f32[24,100]{1,0} fusion(%all, %y, %i), kind=kLoop, calls=%put
+  %near = f32[100]{0:S(1)} copy(%y)
+  ROOT %t = (s32[], f32[24,100]{1,0}, f32[100]{0}) tuple(%i, %z, %y)
+}
+
+%cond (s1: (s32[], f32[24,100], f32[100])) -> pred[] {
+  %s1 = (s32[], f32[24,100]{1,0}, f32[100]{0}) parameter(0)
+  ROOT %true = pred[] constant(true)
+}
+
+ENTRY %main (a: f32[24,100], b: f32[100]) -> f32[100] {
+  %a = f32[24,100]{1,0} parameter(0)
+  %b = f32[100]{0} parameter(1)
+  %c = s32[] constant(0)
+  %w = (s32[], f32[24,100]{1,0}, f32[100]{0}) tuple(%c, %a, %b)
+  %l = (s32[], f32[24,100]{1,0}, f32[100]{0}) while(%w), condition=%cond, body=%body, \
+backend_config={"known_trip_count":{"n":"24"}}
+  %r = f32[100]{0} get-tuple-element(%l), index=2
+  ROOT %o = f32[100]{0} multiply(%r, %b)
+}
+"""
+
+
+def test_bytes_that_move():
+    """Of stacked layers each turn of the loop reads one, and writes one."""
+    read_a_layer = 400 + 4 + 400 + 400  # the slice, its place, the other operand, the sum
+    write_a_layer = 400 + 4 + 400  # what is put, its place, where it is put
+    to_the_chip = 400  # what is read; what lies near costs nothing
+    assert roofline.moved(hlo.read(MOVES)) == 24 * (read_a_layer + write_a_layer + to_the_chip) + 3 * 400
+
+
+def test_what_remat_computes_again():
+    forward = {"attention projections": 1.0, "attention scores and values": 2.0, "logits": 4.0, "teacher": 8.0}
+    again = {policy: roofline.recomputed(forward, policy, 10) for policy in ("none", "full", "dots", "dots_no_batch")}
+    assert again == {"none": 0, "full": 30, "dots": 0, "dots_no_batch": 20}
