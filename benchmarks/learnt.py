@@ -13,12 +13,17 @@ made again, and one that was killed goes on.
 the topic does not say. ELECTRA makes as many updates as cost what those of `mlm` do. A probe is a logistic regression
 on the mean of a model's last hidden states, fitted to the labelled lines of the first file (text, tab, 0 or 1), with
 its accuracy on those of the second; the models are left as they are. `untrained` is probed for comparison.
+
+`student` has two layers, begins as two of `mlm`'s and learns from it; `student alone` is the same model, from scratch.
+`tasks` mixes spans with tasks made of the text's words, each of which has examples held out: to write the first word of
+a phrase, its last, and how many there are. An answer counts if all of it is right.
 """
 
 import csv
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -33,6 +38,7 @@ import numpy as np
 from benchmarks import report
 from benchmarks.chart import chart
 from input_pipeline import pipeline
+from input_pipeline.sources import sources
 from pretrain import config as configs
 from pretrain.workdir import Workdir
 
@@ -61,6 +67,17 @@ BERT = {"model.vocab_size": PIECES, "objective.max_predictions": 10}
 PAIRS = BERT | {"objective.passes": 4}
 NOTHING = {"train.steps": 1, "schedule.peak": 1e-30, "schedule.warmup": 0, "evaluate.every": 1}
 ALONE = {"objective.next_sentence": "false", "model.pair_head": "false", "data.layout": "packed", "data.sentences": ""}
+STUDENT = BERT | {
+    "model.layers": 2,
+    "objective.smoothing": 0,
+    "distill.layers": "(0, 2)",
+    "distill.model.layers": 4,
+    "distill.model.types": 2,
+    "distill.model.pair_head": "false",
+}
+T5 = {"model.vocab_size": 4224, "model.head_size": 64, "schedule.warmup": 0}
+TASKS = {"first": lambda words: words[0], "last": lambda words: words[-1], "count": lambda words: str(len(words))}
+EXAMPLES, LONGEST = 8000, 9  # of each task, and the words of the longest
 
 
 @dataclass(frozen=True)
@@ -68,7 +85,8 @@ class Learner:
     """A run: its recipe's family, the measure that it is judged by, and what is another in its config.
 
     known: the feature whose most frequent value is what knows nothing. begins: whose weights it begins with.
-    cost: whose arithmetic it may use, where that is not as many updates.
+    teacher: who teaches it. cost: whose arithmetic it may use, where that is not as many updates. tasks: whether it
+    has TASKS besides the text.
     """
 
     family: str
@@ -76,7 +94,9 @@ class Learner:
     keys: Mapping[str, object]
     known: str = ""
     begins: str = ""
+    teacher: str = ""
     cost: str = ""
+    tasks: bool = False
 
 
 LEARNERS = {
@@ -87,9 +107,10 @@ LEARNERS = {
     "electra": Learner(
         "electra", "recall", {"model.vocab_size": PIECES, "model.embed": 128, "model.generator_size": 0.25}, cost="mlm"
     ),
-    "spans": Learner(
-        "t5", "accuracy", {"model.vocab_size": 4224, "model.head_size": 64, "schedule.warmup": 0}, "targets"
-    ),
+    "student": Learner("distilbert", "mlm_accuracy", STUDENT, "targets", teacher="mlm"),
+    "student alone": Learner("bert", "mlm_accuracy", BERT | ALONE | {"model.layers": 2, "model.types": 0}, "targets"),
+    "spans": Learner("t5", "accuracy", T5, "targets"),
+    "tasks": Learner("t5", "exact_match", T5 | {"evaluate.decode": 128}, tasks=True),
     "permutation": Learner("xlnet", "perplexity", {"model.vocab_size": PIECES}),
 }
 
@@ -99,9 +120,30 @@ def config(name: str, text: str, folder: Path, updates: int):
     learner, every = LEARNERS[name], max(1, updates // 10)
     keys = COMMON | {"data.train": text, "train.steps": updates, "schedule.warmup": every}
     keys |= {"evaluate.every": every, "checkpoint.every": every} | learner.keys
+    if learner.tasks:
+        files = (f"jsonl:{folder / task}.jsonl?fields=inputs,targets" for task in TASKS)
+        keys |= {"data.train": " + ".join((text, *files)), "data.weights": "(0.4, 0.2, 0.2, 0.2)"}
+    if learner.teacher:
+        keys["distill.teacher"] = str(folder / learner.teacher)
     if learner.begins:
         keys["train.start_from"] = str(folder / learner.begins)
     return f"configs/{learner.family}.py:mini_stdlib", {key: str(value) for key, value in keys.items()}
+
+
+def write_tasks(text: str, folder: Path) -> None:
+    """Files of examples of TASKS, {"inputs": "last: so it goes", "targets": "goes"}, made of the text's words."""
+    found = []
+    for source in sources.parse(text, "data.train"):
+        for span in source.spans(1 << 20):
+            for document in source.documents(span):
+                found += re.findall("[a-z]+", "".join(document.chunks))
+    random, words = np.random.default_rng(0), sorted(set(found))
+    folder.mkdir(parents=True, exist_ok=True)
+    for task, answer in TASKS.items():
+        with (folder / f"{task}.jsonl").open("w") as file:
+            for length in random.integers(1, LONGEST + 1, EXAMPLES):
+                phrase = [words[at] for at in random.integers(len(words), size=length)]
+                file.write(json.dumps({"inputs": f"{task}: {' '.join(phrase)}", "targets": answer(phrase)}) + "\n")
 
 
 def updates_of(name: str, text: str, folder: Path, updates: int) -> int:
@@ -120,6 +162,8 @@ def updates_of(name: str, text: str, folder: Path, updates: int) -> int:
 def train(name: str, text: str, folder: Path, updates: int) -> Path:
     """The work folder of a learner, all of whose updates are made."""
     workdir = folder / name.replace(" ", "_")
+    if LEARNERS[name].tasks and not workdir.exists():
+        write_tasks(text, folder)
     recipe, keys = config(name, text, folder, updates_of(name, text, folder, updates))
     flags = [f"--config.{key}={value}" for key, value in keys.items()]
     command = [sys.executable, "-m", "pretrain", "train", f"--config={recipe}", f"--workdir={workdir}", *flags]
@@ -215,6 +259,10 @@ def main():
             if learner.known:
                 row.against, row.ratio = "the most frequent answer", values[-1] / most_frequent(workdir, learner.known)
             rows.append(row)
+            for task in TASKS if learner.tasks else ():
+                files = f"jsonl:{folder / task}.jsonl?fields=inputs,targets"
+                value = curve(workdir, f"exact_match of {files}")[1][-1]
+                rows.append(report.Result(f"{name}, {task}, exact_match", value, ""))
             if len(steps) > 1:
                 curves[f"{name}: {learner.measure.replace('_', ' ')}"] = [step / steps[-1] for step in steps], values
             if files and name in PROBED:

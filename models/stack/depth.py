@@ -23,7 +23,7 @@ REMAT: Mapping[str, Callable | None] = {
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """`layers` blocks, whose parameters are one tree with a leading axis L.
+    """`layers` blocks, whose parameters are one tree with a leading axis L, or a tuple of each one's (`apart`).
 
     `blocks` is one period of the depth, which divides it: layer l is blocks[l % period]. They have the same parameters
     and differ in what they do, such as the attention pattern. Scanned, the compiled program holds one period and a
@@ -55,8 +55,8 @@ class Stack:
         runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
         period, carry = len(runs), (x, dict(carried))
         sharing = self.layers // self.groups if self.groups else 1  # layers to a set of parameters
-        if not self.scan:
-            for first, own in zip(range(0, self.layers, sharing), _apart(params), strict=True):
+        if not self.scan or isinstance(params, tuple):
+            for first, own in zip(range(0, self.layers, sharing), apart(params), strict=True):
                 for layer in range(first, first + sharing):
                     carry = runs[layer % period](*carry, own, jnp.asarray(layer))
             return carry
@@ -65,7 +65,7 @@ class Stack:
 
         def group(carry, params_and_layer):
             params, layer = params_and_layer
-            for offset, (run, own) in enumerate(zip(runs, _apart(params), strict=True)):
+            for offset, (run, own) in enumerate(zip(runs, apart(params), strict=True)):
                 carry = run(*carry, own, layer + offset)
             return carry, None
 
@@ -107,11 +107,13 @@ def stack_param(module: nn.Module, name: str, init: Callable, *args):
     return module.param(name, init, *args)
 
 
-def _apart(tree) -> list:
-    """The tree of each layer, from one of [L, ...].
+def apart(tree) -> tuple:
+    """The tree of each layer, from one of [L, ...]; of what is apart already, the same.
 
     Split at once, so that their gradients are joined at once: those of `leaf[index]` would be padded with zeros to
     [L, ...] each, and added up.
     """
+    if isinstance(tree, tuple):
+        return tree
     leaves, structure = jax.tree.flatten(tree)
-    return [structure.unflatten(layer) for layer in zip(*(jnp.unstack(leaf) for leaf in leaves), strict=True)]
+    return tuple(structure.unflatten(layer) for layer in zip(*(jnp.unstack(leaf) for leaf in leaves), strict=True))

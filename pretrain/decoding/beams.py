@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from pretrain.decoding.reading import advance, begin_cached, known, regroup, take
+from pretrain.decoding.reading import advance, begin_cached, for_tokens, known, regroup, take
 
 NOTHING = -1  # in the place of ids that are not written
 NORMALISATIONS = {"gnmt": lambda length: (5.0 + length) / 6.0, "length": lambda length: 1.0 * length}
@@ -151,7 +151,7 @@ def beam_search(
     logits, carried = begin_cached(model, params, tokens, lengths, begun + max_tokens - 1, source)
     written, _ = search(
         model,
-        params,
+        for_tokens(params),
         logits,
         carried,
         jnp.where(there, limits, 1),  # padding is done at once

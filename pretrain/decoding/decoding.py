@@ -16,7 +16,7 @@ import numpy as np
 from pretrain.costs import capacity
 from pretrain.decoding import options
 from pretrain.decoding.beams import NOTHING, search
-from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, empty, known
+from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, empty, for_tokens, known
 from pretrain.errors import UserError
 
 MOST = options.OPTIONS["max_tokens"].default  # tokens that follow a prompt where nobody says how many
@@ -92,6 +92,7 @@ def generate(
         capacity.check_decoding(model, caches, len(prompts), beams, jax.local_devices()[:1], remedy)
     begin = begin_cached if cached else begin_recomputing
     logits, carried = begin(model, params, tokens, lengths, room, source)
+    params = for_tokens(params) if cached else params
     end_id = -1 if end_id is None else end_id
     if beams > 1:
         how = {"length_penalty": length_penalty, "normalisation": normalisation, "stopping": stopping}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from pretrain.decoding.beams import NOTHING
-from pretrain.decoding.reading import advance, begin_cached, known
+from pretrain.decoding.reading import advance, begin_cached, for_tokens, known
 
 
 @partial(jax.jit, static_argnames=("model", "max_tokens"))
@@ -35,6 +35,7 @@ def greedy(
     model = model.clone(attention_path="auto")
     lengths = jnp.full((rows,), begun, jnp.int32)
     logits, carried = begin_cached(model, params, tokens, lengths, begun + max_tokens - 1, source)
+    params = for_tokens(params)
 
     def unfinished(state):
         step, writing, *_ = state
