@@ -278,3 +278,9 @@ def test_configs_hold_every_default():
         and ast.unparse(node.func.value).partition(".")[0] == "config"
     ]
     assert not found
+
+
+def test_test_files_have_names_of_their_own():
+    """Folders of tests are no packages: two files of one name could not be collected together."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted({*names})
