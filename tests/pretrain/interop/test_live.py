@@ -116,6 +116,23 @@ def test_a_model_takes_what_its_tokenizer_gives(there_and_back):
     np.testing.assert_allclose(found, logits.numpy(), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_nothing(side, there_and_back):
+    """Of an exported XLNet, whose segments and distances are told beside the mask."""
+    case, _, _, _, back = there_and_back
+    if case != "xlnet":
+        pytest.skip("the others are told of padding by the mask alone")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(back, padding_side=side)
+    model = transformers.AutoModelForCausalLM.from_pretrained(back).eval()
+    given = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        batch = model(**given).logits
+        for row, text in zip(batch, TEXTS, strict=True):
+            alone = model(**tokenizer(text, return_tensors="pt")).logits[0]
+            there = row[: len(alone)] if side == "right" else row[-len(alone) :]
+            np.testing.assert_allclose(there, alone, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("case", ["distilbert", "electra", "electra_masked"])
 def test_gradients_are_theirs(case, tmp_path):
     """Of the mean loss, by every parameter, within 1e-3 of the largest entry of each."""
