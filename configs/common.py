@@ -170,7 +170,7 @@ def base() -> dict:
             temperature=positive(1.0),  # sizes are raised to 1/temperature before mixing
             languages=(),  # names of the languages of sources (their option `language`, or fields) that tasks are told
             cap=non_negative(0, below=2**63),  # sizes are capped at so many tokens before mixing; 0 means no cap
-            layout="concat",  # concat (joined, cut), packed (no leaks), stream, document, pairs, sentences, texts
+            layout="concat",  # concat (joined, cut), packed (no leaks), stream, document, pairs, halves, ...
             length=count(1024),  # T, tokens of one training row
             shuffle=True,  # new order of rows each epoch
             store="",  # folder of the token store; empty means <workdir>/data

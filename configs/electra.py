@@ -20,7 +20,8 @@ had XLNet's 33 billion words. The vocabulary is BERT's uncased one (docs/data.md
 Cost: 1,000,000 updates of 128 rows of 128 tokens for small, four days on one V100; base takes 766,000 of 256 rows of
 512, large 400,000 of 2,048 (1,750,000 for the longer run: --config.train.steps=1750000).
 
-Rows are of whole documents, each alone; the release makes them of two segments, one in ten of one. During the warm-up
+Rows are of whole documents, each alone; the release makes them of two segments, one in ten of one, of text with a
+sentence a line: --config.data.layout=halves --config.data.sentences=lines. During the warm-up
 the rate lies up to 1 % above the release's, which multiplies rise and fall.
 
 Expect, after fine-tuning, GLUE development averages of 79.9 (small), 85.1 (base), 89.0 (large) and 89.5 (large, for

@@ -60,7 +60,7 @@ def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dic
             f"data.layout = {data['layout']} tells documents apart, and tokenizer.kind = symbols has no end token "
             "between them; choose layout concat or stream, or tokenizer.kind = bytes"
         )
-    if data["layout"] in ("pairs", "sentences") and not data["sentences"]:
+    if data["layout"] in ("pairs", "sentences", "halves") and not data["sentences"]:
         raise DataError(
             f"data.layout = {data['layout']} makes rows of sentences, and data.sentences does not say where they end; "
             "write one a line, and set data.sentences = lines"

@@ -9,8 +9,9 @@ import numpy as np
 from input_pipeline.batches.evaluation import Overlapping, predicted
 from input_pipeline.batches.training import Layout
 from input_pipeline.errors import DataError, UnwritableError
-from input_pipeline.layouts import languages, packing, pairs, segments, sentences, texts
+from input_pipeline.layouts import halves, languages, packing, pairs, segments, sentences, texts
 from input_pipeline.layouts.coded import Coded, code_ids
+from input_pipeline.layouts.halves import Halves
 from input_pipeline.layouts.languages import Translations
 from input_pipeline.layouts.pairs import Pairs
 from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
@@ -140,6 +141,9 @@ class Rows:
         if layout == "sentences":
             plan = self.plans(key, sentences.plan, stream, length)
             return Sentences(stream, plan, length, *(special[name] for name in ("end", *sentences.SPECIAL)))
+        if layout == "halves":
+            plan = self.plans(key, halves.plan, stream, length)
+            return Halves(stream, plan, length, *(special[name] for name in halves.SPECIAL))
         passes = self.objective.passes if training else 1
         how = self.objective.short_pairs, passes, self.objective.swapped_pairs
         plan = self.plans(key, pairs.plan, stream, length, *how)

@@ -70,7 +70,7 @@ def plan(
     )
 
 
-def _tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
+def tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
     """What `paired` takes, in ids without end tokens; sentences and documents without any are left out."""
     sizes = [np.diff(stream.sentences(document), prepend=0) for document in range(stream.counts.documents)]
     sizes = [sentences[sentences > 0] for sentences in sizes if sentences.any()]
@@ -83,7 +83,7 @@ def _planned(stream: Stream, length: int, short: float, passes: int, swapped: bo
     ends = stream.tokens > stream.bare_tokens
     sizes = stream.documents() - ends
     begins = np.cumsum(sizes) - sizes  # of each document, without end tokens
-    for part in paired(*_tables(stream), length, short, passes, swapped):
+    for part in paired(*tables(stream), length, short, passes, swapped):
         first, second = (at + ends * np.searchsorted(begins, at, "right") for at in (part.first, part.second))
         yield part._replace(first=first, second=second)
 

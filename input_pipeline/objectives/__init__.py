@@ -22,7 +22,7 @@ number, in evaluation of the row alone.
 
 from collections.abc import Mapping
 
-from input_pipeline.layouts import sentences
+from input_pipeline.layouts import halves, sentences
 from input_pipeline.objectives.causal import Causal
 from input_pipeline.objectives.denoising import Denoising
 from input_pipeline.objectives.masked import Masked
@@ -41,7 +41,10 @@ OBJECTIVES = {
     "permutation": Permutation,
     "denoising": Denoising,
 }
-OF_LAYOUTS = {"sentences": sentences.SPECIAL}  # special ids that a layout writes, whatever the task
+OF_LAYOUTS = {
+    "sentences": sentences.SPECIAL,
+    "halves": halves.SPECIAL,
+}  # special ids that a layout writes, whatever the task
 
 
 def build(section: Mapping, tokenizer: Tokenizer | None = None):

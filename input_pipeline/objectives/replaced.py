@@ -10,6 +10,7 @@ import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.features import INTEGER, REAL, TRUTH, Feature, by_row, by_token
+from input_pipeline.layouts.pairs import RawPairs
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.objectives.draws import numbers, uniform
 from input_pipeline.objectives.masked import FRAMING
@@ -30,10 +31,11 @@ class Replaced(Objective):
 
     `slots` [B, N] are the places that were drawn, some of them more than once, with their `targets` and `weights`
     [B, N]; `chosen` [B, T] says the same by token. `token_weights` [B, T] are the tokens that the discriminator is
-    scored on. What is drawn in the step follows from `draw` [B].
+    scored on. `types` [B, T] are 1 in the second segment of a row that has two. What is drawn in the step follows from
+    `draw` [B].
     """
 
-    layouts = ("packed", "concat")
+    layouts = ("packed", "concat", "halves")
     special = ("mask",)
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
@@ -46,13 +48,15 @@ class Replaced(Objective):
             self.kept[[tokenizer.special[name] for name in (*FRAMING, "mask") if name in tokenizer.special]] = True
 
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
-        features = dict.fromkeys(("tokens", "originals", "segments", "positions"), by_token(batch_size, length))
+        features = dict.fromkeys(
+            ("tokens", "originals", "types", "segments", "positions"), by_token(batch_size, length)
+        )
         slot = Feature((batch_size, max(1, most(length, self.section["share"]))), INTEGER, ("batch", None))
         features |= {"slots": slot, "targets": slot, "weights": slot._replace(dtype=REAL)}
         features |= {"chosen": by_token(batch_size, length, TRUTH), "draw": by_row(batch_size)}
         return features | {"token_weights": by_token(batch_size, length, REAL)}
 
-    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
+    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawPairs, keys: np.ndarray) -> None:
         places, used = self.places(keys, raw, batch["slots"].shape[1])
         masked = self.hidden(keys, places, used)
         rows = np.arange(len(keys))[:, None]
@@ -61,6 +65,7 @@ class Replaced(Objective):
         chosen[np.nonzero(used)[0], places[used]] = True
         batch["tokens"][slots], batch["originals"][slots] = tokens, raw.ids
         batch["segments"][slots], batch["positions"][slots] = raw.segments, raw.positions
+        batch["types"][slots] = raw.types if isinstance(raw, RawPairs) else 0
         batch["slots"][slots], batch["targets"][slots] = places, raw.ids[rows, places]
         batch["weights"][slots] = used & raw.scored[rows, places]
         batch["chosen"][slots] = chosen
