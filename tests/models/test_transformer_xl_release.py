@@ -59,7 +59,9 @@ def section(fields, dtype="float32"):
     return model
 
 
-@pytest.mark.parametrize("name", asked.CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (index % 3 > 0)) for index, name in enumerate(asked.CASES)]
+)
 def test_losses_memory_and_gradients(name):
     """Four segments of three lanes, with memory, in each of the release's options."""
     fields, expected = asked.sizes(asked.CASES[name]), answers(name)

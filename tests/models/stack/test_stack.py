@@ -78,6 +78,7 @@ def apart():
     return params, value, {"params": gradient["params"] | {"layers": summed}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scan", "remat"), [slow(True, "none"), slow(True, "full"), (False, "dots")])
 def test_shared_layers_are_copies_whose_gradients_are_added(apart, scan, remat):
     """And each of them draws dropout of its own, as copies do."""

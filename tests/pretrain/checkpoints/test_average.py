@@ -17,6 +17,7 @@ from pretrain.main import main
 from pretrain.run import Run
 
 
+@pytest.mark.slow
 def test_every_reader_takes_the_same_mean(whole, tmp_path, capsys):
     steps = sorted(int(path.name) for path in (whole / "checkpoints").iterdir() if path.name.isdigit())
     found = [jax.tree.map(np.asarray, pretrain.open(whole, step).variables["params"]) for step in steps[-3:]]

@@ -337,6 +337,7 @@ def test_a_fresh_start_is_finished_whatever_was_begun_between_its_halves(copy, r
     assert (kept / "checkpoints.1" / "2").is_dir()
 
 
+@pytest.mark.slow
 def test_more_updates_that_move_the_schedule_are_announced_with_the_remedy(copy, run, whole):
     """Cosine over 24 updates is at its end after them; over 48 it would be half way."""
     workdir = copy(24)

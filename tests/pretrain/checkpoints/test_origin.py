@@ -39,6 +39,7 @@ def run(capsys):
     return run
 
 
+@pytest.mark.slow
 def test_other_text_is_refused_however_it_came_and_the_same_text_tokenised_again_is_not(run, own, tmp_path):
     workdir = tmp_path / "run"
     assert run(workdir, own)[0] == 0

@@ -49,6 +49,7 @@ def other(tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", mostly(FAMILIES, "bert"))
 def test_a_run_begins_with_another_on_other_text(family, text, other, tmp_path, capsys, signals):
     assert start(family, tmp_path / "x", f"text:{text}/*.py") == 0

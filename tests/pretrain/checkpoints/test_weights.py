@@ -83,6 +83,7 @@ def test_what_is_not_taken_is_named(whole, start, tmp_path):
     assert_same(began, initial, [name for name in began if name not in common])
 
 
+@pytest.mark.slow
 def test_a_model_in_which_parameters_mean_something_else_is_named(whole, start):
     """Names and shapes are the same; what sizes, starts, runs, drops or sees otherwise is not named."""
     plain = {"init_std": 0.01, "dropout_ff": 0.1, "scan": False, "remat": "full", "attention_path": "xla"}

@@ -82,6 +82,7 @@ def test_any_number_of_devices_restores_the_same(pretrain, run_pretrain, whole):
     assert one["loss"] == pytest.approx(eight["loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_mesh_that_does_not_fit_the_devices_here_is_no_matter_to_evaluation(run_pretrain, whole, tmp_path):
     """Trained over two devices, scored on three, which divide no number of rows that training has."""
     shutil.copytree(whole, tmp_path / "two")
@@ -178,6 +179,7 @@ def test_prepare_says_what_is_there(pretrain, text, tmp_path):
     assert all(row["tokens"] > row["bytes"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_what_is_prepared_waits_for_a_command_with_the_folder_alone(pretrain, text, tmp_path, signals, capsys):
     """And any other config may still be trained there, whose tokenizer it is: no update of the first one was made."""
     keys = ["--config.tokenizer.kind=bytes", f"--config.data.train=text:{text}/*.py", "--config.model.vocab_size=257"]
@@ -231,6 +233,7 @@ def test_help_of_every_command(capsys):
         assert "--" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_words_go_on_after_a_space(pretrain, text, tmp_path, signals, monkeypatch, capsys):
     sizes = {"tokenizer__vocab_size": 257, "train__steps": 1, "schedule__warmup": 1, "checkpoint__every": 1}
     assert train_here(tmp_path / "run", text, tokenizer__kind="words", **sizes) == 0

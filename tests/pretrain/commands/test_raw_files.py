@@ -26,6 +26,7 @@ TEXT8 = (string.ascii_lowercase + " the cat sat on the mat ") * 40
 ENWIK8 = "".join(map(chr, range(9, 0x600))) * 2  # of 205 byte values, one of them the line end, as enwik8 is
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "text", "symbols"), [pytest.param("text8", TEXT8, 27, marks=pytest.mark.slow), ("enwik8", ENWIK8, 204)]
 )
@@ -59,6 +60,7 @@ def test_a_recipe_from_its_raw_file_to_a_score(variant, text, symbols, tmp_path,
     assert "no end token that a text could begin after; give --prompt" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_words_from_their_raw_files_to_a_score(tmp_path, monkeypatch, capsys):
     """wt103 with a smaller network and fewer words; each line ends with one token, as in WikiText's count."""
     monkeypatch.setenv("LONGHAUL_CACHE", "")

@@ -41,7 +41,10 @@ def outcome(capsys):
     return run
 
 
-@pytest.mark.parametrize(("kind", "key"), KEYS)
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [pytest.param(*key, marks=[pytest.mark.slow] * (index % 4 > 0)) for index, key in enumerate(KEYS)],
+)
 def test_numbers(outcome, kind, key):
     said = {value: outcome("describe", f"--config={RECIPES[kind]}", f"--config.{key}={value}") for value in VALUES}
     assert all(said[value] for value in ("nan", "inf", "1e999", "many", "")), said

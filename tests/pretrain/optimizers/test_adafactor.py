@@ -140,6 +140,7 @@ def by_optax(params, gradients):
     return jax.tree_util.tree_map_with_path(one, params, *gradients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh",
     [*(pytest.param(one, marks=pytest.mark.slow) for one in ({"fsdp": 8}, {"tensor": 4})), {"fsdp": 2, "tensor": 2}],

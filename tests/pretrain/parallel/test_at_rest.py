@@ -101,6 +101,7 @@ def test_every_device_holds_its_share():
         np.testing.assert_array_equal(np.asarray(table)[VOCABULARY:], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", mostly([decoder, recurrent], recurrent), ids=["decoder", "adaptive"])
 def test_a_checkpoint_fits_every_mesh(make, workdir):
     """Saved on one device, restored and saved on four, restored on a mixture: every leaf the same."""

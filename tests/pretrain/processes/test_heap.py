@@ -38,6 +38,7 @@ def faults(**variables):
     return int(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="it is glibc that is told"
 )

@@ -82,6 +82,7 @@ def test_an_evaluation_that_was_cut_short_is_made_up(signals, tmp_path, text, mo
     assert "metrics/metrics" in record
 
 
+@pytest.mark.slow
 def test_a_loss_that_was_measured_otherwise_is_measured_again(tmp_path, text, capsys):
     """Batches, length, stride and the like may change when a run goes on; losses before and after do not compare."""
     found = []

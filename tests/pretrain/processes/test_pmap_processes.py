@@ -68,6 +68,7 @@ def assert_same_run(workdir, whole):
     np.testing.assert_allclose(validation(workdir), validation(whole), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["pmap", pytest.param("jit", marks=pytest.mark.slow)])
 def test_memory_in_two_processes_and_under_jit_in_one_go_on_with_each_other(backend, text, tmp_path, signals):
     """Eight lanes over four devices of two processes, or over eight of one: each goes on where the other stopped."""

@@ -51,6 +51,7 @@ def test_two_processes_equal_one_and_take_turns_with_it(whole, tmp_path, text):
             np.testing.assert_allclose(end[name], leaf, atol=1e-4, err_msg=name)  # sums in another order
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_all_after_the_same_update(tmp_path, text):
     workdir = tmp_path / "run"
     process = subprocess.Popen(
@@ -99,6 +100,7 @@ def test_a_killed_reader_of_one_process_ends_both_with_everything_saved(tmp_path
     assert going_on.returncode == 0, going_on.stderr
 
 
+@pytest.mark.slow
 def test_generation_is_printed_once(whole, tmp_path):
     program = ["generate", f"--workdir={whole}", "--prompt=import", "--max_tokens=4", "--format=json"]
     done = finish(launched(tmp_path, *program))
@@ -162,6 +164,7 @@ def test_several_processes_are_one_run_to_the_lock(tmp_path, text):
     assert all(f"is in use by `pretrain prepare` on {os.uname().nodename}, process {os.getpid()}," in s for s in said)
 
 
+@pytest.mark.slow
 def test_a_validation_cut_short_is_made_up_by_all_processes(copy, tmp_path, text):
     workdir = copy(8)
     shutil.rmtree(workdir / "checkpoints" / "8" / "metrics")

@@ -63,6 +63,7 @@ def test_a_step_for_an_absent_platform_is_traced_here(absent, path, named):
     assert {"cudnn": "dot_product_attention_fwd", "splash": "splash_mha"}[path] in program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["decoder", "recurrent"])
 @pytest.mark.parametrize("path", ABSENT)
 def test_parameters_do_not_depend_on_the_path(kind, path):

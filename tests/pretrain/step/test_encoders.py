@@ -67,6 +67,7 @@ def reference(family):
     return run(family, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "mesh"),
     [

@@ -39,8 +39,8 @@ RECURRENT = [
     for projections, words in SHARING
 ]
 CASES = [("decoder", case) for case in DECODERS]
-for case in RECURRENT:  # clusters of one width show less than those of several
-    slow = case["cutoffs"] and case["divisor"] == 1
+for index, case in enumerate(RECURRENT):  # clusters of one width show less than those of several
+    slow = index % 3 or (case["cutoffs"] and case["divisor"] == 1)
     CASES.append(pytest.param("recurrent", case, marks=pytest.mark.slow) if slow else ("recurrent", case))
 
 

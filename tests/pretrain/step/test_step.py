@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import ROOT
+from runs import ROOT, mostly
 from updates import BATCH, GRADIENT, LENGTH, assert_same_run, ragged_batch, small_config
 
 from pretrain.step.engine import make_engine
@@ -53,7 +53,7 @@ MESHES = {
 }
 
 
-@pytest.mark.parametrize("name", MESHES)
+@pytest.mark.parametrize("name", mostly(MESHES, *MESHES.keys() - {"mixed", "sequence", "accumulated"}))
 def test_many_devices_equal_one(name, reference):
     changes = MESHES[name]
     assert_same_run(run(small_config(**GRADIENT, **changes), 4 if name == "accumulated" else 8), reference)

@@ -124,6 +124,7 @@ def copy_of(workdir):
     return json.loads((here.checkpoint(2) / "data/metadata").read_text())["copy_of"]
 
 
+@pytest.mark.slow
 def test_a_fresh_start_may_have_another_teacher(student, teacher, text, tmp_path, capsys, signals):
     workdir, other = cut(student, tmp_path, 2), tmp_path / "other"
     assert train_here(other, text, small=TEACHER | {"seed": 5}) == 0

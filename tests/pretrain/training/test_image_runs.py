@@ -127,6 +127,7 @@ def test_completions_begin_as_the_original(pretrain, folder, tmp_path):
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "c.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_two_processes_write_one_picture(trained, folder, tmp_path):
     """Both complete the same images, each in a folder of its own, which shows that the first alone writes."""
     line = [sys.executable, "-m", "pretrain", *COMPLETE, f"--workdir={trained}", "--complete=a.png", "--format=json"]

@@ -100,6 +100,7 @@ def test_resumed_memory_is_the_uninterrupted_one(recurrent, tmp_path, text):
     assert (np.abs(end[hidden] - before[hidden]).max((-1, -2)) > 0).all()
 
 
+@pytest.mark.slow
 def test_lanes_go_on_with_their_memory_on_more_devices(recurrent, tmp_path, text):
     workdir = cut(recurrent, tmp_path / "run")
     train(RECURRENT, workdir, text, devices=4, mesh__fsdp=2)
@@ -108,6 +109,7 @@ def test_lanes_go_on_with_their_memory_on_more_devices(recurrent, tmp_path, text
         np.testing.assert_allclose(leaf, whole[name], atol=1e-4, err_msg=name)  # sums in another order
 
 
+@pytest.mark.slow
 def test_resumed_sparse_run_is_the_uninterrupted_one(sparse, tmp_path, text):
     workdir = cut(sparse, tmp_path / "run")
     train(SPARSE, workdir, text)

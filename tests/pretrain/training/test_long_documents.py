@@ -34,6 +34,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", pytest.param("t5", marks=pytest.mark.slow)])
 def test_a_tiny_version_trains(family, text, tmp_path, signals):
     options = {"recipe": f"configs/long_documents.py:{family}_tiny", "small": SMALL}

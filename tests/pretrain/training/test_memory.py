@@ -72,6 +72,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", mostly(WAYS, "accumulated", "pmap"))
 def test_memory_after_bad_updates_is_that_of_the_text_before_or_empty(way):
     devices, changes = WAYS[way]

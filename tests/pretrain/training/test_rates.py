@@ -98,6 +98,7 @@ def run(text, tmp_path, signals):
     return run
 
 
+@pytest.mark.slow
 def test_time_spent_evaluating_is_not_training(run, monkeypatch):
     """What the rates say of the time, put together, leaves room for the evaluations."""
     shown, whole, slept = [], training.score, []
@@ -131,6 +132,7 @@ def test_a_trace_of_a_run_resumed_inside_its_window_ends_with_the_last_update(ru
     assert len(list(folder.rglob("*.xplane.pb"))) == 1
 
 
+@pytest.mark.slow
 def test_a_trace_ends_with_a_run_that_ends_inside_its_window(run, capsys):
     run(train__steps=3, evaluate__every=0, log__profile="(3, 100)")
     assert "trace of updates 3 to 3" in capsys.readouterr().err

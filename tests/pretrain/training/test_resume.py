@@ -105,6 +105,7 @@ def test_sigterm_saves_and_exits_75_then_goes_on(whole, tmp_path, text):
     assert_same_leaves(leaves(workdir), leaves(whole))
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing_that_was_saved(whole, copy, text):
     """No file may grow beyond 8 kB, as on a disk that is nearly full; then there is room again."""
     workdir = copy(8)
@@ -128,6 +129,7 @@ def test_an_unwritable_work_folder_is_a_plain_mistake(text):
     assert "--workdir" in done.stderr
 
 
+@pytest.mark.slow
 def test_more_devices_go_on_where_one_stopped(whole, copy, text):
     workdir = copy(20)
     done = train(workdir, text, devices=4, mesh__fsdp=2)

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from runs import train_here
 
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -9,6 +10,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 KEYS = {"train__z_loss": 0.1, "checkpoint__keep": 1, "schedule__decay_steps": 8}
 
 
+@pytest.mark.slow
 def test_figures_of_another_term_are_not_compared_with(tmp_path, text, signals, capsys):
     def cost(step):
         return json.loads((tmp_path / "checkpoints" / str(step) / "metrics" / "metrics").read_text())["loss"]
