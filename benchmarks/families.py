@@ -2,14 +2,16 @@
 
     python -m benchmarks.families [--quick] [--only=NAME,...] [--format=json] [--memory=kept|returned]
 
-Every model has 4 layers, or 4 + 4, width 256 and its release's vocabulary; BERT, ALBERT, ELECTRA and BART read 16 rows
-of 128 tokens, T5 of 256. The peer is what `pretrain export` would name for our config, and is made of the config.json
-that it would write. Its library has no class for ELECTRA's two models together: the peer is both of its classes with
-shared tables, samples and losses as in the paper, the generator's logits made at masked places alone. Float32, dropout
-off, AdamW with decay on matrices, gradient clipping at 1, on both sides. A batch of the standard library's text,
-corrupted by ours, is given to all sides, each in its own conventions. Each program runs in a process of its own, on all
-cores, the same batch over and over; they take turns (turns.py). Rows without padding are given to the peer without a
-mask, which is its fastest.
+Every model has 4 layers, or 4 + 4, width 256 and its release's vocabulary; BERT, ALBERT, ELECTRA, DistilBERT and BART
+read 16 rows of 128 tokens, T5 of 256. The peer is what `pretrain export` would name for our config, and is made of the
+config.json that it would write. Its library has no class for ELECTRA's two models together: the peer is both of its
+classes with shared tables, samples and losses as in the paper, the generator's logits made at masked places alone. Nor
+has it one of a student with a teacher, here of 8 layers: the peer is DistilBERT's class and BERT's, which nothing
+changes, with the paper's three losses over the logits and last states of all tokens. Float32, dropout off, AdamW with
+decay on matrices, gradient clipping at 1, on both sides. A batch of the standard library's text, corrupted by ours, is
+given to all sides, each in its own conventions. Each program runs in a process of its own, on all cores, the same batch
+over and over; they take turns (turns.py). Rows without padding are given to the peer without a mask, which is its
+fastest.
 
 Ours makes logits over the vocabulary for BERT's masked tokens alone. What that saves is measured by the same step on
 the same batch, told to look at every token, with weight 0 where none is predicted. `--quick` has 4 rows, and no
@@ -26,9 +28,10 @@ from types import ModuleType
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from benchmarks import report, turns
-from configs import albert, bart, bert, common, electra, t5
+from configs import albert, bart, bert, common, distilbert, electra, t5
 from input_pipeline import pipeline
 from pretrain.interop import families
 from pretrain.workdir import Workdir
@@ -36,13 +39,15 @@ from pretrain.workdir import Workdir
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A small model of a family: the recipe, tokens of a row, and what of the recipe's model is another here."""
+    """A small model of a family: the recipe, tokens of a row, and what of the recipe's sections is another here."""
 
     recipe: ModuleType
     variant: str
     length: int
     tokenizer: dict
     model: dict = dataclasses.field(default_factory=dict)
+    objective: dict = dataclasses.field(default_factory=dict)
+    teacher: dict = dataclasses.field(default_factory=dict)  # what of the student's model a teacher's has otherwise
 
 
 WORDPIECES = {"kind": "wordpiece", "path": "", "train_bytes": 1_000_000}
@@ -51,6 +56,9 @@ FAMILIES = {
     "BERT-mini": Case(bert, "mini", 128, WORDPIECES),
     "ALBERT-mini": Case(albert, "base", 128, PIECES, {"embed": 128}),
     "ELECTRA-mini": Case(electra, "small", 128, WORDPIECES, {"embed": 128}),
+    "DistilBERT-mini": Case(
+        distilbert, "uncased", 128, WORDPIECES, objective={"max_predictions": 20}, teacher={"layers": 8, "types": 2}
+    ),
     "BART-mini": Case(bart, "base", 128, PIECES, {"head_size": 64}),
     "T5-mini": Case(t5, "small", 256, PIECES | {"sentinels": 100}, {"head_size": 64}),
 }
@@ -66,6 +74,10 @@ def config(family: str, rows: int):
     c.model.update(layers=4, width=256, heads=4, ff=1024, context=512, dtype="float32", remat="none", scan=False)
     c.model.update({name: 0.0 for name in c.model if name.startswith("dropout")})
     c.model.update(case.model)
+    c.objective.update(case.objective)
+    c.distill.layers = ()
+    with c.unlocked():
+        c.distill.model = ConfigDict(case.teacher)
     c.tokenizer.update(case.tokenizer)
     c.data.update(train=f"text:{sysconfig.get_paths()['stdlib']}/[st]*.py", validation="", holdout=0.0)
     c.data.length = case.length
@@ -102,11 +114,13 @@ def by_place(batch) -> tuple[np.ndarray, np.ndarray]:
 def longhaul(family: str, path: str, everywhere: bool = False):
     """An update; `everywhere` makes BERT's logits at every place."""
     import jax
+    from flax import linen as nn
 
     from pretrain import objectives
     from pretrain.processes.heap import keep_freed_memory
     from pretrain.step.engine import make_engine
     from pretrain.step.learner import make_learner
+    from pretrain.step.step import init_params
 
     keep_freed_memory()
     batch = dict(np.load(path))
@@ -116,6 +130,9 @@ def longhaul(family: str, path: str, everywhere: bool = False):
         batch["targets"], batch["weights"] = by_place(batch)
         batch["slots"] = np.tile(np.arange(c.data.length, dtype=np.int32), (len(batch["row"]), 1))
     engine = make_engine(make_learner(c), c, jax.devices()[:1])
+    if c.distill.teacher:
+        frozen = nn.unbox(init_params(engine.learner.objective.teacher, jax.random.key(1)))
+        engine.hold(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), frozen, engine.frozen_shapes()))
     state = engine.init(0, c.train.batch_size)
     data = engine.put(batch, c.train.batch_size)
 
@@ -135,12 +152,13 @@ def hugging_face(family: str, path: str, compiled: bool):
     torch.manual_seed(0)
     batch = dict(np.load(path))
     c = config(family, len(batch["row"]))
-    task = PEERS[c.objective.kind]
-    model, inputs = task(c.model.to_dict(), batch)
+    task = taught if c.distill.teacher else PEERS[c.objective.kind]
+    model, inputs = task(c, batch)
     inputs = {name: torch.from_numpy(array).long() for name, array in inputs.items()}
     model.train()
     run = torch.compile(model) if compiled else model
-    groups = {decay: [p for p in model.parameters() if (p.ndim > 1) == bool(decay)] for decay in (DECAY, 0.0)}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = {decay: [p for p in trained if (p.ndim > 1) == bool(decay)] for decay in (DECAY, 0.0)}
     optimizer = torch.optim.AdamW(
         [{"params": weights, "weight_decay": decay} for decay, weights in groups.items()], lr=RATE, fused=True
     )
@@ -149,7 +167,7 @@ def hugging_face(family: str, path: str, compiled: bool):
         for _ in range(times):
             loss = run(**inputs).loss
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return float(loss.detach())
@@ -166,9 +184,9 @@ def peer(section: dict, part: str = ""):
     return getattr(transformers, family.architecture(section))(settings)
 
 
-def masked(section: dict, batch):
+def masked(c, batch):
     """The peer, and the batch in its words: labels everywhere, of pairs whether the second is the next."""
-    model, (targets, weights) = peer(section), by_place(batch)
+    model, (targets, weights) = peer(c.model.to_dict()), by_place(batch)
     inputs = {"input_ids": batch["tokens"], "labels": np.where(weights > 0, targets, IGNORED)}
     inputs |= unless_full("attention_mask", batch["segments"])
     if "next" in batch:
@@ -176,7 +194,7 @@ def masked(section: dict, batch):
     return model, inputs
 
 
-def written(section: dict, batch):
+def written(c, batch):
     """The peer, and the batch in its words: what an encoder reads, and what a decoder reads and writes."""
     inputs = {
         "input_ids": batch["inputs"],
@@ -184,13 +202,15 @@ def written(section: dict, batch):
         "labels": np.where(batch["weights"] > 0, batch["targets"], IGNORED),
     }
     inputs |= unless_full("attention_mask", batch["input_segments"])
-    return peer(section), inputs | unless_full("decoder_attention_mask", batch["segments"])
+    return peer(c.model.to_dict()), inputs | unless_full("decoder_attention_mask", batch["segments"])
 
 
-def replaced(section: dict, batch):
+def replaced(c, batch):
     """The peer's generator and discriminator over the same tables, and the batch."""
     import torch
     from torch.nn import functional
+
+    section = c.model.to_dict()
 
     class Electra(torch.nn.Module):
         def __init__(self):
@@ -217,6 +237,36 @@ def replaced(section: dict, batch):
     inputs = {name: batch[name] for name in ("tokens", "originals", "slots", "targets")}
     inputs |= {"used": batch["weights"], "scored": batch["token_weights"]}
     return Electra(), inputs | unless_full("attention_mask", batch["segments"])
+
+
+def taught(c, batch):
+    """The peer's student beside a teacher that nothing changes, and the batch."""
+    import torch
+    from torch.nn import functional
+
+    distill = c.distill
+
+    class Student(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.student = peer(c.model.to_dict())
+            self.teacher = peer(c.model.to_dict() | distill.model.to_dict()).requires_grad_(False)
+
+        def forward(self, tokens, labels, **mask):
+            found = self.student(input_ids=tokens, output_hidden_states=True, **mask)
+            with torch.no_grad():
+                wanted = self.teacher(input_ids=tokens, output_hidden_states=True, **mask)
+            there = mask["attention_mask"].bool() if mask else torch.ones_like(tokens, dtype=torch.bool)
+            states = [one.hidden_states[-1][there] for one in (found, wanted)]
+            soft = [functional.log_softmax(one.logits[there] / distill.temperature, -1) for one in (found, wanted)]
+            kl = functional.kl_div(*soft, reduction="batchmean", log_target=True) * distill.temperature**2
+            mlm = functional.cross_entropy(found.logits.transpose(1, 2), labels)
+            cosine = 1 - functional.cosine_similarity(*states).mean()
+            return Loss(distill.soft * kl + distill.hard * mlm + distill.cosine * cosine)
+
+    targets, weights = by_place(batch)
+    inputs = {"tokens": batch["tokens"], "labels": np.where(weights > 0, targets, IGNORED)}
+    return Student(), inputs | unless_full("attention_mask", batch["segments"])
 
 
 @dataclasses.dataclass
