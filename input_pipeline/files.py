@@ -1,4 +1,7 @@
-"""Files that several processes share and any of them may be killed over: locks, atomic writes, folders that fail."""
+"""Files that several processes share and any of them may be killed over: locks, atomic writes, folders that fail.
+
+On a disk a file is renamed to its name when it is whole; in an object store it is uploaded then (`remote.py`).
+"""
 
 import contextlib
 import errno
@@ -6,7 +9,9 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from input_pipeline.errors import DataError, UnwritableError
+from input_pipeline.remote import RemotePath, leased
 
 CHUNK = 1 << 22  # bytes read at a time
 
@@ -64,7 +70,11 @@ def written_under(folder: Path, key: str) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
+    except DataError:  # such as what an object store did not do
+        raise
     except OSError as error:
+        if isinstance(folder, RemotePath):
+            raise
         where = Path(error.filename or folder)
         if error.filename and not (where.is_relative_to(folder) or folder.is_relative_to(where)):
             raise DataError(f"cannot read {where}: {error.strerror}; make it readable or leave it out") from None
@@ -77,8 +87,13 @@ def written_under(folder: Path, key: str) -> Iterator[None]:
 def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Holds an exclusive lock on `path`; calls `on_wait` once if another process holds it.
 
-    The kernel drops the lock with its holder, so a killed process never leaves one behind.
+    The kernel drops the lock with its holder, so a killed process never leaves one behind. In an object store it is
+    noticed that the holder no longer shows that it lives.
     """
+    if isinstance(path, RemotePath):
+        with leased(path, on_wait):
+            yield
+        return
     with open(path, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,8 +105,14 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """Gives a temporary name to write to, then renames it to `path` once its bytes are on disk."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    """Gives a temporary name to write to, then renames it to `path` once its bytes are on disk, or uploads them."""
+    if isinstance(path, RemotePath):
+        with tempfile.TemporaryDirectory(prefix="longhaul-") as folder:
+            partial = Path(folder) / path.name
+            yield partial
+            path.put(partial)
+        return
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")  # numbers of processes are a machine's own
     try:
         yield partial
         with open(partial, "rb+") as file:
@@ -107,7 +128,7 @@ def filled(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if {path.name for path in folder.iterdir()} <= {"lock"}:
+        if {path.name for path in folder.glob("*")} <= {"lock"}:
             (folder / "lock").unlink(missing_ok=True)
             folder.rmdir()
 
@@ -125,7 +146,7 @@ def read_json(path: Path) -> dict:
 def checksum(path: Path) -> int:
     """CRC-32 of a file's bytes, read to the end."""
     value = 0
-    with open(path, "rb", buffering=0) as file:
+    with path.open("rb") if isinstance(path, RemotePath) else open(path, "rb", buffering=0) as file:
         while chunk := file.read(CHUNK):
             value = zlib.crc32(chunk, value)
     return value

@@ -3,10 +3,12 @@
 import dataclasses
 from pathlib import Path
 
+from input_pipeline.remote import RemotePath
+
 
 @dataclasses.dataclass(frozen=True)
 class Folders:
     """A run's own folders, there or not."""
 
-    tokenizer: Path
-    data: Path  # of token stores, where `data.store` names no other
+    tokenizer: Path | RemotePath
+    data: Path | RemotePath  # of token stores, where `data.store` names no other

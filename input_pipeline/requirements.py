@@ -11,6 +11,7 @@ from input_pipeline.batches.order import mixing_weights
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 from input_pipeline.layouts import languages, texts
+from input_pipeline.remote import at
 from input_pipeline.sources import images, sources
 from input_pipeline.sources.sources import Source
 from input_pipeline.store.store import MANIFEST
@@ -174,7 +175,7 @@ def store_folder(source: Source, share: float, data: Mapping, root: Path) -> Pat
 
 def store_root(data: Mapping, root: Path) -> Path:
     """The folder of all token stores: `root`, where `data.store` names none."""
-    return Path(data["store"] or root)
+    return at(data["store"] or root)
 
 
 def _check_mixing(data: Mapping, count: int) -> None:

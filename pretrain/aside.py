@@ -4,16 +4,28 @@ import itertools
 import os
 from pathlib import Path
 
+from input_pipeline.remote import RemotePath
+
 
 def free(path: Path) -> Path:
     """`path`, with the first number behind it under which there is nothing where that is taken."""
     numbered = (path.with_name(f"{path.name}.{number}" if number else path.name) for number in itertools.count())
-    return next(name for name in numbered if not os.path.lexists(name))
+    return next(name for name in numbered if not _taken(name))
 
 
-def move(source: Path, to: Path) -> None:
-    """Renames `source`, which may be a link of any kind. Errors: OSError, after which `source` is where it was."""
-    if source.is_symlink() and not os.path.isabs(os.readlink(source)):
+def _taken(path: Path | RemotePath) -> bool:
+    return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
+
+
+def move(source: Path | RemotePath, to: Path | RemotePath) -> None:
+    """Renames `source`, which may be a link of any kind; in an object store what is below it is copied, then deleted.
+
+    Errors: OSError, after which `source` is where it was.
+    """
+    if isinstance(source, RemotePath):
+        source.copy_tree(to)
+        source.remove_tree()
+    elif source.is_symlink() and not os.path.isabs(os.readlink(source)):
         os.symlink(os.path.relpath(os.path.realpath(source), os.path.realpath(to.parent)), to)
         source.unlink()
     else:

@@ -1,14 +1,20 @@
 """The folder of a run: the one place that knows what lies where in it, under which name, and how a file is written.
 
 What the tokenizer's and the data's folders hold is `input_pipeline`'s, and what an item of a checkpoint holds Orbax's.
+
+The folder may lie in an object store. There nothing is renamed: a checkpoint is finished when `COMMITTED` is in it,
+which is written last and deleted first.
 """
 
+import contextlib
 import dataclasses
 import itertools
+import shutil
 from pathlib import Path
 
 from input_pipeline.files import persistently, replaced
 from input_pipeline.folders import Folders
+from input_pipeline.remote import RemotePath, at, is_remote
 
 CONFIG = "config.json"
 
@@ -17,6 +23,7 @@ STATE, DATA, METRICS = "state", "data", "metrics"  # its items
 POSITION = f"{DATA}/metadata"  # JSON: the step, the position in the data, and of which text
 LOSS = f"{METRICS}/metrics"  # JSON: the validation loss, and how it was measured
 RECORD = "files.json"  # what its files were
+COMMITTED = "commit_success.txt"  # Orbax's: in an object store, that all of it is there
 
 _UNNAMED, _DELETED = ".orbax-checkpoint-tmp", ".deleted"  # in the names of folders that are no checkpoints (any more)
 _MOVING = ".partial"  # ends the name of a folder that a run is still being moved into
@@ -29,8 +36,13 @@ class Workdir:
     name: str | Path  # as the user gives it
 
     @property
-    def path(self) -> Path:
-        return Path(self.name)
+    def path(self) -> Path | RemotePath:
+        return at(self.name)
+
+    @property
+    def remote(self) -> bool:
+        """Whether it lies in an object store."""
+        return is_remote(self.name)
 
     @property
     def config(self) -> Path:
@@ -93,22 +105,42 @@ class Workdir:
     def steps(self) -> list[int]:
         """Steps that have a finished checkpoint, whole or damaged, oldest first."""
         try:
-            return sorted(
-                int(path.name) for path in self.checkpoints.iterdir() if path.name.isdigit() and path.is_dir()
-            )
+            return sorted(int(path.name) for path in self._numbered() if self.finished(int(path.name)))
         except FileNotFoundError:
             return []
 
+    def _numbered(self):
+        return [path for path in self.checkpoints.iterdir() if path.name.isdigit()]
+
+    def finished(self, step: int) -> bool:
+        """Whether there is a finished checkpoint of that step."""
+        folder = self.checkpoint(step)
+        return (folder / COMMITTED).is_file() if self.remote else folder.is_dir()
+
     def unnamed(self, step: int) -> Path:
-        """The folder in which Orbax writes the checkpoint of `step`, before it gets its name."""
+        """The folder in which Orbax writes the checkpoint of `step`, before it gets its name, or is committed."""
+        if self.remote:
+            return self.checkpoint(step)
         (found,) = self.checkpoints.glob(f"{step}{_UNNAMED}*")
         return found
 
     def unfinished(self) -> list[Path]:
         """Folders that a killed process was writing or deleting."""
+        if self.remote:
+            with contextlib.suppress(FileNotFoundError):
+                return [path for path in self._numbered() if not self.finished(int(path.name))]
+            return []
         return [path for path in self.checkpoints.iterdir() if _UNNAMED in path.name or _DELETED in path.name]
 
-    def doomed(self, path: Path) -> Path:
+    def discard(self, path: Path | RemotePath) -> None:
+        """Deletes a folder among the checkpoints, which is none any more as soon as that begins. Errors: OSError."""
+        if isinstance(path, RemotePath):
+            (path / COMMITTED).unlink(missing_ok=True)
+            path.remove_tree()
+        else:
+            shutil.rmtree(path.rename(self._doomed(path)))
+
+    def _doomed(self, path: Path) -> Path:
         """A free name for a folder among the checkpoints that is being deleted."""
         name = path.name.partition(".")[0]
         named = (self.checkpoints / f"{name}.{number}{_DELETED}" for number in itertools.count())
@@ -147,6 +179,9 @@ def damaged(path: Path) -> Path:
 
 def write(path: Path, content: bytes) -> None:
     """Writes a file of a work folder, whole or not at all: every one that is not a log. Errors: OSError."""
+    if isinstance(path, RemotePath):
+        path.write_bytes(content)
+        return
 
     def work() -> None:
         with replaced(path) as partial:

@@ -23,7 +23,7 @@ REQUIRED = {
 LAZY = {
     "configs": set(),
     "models": set(),
-    "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL", "apache_beam"},
+    "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL", "apache_beam", "fsspec"},
     "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub", "sacrebleu"},
     "launch": set(),
 }
@@ -33,6 +33,7 @@ ONLY_IN = {
     "tensorflow_datasets": "input_pipeline/sources",
     "PIL": "input_pipeline/sources/images",
     "apache_beam": "input_pipeline/store/beam",
+    "fsspec": "input_pipeline/remote",
     "absl.flags": ("pretrain/commands/flags", "input_pipeline/batches/loader"),
 }
 
@@ -57,6 +58,7 @@ FLOORS = {
         {"tokenizers"},
         {"sources"},
         {"features", "files", "folders", "processes"},
+        {"remote"},
         {"errors"},
     ),
     "pretrain": (

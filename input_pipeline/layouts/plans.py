@@ -11,6 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from input_pipeline.files import checksum, locked, read_json, remove_partial, replaced, write_json, written_under
+from input_pipeline.remote import local
 from input_pipeline.store.store import READ
 
 MADE = "made.json"  # bytes and CRC-32 of a plan's files; written last
@@ -22,7 +23,7 @@ def by_name(plan: tuple) -> tuple:
 
 
 def _restored(kind: type, *fields):
-    return kind(*(field if isinstance(field, np.ndarray) else np.load(field, mmap_mode="r") for field in fields))
+    return kind(*(field if isinstance(field, np.ndarray) else np.load(local(field), mmap_mode="r") for field in fields))
 
 
 def kept(
@@ -95,4 +96,4 @@ def _whole(folder: Path, paths: Sequence[Path], read_all: bool) -> bool:
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return False
     read = read_all or sum(size for size, _ in written.values()) <= READ
-    return not read or all(checksum(path) == crc for path, (_, crc) in written.items())
+    return not read or all(checksum(local(path)) == crc for path, (_, crc) in written.items())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from input_pipeline.errors import DataError
+from input_pipeline.remote import at, is_remote, matching
 from input_pipeline.sources import images, readers, records
 from input_pipeline.sources.readers import Document, Span
 
@@ -114,10 +115,22 @@ class Files(Source):
         return cls(spec, *_glob(path), functools.partial(images.file_documents, shape=image), False)
 
     def paths(self) -> list[str]:
-        return sorted(path for path in glob.glob(self.pattern, recursive=True) if os.path.isfile(path))
+        return [path for path, _ in self._found()]
 
-    def _paths(self) -> list[str]:
-        paths = self.paths()
+    def _found(self) -> list[tuple[str, tuple[int, int]]]:
+        """The path of every file that is there, with its bytes and when it changed, ns."""
+        if is_remote(self.pattern):
+            return list(matching(self.pattern).items())
+        paths = sorted(path for path in glob.glob(self.pattern, recursive=True) if os.path.isfile(path))
+        return [(path, size_and_time(path)) for path in paths]
+
+    def _there(self) -> list[tuple[str, tuple[int, int]]]:
+        """As `_found`. Errors: DataError where there is none."""
+        paths = self._found()
+        if not paths and is_remote(self.pattern):
+            raise DataError(
+                f"'{self.spec}' matches no file; check the bucket and the path, and write a glob's ** and *"
+            )
         if not paths and any(map(os.path.isdir, glob.glob(self.pattern, recursive=True))):
             path = self.spec.partition("?")[0]
             raise DataError(f"'{self.spec}' is a folder; name its files, such as {path.rstrip('/')}/**/*")
@@ -126,7 +139,7 @@ class Files(Source):
         return paths
 
     def files(self) -> list[File]:
-        found = [File(self._name(path), *size_and_time(path)) for path in self._paths()]
+        found = [File(self._name(path), *status) for path, status in self._there()]
         for file in found:
             if not file.name.endswith(readers.COMPRESSED):
                 self._check_reaches(file.name, file.size)
@@ -157,8 +170,8 @@ class Files(Source):
         if self.read not in (readers.whole_file, readers.joined_file) or not holdout:
             return self
         total, held = 0, 0
-        for path in self.paths():
-            size = max(0, min(os.path.getsize(path), self.end or sys.maxsize) - self.start)
+        for path, (size, _) in self._found():
+            size = max(0, min(size, self.end or sys.maxsize) - self.start)
             total += size
             held += size if readers.place(os.fsencode(self._name(path))) < holdout else 0
         if held < total and holdout / 2 <= held / total <= holdout * 2:
@@ -167,8 +180,8 @@ class Files(Source):
         return dataclasses.replace(self, read=divided)
 
     def spans(self, target: int) -> Iterator[Span]:
-        for path in self._paths():
-            name, size = self._name(path), os.path.getsize(path)
+        for path, (size, _) in self._there():
+            name = self._name(path)
             if path.endswith(readers.COMPRESSED) or not self.splits:
                 yield Span(path, name, self.start, self.end, size)
                 continue
@@ -196,6 +209,9 @@ def named_fields(spec: str, options: Mapping[str, str]) -> tuple[str, ...]:
 
 def _glob(path: str) -> tuple[str, str]:
     """(absolute pattern, its folder without wildcards). Brackets, too, are a name's where a file or folder has it."""
+    if is_remote(path):
+        fixed = re.match(r"[^*?[]*", path)[0]
+        return path, fixed.rpartition("/")[0]
     pattern = os.path.abspath(os.path.expanduser(path))
     there = pattern
     while not os.path.exists(there):
@@ -206,7 +222,7 @@ def _glob(path: str) -> tuple[str, str]:
 
 def size_and_time(path: str | Path) -> tuple[int, int]:
     """Bytes of a file, and when it changed, ns."""
-    status = os.stat(path)
+    status = at(path).stat()
     return status.st_size, status.st_mtime_ns
 
 

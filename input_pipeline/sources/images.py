@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from input_pipeline.errors import DataError
-from input_pipeline.sources.readers import Document, Span, place
+from input_pipeline.sources.readers import Document, Span, place, raw_bytes
 from input_pipeline.sources.records import value_at
 
 MODES = ("L", "LA", "RGB", "RGBA")  # Pillow's names for bytes of 1 to 4 colours
@@ -39,7 +39,9 @@ def check(data: Mapping, tokenizer: Mapping) -> None:
 
 def file_documents(span: Span, shape: Shape) -> Iterator[Document]:
     """The image of a file."""
-    yield _document(place(os.fsencode(span.name)), decoded(span.path, span.path), shape, span.path)
+    with raw_bytes(span.path) as file:
+        pixels = decoded(file, span.path)
+    yield _document(place(os.fsencode(span.name)), pixels, shape, span.path)
 
 
 def record_document(record: object, field: str, where: str, shape: Shape) -> Document:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from input_pipeline.errors import DataError
+from input_pipeline.remote import at, is_remote
 from input_pipeline.sources import readers, records
 from input_pipeline.sources.file_sources import File, Source, named_fields, size_and_time
 from input_pipeline.sources.readers import Document, Span
@@ -30,23 +31,23 @@ class Parallel(Source):
                 f"'{spec}' is to name a file for each field; write {PLACE} once, where their names differ, and the "
                 "fields, such as parallel:data/train.{}.gz?fields=en,de for train.en.gz and train.de.gz"
             )
-        return cls(spec, os.path.abspath(os.path.expanduser(path)), fields)
+        return cls(spec, path if is_remote(path) else os.path.abspath(os.path.expanduser(path)), fields)
 
     def _named(self) -> list[str]:
         return [self.path.replace(PLACE, field) for field in self.fields]
 
     def paths(self) -> list[str]:
-        return [path for path in self._named() if os.path.isfile(path)]
+        return [path for path in self._named() if _is_file(path)]
 
     def files(self) -> list[File]:
         for path in self._named():
-            if not os.path.isfile(path):
+            if not _is_file(path):
                 raise DataError(f"'{self.spec}' reads {path}, which is no file; check the path, with ls {path}")
         return [File(os.path.basename(path), *size_and_time(path)) for path in self._named()]
 
     def spans(self, target: int) -> Iterator[Span]:
         """One: where a line of one file lies says nothing of where it lies in another."""
-        size = sum(os.path.getsize(path) for path in self._named())
+        size = sum(size_and_time(path)[0] for path in self._named())
         yield Span(self.path, os.path.basename(self.path), 0, None, size)
 
     def documents(self, span: Span) -> Iterator[Document]:
@@ -64,6 +65,10 @@ class Parallel(Source):
                 f"'{self.spec}' has files of different numbers of lines ({found}), so that it cannot be told which "
                 "belong together; give files of as many lines"
             )
+
+
+def _is_file(path: str) -> bool:
+    return at(path).is_file()
 
 
 def _lines(path: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from input_pipeline.errors import DataError
+from input_pipeline.remote import at, is_remote
 
 CHUNK = 1 << 20  # characters; tokenizers take time and memory in proportion
 # How files of other encodings begin, the longest first: a byte order mark of UTF-16 begins one of UTF-32.
@@ -70,10 +71,10 @@ def raw(chunk: str | bytes) -> bytes:
 @contextlib.contextmanager
 def opened(path: str, start: int) -> Iterator[BinaryIO]:
     """The file's bytes from `start` on, decompressed where its name ends in .gz or .zst."""
-    opener = {".gz": gzip.open, ".zst": _open_zstd}.get(os.path.splitext(path)[1], open)
-    with opener(path, "rb") as stream:
+    unpack = {".gz": gzip.open, ".zst": _open_zstd}.get(os.path.splitext(path)[1])
+    with raw_bytes(path) as file, unpack(file, "rb") if unpack else contextlib.nullcontext(file) as stream:
         try:
-            if opener is open:
+            if not unpack:
                 stream.seek(start)
             while stream.tell() < start and stream.read(min(start - stream.tell(), CHUNK)):
                 pass  # a compressed file can only be read from its beginning
@@ -89,12 +90,18 @@ def size_up_to(path: str, most: int) -> int:
         return stream.tell()
 
 
-def _open_zstd(path: str, mode: str) -> BinaryIO:
+def raw_bytes(path: str) -> BinaryIO:
+    """The bytes of a file as they are stored, on a disk or in an object store."""
+    return at(path).open() if is_remote(path) else open(path, "rb")
+
+
+def _open_zstd(file: BinaryIO, mode: str) -> BinaryIO:
     try:
         import zstandard
     except ImportError:
-        raise DataError(f"reading {path} needs the package zstandard; in the clone, pip install -e '.[zstd]'") from None
-    file = open(path, mode)  # noqa: SIM115, the reader closes it
+        raise DataError(
+            f"reading {file.name} needs the package zstandard; in the clone, pip install -e '.[zstd]'"
+        ) from None
     frames = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)  # pzstd writes many
     return io.BufferedReader(frames, CHUNK)
 

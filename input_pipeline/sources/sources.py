@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from input_pipeline.errors import DataError
+from input_pipeline.remote import SCHEMES
 from input_pipeline.sources import images, readers, records
 from input_pipeline.sources.file_sources import File, Files, Source, named_fields, size_and_time
 from input_pipeline.sources.parallel import Parallel
@@ -46,6 +47,10 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
         path = os.path.expanduser(spec.partition("?")[0])
+        if kind in SCHEMES:
+            raise DataError(
+                f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
+            )
         if os.path.exists(path) or glob.glob(path, recursive=True):
             raise DataError(
                 f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"

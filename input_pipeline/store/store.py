@@ -24,6 +24,7 @@ import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.files import checksum, persistently, read_json
+from input_pipeline.remote import local
 
 FORMAT = 3
 SPLITS = KEPT, HELD = "kept", "held"
@@ -189,12 +190,15 @@ class Shard(NamedTuple):
         return part_file(self.folder, self.number, self.split, what)
 
     def open(self, what: str) -> np.ndarray:
-        """The content of one of its files, mapped. Errors: DataError where it is missing, or of another size."""
+        """The content of one of its files, mapped; of an object store's file, that of a copy on this machine.
+
+        Errors: DataError where it is missing, or of another size.
+        """
         persistently(lambda: self._check_size(what))
         dtype, shape = self._held(what)
         if not np.prod(shape):  # no map of an empty file
             return np.zeros(shape, dtype)
-        return persistently(lambda: np.memmap(self.path(what), dtype, "r", shape=shape))
+        return persistently(lambda: np.memmap(local(self.path(what)), dtype, "r", shape=shape))
 
     def _check_size(self, what: str) -> None:
         dtype, shape = self._held(what)
@@ -210,7 +214,7 @@ class Shard(NamedTuple):
         """Raises DataError where a file is missing, or holds other bytes than were written."""
         for what, _, expected in self.files():
             persistently(lambda what=what: self._check_size(what))
-            actual = persistently(lambda what=what: checksum(self.path(what)))
+            actual = persistently(lambda what=what: checksum(local(self.path(what))))
             if actual != expected:
                 raise damaged(
                     self.folder,

@@ -17,6 +17,7 @@ from input_pipeline.files import (
     write_json,
     written_under,
 )
+from input_pipeline.remote import at, local
 from input_pipeline.sources.sources import Source
 from input_pipeline.tokenizers import converted, saved, subwords
 from input_pipeline.tokenizers import counted as counted_tokenizer
@@ -86,7 +87,7 @@ def make_folder(
                     settings |= {ROLES: dict(roles)}
                 _make(folder, config, settings, named, report, special, other)
                 if "vocab_size" in settings:
-                    pieces = saved.load(folder / FILES[settings["kind"]], settings).vocab_size
+                    pieces = saved.load(local(folder / FILES[settings["kind"]]), settings).vocab_size
                     if pieces < settings["vocab_size"]:
                         report(f"the training text yields {pieces} pieces, not {settings['vocab_size']}")
                 of_file = {} if settings["kind"] == "bytes" else {CHECKSUM: checksum(folder / FILES[settings["kind"]])}
@@ -119,7 +120,7 @@ def _other(config: Mapping, taken: Path | None) -> Path | None:
     """The folder of another run's tokenizer that `config` names, or that is `taken` where it names none."""
     if config["kind"] == "bytes":
         return None
-    named = Path(config["path"]).expanduser() if config["path"] else taken
+    named = at(config["path"]).expanduser() if config["path"] else taken
     return _folder_of(named) if named else None
 
 
@@ -226,7 +227,7 @@ def check_settings(config: Mapping) -> None:
 
 def check(folder: Path, config: Mapping) -> None:
     """Raises DataError where the tokenizer's file or package is missing; what `folder` holds needs no file any more."""
-    kind, path = config["kind"], Path(config["path"]).expanduser()
+    kind, path = config["kind"], at(config["path"]).expanduser()
     if LOAD.get(kind) is huggingface_tokenizer.load:
         huggingface_tokenizer.library()
     if kind == "bytes" or not config["path"] or path.is_file() or _folder_of(path) or (folder / MADE).is_file():
@@ -252,7 +253,7 @@ def _make(
         if other:
             report(f"taking the tokenizer in {other}")
         if other or config["path"]:
-            path = saved.whole(other, saved.made(other)) if other else Path(config["path"]).expanduser()
+            path = saved.whole(other, saved.made(other)) if other else local(at(config["path"]).expanduser())
             if kind == "wordpiece" or (kind in READ and not other):
                 made = (
                     wordpiece_tokenizer.read(path, config["cased"]) if kind == "wordpiece" else READ[kind](path, kind)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from input_pipeline.errors import DataError
 from input_pipeline.files import checksum, read_json
+from input_pipeline.remote import local
 from input_pipeline.tokenizers import counted as counted_tokenizer
 from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
@@ -80,14 +81,14 @@ def added(folder: Path) -> list[str]:
 
 
 def whole(folder: Path, made: Mapping) -> Path:
-    """The file of a tokenizer; DataError where it is missing or damaged."""
+    """The file of a tokenizer, on this machine; DataError where it is missing or damaged."""
     path = folder / FILES[made["kind"]]
     fault = "" if path.is_file() else "is missing"
     if not fault and CHECKSUM in made and made[CHECKSUM] != checksum(path):
         fault = "has other bytes than were written"
     if fault:
         raise DataError(f"{path} {fault}; restore it, or delete {folder} and run prepare again")
-    return path
+    return local(path)
 
 
 def made(folder: Path) -> dict:

@@ -8,7 +8,6 @@ stops instead, is `restore_newest`'s; what is deleted is `_delete_old`'s alone, 
 import contextlib
 import json
 import math
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -21,8 +20,9 @@ import orbax.checkpoint as ocp
 
 from input_pipeline import files
 from input_pipeline.files import passes
+from input_pipeline.remote import at
 from pretrain import aside
-from pretrain.checkpoints import alone, record, restore
+from pretrain.checkpoints import alone, record, remote, restore
 from pretrain.errors import FaultError, UserError, reason
 from pretrain.processes.agreement import decided
 from pretrain.workdir import DATA, LOSS, METRICS, POSITION, STATE, Workdir, write
@@ -37,7 +37,7 @@ class Checkpoints:
 
     def __init__(self, workdir: str, options, *, read_only: bool = False):
         """`options` is `config.checkpoint`. A reader changes nothing in the folder."""
-        self.workdir = Workdir(Path(workdir).absolute())
+        self.workdir = Workdir(at(workdir).absolute())
         self.folder = self.workdir.checkpoints
         self.options = options
         self._done = set()  # steps that need no saving: restored or saved by this run, alike in every process
@@ -55,9 +55,11 @@ class Checkpoints:
                     STATE: ocp.StandardCheckpointHandler(),
                     DATA: ocp.JsonCheckpointHandler(filename=Path(POSITION).name),
                     METRICS: ocp.JsonCheckpointHandler(filename=Path(LOSS).name),
-                }
+                },
+                **remote.of_items(self.workdir),
             ),
             async_options=ocp.AsyncOptions(timeout_secs=SAVING, post_finalization_callback=self._record),
+            **remote.of_writer(self.workdir),
         )
 
     def _clear(self) -> None:
@@ -72,7 +74,7 @@ class Checkpoints:
         On a network file system a file that another process has open stays, and its folder with it.
         """
         with contextlib.suppress(OSError):
-            shutil.rmtree(path.rename(self.workdir.doomed(path)))
+            self.workdir.discard(path)
 
     def _unreadable(self, why: str) -> str:
         return f"the checkpoints in {self.folder} cannot be read ({why}); make them readable"
@@ -104,7 +106,7 @@ class Checkpoints:
         self.wait()
         self._saving, self._owed = step, False
         try:
-            self._writer.save(self.workdir.checkpoint(step), args=ocp.args.Composite(**items))
+            self._writer.save(str(self.workdir.checkpoint(step)), args=ocp.args.Composite(**items))
         except TROUBLE as error:
             self._failed(error)
             return
@@ -179,7 +181,7 @@ class Checkpoints:
 
     def _settle(self) -> None:
         """Once the checkpoint that was being saved is whole, those that it replaces may go."""
-        if self._saving is not None and jax.process_index() == 0 and self.workdir.checkpoint(self._saving).is_dir():
+        if self._saving is not None and jax.process_index() == 0 and self.workdir.finished(self._saving):
             self._cleaned()
             self._saving = self._away = None
             self._cleaning = self._cleaner.submit(self._delete_old)

@@ -2,7 +2,8 @@
 
 The record, `files.json` in the checkpoint's own folder, gives bytes and CRC-32 of every file. It is written before
 the checkpoint gets its final name, so that one without a record is rare: its record is lost, or unreadable itself.
-CRC-32 is what the standard library computes fastest: 3 GB/s on one core, where blake2b gives 0.6.
+CRC-32 is what the standard library computes fastest: 3 GB/s on one core, where blake2b gives 0.6. An object store keeps
+checksums itself and gives no other bytes than it was given, so that of its files the bytes are only counted.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from input_pipeline.files import checksum
+from input_pipeline.remote import RemotePath
 from pretrain import workdir
 from pretrain.workdir import DATA, METRICS, RECORD, STATE
 
@@ -20,7 +22,7 @@ ITEMS = (STATE, DATA, METRICS)  # the folders of a checkpoint; only Orbax's own 
 NEEDED = (STATE, DATA)  # without metrics a checkpoint is not known to be best, and goes on as well as any
 THREADS = 4  # one disk or server gives more to several readers; zlib lets other threads run while it computes
 
-Record = dict[str, list[int]]  # file, relative to the checkpoint -> [bytes, CRC-32]
+Record = dict[str, list[int | None]]  # file, relative to the checkpoint -> [bytes, CRC-32, or None]
 
 
 def write(folder: Path) -> None:
@@ -32,8 +34,12 @@ def found(folder: Path) -> Record:
     """The record of its files as they are now."""
     files = [path for item in ITEMS for path in sorted((folder / item).rglob("*")) if path.is_file()]
     with ThreadPoolExecutor(THREADS) as pool:
-        sums = list(pool.map(checksum, files))
+        sums = list(pool.map(_sum, files))
     return {str(p.relative_to(folder)): [p.stat().st_size, s] for p, s in zip(files, sums, strict=True)}
+
+
+def _sum(path: Path | RemotePath) -> int | None:
+    return None if isinstance(path, RemotePath) else checksum(path)
 
 
 def fingerprint(folder: Path) -> str:
@@ -45,7 +51,7 @@ def fingerprint(folder: Path) -> str:
 def renew(folder: Path, name: str) -> None:
     """Records one file again, which was written after the others; all else stays as it was recorded."""
     path = folder / name
-    rows = (read(folder) or {}) | {name: [path.stat().st_size, checksum(path)]}
+    rows = (read(folder) or {}) | {name: [path.stat().st_size, _sum(path)]}
     workdir.write(folder / RECORD, json.dumps(rows).encode())
 
 
@@ -53,7 +59,7 @@ def read(folder: Path) -> Record | None:
     """The record of a checkpoint; None where it has none that can be read, so that nothing can be proven."""
     try:
         record = json.loads((folder / RECORD).read_text())
-        return {str(name): [int(size), int(crc)] for name, (size, crc) in record.items()}
+        return {str(name): [int(size), crc if crc is None else int(crc)] for name, (size, crc) in record.items()}
     except (FileNotFoundError, ValueError, TypeError, AttributeError):  # none, or not what `write` wrote
         return None
 
@@ -66,8 +72,7 @@ def sizes(folder: Path, record: Record, items: Iterable[str] = NEEDED) -> dict[s
     found = {}
     for name, (size, _) in _of(record, items):
         try:
-            with open(folder / name, "rb", buffering=0) as file:
-                actual = os.fstat(file.fileno()).st_size
+            actual = _opened_size(folder / name)
         except (FileNotFoundError, NotADirectoryError):
             found[name] = f"{name} is missing"
             continue
@@ -76,12 +81,20 @@ def sizes(folder: Path, record: Record, items: Iterable[str] = NEEDED) -> dict[s
     return found
 
 
+def _opened_size(path: Path | RemotePath) -> int:
+    if isinstance(path, RemotePath):
+        return path.stat().st_size
+    with open(path, "rb", buffering=0) as file:
+        return os.fstat(file.fileno()).st_size
+
+
 def checksums(folder: Path, record: Record, share: int, shares: int) -> dict[str, str]:
     """The needed files whose bytes have changed; of all files this reads one share of several, which together do all.
 
     A file that cannot be read raises OSError.
     """
-    mine = sorted(_of(record, NEEDED), key=lambda row: -row[1][0])[share::shares]  # about as many bytes for each
+    summed = [row for row in _of(record, NEEDED) if row[1][1] is not None]
+    mine = sorted(summed, key=lambda row: -row[1][0])[share::shares]  # about as many bytes for each
     with ThreadPoolExecutor(THREADS) as pool:
         sums = pool.map(checksum, [folder / name for name, _ in mine])
         return {
@@ -96,7 +109,7 @@ def faults(folder: Path, record: Record, names: Iterable[str]) -> list[str]:
     some = {name: record[name] for name in names if name in record}
     wrong = sizes(folder, some, ITEMS)
     for name, (_, expected) in some.items():
-        if name not in wrong and checksum(folder / name) != expected:
+        if expected is not None and name not in wrong and checksum(folder / name) != expected:
             wrong[name] = f"{name} has other bytes than were written"
     return list(wrong.values())
 

@@ -8,7 +8,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
-from pretrain.checkpoints import record
+from input_pipeline.remote import RemotePath
+from pretrain.checkpoints import record, remote
 from pretrain.errors import UserError
 from pretrain.processes.agreement import alike, decided, gathered
 from pretrain.workdir import POSITION, STATE
@@ -99,14 +100,16 @@ def read_parameter(folder: Path, path: str, dtype) -> np.ndarray:
 
 def stored(folder: Path) -> dict:
     """The tree of a checkpoint's train state: what describes each array, its shape and type."""
-    with _reader() as reader:
-        found = reader.metadata(folder / STATE).item_metadata
+    with _reader(folder) as reader:
+        found = reader.metadata(str(folder / STATE)).item_metadata
     if found is None:
         raise ValueError(f"{STATE}/_METADATA, which describes its tree, is missing or unreadable")
     return found.tree
 
 
-def _reader() -> ocp.Checkpointer:
+def _reader(folder: Path | RemotePath) -> ocp.Checkpointer:
+    if isinstance(folder, RemotePath):
+        remote.reaches_s3()
     alone = ocp.options.MultiprocessingOptions(  # no barriers: a process that fails leaves none waiting
         primary_host=None,
         active_processes={jax.process_index()},
@@ -122,9 +125,9 @@ def _read_whole(folder: Path, wanted: dict) -> dict:
 
 def _read(folder: Path, wanted: dict) -> dict:
     restore_args = ocp.checkpoint_utils.construct_restore_args(wanted)
-    with _reader() as reader:
+    with _reader(folder) as reader:
         args = ocp.args.PyTreeRestore(item=wanted, restore_args=restore_args, partial_restore=True)
-        return reader.restore(folder / STATE, args=args)
+        return reader.restore(str(folder / STATE), args=args)
 
 
 def check_fits(folder: Path, stored: dict, wanted: dict) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
+from input_pipeline.remote import RemotePath
 from pretrain import config as configs
 from pretrain.checkpoints import alone, record, restore
 from pretrain.checkpoints.meaning import RUNNING
@@ -43,6 +44,8 @@ def named(config: ConfigDict, workdir: str) -> Teacher | None:
     if not config.distill.teacher:
         return None
     weights = find(config.distill.teacher, workdir, config.checkpoint, "distill.teacher")
+    if isinstance(weights.folder, RemotePath):
+        raise UserError(f"{weights.named} lies in an object store, and a teacher is copied from a disk; fetch it first")
     return _teacher(weights, str(weights.folder.parent.parent))
 
 

@@ -9,6 +9,7 @@ import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from input_pipeline import pipeline
+from input_pipeline.remote import at
 from input_pipeline.tokenizers import saved
 from pretrain import config as configs
 from pretrain.checkpoints import meaning, restore
@@ -117,7 +118,7 @@ def find(named: str, workdir: str, options, key: str = "train.start_from") -> We
     `workdir` is the folder of the run that begins, `options` its `config.checkpoint`. Errors: UserError where there is
     no such checkpoint.
     """
-    run, _, which = (named, "", "") if Path(named).is_dir() else named.rpartition("@")
+    run, _, which = (named, "", "") if at(named).is_dir() else named.rpartition("@")
     run, which = (run, which) if run else (named, "")
     tokenizer = Workdir(run).folders.tokenizer
     named = f"config.{key} = {named}"
@@ -125,7 +126,7 @@ def find(named: str, workdir: str, options, key: str = "train.start_from") -> We
     def refused(why: str) -> UserError:
         return UserError(f"{named}: {why}")
 
-    if Path(run).resolve() == Path(workdir).resolve():
+    if at(run).resolve() == at(workdir).resolve():
         raise refused("that is the folder of this run itself; give another --workdir")
     checkpoints = Checkpoints(run, options, read_only=True)
 

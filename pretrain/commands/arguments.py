@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from configs.ranges import Declared, Range, count, non_negative, rate
+from input_pipeline.remote import is_remote
 from pretrain.config.values import not_a, shown
 from pretrain.decoding.options import CHOICES, OPTIONS
 from pretrain.errors import UserError, nearest
@@ -280,6 +281,8 @@ class Import(Arguments):
             raise UserError("--folder is missing; give the folder of a saved model, such as --folder=hf/gpt2")
         if not self.workdir:
             raise UserError("--workdir is missing; give the name of a new work folder, such as --workdir=runs/gpt2")
+        if is_remote(self.workdir):
+            raise UserError(f"--workdir={self.workdir} is on no disk, where imports are made; copy it then")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

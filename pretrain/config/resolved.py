@@ -1,11 +1,11 @@
 """The resolved config in a work folder, and whether the run that it holds may go on with another."""
 
 import json
-from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from input_pipeline.files import persistently
+from input_pipeline.remote import at
 from pretrain.config.keys import check_keys, flat
 from pretrain.config.overrides import with_overrides
 from pretrain.config.values import tuples
@@ -44,7 +44,7 @@ OF_A_HOST = ("data.store", "data.workers", "data.prefetch")
 def save(config: ConfigDict, workdir: str) -> None:
     """Writes the resolved config into the work folder, whole or not at all."""
     try:
-        Path(workdir).mkdir(parents=True, exist_ok=True)
+        at(workdir).mkdir(parents=True, exist_ok=True)
         write(Workdir(workdir).config, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
     except OSError as error:
         raise UserError(
@@ -54,7 +54,7 @@ def save(config: ConfigDict, workdir: str) -> None:
 
 def check_folder(workdir: str) -> None:
     """Raises UserError where a work folder's name is that of a file."""
-    if persistently(Path(workdir).is_file):  # the first look at a folder, which may be away for a while
+    if persistently(at(workdir).is_file):  # the first look at a folder, which may be away for a while
         raise UserError(f"--workdir={workdir} is a file, not a folder; give the folder of a run, or a new one's name")
 
 
@@ -63,7 +63,7 @@ def saved(workdir: str) -> ConfigDict:
     check_folder(workdir)
     path = Workdir(workdir).config
     if not path.is_file():
-        around = [str(folder) for folder in Path(workdir).parents if Workdir(folder).config.is_file()]
+        around = [str(folder) for folder in at(workdir).parents if Workdir(folder).config.is_file()]
         remedy = f"did you mean --workdir={around[0]}?" if around else "give the --workdir of a `pretrain train` run"
         raise UserError(f"{workdir} is not a work folder (it has no {CONFIG}); {remedy}")
     try:

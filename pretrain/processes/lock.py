@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from input_pipeline.files import persistently
+from input_pipeline.remote import RemotePath, at
 from pretrain.errors import UserError, reason
 from pretrain.processes.agreement import gathered
 from pretrain.processes.leaving import MISTAKE, leaving
-from pretrain.workdir import Workdir
+from pretrain.workdir import Workdir, write
 
 BEAT = 5.0  # seconds between two signs of life
 TURN = 0.2  # seconds between two looks of one that waits for its turn
@@ -40,7 +41,7 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
     `command` is what the others are told that goes on here; `report` hears of waiting. `in_turn` waits for another
     process that does the same. UserError: another process holds the folder, or it cannot be written.
     """
-    folder = Path(workdir)
+    folder = at(workdir)
     made = not folder.exists()
     try:
         persistently(lambda: folder.mkdir(parents=True, exist_ok=True))
@@ -123,6 +124,9 @@ def _take(path: Path, mine: str, report: Callable[[str], None], in_turn: bool) -
 
 def _create(path: Path, mine: str) -> None:
     """Raises FileExistsError where there is a lock; one that a full disk cuts short is not left behind."""
+    if isinstance(path, RemotePath):
+        path.create(mine.encode())
+        return
     with open(path, "x") as file:
         try:
             file.write(mine)
@@ -164,12 +168,19 @@ def _beat(path: Path, mine: str, ended: threading.Event) -> None:
             elif found is None:
                 _create(path, mine)
             elif found == mine:
-                os.utime(path)
+                _touch(path, mine)
             else:
                 # As a kill would: saving now would spoil the other's run.
                 leaving.leave(MISTAKE, f"{_in_use(path, found)}; this process has stopped at once")
         except OSError:  # a server that does not answer: perhaps the next time
             continue
+
+
+def _touch(path: Path, mine: str) -> None:
+    if isinstance(path, RemotePath):
+        write(path, mine.encode())
+    else:
+        os.utime(path)
 
 
 def _moved(path: Path, mine: str) -> bool:
@@ -215,8 +226,10 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _sign(path: Path) -> int | None:
+def _sign(path: Path) -> int | str | None:
     """When the lock was touched last, by the file system's clock; it is opened so that a network's server is asked."""
+    if isinstance(path, RemotePath):
+        return path.sign()
     try:
         with open(path) as file:
             return os.fstat(file.fileno()).st_mtime_ns
@@ -224,8 +237,13 @@ def _sign(path: Path) -> int | None:
         return None
 
 
-def _identity(folder: Path) -> list[int] | None:
-    """What tells a folder from every other of this machine, whatever its name; None where there is none."""
+def _identity(folder: Path) -> list[int] | str | None:
+    """What tells a folder from every other of this machine, whatever its name; None where there is none.
+
+    In an object store that is its name: nobody moves it.
+    """
+    if isinstance(folder, RemotePath):
+        return str(folder)
     try:
         found = folder.stat()
     except FileNotFoundError:
@@ -256,7 +274,13 @@ def _started(process: int) -> int | None:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Keeps two that found the same dead holder apart, where the file system locks folders."""
+    """Keeps two that found the same dead holder apart, where the file system locks folders: no object store does.
+
+    There the one of two that finds the lock to be the other's stops, as after a suspension.
+    """
+    if isinstance(folder, RemotePath):
+        yield
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

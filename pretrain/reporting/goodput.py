@@ -11,7 +11,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from input_pipeline.remote import RemotePath
 from pretrain.reporting.metrics import append, open_rows
+from pretrain.reporting.staged import Staged
 
 EVERY = 10.0  # seconds between two rows, at most, while updates are made
 # What the seconds of a run are summed up as.
@@ -23,9 +25,12 @@ class Goodput:
     """Appends to the file `path`, or to none where that is None; `age` is how old this process is, in seconds."""
 
     def __init__(self, path: Path | None, age: float, **about):
-        self._file, self._path, self._last = None, path, 0.0
+        self._file, self._path, self._last, self._staged = None, path, 0.0, None
         if path is None:
             return
+        if isinstance(path, RemotePath):
+            self._staged = Staged(path.parent)
+            path = self._path = self._staged.path / path.name
         self._file = open_rows(path)
         size = os.fstat(self._file).st_size
         torn = b"\n" if size and os.pread(self._file, 1, size - 1) != b"\n" else b""
@@ -37,6 +42,8 @@ class Goodput:
         if self._file is not None and (now or time.monotonic() - self._last >= EVERY):
             spent = {name: round(value, 4) for name, value in seconds.items()}
             self._append({"time": time.time(), "update": update, "seconds": spent})
+            if now and self._staged:
+                self._staged.publish()
 
     def _append(self, row: dict, before: bytes = b"") -> None:
         append(self._file, before + json.dumps(row).encode() + b"\n", self._path)
@@ -46,6 +53,8 @@ class Goodput:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+        if self._staged:
+            self._staged.close()
 
 
 def rows(path: Path) -> Iterator[dict]:

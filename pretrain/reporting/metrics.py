@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from input_pipeline.files import persistently
+from input_pipeline.remote import RemotePath, at
 from pretrain import aside, workdir
 from pretrain.errors import UserError
+from pretrain.reporting.staged import Staged
 
 Number = int | float
 Row = dict[str, Number | str | None]  # one line of a file: `step` and the metrics
@@ -43,12 +45,14 @@ class MetricWriter:
         start_step: int,
         report: Callable[[str], None] = print,
     ):
-        self._folder = Path(folder)
-        self._start, self._report = start_step, report
         self._kinds = [kind for kind, wanted in ((CsvFile, csv), (JsonlFile, jsonl)) if wanted]
+        folder, wanted = at(folder), tensorboard or bool(self._kinds)
+        self._staged = Staged(folder) if wanted and isinstance(folder, RemotePath) else None
+        self._folder = self._staged.path if self._staged else folder
+        self._start, self._report = start_step, report
         self._files: dict[str, list[RowFile]] = {}
         self._events: EventFile | None = None
-        if tensorboard or self._kinds:
+        if wanted:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
             except FileExistsError:
@@ -76,12 +80,17 @@ class MetricWriter:
             self._events.append(int(step), {f"{split}/{name}": float(value) for name, value in values.items()})
 
     def flush(self) -> None:
-        """Puts all rows on the disk; call it before a checkpoint is saved, so that none is older than its metrics."""
+        """Puts all rows on the disk, or into the object store that `folder` lies in.
+
+        Call it before a checkpoint is saved, so that none is older than its metrics.
+        """
         for files in self._files.values():
             for file in files:
                 file.flush()
         if self._events is not None:
             self._events.flush()
+        if self._staged:
+            self._staged.publish()
 
     def close(self) -> None:
         """Flushes and closes every file."""
@@ -91,6 +100,8 @@ class MetricWriter:
                 file.close()
         if self._events is not None:
             self._events.close()
+        if self._staged:
+            self._staged.close()
 
 
 class RowFile:

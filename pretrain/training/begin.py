@@ -42,6 +42,23 @@ def check_goes_on(config, workdir: str) -> None:
         )
 
 
+def check_place(config, workdir: str, fresh: str) -> None:
+    """Raises UserError for what cannot be done in a work folder that lies in an object store."""
+    if not Workdir(workdir).remote:
+        return
+    asked = {
+        "--fresh": fresh,
+        "config.distill.teacher": config.distill.teacher,
+        "config.log.profile": config.log.profile,
+    }
+    for name, value in asked.items():
+        if value:
+            raise UserError(
+                f"{name} = {value} needs a work folder on a disk, and {workdir} lies in an object store, where no "
+                "folder can be renamed or filled bit by bit; leave it out, or choose another --workdir"
+            )
+
+
 def leave_config(config, workdir: str) -> None:
     """Writes the config of a run without a checkpoint, so that a start with --workdir alone goes on with it.
 

@@ -26,7 +26,14 @@ from pretrain.processes.watchdog import Place, Watchdog
 from pretrain.reporting.goodput import Goodput
 from pretrain.reporting.metrics import MetricWriter
 from pretrain.reporting.progress import Ledger, Progress
-from pretrain.training.begin import cannot, check_goes_on, leave_config, teacher_of, weights_to_begin_with
+from pretrain.training.begin import (
+    cannot,
+    check_goes_on,
+    check_place,
+    leave_config,
+    teacher_of,
+    weights_to_begin_with,
+)
 from pretrain.training.feed import Feed
 from pretrain.training.profile import Profile
 from pretrain.training.rates import Rates
@@ -40,6 +47,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
     `fresh` names the folder in which an earlier run is kept, so that this one begins at update 0.
     """
     ledger = Ledger()
+    check_place(config, workdir, fresh)
     with contextlib.ExitStack() as held:
         decided(lambda: held.enter_context(lock.held(workdir, "train", say)), cannot)
         lock.check_shared(workdir)
@@ -333,8 +341,8 @@ class Loop:
         with self.ledger.spend("save"):
             metrics = self.metrics() if self.validated.get("step") == self.step else None
             told = self.engine.saved(self.state), self.position, metrics, self.assembly.origin
-            self.checkpoints.save(self.step, *told)
             self.writer.flush()
+            self.checkpoints.save(self.step, *told)
             if wait:
                 self.checkpoints.wait(lambda: self.checkpoints.save(self.step, *told))
 

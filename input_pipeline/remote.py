@@ -1,0 +1,390 @@
+"""Files in an object store, `gs://` or `s3://`, by the methods of `pathlib.Path` that the project uses.
+
+An object appears whole or not at all, and a folder is but the beginning of some names. So nothing can be renamed,
+appended to, locked by the kernel or mapped into memory: `files.py` says what is done instead. What a store cannot
+answer, for want of network, leave or credentials, is a RemoteError.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fnmatch
+import functools
+import hashlib
+import io
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, NamedTuple
+
+from input_pipeline.errors import DataError, UnwritableError
+
+SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # and the package that reads each; the extras are named as the schemes
+BLOCK = 1 << 22  # bytes read ahead
+COPIES = "LONGHAUL_COPIES"  # names the folder of local copies
+BEAT = 5.0  # seconds between two signs of life of who holds a lock
+TURN = 1.0  # seconds between two looks of who waits for it
+PATIENCE = 60.0  # seconds without a sign after which it is taken over
+
+
+class RemoteError(OSError, DataError):
+    """What an object store did not do; `away` where it may well do it a little later."""
+
+    def __init__(self, path: object, why: str, away: bool = False):
+        OSError.__init__(self, errno.ETIMEDOUT if away else errno.EACCES, why, str(path))
+        self.said = f"{path} cannot be reached ({why}); check the bucket's name, the credentials and the network"
+
+    def __reduce__(self):
+        return RemoteError, (self.filename, self.strerror, self.errno == errno.ETIMEDOUT)
+
+    def __str__(self) -> str:
+        return self.said
+
+
+class Stat(NamedTuple):
+    """What `Path.stat` says of a file, as far as it is asked for."""
+
+    st_size: int
+    st_mtime_ns: int
+
+
+def is_remote(name: object) -> bool:
+    """Whether a path, or its name, is one of an object store."""
+    return isinstance(name, RemotePath) or "://" in str(name)
+
+
+def at(name: "str | Path | RemotePath") -> "Path | RemotePath":
+    """The path of that name, be it on a disk or in an object store. Errors: DataError for a store of another kind."""
+    if not is_remote(name):
+        return Path(name)
+    scheme, _, key = str(name).partition("://")
+    if scheme not in SCHEMES:
+        raise DataError(f"{name} is in no store that is known; write one of: {', '.join(f'{s}://' for s in SCHEMES)}")
+    if not key.strip("/"):
+        raise DataError(f"{name} names no bucket; write {scheme}://BUCKET/FOLDER")
+    return RemotePath(scheme, PurePosixPath(key.strip("/")))
+
+
+@functools.cache
+def _system(scheme: str):
+    package = SCHEMES[scheme]
+    try:
+        import fsspec
+
+        __import__(package)
+    except ImportError:
+        raise DataError(
+            f"{scheme}:// needs the package {package}; in the clone, pip install -e '.[{scheme}]'"
+        ) from None
+    return fsspec.filesystem(scheme, use_listings_cache=False)  # other processes write there too
+
+
+@contextlib.contextmanager
+def _asking(path: "RemotePath") -> Iterator[None]:
+    """What goes wrong within, as an OSError that names `path`."""
+    try:
+        yield
+    except RemoteError:
+        raise
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
+    except FileExistsError as error:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+    except DataError:
+        raise
+    except Exception as error:  # the packages raise those of their own libraries
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        away = isinstance(error, ConnectionError | TimeoutError) or "Connection" in type(error).__name__
+        raise RemoteError(path, lines[0][:200], away) from error
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class RemotePath:
+    """A file or folder of an object store; `key` begins with the bucket's name."""
+
+    scheme: str
+    key: PurePosixPath
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.key}"
+
+    def __truediv__(self, name: str | PurePosixPath) -> "RemotePath":
+        return dataclasses.replace(self, key=self.key / str(name))
+
+    @property
+    def name(self) -> str:
+        return self.key.name
+
+    @property
+    def stem(self) -> str:
+        return self.key.stem
+
+    @property
+    def suffix(self) -> str:
+        return self.key.suffix
+
+    @property
+    def parent(self) -> "RemotePath":
+        return dataclasses.replace(self, key=self.key.parent)
+
+    @property
+    def parents(self) -> "list[RemotePath]":
+        return [dataclasses.replace(self, key=key) for key in self.key.parents if key.name]
+
+    def with_name(self, name: str) -> "RemotePath":
+        return dataclasses.replace(self, key=self.key.with_name(name))
+
+    def with_suffix(self, suffix: str) -> "RemotePath":
+        return dataclasses.replace(self, key=self.key.with_suffix(suffix))
+
+    def relative_to(self, other: "RemotePath") -> PurePosixPath:
+        return self.key.relative_to(other.key)
+
+    def is_relative_to(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and other.scheme == self.scheme and self.key.is_relative_to(other.key)
+
+    def absolute(self) -> "RemotePath":
+        return self
+
+    def resolve(self) -> "RemotePath":
+        return self
+
+    def expanduser(self) -> "RemotePath":
+        return self
+
+    @property
+    def _system(self):
+        return _system(self.scheme)
+
+    def _info(self) -> dict | None:
+        with _asking(self):
+            try:
+                return self._system.info(str(self.key))
+            except FileNotFoundError:
+                return None
+
+    def exists(self) -> bool:
+        return self._info() is not None
+
+    def is_file(self) -> bool:
+        return (self._info() or {}).get("type") == "file"
+
+    def is_dir(self) -> bool:
+        return (self._info() or {}).get("type") == "directory"
+
+    def stat(self) -> Stat:
+        found = self._info()
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        return _stat(found)
+
+    def sign(self) -> str | None:
+        """What is another after every writing, even of the same bytes; None where nothing is there."""
+        found = self._info()
+        return found and repr([found.get(name) for name in ("ETag", "LastModified", "etag", "generation", "updated")])
+
+    def iterdir(self) -> "Iterator[RemotePath]":
+        with _asking(self):
+            found = self._system.ls(str(self.key), detail=False)
+        for name in sorted(found):
+            if PurePosixPath(name) != self.key:  # some tools leave an object of the folder's own name
+                yield dataclasses.replace(self, key=PurePosixPath(name))
+
+    def glob(self, pattern: str) -> "Iterator[RemotePath]":
+        """What lies right in this folder and has a name like `pattern`."""
+        with contextlib.suppress(FileNotFoundError):
+            yield from (path for path in self.iterdir() if fnmatch.fnmatchcase(path.name, pattern))
+
+    def rglob(self, pattern: str) -> "Iterator[RemotePath]":
+        """The files below this folder that have a name like `pattern`."""
+        with _asking(self):
+            found = self._system.find(str(self.key))
+        for name in sorted(found):
+            path = dataclasses.replace(self, key=PurePosixPath(name))
+            if fnmatch.fnmatchcase(path.name, pattern):
+                yield path
+
+    def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
+        """Nothing: a folder is there as soon as something is in it."""
+        if not exist_ok and self.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self))
+
+    def rmdir(self) -> None:
+        """Nothing, where nothing is in it."""
+        if self.is_dir():
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(self))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        if not self.is_file():
+            if missing_ok:
+                return
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        with _asking(self):
+            self._system.rm_file(str(self.key))
+
+    def remove_tree(self) -> None:
+        """Deletes all files below this folder."""
+        with _asking(self), contextlib.suppress(FileNotFoundError):
+            self._system.rm(str(self.key), recursive=True)
+
+    def copy_tree(self, to: "RemotePath") -> None:
+        """Copies all files below this folder, within the store."""
+        with _asking(self):
+            for name in self._system.find(str(self.key)):
+                self._system.cp_file(name, str(to.key / PurePosixPath(name).relative_to(self.key)))
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """Its bytes, to be read."""
+        return io.BufferedReader(_Bytes(self), BLOCK)
+
+    def read_bytes(self) -> bytes:
+        with _asking(self):
+            return self._system.cat_file(str(self.key))
+
+    def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return self.read_bytes().decode(encoding, errors)
+
+    def write_bytes(self, data: bytes) -> None:
+        with _writing(self):
+            self._system.pipe_file(str(self.key), data)
+
+    def put(self, file: Path) -> None:
+        """Writes what is in a local file."""
+        with _writing(self):
+            self._system.put_file(str(file), str(self.key))
+
+    def create(self, data: bytes) -> None:
+        """Writes a small file that is not there yet. Errors: FileExistsError."""
+        with _writing(self):
+            self._system.pipe_file(str(self.key), data, mode="create")
+
+
+class _Bytes(io.RawIOBase):
+    """The bytes of an object, asked for a block at a time."""
+
+    def __init__(self, path: RemotePath):
+        self._path, self.name = path, str(path)
+        with _asking(path):
+            self._file = path._system.open(str(path.key), "rb", block_size=BLOCK, cache_type="readahead")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer) -> int:
+        with _asking(self._path):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+@contextlib.contextmanager
+def _writing(path: RemotePath) -> Iterator[None]:
+    """As `_asking`; what is not found where something is written is the bucket."""
+    try:
+        with _asking(path):
+            yield
+    except FileNotFoundError as error:
+        raise RemoteError(path, "there is no such bucket") from error
+
+
+def _stat(found: dict) -> Stat:
+    changed = found.get("LastModified") or found.get("mtime") or found.get("updated")
+    return Stat(int(found["size"] or 0), int(changed.timestamp() * 1e9) if hasattr(changed, "timestamp") else 0)
+
+
+def matching(pattern: str) -> dict[str, Stat]:
+    """The files of an object store whose names match a glob, `**` too, in their order: one listing for all."""
+    path = at(pattern)
+    with _asking(path):
+        found = _system(path.scheme).glob(str(path.key), detail=True)
+    return {f"{path.scheme}://{name}": _stat(found[name]) for name in sorted(found) if found[name]["type"] == "file"}
+
+
+def local(path: "Path | RemotePath") -> Path:
+    """A file on this machine: `path` itself, or a copy of the remote one, which is made once and kept.
+
+    Copies lie in the folder that LONGHAUL_COPIES names, by default ~/.cache/longhaul/copies; they may be deleted
+    whenever no run reads them. Errors: FileNotFoundError where there is no such file.
+    """
+    if not isinstance(path, RemotePath):
+        return path
+    sign = path.sign()
+    if sign is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    root = Path(os.environ.get(COPIES) or "~/.cache/longhaul/copies").expanduser()
+    folder = root / hashlib.blake2b(f"{path} {sign}".encode(), digest_size=12).hexdigest()
+    copy = folder / path.name
+    if not copy.is_file():
+        partial = folder / f"{path.name}.{secrets.token_hex(4)}.partial"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with path.open() as source, open(partial, "wb") as file:
+                shutil.copyfileobj(source, file, BLOCK)
+            os.replace(partial, copy)
+        except RemoteError:
+            raise
+        except OSError as error:
+            raise UnwritableError(Path(error.filename or copy), error.strerror or str(error), COPIES) from None
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+    return copy
+
+
+@contextlib.contextmanager
+def leased(path: RemotePath, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Holds the lock `path`, which is created where there is none; calls `on_wait` once if another holds it.
+
+    Its holder writes it again every few seconds. One that shows no sign for a minute is taken for dead.
+    """
+    mine, told, seen, since = secrets.token_hex(8).encode(), False, None, time.monotonic()
+    while True:
+        try:
+            path.create(mine)
+            break
+        except FileExistsError:
+            sign = path.sign()
+        if sign != seen:
+            seen, since = sign, time.monotonic()
+        elif time.monotonic() - since > PATIENCE:
+            path.unlink(missing_ok=True)
+            continue
+        if not told:
+            on_wait()
+            told = True
+        time.sleep(TURN)
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT):
+            with contextlib.suppress(OSError):  # perhaps the next time
+                path.write_bytes(mine)
+
+    beating = threading.Thread(target=beat, daemon=True)
+    beating.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        beating.join()
+        with contextlib.suppress(OSError):
+            if path.read_bytes() == mine:
+                path.unlink(missing_ok=True)

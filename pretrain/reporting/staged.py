@@ -1,0 +1,39 @@
+"""Files of rows in an object store, to which nothing can be appended."""
+
+import tempfile
+from pathlib import Path
+
+from input_pipeline.remote import RemotePath
+from pretrain import workdir
+
+ROWS = (".csv", ".jsonl")  # what a run that goes on takes up
+
+
+class Staged:
+    """A folder of this machine's that stands for a remote one, from which the files of rows right in it are fetched.
+
+    What has changed is uploaded whole by `publish`: rows since then are lost with the process, as are the updates since
+    the last checkpoint, which makes the same rows again.
+    """
+
+    def __init__(self, folder: RemotePath):
+        self._remote, self._sent = folder, {}
+        self._holds = tempfile.TemporaryDirectory(prefix="longhaul-metrics-")
+        self.path = Path(self._holds.name)
+        for path in folder.glob("*"):
+            if path.suffix in ROWS:
+                workdir.write(self.path / path.name, path.read_bytes())
+
+    def publish(self) -> None:
+        """Uploads what has changed. Errors: RemoteError."""
+        for path in sorted(self.path.rglob("*")):
+            if not path.is_file():
+                continue
+            status = path.stat()
+            sign = status.st_size, status.st_mtime_ns
+            if self._sent.get(path) != sign:
+                (self._remote / str(path.relative_to(self.path))).put(path)
+                self._sent[path] = sign
+
+    def close(self) -> None:
+        self._holds.cleanup()

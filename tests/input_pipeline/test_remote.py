@@ -1,0 +1,281 @@
+"""Text, token stores and tokenizers in an object store: what is there, and that it is what a disk would hold."""
+
+import hashlib
+import itertools
+import json
+import multiprocessing
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs import common
+from input_pipeline import pipeline, remote
+from input_pipeline.errors import DataError
+from input_pipeline.files import checksum, locked, read_json, replaced, write_json
+from input_pipeline.folders import Folders
+from input_pipeline.remote import RemoteError, at, local, matching
+from input_pipeline.sources import sources
+from input_pipeline.store import parts
+from tests.object_store import served
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    yield from served(tmp_path_factory.mktemp("s3"))
+
+
+@pytest.fixture
+def bucket(server, monkeypatch):
+    """The name of a folder that this test has for itself."""
+    for name, value in server.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://bucket/{next(NUMBERS)}"
+
+
+def test_a_file_is_whole_or_not_there(bucket):
+    path = at(bucket) / "a" / "b.txt"
+    assert not path.exists() and not path.parent.is_dir()
+    with pytest.raises(ZeroDivisionError), replaced(path) as partial:
+        partial.write_text("half")
+        raise ZeroDivisionError
+    assert not path.exists()
+    with replaced(path) as partial:
+        partial.write_text("whole")
+    assert path.is_file() and path.parent.is_dir() and not path.is_dir()
+    assert path.read_text() == "whole" and path.stat().st_size == 5 and path.open().read() == b"whole"
+    assert checksum(path) == checksum(local(path))
+    path.unlink()
+    path.unlink(missing_ok=True)
+    with pytest.raises(FileNotFoundError, match=r"b\.txt"):
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"b\.txt"):
+        path.read_bytes()
+
+
+def test_paths_are_taken_apart_and_put_together(bucket):
+    path = at(bucket) / "runs" / "one.json"
+    assert str(path) == f"{bucket}/runs/one.json" and pickle.loads(pickle.dumps(path)) == path
+    assert (path.name, path.stem, path.suffix, path.parent.name) == ("one.json", "one", ".json", "runs")
+    assert path.with_name("two").name == "two" and str(path.relative_to(at(bucket))) == "runs/one.json"
+    assert path.is_relative_to(at(bucket)) and not path.is_relative_to(Path("/runs"))
+    assert at("/runs/one") == Path("/runs/one") and at(path) == path
+
+
+def test_folders_are_listed_copied_and_deleted(bucket):
+    root = at(bucket)
+    for name in ("1.csv", "2.csv", "deep/3.csv", "deep/4.txt"):
+        (root / name).write_bytes(name.encode())
+    assert [path.name for path in root.iterdir()] == ["1.csv", "2.csv", "deep"]
+    assert [path.name for path in root.glob("*.csv")] == ["1.csv", "2.csv"]
+    assert [path.name for path in root.rglob("*.csv")] == ["1.csv", "2.csv", "3.csv"]
+    assert list(matching(f"{bucket}/**/*.csv")) == [f"{bucket}/{name}" for name in ("1.csv", "2.csv", "deep/3.csv")]
+    (root / "deep").copy_tree(root / "other")
+    (root / "deep").remove_tree()
+    assert [path.name for path in root.rglob("*")] == ["1.csv", "2.csv", "3.csv", "4.txt"]
+    assert (root / "other/4.txt").read_text() == "deep/4.txt" and not (root / "deep").exists()
+    with pytest.raises(OSError, match="not empty"):
+        root.rmdir()
+    (root / "deep").rmdir()
+
+
+def test_a_file_is_created_by_one(bucket):
+    path = at(bucket) / "lock"
+    path.create(b"one")
+    with pytest.raises(FileExistsError, match="lock"):
+        path.create(b"two")
+    before = path.sign()
+    time.sleep(1.1)  # the store's clock has seconds
+    path.write_bytes(b"one")
+    assert path.sign() != before and path.read_bytes() == b"one"
+
+
+def test_a_lock_is_held_by_one_and_given_back(bucket, monkeypatch):
+    monkeypatch.setattr(remote, "TURN", 0.05)
+    path, order, waits = at(bucket) / "lock", [], []
+
+    def second():
+        with locked(path, lambda: waits.append(1)):
+            order.append("second")
+
+    with locked(path, lambda: None):
+        thread = threading.Thread(target=second)
+        thread.start()
+        while not waits:
+            time.sleep(0.01)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"] and waits == [1] and not path.exists()
+
+
+def test_a_lock_whose_holder_died_is_taken_over(bucket, monkeypatch):
+    monkeypatch.setattr(remote, "TURN", 0.05)
+    monkeypatch.setattr(remote, "PATIENCE", 0.5)
+    path = at(bucket) / "lock"
+    path.create(b"of one that was killed")
+    with locked(path, lambda: None):
+        assert path.read_bytes() != b"of one that was killed"
+
+
+def test_a_copy_is_made_once_and_again_when_the_file_is_another(bucket, server):
+    path = at(bucket) / "a.bin"
+    path.write_bytes(b"one")
+    copy = local(path)
+    assert copy.read_bytes() == b"one" and copy.is_relative_to(server["LONGHAUL_COPIES"])
+    written = copy.stat().st_mtime_ns
+    assert local(path) == copy and copy.stat().st_mtime_ns == written
+    path.write_bytes(b"two")
+    assert local(path).read_bytes() == b"two"
+
+
+def test_json(bucket):
+    write_json(at(bucket) / "a.json", {"a": [1]})
+    assert read_json(at(bucket) / "a.json") == {"a": [1]}
+
+
+def test_a_bucket_that_is_not_there(bucket):
+    with pytest.raises(RemoteError, match=r"s3://nowhere-at-all/x cannot be reached \(there is no such bucket\)"):
+        at("s3://nowhere-at-all/x").write_bytes(b"")
+
+
+def test_a_server_that_is_not_there(bucket, monkeypatch):
+    """In a process of its own: a connection is opened once."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        said = pool.apply(_asked, ("http://127.0.0.1:9",))
+    assert said.startswith("s3://bucket/x cannot be reached (Could not connect") and "check the bucket's name" in said
+
+
+def _asked(endpoint: str) -> str:
+    import os
+
+    os.environ["AWS_ENDPOINT_URL"] = endpoint
+    try:
+        return str(at("s3://bucket/x").exists())
+    except DataError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("hdfs://a/b", r"hdfs://a/b is in no store that is known; write one of: gs://, s3://"),
+        ("s3://", r"s3:// names no bucket; write s3://BUCKET/FOLDER"),
+    ],
+)
+def test_names_that_cannot_be(name, said):
+    with pytest.raises(DataError, match=said):
+        at(name)
+
+
+def test_a_package_that_is_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
+    remote._system.cache_clear()
+    with pytest.raises(DataError, match=r"gs:// needs the package gcsfs; in the clone, pip install -e '.\[gs\]'"):
+        at("gs://bucket/x").exists()
+
+
+def test_a_path_without_the_kind_of_its_source():
+    with pytest.raises(DataError, match=r"'s3://b/\*.txt' is a path without the kind of its source; write text:s3://b"):
+        sources.parse("s3://b/*.txt", "data.train")
+
+
+# Text and token stores.
+
+
+def uploaded(bucket: str, folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            (at(bucket) / str(path.relative_to(folder))).put(path)
+
+
+@pytest.fixture
+def text(write, tmp_path):
+    """Files of several kinds, on a disk."""
+    import gzip
+
+    for number in range(6):
+        write(f"books/{number}.txt", f"viér {number} words\n" * 300)
+    write("books/deep/7.txt", "deep " * 50)
+    write("rows.jsonl", "\n".join(json.dumps({"text": f"row {n} " * 20, "b": "x"}) for n in range(200)))
+    write("packed.txt.gz", gzip.compress(b"a line\n" * 500))
+    for code in ("en", "de"):
+        write(f"pairs.{code}", "\n".join(f"{code} {n}" for n in range(50)))
+    return tmp_path / "text"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "text:{}/books/**/*.txt",
+        "text:{}/books/*.txt?document=line&bytes=10:2000",
+        "jsonl:{}/rows.jsonl?field=text",
+        "text:{}/packed.txt.gz?document=line",
+        "parallel:{}/pairs.{{}}?fields=en,de",
+    ],
+)
+def test_sources_read_what_they_read_on_a_disk(bucket, text, spec):
+    uploaded(bucket, text)
+    (here,), (there,) = (sources.parse(spec.format(root), "data.train") for root in (text, bucket))
+
+    def read(source):
+        return [
+            (span.name, document.place, "".join(document.chunks))
+            for span in source.spans(1000)
+            for document in source.documents(span)
+        ]
+
+    assert read(there) == read(here) and len(read(here)) >= 6
+    assert [file[:2] for file in there.files()] == [file[:2] for file in here.files()]
+    for source in (here, there):
+        divided = source.dividing(0.3)
+        assert [file.name for file in divided.files()] == [file.name for file in here.files()]
+
+
+def test_a_source_that_matches_nothing(bucket):
+    (source,) = sources.parse(f"text:{bucket}/none/*.txt", "data.train")
+    with pytest.raises(DataError, match=r"matches no file; check the bucket and the path"):
+        source.files()
+
+
+def prepared(source: str, root, **tokenizer) -> pipeline.Corpus:
+    config = common.base()
+    config.data.update(train=source, holdout=0.2, length=16, layout="packed")
+    config.tokenizer.update({"kind": "bytes", **tokenizer})
+    sections = (section.to_dict() for section in (config.data, config.tokenizer, config.objective))
+    return pipeline.prepare(*sections, Folders(root / "tokenizer", root / "data"), report=lambda line: None)
+
+
+def hashes(root) -> dict[str, str]:
+    """SHA-256 of the files of the token stores and plans below a folder, locks and what names it left out."""
+    found = {}
+    for path in root.rglob("*"):
+        if path.is_file() and path.name not in ("lock", "store.json"):
+            found[f"{path.parent.name}/{path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def test_the_token_store_is_the_same_as_on_a_disk(bucket, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "BYTES", 4000)
+    source = f"jsonl:{text}/rows.jsonl?field=text"
+    trained = {"kind": "sentencepiece", "vocab_size": 300, "algorithm": "bpe"}
+    here, there = prepared(source, tmp_path / "run", **trained), prepared(source, at(bucket), **trained)
+    assert hashes(at(bucket)) == hashes(tmp_path / "run") and len(hashes(at(bucket))) > 8
+    assert here.origin == there.origin and here.summary() == there.summary()
+    rows = [next(corpus.batches(seed=1, batch_size=4, workers=0, prefetch=1)) for corpus in (here, there)]
+    assert all(np.array_equal(rows[0][name], rows[1][name]) for name in rows[0])
+    again = prepared(source, at(bucket), **trained)  # nothing is made again
+    assert again.origin == there.origin
+    (damaged,) = (path for path in at(bucket).rglob("00000.kept.tokens"))
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-2] + b"\0\0")
+    with pytest.raises(DataError, match=r"00000.kept.tokens has other bytes than were written"):
+        prepared(source, at(bucket), **trained)
+    damaged.write_bytes(content[:-2])
+    with pytest.raises(DataError, match=r"00000.kept.tokens has \d+ bytes instead of \d+"):
+        prepared(source, at(bucket), **trained)
