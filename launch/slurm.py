@@ -16,7 +16,6 @@ from pathlib import Path
 
 from launch import MISTAKE, PREEMPTED, hints, line, name, parse, parser, positive, restarts, run
 
-WARNING = 120  # seconds between the warning and the time limit: enough to save
 FOLDER = "/longhaul"  # of the project in the image that the Dockerfile makes
 
 # The warning is USR1 and not TERM, so that a job its user cancels (TERM) is not put back into the queue.
@@ -33,8 +32,9 @@ export LONGHAUL_COORDINATOR="$first:$((20000 + SLURM_JOB_ID % 20000))"
 
 warned=0
 cancelled=0
-trap 'warned=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1  # passed on to every process of the job
-trap 'cancelled=1' TERM  # the processes have their own; this shell waits for them
+# Both are passed on to every process of the job but this shell and srun, and this shell waits until they have saved.
+trap 'warned=1; scancel --signal=TERM "$SLURM_JOB_ID" || true' USR1
+trap 'cancelled=1; scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null || true' TERM
 
 # Once one process has ended, the others get a minute to follow.
 srun {srun} bash -c '
@@ -74,6 +74,9 @@ def main(argv: Sequence[str]) -> int:
     )
     flags.add_argument("--cpus", type=positive, default=8, help="CPU cores of each process (default: 8)")
     flags.add_argument("--time", type=line, default="24:00:00", help="time limit (default: 24:00:00)")
+    flags.add_argument(
+        "--warning", type=positive, default=120, help="seconds before that at which all is saved (default: 120)"
+    )
     flags.add_argument("--name", type=name, default="longhaul", help="name of the job (default: longhaul)")
     flags.add_argument("--partition", type=line, help="partition to submit to")
     flags.add_argument("--account", type=line, help="account to charge")
@@ -100,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
     if options.mounts and not (options.container_image or options.apptainer):
         flags.error("--mounts needs --container-image or --apptainer")
     text = script(options, program)
-    hints(program, f"tail -f {shlex.quote(options.logs)}/{options.name}-*.log", "scancel --full --signal=TERM JOB")
+    hints(program, f"tail -f {shlex.quote(options.logs)}/{options.name}-*.log", "scancel --batch --signal=TERM JOB")
     if options.dry_run:
         print(text, end="")
         return 0
@@ -131,7 +134,7 @@ def script(options, program: Sequence[str]) -> str:
     again = RESTARTS.format(mistake=MISTAKE, logs=shlex.quote(options.logs), restarts=options.restarts)
     return SCRIPT.format(
         options="\n".join(lines),
-        warning=WARNING,
+        warning=options.warning,
         srun=shlex.join([f"--cpus-per-task={options.cpus}", "--kill-on-bad-exit=0", "--wait=60", *pyxis(options)]),
         places=places,
         program=shlex.join([*apptainer(options), *python(options), "-m", "pretrain", *program]),

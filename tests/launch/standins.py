@@ -92,8 +92,8 @@ def finish(running: subprocess.Popen, timeout: float = 30) -> tuple[int, str, st
     return running.returncode, out, err
 
 
-def called(name: str, *argv, **options) -> tuple[int, str, str]:
-    return finish(launcher(name, *argv, **options))
+def called(name: str, *argv, timeout: float = 30, **options) -> tuple[int, str, str]:
+    return finish(launcher(name, *argv, **options), timeout)
 
 
 def said(text: str) -> list[dict]:

@@ -118,7 +118,7 @@ def test_slurm_warning_reaches_the_program_and_the_job_is_queued_again(cluster):
 
 
 def test_slurm_cancelled_job_is_not_queued_again(cluster):
-    code, calls = run_script(cluster, "sleep 0.5; exit 75", send=signal.SIGTERM)
+    code, calls = run_script(cluster, SAVES, send=signal.SIGTERM)
     assert code == 75
     assert "requeue" not in calls
 
@@ -142,7 +142,7 @@ def test_slurm_restarts_after_preemptions_and_faults_only(cluster, code, before,
 
 
 def test_slurm_cancelled_job_is_not_restarted(cluster):
-    code, calls = run_script(cluster, "sleep 0.5; exit 75", send=signal.SIGTERM, options=["--restarts", 2])
+    code, calls = run_script(cluster, SAVES, send=signal.SIGTERM, options=["--restarts", 2])
     assert code == 75 and "requeue" not in calls
 
 
