@@ -85,8 +85,10 @@ def environment(coordinator: str, processes: int, index: int) -> dict[str, str]:
 def hints(program: Sequence[str], watch: str, stop: str) -> None:
     """Says on standard error, a line each, how to watch the run, how to stop it with all saved, and how to go on."""
     workdir = flag(program, "workdir")
-    folder = shlex.quote(f"{workdir}/metrics") if workdir else "WORKDIR/metrics"
-    print(f"launch: watch: {watch}; curves: tensorboard --logdir={folder}", file=sys.stderr)
+    folder = workdir or "WORKDIR"
+    curves = f"tensorboard --logdir={shlex.quote(f'{folder}/metrics')}"
+    time = f"pretrain goodput --workdir={shlex.quote(folder)}"
+    print(f"launch: watch: {watch}; curves: {curves}; where the time goes: {time}", file=sys.stderr)
     print(f"launch: stop with everything saved: {stop}", file=sys.stderr)
     print("launch: go on: the same command again", file=sys.stderr, flush=True)
 

@@ -3,6 +3,8 @@
 import itertools
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,11 +24,14 @@ RUN_BY = {
     "pretrain evaluate": "tests/pretrain/commands/test_commands.py",
     "pretrain generate": "tests/pretrain/commands/test_commands.py, test_image_runs.py",
     "pretrain describe": "here",
+    "pretrain goodput": "tests/pretrain/commands/test_commands.py",
     "pretrain plan": "tests/pretrain/commands/test_plan.py, tests/pretrain/plan",
     "pretrain import": "tests/pretrain/interop",
     "pretrain export": "tests/pretrain/interop",
     "python -m launch.local": "tests/launch/test_local.py",
-    "python -m launch.slurm": "tests/launch/test_slurm.py",
+    "python -m launch.ssh": "tests/launch/test_ssh.py, test_sshd.py",
+    "python -m launch.slurm": "tests/launch/test_slurm.py, test_slurm_cluster.py",
+    "python -m launch.gke": "tests/launch/test_gke.py",
     "python -m launch.tpu_pod": "tests/launch/test_tpu_pod.py",
     "python -m benchmarks": "make benchmarks",
     "make": "CI",
@@ -81,8 +86,11 @@ def test_the_program_takes_it(command):
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python -m launch")])
 def test_launchers_take_it(command):
-    program = words(command)[words(command).index("--") + 1 :]
+    launcher, program = words(command)[2 : words(command).index("--")], words(command)[words(command).index("--") + 1 :]
     arguments = main.parse(program)
+    whole = [sys.executable, "-m", *launcher, "--dry-run", "--", *program]
+    done = subprocess.run(whole, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout, done.stderr
     assert isinstance(arguments, Train) and configs.load(arguments.config, arguments.overrides)
 
 

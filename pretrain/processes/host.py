@@ -16,7 +16,7 @@ from jax._src import distributed
 from pretrain.errors import UserError
 from pretrain.processes import streams
 from pretrain.processes.heap import keep_freed_memory
-from pretrain.processes.leaving import MISTAKE, leaving
+from pretrain.processes.leaving import FAULT, leaving
 from pretrain.processes.others import Others
 
 JOINING = 300  # seconds that a process waits for the others to start
@@ -100,7 +100,7 @@ def join(coordinator: str, count: int | None, index: int | None) -> None:
         _check_port(coordinator)
     # What JAX does when the others do not come cannot be caught, so it is given a little more time than we take.
     late = f"the processes of this run did not all meet at {coordinator} within {JOINING} s; start all of them"
-    alarm = threading.Timer(JOINING, leaving.leave, (MISTAKE, f"{late}, and check LONGHAUL_COORDINATOR"))
+    alarm = threading.Timer(JOINING, leaving.leave, (FAULT, f"{late}, and check LONGHAUL_COORDINATOR"))
     alarm.daemon = True
     alarm.start()
     try:

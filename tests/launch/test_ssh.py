@@ -105,8 +105,16 @@ def test_programs_save_and_stop_when_the_launcher_is_killed(hosts):
 
 
 def test_one_failure_stops_the_rest_with_everything_saved(hosts):
-    fails = "import os\nif os.environ['LONGHAUL_PROCESS'] == '1':\n    print('the reason')\n    raise SystemExit(7)\n"
-    project(hosts / "home" / "longhaul", fails + SAVES)
+    fails = """if True:
+        import os, pathlib, time
+        first = pathlib.Path('runs/launch/longhaul-node1.log')
+        if os.environ['LONGHAUL_PROCESS'] == '1':
+            while not first.exists() or 'ready' not in first.read_text():
+                time.sleep(0.02)
+            print('the reason')
+            raise SystemExit(7)
+    """.replace("\n    ", "\n")
+    project(hosts / "home" / "longhaul", fails.rstrip(" ") + SAVES)
     code, _, err = finish(start(hosts))
     assert code == 7
     assert "host me@node2 ended with exit code 7" in err and "me@node2 | the reason" in err
