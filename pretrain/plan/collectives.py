@@ -171,9 +171,9 @@ def _over(one: hlo.Instruction, mesh: Mapping[str, int]) -> tuple[int, tuple[str
 
 def _bytes(one: hlo.Instruction, devices: int) -> int:
     """Bytes of the whole array on one device: what is gathered, what is to be reduced, what is exchanged."""
-    type = one.type
-    kind = one.opcode.removesuffix("-start")
-    if one.opcode.endswith("-start") and kind in ("all-gather", "collective-permute"):
-        type = hlo.members(type)[1]  # beside what goes in
+    type, kind = one.type, one.opcode.removesuffix("-start")
+    if one.opcode.endswith("-start") and kind in ("all-gather", "reduce-scatter", "collective-permute"):
+        type = hlo.members(type)[0 if kind == "reduce-scatter" else 1]  # what goes in, and what comes out
+        return sum(array.bytes for array in hlo.arrays(type))
     size = sum(array.bytes for array in hlo.arrays(type))
     return size * devices if kind == "reduce-scatter" else size

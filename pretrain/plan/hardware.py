@@ -30,6 +30,7 @@ class Hardware:
     flops: float | None = None  # bfloat16
     bandwidth: float | None = None  # bytes, of main memory
     link: float | None = None  # bytes, of one link each way
+    most: int = 2**16  # devices that are joined so
     core: str = ""  # the compiler's word for a chip's cores joined to one device
     ring: int = 0  # chips from which on an axis of a slice closes to a ring; 0: every device reaches every other
 
@@ -37,11 +38,11 @@ class Hardware:
 # Memory is what a program may take: libtpu keeps some of a chip's for itself (its own limit, as it prints it), and JAX
 # lets a program have three quarters of a GPU's (XLA_PYTHON_CLIENT_MEM_FRACTION).
 HARDWARE = {
-    "v4": Hardware("tpu", "v4", 3, 31.75 * GIB, PEAKS["TPU v4"], 1200 * GB, 50 * GB, "megacore", 4),
+    "v4": Hardware("tpu", "v4", 3, 30.75 * GIB, PEAKS["TPU v4"], 1200 * GB, 50 * GB, core="megacore", ring=4),
     "v5e": Hardware("tpu", "v5e", 2, 15.75 * GIB, PEAKS["TPU v5e"], 819 * GB, 50 * GB, ring=16),
-    "v5p": Hardware("tpu", "v5p", 3, 95.74 * GIB, PEAKS["TPU v5p"], 2765 * GB, 100 * GB, "megacore", 4),
+    "v5p": Hardware("tpu", "v5p", 3, 95.74 * GIB, PEAKS["TPU v5p"], 2765 * GB, 100 * GB, core="megacore", ring=4),
     "v6e": Hardware("tpu", "v6e", 2, 31.25 * GIB, PEAKS["TPU v6e"], 1600 * GB, 100 * GB, ring=16),
-    "h100": Hardware("cuda", "h100", 1, 0.75 * 80 * GB, PEAKS["NVIDIA H100"], 3350 * GB, 450 * GB),
-    "h200": Hardware("cuda", "h200", 1, 0.75 * 141 * GB, PEAKS["NVIDIA H200"], 4800 * GB, 450 * GB),
+    "h100": Hardware("cuda", "h100", 1, 0.75 * 80 * GB, PEAKS["NVIDIA H100"], 3350 * GB, 450 * GB, 8),
+    "h200": Hardware("cuda", "h200", 1, 0.75 * 141 * GB, PEAKS["NVIDIA H200"], 4800 * GB, 450 * GB, 8),
     "cpu": Hardware("cpu", "cpu", 1),
 }

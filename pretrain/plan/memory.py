@@ -75,6 +75,7 @@ def categories(of_shapes: Mapping[str, int], found: Compiled) -> dict[str, int]:
     their own, and how arguments are laid out.
     """
     rows = {name: of_shapes[name] for name in GIVEN}
+    rows["batch"] += min(0, found.argument - sum(rows.values()))  # features that the step does not read are left out
     rows["gradients"] = min(of_shapes["gradients"], found.temporary)
     rows["activations"] = found.temporary - rows["gradients"]
     rows["other"] = found.needed - sum(rows.values())

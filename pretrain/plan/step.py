@@ -61,7 +61,7 @@ def plan(config, topology: Topology, devices=None) -> dict:
     subject = prepare(config, topology, devices)
     config, engine, mesh = subject.config, subject.engine, subject.mesh
     began = time.perf_counter()
-    lowered = engine.lower_step(config.train.batch_size, config.data.length)
+    lowered = _lowered(engine, config)
     traced = time.perf_counter()
     program, refused = _compiled(lowered)
     seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
@@ -80,6 +80,18 @@ def plan(config, topology: Topology, devices=None) -> dict:
         "warnings": subject.warnings + sharding.warnings(rows, mesh),
         "planning_seconds": seconds,
     }
+
+
+def _lowered(engine, config) -> jax.stages.Lowered:
+    try:
+        return engine.lower_step(config.train.batch_size, config.data.length)
+    except RuntimeError as error:
+        if "cuDNN not found" not in str(error):
+            raise
+        raise UserError(
+            "attention of NVIDIA GPUs is compiled by cuDNN, which is not installed; pip install -e '.[cuda]', or plan "
+            "without it, --config.model.attention_path=xla"
+        ) from error
 
 
 def _compiled(lowered: jax.stages.Lowered):

@@ -29,7 +29,6 @@ EXAMPLES = {
 }
 LIBTPU = "compiling for TPUs needs libtpu, which is not installed; pip install -e '.[plan]'"
 SHAPE = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*")
-MOST = 2**16  # devices of one slice; no maker joins more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +66,8 @@ def parse(name: str) -> Topology:
         raise UserError(f"--topology={name} is of no hardware that is known{close}; known are those of {known}")
     hardware = HARDWARE[kind]
     shape = tuple(int(size) for size in sizes.split("x")) if SHAPE.fullmatch(sizes) else ()
-    if len(shape) != hardware.dims or math.prod(shape) > MOST:
-        wanted = {1: "a number of devices", 2: "two sizes", 3: "three sizes"}[hardware.dims]
+    if len(shape) != hardware.dims or math.prod(shape) > hardware.most:
+        wanted = {1: f"a number of devices, at most {hardware.most:,}", 2: "two sizes", 3: "three sizes"}[hardware.dims]
         raise UserError(
             f"--topology={name} is no shape of {kind}; after the colon write {wanted}, as in {EXAMPLES[kind]}"
         )

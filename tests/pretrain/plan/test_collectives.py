@@ -105,6 +105,16 @@ def test_where_one_came_from():
     assert (gather.name, gather.source) == ("start", "jit(step)/while/body/(gather)")
 
 
+def test_a_reduce_scatter_that_is_begun_and_ended():
+    """As GPUs have it: a tuple of what goes in and of what comes out."""
+    begun = LOOP.replace(
+        "%part = bf16[8,64]{1,0} reduce-scatter(%done)",
+        "%part = ((f32[8]{0}, bf16[32,64]{1,0}), (f32[2]{0}, bf16[8,64]{1,0})) reduce-scatter-start(%done)",
+    )
+    (found,) = (one for one in collectives(hlo.read(begun), MESH) if one.name == "part")
+    assert (found.kind, found.bytes, found.times) == ("reduce-scatter", 32 * 64 * 2 + 8 * 4, 24)
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -1,5 +1,10 @@
 """What a step holds, whether that fits, and what would mend it; and what a real run holds."""
 
+import json
+import os
+import subprocess
+import sys
+
 import jax
 import pytest
 
@@ -121,3 +126,43 @@ def test_predicted_bytes_are_those_of_a_real_run(overrides):
     rows = facts["memory"]["categories"]
     assert sum(rows[name] for name in memory.GIVEN) == pytest.approx(given, abs=64)  # step, rng and counters
     assert facts["memory"]["compiler"]["argument"] == pytest.approx(given, rel=0.01)
+
+
+MEASURED = """
+import json, sys
+import jax, jax.numpy as jnp
+from pretrain.config import load
+from pretrain.plan import memory, step
+from pretrain.plan.topology import parse
+
+def resident(word):
+    return 1024 * int(next(line for line in open("/proc/self/status") if line.startswith(word)).split()[1])
+
+config = load("configs/quickstart.py:default", [("train.batch_size", "64"), ("mesh.fsdp", "2")])
+subject = step.prepare(config, parse("cpu:2"))
+engine, size = subject.engine, config.train.batch_size
+state = engine.init(config.seed, size)
+features = engine.learner.features(size, config.data.length)
+batch = engine.put({name: jnp.ones(one.shape, one.dtype) for name, one in features.items()}, size)
+program = engine.lower_step(size, config.data.length).compile()
+said = memory.compiled(program)
+jax.block_until_ready((state, batch))
+before = resident("VmRSS")
+open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
+jax.block_until_ready(program(state, batch, engine.frozen))
+took = resident("VmHWM") - before
+print(json.dumps({"took": took, "temporary": 2 * said.temporary, "given": 2 * said.argument}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="needs Linux, which says what a process held")
+def test_a_real_step_takes_what_was_predicted():
+    """Two devices of a CPU: what the process holds at most while a step runs, beside the state that it is given."""
+    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(found)
+    predicted = found["given"] + found["temporary"]
+    assert found["temporary"] > 2 * found["given"]  # the larger part of what is predicted
+    assert found["given"] + found["took"] == pytest.approx(predicted, rel=0.1)

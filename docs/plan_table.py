@@ -1,0 +1,86 @@
+"""Compiles every recipe's step for its target, and writes what it takes into docs/plan.md.
+
+    python docs/plan_table.py                        # all that can be compiled here: an hour or two on 2 cores
+    python docs/plan_table.py bert:large t5:11b      # these alone; the other lines stay
+    python docs/plan_table.py --write                # none: writes the page from the figures that there are
+
+Figures are kept in docs/figures/plan.json as they come. Targets whose compiler is not installed are left out, and said.
+Ends with 1 if a recipe does not fit its target.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from pretrain.errors import UserError
+from pretrain.plan import step, targets, topology
+from pretrain.reporting.progress import amount
+
+ROOT = Path(__file__).resolve().parent.parent
+FIGURES = ROOT / "docs" / "figures" / "plan.json"
+PAGE = ROOT / "docs" / "plan.md"
+BEGIN, END = "<!-- figures of docs/plan_table.py -->\n", "<!-- end -->\n"
+KEPT = ("memory", "roofline", "tokens", "collectives")
+
+
+def compiled(recipe: str, target: targets.Target) -> dict:
+    """The figures of one recipe on one target."""
+    facts = step.plan(target.config(recipe), topology.parse(target.topology))
+    return {name: facts[name] for name in KEPT} | {"overrides": dict(target.overrides)}
+
+
+def table(figures: dict) -> str:
+    """The page's table: a line for each recipe and target, with dashes where nothing was compiled."""
+    lines = [
+        "| recipe | topology | overrides | a device takes | of | least time of a step | bound by | MFU at most |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for recipe, several in targets.TARGETS.items():
+        for target in several:
+            words = " ".join(f"`{key}={value}`" for key, value in target.overrides)
+            found = figures.get(f"{recipe} {target.topology}")
+            cells = _cells(found) if found and found["overrides"] == dict(target.overrides) else ["-"] * 5
+            lines.append(f"| `{recipe}` | `{target.topology}` | {words} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cells(found: dict) -> list[str]:
+    memory, time = found["memory"], found["roofline"]
+    bytes = [f"{amount(memory[name])}B" for name in ("needed", "capacity")]
+    bytes[0] += "" if memory["fits"] else ", **too much**"
+    return bytes + ([f"{time['step_seconds']:.3g} s", time["bound"], f"{time['mfu']:.0%}"] if time else ["-"] * 3)
+
+
+def write(figures: dict) -> None:
+    """Puts the table into the page, and the figures beside it."""
+    FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n")
+    page = PAGE.read_text()
+    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
+    PAGE.write_text(before + BEGIN + table(figures) + END + after)
+
+
+def main(names: list[str]) -> int:
+    figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    if names == ["--write"]:
+        write(figures)
+        return 0
+    wrong = 0
+    for recipe in names or targets.TARGETS:
+        recipe, _, only = recipe.partition("@")
+        for target in targets.TARGETS[recipe]:
+            if only not in ("", target.topology):
+                continue
+            try:
+                found = compiled(recipe, target)
+            except UserError as error:
+                print(f"{recipe}: {error}", file=sys.stderr)
+                continue
+            figures[f"{recipe} {target.topology}"] = found
+            wrong += not found["memory"]["fits"]
+            print(f"{recipe} {target.topology}: {' '.join(_cells(found))}", flush=True)
+            write(figures)
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
