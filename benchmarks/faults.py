@@ -91,7 +91,7 @@ class Fault:
 
     do: Callable  # (matrix, workdir, random numbers) -> (exit codes, what went wrong if anything)
     codes: tuple[int, ...]
-    rare: bool = False  # left out of --quick
+    quick: bool = False  # done with --quick too
 
 
 class Matrix:
@@ -322,20 +322,20 @@ def corrupted(matrix: Matrix, workdir: Path, rng: random.Random):
 
 DEATHS = (KILLED, FAULT, ABORTED)
 FAULTS = {
-    "kill -9 of one worker": Fault(killed(1), DEATHS),
+    "kill -9 of one worker": Fault(killed(1), DEATHS, quick=True),
     "kill -9 of the coordinator": Fault(killed(0), DEATHS),
     "kill -9 of all": Fault(killed(), (KILLED,)),
     "kill -9 during restore": Fault(killed_at(restoring, before=half), DEATHS),
     "kill -9 during a save": Fault(killed_at(saving), DEATHS),
     "kill -9 during prepare": Fault(killed_at(preparing, store=False), DEATHS),
-    "SIGTERM to one process": Fault(sigterm, (PREEMPTED,)),
+    "SIGTERM to one process": Fault(sigterm, (PREEMPTED,), quick=True),
     "hung worker": Fault(hung, (FAULT,)),
-    "stopped worker": Fault(stopped(1), DEATHS, rare=True),
-    "stopped coordinator": Fault(stopped(0), DEATHS, rare=True),
+    "stopped worker": Fault(stopped(1), DEATHS),
+    "stopped coordinator": Fault(stopped(0), DEATHS),
     "slow input worker": Fault(slow_input, ()),
     "killed input worker": Fault(killed_reader, (PREEMPTED,)),
     "work folder away for 15 s": Fault(away(15), DEATHS),
-    "work folder away for a minute": Fault(away(60), DEATHS, rare=True),
+    "work folder away for a minute": Fault(away(60), DEATHS),
     "full disk": Fault(full_disk, (MISTAKE,)),
     "clocks that differ": Fault(skew, DEATHS),
     "torn file in a checkpoint": Fault(torn, (KILLED,)),
@@ -355,7 +355,7 @@ def main():
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)  # Orbax warns of every checkpoint read here
     asked = [word.strip() for word in args.only.split(",") if word.strip()]
-    names = [n for n in FAULTS if (any(w in n for w in asked) if asked else not (args.quick and FAULTS[n].rare))]
+    names = [n for n in FAULTS if (any(w in n for w in asked) if asked else FAULTS[n].quick or not args.quick)]
     trials, results, bad = 1 if args.quick else args.trials, [], 0
     with tempfile.TemporaryDirectory(prefix="longhaul-faults-") as temporary:
         folder = Path(args.keep or temporary).resolve()
