@@ -23,16 +23,16 @@ def attend(run, query, key, value, mask, bias, dropout, scale):
     """`run(query, key, value, mask, bias, dropout, scale)`, each device on its share: [B, T, N, H]."""
     mesh = jax.sharding.get_abstract_mesh()
     axes = {
-        "batch": _axes(mesh, "batch", query.shape[0]),
-        "length": _axes(mesh, "length", query.shape[1], key.shape[1]),
-        "heads": _axes(mesh, "heads", query.shape[2], key.shape[2]),
+        "batch": split_over(mesh, "batch", query.shape[0]),
+        "length": split_over(mesh, "length", query.shape[1], key.shape[1]),
+        "heads": split_over(mesh, "heads", query.shape[2], key.shape[2]),
     }
     free = {*mesh.axis_names} - {*mesh.manual_axes}
     if not free or mesh.size == 1:
         return run(query, key, value, mask, bias, dropout, scale)
     batch, length, heads = axes.values()
-    shards = _size(mesh, length)
-    _check_heads(query, key, shards, _size(mesh, heads))
+    shards = devices_of(mesh, length)
+    _check_heads(query, key, shards, devices_of(mesh, heads))
 
     def local(query, key, value, mask, bias, dropout):
         if length:
@@ -55,17 +55,17 @@ def attend(run, query, key, value, mask, bias, dropout, scale):
     )
 
 
-def _axes(mesh, logical: str, *sizes: int) -> tuple[str, ...]:
+def split_over(mesh, logical: str, *sizes: int) -> tuple[str, ...]:
     """The mesh axes, larger than 1 and not yet manual, over which a logical axis of `sizes` is split."""
     if mesh.empty or not nn.get_logical_axis_rules():
         return ()
     (axes,) = nn.logical_to_mesh_axes((logical,))
     axes = () if axes is None else (axes,) if isinstance(axes, str) else axes
     axes = tuple(axis for axis in axes if mesh.shape.get(axis, 1) > 1 and axis not in mesh.manual_axes)
-    return axes if all(size % _size(mesh, axes) == 0 for size in sizes) else ()
+    return axes if all(size % devices_of(mesh, axes) == 0 for size in sizes) else ()
 
 
-def _size(mesh, axes) -> int:
+def devices_of(mesh, axes) -> int:
     return math.prod(mesh.shape[axis] for axis in axes)
 
 

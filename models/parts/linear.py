@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
+from models.parts.gradients import added_up
 from models.parts.initialisers import constant, normal
 from models.parts.products import PRODUCT, product
 
@@ -30,7 +31,7 @@ class Linear(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         names, shape = (*self.inputs, *self.outputs), (*self.inputs.values(), *self.outputs.values())
         start = self.initialiser(self.std, *names, inputs=len(self.inputs))
-        kernel = self.param("kernel", start, shape, self.param_dtype)
+        kernel = added_up(self.param("kernel", start, shape, self.param_dtype), names)
         y = checkpoint_name(product(x.astype(self.dtype), kernel, len(self.inputs)), PRODUCT)
         if not self.bias:
             return y

@@ -9,7 +9,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from pretrain.objectives.losses import chunks
+from pretrain.objectives.losses import in_chunks, whole
+from pretrain.parallel import shares
 
 
 def summed(function: Callable, rows: int, learned, shared, given, known=()):
@@ -26,33 +27,39 @@ def summed(function: Callable, rows: int, learned, shared, given, known=()):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _summed(function, rows, learned, shared, given, known):
-    parts = jax.tree.map(lambda array: chunks(array, rows), (learned, given))
-    of_chunk = jax.eval_shape(function, _first(parts[0]), shared, _first(parts[1]), known)
+    def run(tokens, _, all_need):
+        shared, known = all_need
+        parts = in_chunks(tokens, rows)
 
-    def body(sums, part):
-        return _added(sums, function(part[0], shared, part[1], known)), None
+        def body(sums, part):
+            return _added(sums, function(part[0], shared, part[1], known)), None
 
-    return jax.lax.scan(body, _zeros(of_chunk), parts)[0]
+        return jax.lax.scan(body, _zeros(_of_chunk(function, parts, shared, known)), parts)
+
+    return shares.summed(run, (learned, given), (), (shared, known))[0]
 
 
 def _forward(function, rows, learned, shared, given, known):
-    parts = jax.tree.map(lambda array: chunks(array, rows), (learned, given))
-    of_chunk = jax.eval_shape(function, _first(parts[0]), shared, _first(parts[1]), known)
+    def run(tokens, _, all_need):
+        shared, known = all_need
+        parts = in_chunks(tokens, rows)
 
-    def body(carry, part):
-        sums, d_shared = carry
+        def body(carry, part):
+            sums, d_shared = carry
 
-        def first(learned, shared):
-            found = function(learned, shared, part[1], known)
-            return found[0], found
+            def first(learned, shared):
+                found = function(learned, shared, part[1], known)
+                return found[0], found
 
-        _, back, found = jax.vjp(first, part[0], shared, has_aux=True)
-        d_learned, more = back(jnp.ones((), jnp.float32))
-        return (_added(sums, found), _added(d_shared, more)), d_learned
+            _, back, found = jax.vjp(first, part[0], shared, has_aux=True)
+            d_learned, more = back(jnp.ones((), jnp.float32))
+            return (_added(sums, found), _added(d_shared, more)), d_learned
 
-    start = _zeros(of_chunk), jax.tree.map(lambda array: jnp.zeros(array.shape, jnp.float32), shared)
-    (sums, d_shared), d_learned = jax.lax.scan(body, start, parts)
-    d_learned = jax.tree.map(lambda d, a: jnp.moveaxis(d, 0, 1).reshape(a.shape), d_learned, learned)
+        zeros = jax.tree.map(lambda array: jnp.zeros(array.shape, jnp.float32), shared)
+        sums, d_learned = jax.lax.scan(body, (_zeros(_of_chunk(function, parts, shared, known)), zeros), parts)
+        return sums, whole(d_learned)
+
+    (sums, d_shared), d_learned = shares.summed(run, (learned, given), (), (shared, known))
     d_shared = jax.tree.map(lambda d, a: d.astype(a.dtype), d_shared, shared)
     return sums, (d_learned, d_shared)
 
@@ -66,8 +73,10 @@ def _backward(function, rows, saved, cotangents):
 _summed.defvjp(_forward, _backward)
 
 
-def _first(parts):
-    return jax.tree.map(lambda array: array[0], parts)
+def _of_chunk(function, parts, shared, known):
+    """The shapes that `function` gives."""
+    learned, given = jax.tree.map(lambda array: array[0], parts)
+    return jax.eval_shape(function, learned, shared, given, known)
 
 
 def _added(sums, more):

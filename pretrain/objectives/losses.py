@@ -9,7 +9,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from models.parts import gradients
 from pretrain.objectives.sampled import sampled
+from pretrain.parallel import shares
 
 LOGITS_PER_CHUNK = 2**22  # made at a time: 16 MB of float32, which stays in a CPU's cache
 ROWS_PER_CHUNK = 512  # at least, of a vocabulary beyond 8,192, whose products would be too small otherwise
@@ -33,7 +35,7 @@ def cross_entropy(
         bias = jnp.zeros(matrix.shape[0], jnp.float32)
     chunk = chunk or chunk_rows(matrix.shape[0])
     sums, drawn = _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, label_smoothing, hits, chunk)
-    return sums if draws is None else (*sums, jnp.moveaxis(drawn, 0, 1).reshape(targets.shape))
+    return sums if draws is None else (*sums, drawn)
 
 
 def chunk_rows(vocab: int) -> int:
@@ -41,14 +43,28 @@ def chunk_rows(vocab: int) -> int:
     return max(ROWS_PER_CHUNK, LOGITS_PER_CHUNK // vocab)
 
 
-def chunks(array, chunk):
-    """[B, T, ...] to [T / c, B, c, ...], with B * c at most `chunk` rows where T allows it.
+def in_chunks(tokens, chunk):
+    """Each array [B, T, ...] of a tree to [T / c, B, c, ...], with B * c at most `chunk` rows where T allows it.
 
     Chunks run along T so that the rows of a batch, which devices share, stay where they are.
     """
-    batch, length = array.shape[:2]
-    size = next(s for s in range(min(length, max(1, chunk // batch)), 0, -1) if length % s == 0)
-    return jnp.moveaxis(array.reshape(batch, length // size, size, *array.shape[2:]), 1, 0)
+
+    def one(array):
+        batch, length = array.shape[:2]
+        size = next(s for s in range(min(length, max(1, chunk // batch)), 0, -1) if length % s == 0)
+        return jnp.moveaxis(array.reshape(batch, length // size, size, *array.shape[2:]), 1, 0)
+
+    return jax.tree.map(one, tokens)
+
+
+def whole(parts):
+    """The inverse of `in_chunks`."""
+
+    def one(part):
+        turned = jnp.moveaxis(part, 0, 1)
+        return turned.reshape(turned.shape[0], -1, *turned.shape[3:])
+
+    return jax.tree.map(one, parts)
 
 
 def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits):
@@ -75,50 +91,56 @@ def _added(sums, more):
     return tuple(a + b for a, b in zip(sums, more, strict=True))
 
 
-def _parts(arrays, draws, chunk):
-    """Chunks of arrays [B, T, ...], and of the places of draws, where there are some."""
-    return *(chunks(array, chunk) for array in arrays), None if draws is None else chunks(draws[1], chunk)
-
-
-def _drawn(logits, draws, places):
-    return None if draws is None else sampled(logits, draws[0], places)
+def _drawn(logits, keys, places):
+    return None if keys is None else sampled(logits, keys, places)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8, 9))
 def _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, hits, chunk):
-    def body(sums, part):
-        hidden, targets, weights, places = part
-        more, logits, _ = _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits)
-        return _added(sums, more), _drawn(logits, draws, places)
+    def run(tokens, keys, shared):
+        def body(sums, part):
+            hidden, targets, weights, places = part
+            more, logits, _ = _chunk_loss(hidden, *shared, targets, weights, z_loss, smoothing, hits)
+            return _added(sums, more), _drawn(logits, keys, places)
 
-    parts = _parts((hidden, targets, weights), draws, chunk)
-    return jax.lax.scan(body, (jnp.float32(0),) * (2 + hits), parts)
+        sums, drawn = jax.lax.scan(body, (jnp.float32(0),) * (2 + hits), in_chunks(tokens, chunk))
+        return sums, whole(drawn)
+
+    keys, places = draws or (None, None)
+    return shares.summed(run, (hidden, targets, weights, places), keys, (matrix, bias))
 
 
 def _forward(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, hits, chunk):
     vocab = matrix.shape[0]
 
-    def body(carry, part):
-        sums, d_matrix, d_bias = carry
-        hidden, targets, weights, places = part
-        more, logits, log_z = _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits)
-        probability = jnp.exp(logits - log_z[..., None])
-        scale = weights * (1 + 2 * z_loss * log_z) if z_loss else weights
-        here = jnp.arange(vocab)[None, None] == targets[..., None]
-        d_logits = probability * scale[..., None] - jnp.where(here, ((1 - smoothing) * weights)[..., None], 0.0)
-        if smoothing:
-            d_logits -= (smoothing / vocab * weights)[..., None]
-        d_bias += d_logits.sum((0, 1))
-        d_logits = d_logits.astype(hidden.dtype)
-        d_hidden = jnp.einsum("btv,vd->btd", d_logits, matrix)
-        # [D, V], because XLA's matrix product on CPUs transposes its left operand: better hidden than the logits.
-        d_matrix += jnp.einsum("btd,btv->dv", hidden, d_logits, preferred_element_type=jnp.float32)
-        return (_added(sums, more), d_matrix, d_bias), (d_hidden, _drawn(logits, draws, places))
+    def run(tokens, keys, shared):
+        matrix, bias = shared
 
-    parts = _parts((hidden, targets, weights), draws, chunk)
-    zeros = jnp.zeros(matrix.shape[::-1], jnp.float32), jnp.zeros(vocab, jnp.float32)
-    (sums, d_matrix, d_bias), (d_hidden, drawn) = jax.lax.scan(body, ((jnp.float32(0),) * (2 + hits), *zeros), parts)
-    d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
+        def body(carry, part):
+            sums, d_matrix, d_bias = carry
+            hidden, targets, weights, places = part
+            more, logits, log_z = _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits)
+            probability = jnp.exp(logits - log_z[..., None])
+            scale = weights * (1 + 2 * z_loss * log_z) if z_loss else weights
+            here = jnp.arange(vocab)[None, None] == targets[..., None]
+            d_logits = probability * scale[..., None] - jnp.where(here, ((1 - smoothing) * weights)[..., None], 0.0)
+            if smoothing:
+                d_logits -= (smoothing / vocab * weights)[..., None]
+            d_bias += d_logits.sum((0, 1))
+            d_logits = d_logits.astype(hidden.dtype)
+            d_hidden = jnp.einsum("btv,vd->btd", d_logits, matrix)
+            # [D, V], because XLA's matrix product on CPUs transposes its left operand: better hidden than the logits.
+            d_matrix += jnp.einsum("btd,btv->dv", hidden, d_logits, preferred_element_type=jnp.float32)
+            return (_added(sums, more), d_matrix, d_bias), (d_hidden, _drawn(logits, keys, places))
+
+        zeros = jnp.zeros(matrix.shape[::-1], jnp.float32), jnp.zeros(vocab, jnp.float32)
+        sums, kept = jax.lax.scan(body, ((jnp.float32(0),) * (2 + hits), *zeros), in_chunks(tokens, chunk))
+        return sums, whole(kept)
+
+    keys, places = draws or (None, None)
+    sums, (d_hidden, drawn) = shares.summed(run, (hidden, targets, weights, places), keys, (matrix, bias))
+    sums, d_matrix, d_bias = sums
+    d_matrix = gradients.summed(d_matrix, ("embed", "vocab"))
     saved = d_hidden, d_matrix.T.astype(matrix.dtype), d_bias.astype(bias.dtype), targets, weights
     return (sums, drawn), saved
 

@@ -9,6 +9,7 @@ parameter is split along whichever axis serves, and left whole where none does.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -16,7 +17,9 @@ from flax import linen as nn
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
+from models.parts.gradients import adding_up
 from pretrain.errors import UserError, nearest
+from pretrain.parallel.directions import Steps
 
 AXES = ("data", "fsdp", "sequence", "tensor")
 PADDED = "vocab"  # the logical axis that need not divide: `pretrain.parallel.at_rest` rounds it up
@@ -183,10 +186,21 @@ class Layout:
 
     @contextmanager
     def scope(self):
-        """In it the mesh and the names of its axes are known to models."""
+        """In it the mesh and the names of its axes are known to models, and how gradients are added up."""
         known = use_abstract_mesh if isinstance(self.mesh, AbstractMesh) else jax.set_mesh
-        with known(self.mesh), nn.logical_axis_rules([(name, axes or None) for name, axes in self.rules.items()]):
+        rules = nn.logical_axis_rules([(name, axes or None) for name, axes in self.rules.items()])
+        with known(self.mesh), rules, adding_up(self._steps):
             yield
+
+    def _steps(self, names: Sequence[str], shape: Sequence[int]) -> list[NamedSharding]:
+        """The shardings that the gradient of a parameter goes through; none where devices are not known, or one."""
+        if isinstance(self.mesh, AbstractMesh) or self.mesh.size == 1:
+            return []
+        return self._directions.to(self.parameter("kernel", names, shape), shape)
+
+    @cached_property
+    def _directions(self) -> Steps:
+        return Steps(self.mesh)
 
     def batch_shards(self) -> int:
         """Into how many parts the rows of a batch are split."""

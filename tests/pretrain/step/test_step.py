@@ -13,6 +13,7 @@ import pytest
 from runs import ROOT, mostly
 from updates import BATCH, GRADIENT, LENGTH, assert_same_run, ragged_batch, small_config
 
+from pretrain.parallel import directions
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
 
@@ -62,6 +63,11 @@ def test_many_devices_equal_one(name, reference):
 @pytest.mark.parametrize("parts", [2, 8])
 def test_accumulation_equals_one_batch(parts, reference):
     assert_same_run(run(small_config(**GRADIENT, train__accumulate=parts), 1), reference)
+
+
+def test_gradients_that_are_added_up_along_two_directions_are_the_same(monkeypatch, reference):
+    monkeypatch.setattr(directions, "directions", lambda devices: (2, 2) if len(devices) == 4 else (len(devices),))
+    assert_same_run(run(small_config(**GRADIENT, mesh__fsdp=4, mesh__tensor=2), 8), reference)
 
 
 DROPOUT = {f"model__dropout_{site}": 0.2 for site in ("embedding", "attention", "residual", "ff")}

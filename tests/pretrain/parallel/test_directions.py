@@ -1,0 +1,71 @@
+"""Along which directions of a pod a mesh axis runs, and the shardings that a gradient goes through there."""
+
+from dataclasses import dataclass
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec
+
+from configs.common import base
+from pretrain.parallel.directions import Steps, directions
+from pretrain.parallel.mesh import make_mesh
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What is looked at of a TPU when it is put on a mesh, or a mesh looked at."""
+
+    id: int
+    coords: tuple[int, ...]
+    core_on_chip: int = 0
+    device_kind: str = "TPU v5"
+    platform: str = "tpu"
+    process_index: int = 0
+    slice_index: int = 0
+
+
+def line(*places):
+    return [Chip(number, place) for number, place in enumerate(places)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "sizes"),
+    [
+        (line((0, 0)), ()),
+        (line((0, 0), (0, 1), (0, 2)), (3,)),
+        (line((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)), (2, 3)),
+        (line((0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)), (2, 3)),
+        (line(*((i, j, k) for i in range(2) for k in range(3) for j in range(4))), (2, 3, 4)),
+        (line((0, 0), (0, 1), (1, 1), (1, 0)), (4,)),  # around a square: no product of directions
+        (line((0, 0), (1, 1), (2, 2)), (3,)),
+        (jax.devices()[:6], (6,)),  # which have no places
+    ],
+)
+def test_directions_of_a_line_of_devices(devices, sizes):
+    assert directions(devices) == sizes
+
+
+def mesh(**sizes):
+    chips = [Chip(8 * i + j, (i, j, 0)) for i in range(8) for j in range(8)]
+    return make_mesh(base().mesh.to_dict() | {"data": 1} | sizes, chips)
+
+
+def test_a_gradient_is_split_along_one_direction_after_the_other():
+    first, last = Steps(mesh(fsdp=64)).to(PartitionSpec(None, "fsdp"), (3, 128))
+    assert first.spec == PartitionSpec(None, ("fsdp_0",)) and first.mesh.shape["fsdp_0"] == 8
+    assert last.spec == PartitionSpec(None, "fsdp")
+    assert list(first.mesh.devices.flat) == list(last.mesh.devices.flat)
+
+
+def test_other_axes_stay():
+    spec = PartitionSpec("tensor", ("data", "fsdp"))
+    assert [step.spec for step in Steps(mesh(fsdp=8, tensor=8)).to(spec, (8, 8))] == [spec]
+    first, last = Steps(mesh(data=4, fsdp=16)).to(spec, (8, 64))
+    assert (first.spec, last.spec) == (PartitionSpec(("tensor",), ("data", "fsdp_0")), spec)
+
+
+def test_what_is_not_split_or_does_not_divide_goes_through_nothing():
+    steps = Steps(mesh(fsdp=64))
+    assert steps.to(PartitionSpec(None, None), (128, 128)) == []
+    (only,) = steps.to(PartitionSpec("fsdp"), (67,))
+    assert only.spec == PartitionSpec("fsdp")

@@ -1,0 +1,40 @@
+"""What devices tell each other in a step, read off the program that is compiled for eight of them."""
+
+import pytest
+from updates import BATCH, small_config
+
+from pretrain.plan import hlo
+from pretrain.plan.collectives import collectives
+from pretrain.step.engine import make_engine
+from pretrain.step.learner import make_learner
+
+VOCABULARY, LENGTH, LAYERS = 8209, 128, 3  # a prime, of which 512 rows of logits are made at a time; half of the batch
+WIDTH, FF = 32, 128
+
+
+def found(**mesh):
+    """The collectives of a step in bfloat16, whose layers are in a loop and computed again in the backward pass."""
+    config = small_config(**{f"mesh__{axis}": size for axis, size in mesh.items()})
+    config.model.update(vocab_size=VOCABULARY, context=LENGTH, layers=LAYERS, width=WIDTH, ff=FF, remat="full")
+    config.data.length = LENGTH
+    engine = make_engine(make_learner(config), config)
+    program = engine.lower_step(BATCH, LENGTH).compile()
+    return collectives(hlo.read(program.as_text()), dict(engine.mesh.shape))
+
+
+@pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str)
+def test_nothing_of_the_vocabulary_is_told_in_every_turn_of_a_loop(mesh):
+    all_of_them = found(**mesh)
+    table = VOCABULARY * WIDTH * 4 // mesh.get("tensor", 1)
+    assert max(one.bytes for one in all_of_them if one.times == 1) >= table  # read rightly
+    often = [one for one in all_of_them if one.times > 1]
+    assert {one.times for one in often} == {LAYERS}
+    assert max(one.bytes for one in often) < table / 4
+    logits = BATCH * LENGTH * VOCABULARY * 4 // mesh.get("tensor", 1)
+    assert max(one.bytes for one in all_of_them) < logits / 4
+
+
+def test_a_kernel_is_gathered_once_forward_and_once_backward():
+    gathered = [one for one in found(fsdp=8) if one.kind == "all-gather" and one.times == LAYERS]
+    kernels = [one for one in gathered if one.bytes >= WIDTH * WIDTH * 4]
+    assert len(kernels) == 2 * 6  # query, key, value, output; and two of feed-forward
