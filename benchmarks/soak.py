@@ -164,9 +164,9 @@ def truncate(workdir: Path, rng: random.Random) -> None:
         os.truncate(cut, rng.randrange(cut.stat().st_size))
 
 
-def leaves(workdir: Path) -> dict[str, np.ndarray]:
+def leaves(workdir: Path, step: int = STEPS) -> dict[str, np.ndarray]:
     """Every leaf of the last checkpoint's train state, by path, as written."""
-    folder = workdir / "checkpoints" / str(STEPS) / "state"
+    folder = workdir / "checkpoints" / str(step) / "state"
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
         stored = reader.metadata(folder).item_metadata.tree
         as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), stored)

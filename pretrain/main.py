@@ -6,6 +6,7 @@ saved, start the same command again to go on; 69 a process was killed, hangs or 
 """
 
 import errno
+import re
 import traceback
 from collections.abc import Sequence
 
@@ -15,6 +16,8 @@ from pretrain.commands.flags import Command, commands, split_config
 from pretrain.errors import USER_ERRORS, FaultError, UserError, nearest, reason
 from pretrain.processes.leaving import FAILED, FAULT, MISTAKE, UNREAD, leaving
 
+# What XLA and JAX say of other processes that do not answer: too late, not there, or no longer connected.
+LOST_TOUCH = re.compile(r"DEADLINE_EXCEEDED|UNAVAILABLE|Gloo|NCCL|Connection (reset|closed|refused)|Socket closed")
 DEVICE_IS_FULL = "RESOURCE_EXHAUSTED: Out of memory"  # how XLA's error begins
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -63,4 +66,7 @@ def verdict(error: Exception) -> tuple[int, str]:
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error).startswith(DEVICE_IS_FULL)):
         remedy = "lower the batch size, raise config.train.accumulate or split the model with config.mesh.fsdp"
         return MISTAKE, f"pretrain: out of memory ({reason(error)}); {remedy}\n"
+    if leaving.others and isinstance(error, RuntimeError) and LOST_TOUCH.search(str(error)):
+        lost = "the processes of this run have lost touch"
+        return FAULT, f"pretrain: {lost} ({reason(error)}); start the same command again\n"
     return FAILED, "".join(traceback.format_exception(error))

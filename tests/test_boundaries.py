@@ -15,7 +15,7 @@ REQUIRED = {
     "configs": {"ml_collections"},
     "models": {"jax", "flax", "numpy"},
     "input_pipeline": {"numpy", "grain", "absl", "sentencepiece"},  # absl for Grain, whose settings are its flags
-    "pretrain": {"configs", "models", "input_pipeline", "jax", "flax", "numpy", "optax", "orbax", "absl"}
+    "pretrain": {"configs", "models", "input_pipeline", "jax", "flax", "numpy", "optax", "orbax", "tensorstore", "absl"}
     | {"ml_collections", "rich"},
     "launch": set(),
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
 from flax.traverse_util import unflatten_dict
 
 from pretrain.checkpoints import record, restore
@@ -26,11 +27,12 @@ CHUNK = 1 << 26  # bytes of what is stored in one piece, and so can be read apar
 
 @dataclasses.dataclass(frozen=True)
 class Promised:
-    """An array that is made when it is written."""
+    """An array that is made when it is written, and where one of its layers can be made alone, layer by layer."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     make: Callable[[], np.ndarray]
+    layer: Callable[[int], np.ndarray] | None = None  # what lies at one place of its first axis
 
     @property
     def size(self) -> int:
@@ -40,31 +42,46 @@ class Promised:
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
+    @property
+    def apart(self) -> bool:
+        """Whether its layers are made, and stored, each alone."""
+        return self.layer is not None and self.nbytes > CHUNK
+
 
 class _OneByOne(ocp.type_handlers.NumpyHandler):
-    """Writes promised arrays as NumPy's, each made, written and let go before the next."""
+    """Writes promised arrays as NumPy's, each, or each layer of one, made, written and let go before the next."""
 
     def __init__(self):
         super().__init__(deepcopy_host_arrays=False)
 
     async def serialize(self, values, infos, args=None):
         for value, info, arg in zip(values, infos, args, strict=True):
-            for writing in await super().serialize([value.make()], [info], [arg]):
+            for writing in await super().serialize([value], [info], [arg]):
                 writing.result()
         return []
+
+    async def _open_and_write(self, value, tspec, ts_context):
+        """What the handler does with an array and a place to write it to."""
+        store = await tensorstore.open(tensorstore.Spec(tspec), create=True, open=True, context=ts_context)
+        if not value.apart:
+            await store.write(value.make(), can_reference_source_data_indefinitely=True)
+            return
+        for number in range(value.shape[0]):
+            layer = np.ascontiguousarray(value.layer(number), value.dtype)
+            await store[number].write(layer, can_reference_source_data_indefinitely=True)
 
 
 def write(workdir: Workdir, params: Mapping[str, Promised], tokenizer: str, step: int = STEP, **more: str) -> None:
     """Writes a checkpoint of `params`, {path: array}; `tokenizer` is the fingerprint of the one that they know.
 
-    One array at a time is in memory, and what is being written of it. Of several processes process 0 alone calls this.
-    `more` is noted beside. Errors: UserError where it cannot be written.
+    One array at a time, or a layer of one, is in memory, and what is being written of it. Process 0 of several alone
+    calls this. `more` is noted beside. Errors: UserError where it cannot be written.
     """
     registry = ocp.type_handlers.create_type_handler_registry(
         (Promised, _OneByOne()), (jax.Array, ocp.type_handlers.ArrayHandler())
     )
     tree = {"params": unflatten_dict(dict(params), sep="/")}
-    chunks = jax.tree.map(lambda leaf: ocp.SaveArgs(chunk_byte_size=CHUNK), tree)
+    chunks = jax.tree.map(lambda leaf: ocp.SaveArgs(chunk_byte_size=CHUNK, shard_axes=(0,) * leaf.apart), tree)
     alone = ocp.options.MultiprocessingOptions(active_processes={0}, barrier_sync_key_prefix="process_0")
     # A file for each chunk: while an array is written 1.4 times its size is in memory, of one database 2.5 times.
     state = ocp.PyTreeCheckpointHandler(type_handler_registry=registry, use_ocdbt=False, multiprocessing_options=alone)

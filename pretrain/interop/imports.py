@@ -79,7 +79,10 @@ def import_folder(
 def _promised(table: Table, tensors: Tensors, named: Mapping[str, str]) -> dict[str, alone.Promised]:
     """The parameters of a table, {our path: array}; `named` as `matched` gives it."""
     makers = table.ours(lambda name: tensors.read(named[name]))
-    return {path: alone.Promised(leaf.shape, leaf.dtype, makers[path]) for path, leaf in table.leaves.items()}
+    layers = {path: one.layer if one.row.stacked else None for path, one in makers.items()}
+    return {
+        path: alone.Promised(leaf.shape, leaf.dtype, makers[path], layers[path]) for path, leaf in table.leaves.items()
+    }
 
 
 def _generator(folder: str, family: Family, model: ConfigDict) -> Tensors:

@@ -88,6 +88,27 @@ def norms(*pairs: tuple[str, str], bias: bool = True) -> list[Row]:
     return [Row(f"{theirs}.{name}", (f"{ours}/{own}",), FLAT) for theirs, ours in pairs for name, own in parts]
 
 
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """How a parameter of ours is made of a row's tensors: called whole, or one layer of it."""
+
+    leaf: Leaf
+    row: Row
+    names: Sequence[str]  # of the tensors, layer by layer
+    index: tuple[slice, ...]  # which part of each is this parameter's
+    read: Callable[[str], np.ndarray]
+
+    def __call__(self) -> np.ndarray:
+        array = np.empty(self.leaf.shape, self.leaf.dtype)
+        for number in range(len(self.names)):
+            array[number if self.row.stacked else ...] = self.layer(number)
+        return array
+
+    def layer(self, number: int) -> np.ndarray:
+        shape = self.leaf.shape[1:] if self.row.stacked else self.leaf.shape
+        return self.row.form.back(self.read(self.names[number])[self.index], shape)
+
+
 class Table:
     """The rows of a family's table, on the parameters of one model."""
 
@@ -117,7 +138,7 @@ class Table:
             sum(part[axis] for part in parts) if axis == row.form.axis else size for axis, size in enumerate(parts[0])
         )
 
-    def ours(self, read: Callable[[str], np.ndarray]) -> dict[str, Callable[[], np.ndarray]]:
+    def ours(self, read: Callable[[str], np.ndarray]) -> dict[str, "Made"]:
         """{our path: what makes the array}; nothing is read before that is called, then tensor by tensor.
 
         `read` gives the tensor of one of their names.
@@ -127,7 +148,8 @@ class Table:
             place = 0
             for path in row.ours:
                 size = self._part(path, row)[row.form.axis]
-                found[path] = self._maker(row, path, slice(place, place + size), read)
+                index = (slice(None),) * row.form.axis + (slice(place, place + size),)
+                found[path] = Made(self.leaves[path], row, self.names(row), index, read)
                 place += size
         return found
 
@@ -140,19 +162,6 @@ class Table:
                 for path, part in zip(row.ours, parts, strict=True)
             ]
             yield name, there[0] if len(there) == 1 else np.concatenate(there, row.form.axis)
-
-    def _maker(self, row: Row, path: str, place: slice, read: Callable) -> Callable[[], np.ndarray]:
-        leaf = self.leaves[path]
-        index = (slice(None),) * row.form.axis + (place,)
-
-        def make() -> np.ndarray:
-            shape = leaf.shape[1:] if row.stacked else leaf.shape
-            array = np.empty(leaf.shape, leaf.dtype)
-            for layer, name in zip(self.layers(row), self.names(row), strict=True):
-                array[... if layer is None else layer] = row.form.back(read(name)[index], shape)
-            return array
-
-        return make
 
     def _part(self, path: str, row: Row) -> Shape:
         """The shape that a parameter of ours, or a layer's, has there."""

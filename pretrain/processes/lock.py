@@ -42,7 +42,7 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
     process that does the same. UserError: another process holds the folder, or it cannot be written.
     """
     folder = at(workdir)
-    made = not folder.exists()
+    made = not persistently(folder.exists)
     try:
         persistently(lambda: folder.mkdir(parents=True, exist_ok=True))
         mine = json.dumps(

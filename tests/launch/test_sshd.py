@@ -154,8 +154,10 @@ def test_the_real_program_goes_on_to_the_same_result(reach, tmp_path):
     (tmp_path / "text").mkdir()
     for number, path in enumerate(sorted((ROOT / "pretrain").rglob("*.py"))[:20]):
         shutil.copy(path, tmp_path / "text" / f"{number}.py")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "configs").symlink_to(ROOT / "configs")
     own = [f"--env=XLA_FLAGS={environment()['XLA_FLAGS']}", "--env=JAX_PLATFORMS=cpu", f"--env=PYTHONPATH={ROOT}"]
-    own += [f"--coordinator=127.0.0.1:{free_port()}", f"--folder={ROOT}", f"--python={sys.executable}"]
+    own += [f"--coordinator=127.0.0.1:{free_port()}", f"--folder={tmp_path}/there", f"--python={sys.executable}"]
 
     def run(workdir):
         options = [reach, "--hosts=node1,node2", f"--logs={tmp_path}/logs", f"--name={workdir}", *own]

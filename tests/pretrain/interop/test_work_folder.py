@@ -112,7 +112,7 @@ print(before, imported, peak())
 
 @pytest.mark.slow
 def test_memory_of_a_gigabyte(tmp_path):
-    """The peak above what the program itself takes is far less than the largest file twice."""
+    """The peak above what the program itself takes is less than half of the largest array, a matrix of all layers."""
     layers, width, files = 22, 1024, 2
     config = {**hub.answers()["gpt2"]["config"], "n_layer": layers, "n_embd": width, "n_head": 16, "n_inner": 4 * width}
     folder = hub.make(tmp_path / "theirs", "gpt2", tensors={}, config=config)
@@ -142,5 +142,5 @@ def test_memory_of_a_gigabyte(tmp_path):
     used = [f"{size / 1e6:.0f} MB" for size in (total, largest, array, imported - before, both - before)]
     print("{} in files of {} and arrays of up to {} take {} to import, {} with the export".format(*used))
     assert total > 1e9
-    assert imported - before < 2 * array < 2 * largest
+    assert imported - before < array / 2 < largest / 2
     assert both - before < 2 * array + total  # one file is written

@@ -75,6 +75,15 @@ def test_what_breaks_after_another_has_failed_is_not_said():
     assert err.splitlines() == ["pretrain: process 1: the reason"]
 
 
+def test_processes_that_lose_touch_are_no_bug():
+    work = """import jax
+        raise jax.errors.JaxRuntimeError('UNAVAILABLE: Connection reset by peer')"""
+    for code, _, err in ends(working(work), timeout=60):
+        assert code == FAULT
+        assert "have lost touch (UNAVAILABLE: Connection reset by peer); start the same command" in err
+        assert "Traceback" not in err
+
+
 def test_a_signal_to_one_ends_both_while_there_is_nothing_to_save():
     processes = working(WAIT)
     ready(processes)

@@ -1,0 +1,104 @@
+"""A job of several real processes on this machine, started as a scheduler would, that faults are done to."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from launch.local import WAIT_FOR_DEVICES, free_port
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 600  # seconds that a start, or waiting for a word, may take
+
+# Runs the program with some of its functions replaced: `{patch}` is Python.
+PATCHED = "{patch}\nfrom pretrain.__main__ import run\nrun()"
+
+
+class Job:
+    """One start of `pretrain` with `arguments` as so many processes, each with `devices` virtual CPU devices.
+
+    `patch` is Python that each process runs first, `preload` environment variables of each process by its number.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        logs: Path,
+        processes: int = 2,
+        devices: int = 2,
+        patch: str = "",
+        extra: Callable[[int], dict[str, str]] = lambda index: {},
+    ):
+        program = ["-c", PATCHED.format(patch=patch)] if patch else ["-m", "pretrain"]
+        logs.mkdir(parents=True, exist_ok=True)
+        self.paths = [logs / f"{len(list(logs.iterdir()))}-process-{index}.log" for index in range(processes)]
+        meeting = {"LONGHAUL_COORDINATOR": f"127.0.0.1:{free_port()}", "LONGHAUL_PROCESSES": str(processes)}
+        flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
+        flags += [f"--xla_force_host_platform_device_count={devices}", WAIT_FOR_DEVICES]
+        surroundings = os.environ | meeting | {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
+        surroundings |= {"PYTHONUNBUFFERED": "1"}
+        self.processes = []
+        for index, path in enumerate(self.paths):
+            with path.open("wb") as out:
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, *program, *arguments],
+                        cwd=ROOT,
+                        env=surroundings | {"LONGHAUL_PROCESS": str(index)} | extra(index),
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+
+    def said(self, index: int = 0) -> str:
+        return self.paths[index].read_text(errors="replace")
+
+    @property
+    def running(self) -> bool:
+        return all(process.poll() is None for process in self.processes)
+
+    def until(self, found: Callable[[], object], seconds: float = LIMIT) -> bool:
+        """Waits until `found()`; False where a process ended first, or in so many seconds."""
+        deadline = time.monotonic() + seconds
+        while self.running and time.monotonic() < deadline:
+            if found():
+                return True
+            time.sleep(0.005)
+        return False
+
+    def until_said(self, words: str, index: int = 0) -> bool:
+        return self.until(lambda: re.search(words, self.said(index)))
+
+    def signal(self, number: int, *indices: int) -> None:
+        for index in indices:
+            if self.processes[index].poll() is None:
+                self.processes[index].send_signal(number)
+
+    def end(self, all_but: Sequence[int] = (), seconds: float = LIMIT) -> list[int]:
+        """The exit codes, once all processes but those have ended; kills what is left then, readers too."""
+        deadline = time.monotonic() + seconds
+        try:
+            for index, process in enumerate(self.processes):
+                if index not in all_but:
+                    process.wait(max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"process {index} did not end:\n{self.said(0)}\n---\n{self.said(index)}") from None
+        finally:
+            for process in self.processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return [process.returncode for process in self.processes]
+
+    def readers(self, index: int) -> list[int]:
+        """The processes that read data for process `index`."""
+        threads = Path(f"/proc/{self.processes[index].pid}/task").iterdir()
+        children = [child for thread in threads for child in (thread / "children").read_text().split()]
+        return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]

@@ -1,0 +1,78 @@
+"""A work folder that is away for a while: saves that failed are made again, rows of metrics are written once."""
+
+import errno
+import os
+
+import pytest
+from runs import train_here
+
+from input_pipeline import files
+from pretrain.checkpoints import record
+from pretrain.reporting import metrics
+
+
+@pytest.fixture
+def away(monkeypatch):
+    """`away(module, name, times)`: so many calls of the function fail as where a server is gone. Pauses are short."""
+    monkeypatch.setattr(files, "PAUSE", 0.01)
+
+    def fail(module, name, times):
+        own, left = getattr(module, name), [times]
+
+        def failing(*arguments):
+            if left[0] > 0:
+                left[0] -= 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO), "/shared/run")
+            return own(*arguments)
+
+        monkeypatch.setattr(module, name, failing)
+
+    return fail
+
+
+def steps(workdir):
+    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())  # and nothing half saved
+
+
+def test_a_save_that_failed_is_made_again_of_a_later_update(away, tmp_path, text, capsys):
+    away(record, "write", 2)  # which a save does last, in the background
+    assert train_here(tmp_path, text, train__steps=12, evaluate__every=0) == 0
+    said = capsys.readouterr().err
+    assert said.count("the checkpoint of step 4 could not be saved (/shared/run: Input/output error); trying") == 1
+    found = steps(tmp_path)
+    assert found[-1] == 12 and 4 not in found
+
+
+def test_the_last_save_is_made_again_until_it_is_whole(away, tmp_path, text):
+    away(record, "write", 3)
+    assert train_here(tmp_path, text, train__steps=6, checkpoint__every=100, evaluate__every=0) == 0
+    assert steps(tmp_path) == [6]
+
+
+def test_a_folder_that_stays_away_ends_the_run_in_a_sentence(away, tmp_path, text, monkeypatch, capsys):
+    away(record, "write", 10**6)
+    monkeypatch.setattr(files, "PATIENCE", 0.2)
+    assert train_here(tmp_path, text, train__steps=6, checkpoint__every=2, evaluate__every=0) == 2
+    assert "could not be saved in" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_rows_are_written_once(away, tmp_path, monkeypatch, capsys):
+    real = os.write
+
+    class System:
+        """The functions of `os` that metrics are written by."""
+
+        def __getattr__(self, name):
+            return getattr(os, name)
+
+    system = System()
+    system.write, system.fsync = real, os.fsync
+    monkeypatch.setattr(metrics, "os", system)
+    away(system, "write", 2)
+    away(system, "fsync", 2)
+    writer = metrics.MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=True, start_step=0)
+    writer.write("train", 1, {"loss": 2.5})
+    writer.close()
+    assert (tmp_path / "train.csv").read_text() == "step,loss\n1,2.5\n"
+    assert (tmp_path / "train.jsonl").read_text() == '{"step": 1, "loss": 2.5}\n'
+    assert "trying again for up to 180 s" in capsys.readouterr().err
