@@ -4,7 +4,6 @@ Attention works on distances, not positions, so a layer can look back at its own
 memory, the last M of them, through which no gradient flows. Each layer reaches M further back than the one below.
 """
 
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -16,21 +15,15 @@ from models.attention.masks import Mask
 from models.attention.patterns import Dense, Local
 from models.attention.relative import distance_table
 from models.parts.adaptive import AdaptiveVocabulary
-from models.parts.dropout import dropout
 from models.parts.initialisers import normal
-from models.parts.norms import Norm
-from models.stack.block import Block
 from models.stack.cache import Cache
-from models.stack.depth import Stack, stack_param
-from models.stack.feed_forward import FeedForward
 from models.stack.memory import Memory
-from models.stack.model import Model
 from models.stack.output import Output
-from models.stack.relative_attention import RelativeSelfAttention
+from models.stack.remembering import Remembering
 from models.stack.signals import Distances, Signals
 
 
-class Recurrent(Model):
+class Recurrent(Remembering):
     """The fields are the keys of `configs.common.recurrent()`, which explains and defaults them.
 
     `model.apply(variables, tokens, carried=carried)` runs one segment and returns what the next is given;
@@ -40,6 +33,8 @@ class Recurrent(Model):
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "segments", "reset")
     causal: ClassVar[bool] = True
+    by_segment: ClassVar[bool] = False
+    offsets: ClassVar[bool] = False
 
     context: int
     cutoffs: tuple[int, ...]
@@ -48,27 +43,10 @@ class Recurrent(Model):
     project_always: bool
     tied_words: bool
     shared_projections: str
-    layers: int
-    width: int
-    heads: int
-    head_size: int
-    ff: int
-    memory: int
-    clamp: int
     same_length: bool
     shared_biases: bool
-    activation: str
-    norm_epsilon: float
-    attention_path: str
-    dropout: float
-    dropout_attention: float
-    init_std: float
     projection_init_std: float
     norm_init_std: float
-    dtype: str
-    param_dtype: str
-    scan: bool
-    remat: str
 
     def setup(self):
         self.vocabulary = AdaptiveVocabulary(
@@ -91,9 +69,7 @@ class Recurrent(Model):
                 self.param(name, normal(self.init_std, *names, inputs=0), shape, self.param_dtype)
                 for name in ("content_bias", "position_bias")
             )
-        # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
-        self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
-        self.stacked = stack_param(self, "layers", self._init_stack)
+        self.make_layers(self._init_stack)
 
     def __call__(
         self,
@@ -124,11 +100,8 @@ class Recurrent(Model):
             case None:
                 mask, S = Mask(causal=True, query_segments=segments), T
         mask = mask.replace(pattern=Local(self.memory) if self.same_length else Dense())
-        key = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
+        key, drop = self.drops(train)
         row = jnp.arange(len(tokens)) if row is None else row
-
-        def drop(x, site, row=None):
-            return dropout(x, self.dropout, None if key is None else jax.random.fold_in(key, self.layers + site), row)
 
         x = drop(self.vocabulary.embed_tokens(tokens), 0, row)
         reach = min(S, self.memory) if self.same_length else S
@@ -160,10 +133,6 @@ class Recurrent(Model):
         ones = jnp.ones((1, 1), jnp.int32)
         return {"tokens": ones, "segments": ones, "reset": jnp.zeros((1,), bool)}
 
-    def start(self, lanes: int) -> dict[str, Memory]:
-        """What lanes of the batch carry at the start of their streams: memory that holds nothing, its axes named."""
-        return {"attention": Memory.empty(self.layers, lanes, self.memory, self.width, self.dtype)}
-
     def start_decoding(self, rows: int, length: int) -> dict[str, Cache]:
         """What is carried from token to token: an empty cache for `rows` of up to `length` tokens, prompt included."""
         return {"attention": Cache.empty(self.layers, rows, length, self.heads, (self._head_size,) * 2, self.dtype)}
@@ -172,6 +141,10 @@ class Recurrent(Model):
     def one_softmax(self) -> bool:
         """Whether all probabilities are of one softmax, so that `head_inputs` gives what it is made of."""
         return not self.cutoffs
+
+    @property
+    def gain_std(self) -> float:
+        return self.norm_init_std
 
     def _memory_mask(self, tokens, segments, memory):
         M, there = self.memory, memory.there()
@@ -182,44 +155,8 @@ class Recurrent(Model):
         keys = jnp.concatenate([remembered, segments], axis=1)
         return Mask(causal=True, memory=M, query_segments=segments, key_segments=keys)
 
-    @property
-    def _head_size(self) -> int:
-        return self.head_size or self.width // self.heads
-
     def _init_stack(self, key):
         x = jnp.zeros((1, 1, self.width), self.dtype)
         biases = (jnp.zeros((self.heads, self._head_size)),) * 2 if self.shared_biases else (None, None)
         distances = Distances(distance_table(1, 1, self.width), *biases)
-        return self._stack("reference").init(key, x, Signals(Mask(causal=True), distances=distances))
-
-    def _stack(self, path: str) -> Stack:
-        """All layers, their attention computed by `path`."""
-        return Stack((self._block(path),), self.layers, self.scan, self.remat)
-
-    def _block(self, path: str) -> Block:
-        shared = {"width": self.width, "std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
-        attention = functools.partial(
-            RelativeSelfAttention,
-            heads=self.heads,
-            head_size=self._head_size,
-            by_segment=False,
-            offsets=False,
-            reuse=0,
-            dropout=self.dropout_attention,
-            attention_path=path,
-            **shared,
-        )
-        feed_forward = functools.partial(
-            FeedForward,
-            ff=self.ff,
-            activation=self.activation,
-            bias=True,
-            out_std=self.init_std,
-            initialiser=normal,
-            dropout=self.dropout,
-            **shared,
-        )
-        gains = 1.0, self.norm_init_std
-        norm = functools.partial(Norm, "layer", self.norm_epsilon, *gains, self.dtype, self.param_dtype)
-        branches = {"attention": attention, "feed_forward": feed_forward}
-        return Block(branches, norm, "post", self.dropout, parent=None)
+        return self.stack_by("reference").init(key, x, Signals(Mask(causal=True), distances=distances))

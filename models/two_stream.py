@@ -6,7 +6,6 @@ predicted, looks at h alone, and never at the token of its own place. Both have 
 one: x is [h ; g].
 """
 
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -17,24 +16,17 @@ from flax import linen as nn
 from models.attention.masks import Mask
 from models.attention.relative import distance_table
 from models.errors import ModelError
-from models.parts.dropout import dropout
 from models.parts.initialisers import constant, normal
-from models.parts.norms import Norm
 from models.parts.parameter import picked
-from models.stack.block import Block
-from models.stack.depth import Stack, stack_param
-from models.stack.feed_forward import FeedForward
-from models.stack.memory import Memory
-from models.stack.model import Model
 from models.stack.output import Output
-from models.stack.relative_attention import RelativeSelfAttention
+from models.stack.remembering import Remembering
 from models.stack.signals import Asking, Distances, Kinds, Signals
 
 ROUND = 8  # the query stream has a multiple of so many rows, which meshes divide
 FREE = -1  # below the rank of every query
 
 
-class TwoStream(Model):
+class TwoStream(Remembering):
     """The fields are the keys of `configs.common.two_stream()`, which explains and defaults them.
 
     `model.apply(variables, tokens, carried=carried)` runs one row of a lane and returns what the next is given; without
@@ -43,34 +35,17 @@ class TwoStream(Model):
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "types", "segments", "ranks", "slots", "backward", "reset")
     causal: ClassVar[bool] = False
+    by_segment: ClassVar[bool] = True
+    offsets: ClassVar[bool] = True
 
     context: int
-    layers: int
-    width: int
-    heads: int
-    head_size: int
-    ff: int
-    memory: int
     reuse: int
-    clamp: int
-    activation: str
-    norm_epsilon: float
-    attention_path: str
-    dropout: float
-    dropout_attention: float
-    init_std: float
-    dtype: str
-    param_dtype: str
-    scan: bool
-    remat: str
 
     def setup(self):
         words = picked(normal(self.init_std, "vocab", "embed"))
         self.token_table = self.param("tokens", words, (self.vocab_size, self.width), self.param_dtype)
         self.mask_vector = self.param("mask_vector", normal(self.init_std, "embed"), (self.width,), self.param_dtype)
-        # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
-        self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
-        self.stacked = stack_param(self, "layers", self._init_stack)
+        self.make_layers(self._init_stack)
         self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
 
     def __call__(
@@ -104,11 +79,8 @@ class TwoStream(Model):
         if memory is not None:
             carried["attention"] = memory = memory.reset(reset)
         M = 0 if memory is None else memory.hidden.shape[2]
-        key = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
+        key, drop = self.drops(train)
         row = jnp.arange(B) if row is None else row
-
-        def drop(x, site, row=None):
-            return dropout(x, self.dropout, None if key is None else jax.random.fold_in(key, self.layers + site), row)
 
         def remembered(values, of_memory):
             """[B, T] behind what stands for the memory."""
@@ -157,10 +129,6 @@ class TwoStream(Model):
         nothing = jnp.zeros((1,), bool)
         return super().example() | {"slots": jnp.zeros((1, 1), jnp.int32), "backward": nothing, "reset": nothing}
 
-    def start(self, lanes: int) -> dict[str, Memory]:
-        """What lanes of the batch carry at the start of their streams: memory that holds nothing, its axes named."""
-        return {"attention": Memory.empty(self.layers, lanes, self.memory, self.width, self.dtype)}
-
     def start_decoding(self, rows: int, length: int):
         """Raises ModelError: what a token's state depends on is drawn anew for every row."""
         raise ModelError(
@@ -169,41 +137,10 @@ class TwoStream(Model):
         )
 
     @property
-    def _head_size(self) -> int:
-        return self.head_size or self.width // self.heads
+    def remembered(self) -> int:
+        return self.reuse
 
     def _init_stack(self, key):
         x, one = jnp.zeros((1, 1, self.width), self.dtype), jnp.zeros((1, 1))
         signals = Signals(Mask(), distances=Distances(distance_table(1, 1, self.width), None, None))
-        return self._stack("reference").init(key, x, signals.replace(kinds=Kinds(one, one)))
-
-    def _stack(self, path: str) -> Stack:
-        """All layers, their attention computed by `path`."""
-        return Stack((self._block(path),), self.layers, self.scan, self.remat)
-
-    def _block(self, path: str) -> Block:
-        shared = {"width": self.width, "std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
-        attention = functools.partial(
-            RelativeSelfAttention,
-            heads=self.heads,
-            head_size=self._head_size,
-            by_segment=True,
-            offsets=True,
-            reuse=self.reuse,
-            dropout=self.dropout_attention,
-            attention_path=path,
-            **shared,
-        )
-        feed_forward = functools.partial(
-            FeedForward,
-            ff=self.ff,
-            activation=self.activation,
-            bias=True,
-            out_std=self.init_std,
-            initialiser=normal,
-            dropout=self.dropout,
-            **shared,
-        )
-        norm = functools.partial(Norm, "layer", self.norm_epsilon, 1.0, 0.0, self.dtype, self.param_dtype)
-        branches = {"attention": attention, "feed_forward": feed_forward}
-        return Block(branches, norm, "post", self.dropout, parent=None)
+        return self.stack_by("reference").init(key, x, signals.replace(kinds=Kinds(one, one)))

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from pretrain.interop.family import Family
-from pretrain.interop.gpt2 import plain
-from pretrain.interop.keys import Key, Keys
+from pretrain.interop.gpt2 import plain, sizes
+from pretrain.interop.keys import SUMMARY, Key, Keys
 from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
 
 LAYER = "transformer.h.{layer}."
@@ -49,15 +49,8 @@ CTRL = Family(
     task="text-generation",
     keys=Keys(
         both=(
-            Key("vocab_size", "vocab_size", 246_534),
-            Key("n_positions", "context", 256),
-            Key("n_embd", "width", 1280),
-            Key("n_layer", "layers", 48),
-            Key("n_head", "heads", 16),
+            *sizes(vocab_size=246_534, context=256, width=1280, layers=48, heads=16),
             Key("dff", "ff", 8192),
-            Key("resid_pdrop", "dropout_residual", 0.1),
-            Key("embd_pdrop", "dropout_embedding", 0.1),
-            Key("initializer_range", "init_std", 0.02),
         ),
         theirs=lambda config: {"layer_norm_epsilon": (1e-6,), "tie_word_embeddings": (True,)},
         ours=_ours,
@@ -65,11 +58,7 @@ CTRL = Family(
             "n_ctx",  # the same as n_positions, which alone is read there too
             "attn_pdrop",  # of older files, and read by nothing there
             "from_tf",
-            "summary_type",
-            "summary_use_proj",
-            "summary_activation",
-            "summary_proj_to_labels",
-            "summary_first_dropout",
+            *SUMMARY,
         ),
     ),
     rows=_rows,

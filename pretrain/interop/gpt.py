@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from pretrain.interop.family import Family
-from pretrain.interop.gpt2 import blocks, plain
-from pretrain.interop.keys import Key, Keys
+from pretrain.interop.gpt2 import blocks, plain, sizes
+from pretrain.interop.keys import SUMMARY, Key, Keys
 from pretrain.interop.names import SAME, Row, rows
 
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}  # its "gelu" is that with tanh
@@ -24,17 +24,10 @@ GPT = Family(
     task="text-generation",
     keys=Keys(
         both=(
-            Key("vocab_size", "vocab_size", 40_478),
-            Key("n_positions", "context", 512),
-            Key("n_embd", "width", 768),
-            Key("n_layer", "layers", 12),
-            Key("n_head", "heads", 12),
+            *sizes(vocab_size=40_478, context=512, width=768, layers=12, heads=12),
             Key("afn", "activation", "gelu", ACTIVATIONS),
             Key("layer_norm_epsilon", "norm_epsilon", 1e-5),
-            Key("resid_pdrop", "dropout_residual", 0.1),
-            Key("embd_pdrop", "dropout_embedding", 0.1),
             Key("attn_pdrop", "dropout_attention", 0.1),
-            Key("initializer_range", "init_std", 0.02),
             Key("tie_word_embeddings", "tied_head", True),
         ),
         theirs=lambda config: {},
@@ -43,11 +36,7 @@ GPT = Family(
             "n_ctx",  # the same as n_positions, which alone is read there too
             "n_special",  # of older files: rows of the table for special tokens, which vocab_size counts
             "predict_special_tokens",
-            "summary_type",
-            "summary_use_proj",
-            "summary_activation",
-            "summary_proj_to_labels",
-            "summary_first_dropout",
+            *SUMMARY,
         ),
     ),
     rows=_rows,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pretrain.interop.family import Family
-from pretrain.interop.keys import ACTIVATIONS, Key, Keys
+from pretrain.interop.keys import ACTIVATIONS, SUMMARY, Key, Keys
 from pretrain.interop.names import INPUTS_FIRST, SAME, Row, linear, norms, rows
 
 LAYER = "transformer.h.{layer}."
@@ -60,6 +60,20 @@ def plain(section: Mapping) -> dict[str, tuple]:
     }
 
 
+def sizes(vocab_size: int, context: int, width: int, layers: int, heads: int) -> tuple[Key, ...]:
+    """Keys that the decoders of theirs have in common, with a class's defaults of those that differ."""
+    return (
+        Key("vocab_size", "vocab_size", vocab_size),
+        Key("n_positions", "context", context),
+        Key("n_embd", "width", width),
+        Key("n_layer", "layers", layers),
+        Key("n_head", "heads", heads),
+        Key("resid_pdrop", "dropout_residual", 0.1),
+        Key("embd_pdrop", "dropout_embedding", 0.1),
+        Key("initializer_range", "init_std", 0.02),
+    )
+
+
 GPT2 = Family(
     model_type="gpt2",
     kind="decoder",
@@ -68,18 +82,11 @@ GPT2 = Family(
     task="text-generation",
     keys=Keys(
         both=(
-            Key("vocab_size", "vocab_size", 50_257),
-            Key("n_positions", "context", 1024),
-            Key("n_embd", "width", 768),
-            Key("n_layer", "layers", 12),
-            Key("n_head", "heads", 12),
+            *sizes(vocab_size=50_257, context=1024, width=768, layers=12, heads=12),
             Key("n_inner", "ff", lambda given: 4 * given["n_embd"]),
             Key("activation_function", "activation", "gelu_new", ACTIVATIONS),
             Key("layer_norm_epsilon", "norm_epsilon", 1e-5),
-            Key("resid_pdrop", "dropout_residual", 0.1),
-            Key("embd_pdrop", "dropout_embedding", 0.1),
             Key("attn_pdrop", "dropout_attention", 0.1),
-            Key("initializer_range", "init_std", 0.02),
             Key("tie_word_embeddings", "tied_head", True),
         ),
         theirs=lambda config: {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
@@ -87,11 +94,7 @@ GPT2 = Family(
         outside=(
             "n_ctx",  # the same as n_positions, which alone is read there too
             "reorder_and_upcast_attn",  # in which order and precision the same is computed
-            "summary_type",
-            "summary_use_proj",
-            "summary_activation",
-            "summary_proj_to_labels",
-            "summary_first_dropout",
+            *SUMMARY,
         ),
     ),
     rows=_rows,

@@ -37,6 +37,8 @@ PLAIN = {
     "quantization_config": (None,),
 }
 # Words for activations; the first of each of ours is the one that is written.
+# Keys of what heads of other tasks make of a text's states, in config.json of those models that name them so.
+SUMMARY = ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",

@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from pretrain.errors import UserError
 from pretrain.interop.family import Family
-from pretrain.interop.keys import Key, Keys
+from pretrain.interop.keys import SUMMARY, Key, Keys
 from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
 
 NETWORK = "transformer."
@@ -150,11 +150,7 @@ XLM = Family(
             "mask_token_id",
             "start_n_top",
             "end_n_top",
-            "summary_type",
-            "summary_use_proj",
-            "summary_activation",
-            "summary_proj_to_labels",
-            "summary_first_dropout",
+            *SUMMARY,
         ),
     ),
     rows=_rows,
