@@ -122,8 +122,8 @@ class Decoder(Model):
             raise ModelError(
                 f"{length} tokens do not fit context={self.context}; shorten the row or raise model.context"
             )
-        if cache is not None and length > cache.key.shape[2]:
-            raise ModelError(f"{length} tokens do not fit a cache of {cache.key.shape[2]}; make a longer cache")
+        if cache is not None and length > cache.room:
+            raise ModelError(f"{length} tokens do not fit a cache of {cache.room}; make a longer cache")
         if positions is None:
             positions = jnp.broadcast_to(jnp.arange(length), tokens.shape) if cache is None else cache.slots(length)
         if cache is None:

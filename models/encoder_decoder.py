@@ -146,7 +146,7 @@ class EncoderDecoder(Model):
         if carried:
             cache, source = carried["attention"], Source(None, Mask(key_valid=carried["cross_attention"].valid))
             mask = Mask(causal=True, offset=cache.lengths)
-            self._check_length(tokens, cache.key.shape[2], "a cache")
+            self._check_length(tokens, cache.room, "a cache")
             positions = cache.slots(tokens.shape[1]) if positions is None else positions
         else:
             hidden = self._encode(inputs, input_segments, input_positions, keys, row, train)
@@ -192,7 +192,8 @@ class EncoderDecoder(Model):
         key, value = jax.vmap(lambda params: of_layer({"params": params}, hidden))(stacked)
         valid = jnp.ones(inputs.shape, bool) if input_segments is None else input_segments != 0
         empty = Cache.empty(self._decoder_depth, rows, length, self.heads, (self.head_size,) * 2, self.dtype)
-        return {"attention": empty, "cross_attention": SourceCache(key, value, valid)}
+        heads_first = jnp.swapaxes(key, 2, 3), jnp.swapaxes(value, 2, 3)
+        return {"attention": empty, "cross_attention": SourceCache(*heads_first, valid)}
 
     def _encode(self, inputs, segments, positions, keys, row, train):
         if inputs is None:

@@ -93,7 +93,7 @@ class Recurrent(Remembering):
         carried = dict(carried or {})
         match carried.get("attention"):
             case Cache() as cache:
-                mask, S = Mask(causal=True, offset=cache.lengths), cache.key.shape[2]
+                mask, S = Mask(causal=True, offset=cache.lengths), cache.room
             case Memory() as memory:
                 carried["attention"] = memory = memory.reset(reset)
                 mask = self._memory_mask(tokens, segments, memory)

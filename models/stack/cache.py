@@ -13,20 +13,26 @@ class Cache:
 
     The token at position p of row b lies in slot p, whatever the other rows hold: prompts of different length are
     padded on the right, and a row's next token overwrites its padding. A slot at or beyond `lengths` is never
-    attended to, because no query has reached its position yet.
+    attended to, because no query has reached its position yet. Heads come before slots, as attention's products want
+    them: otherwise every token's step would turn all that is held.
     """
 
     of_prompt: ClassVar[bool] = False  # each row has its own
 
-    key: jax.Array  # [L, B, S, G, H]
-    value: jax.Array  # [L, B, S, G, H], where H may be another than the keys'
+    key: jax.Array  # [L, B, G, S, H]
+    value: jax.Array  # [L, B, G, S, H], where H may be another than the keys'
     lengths: jax.Array  # [B] int32, tokens held by each row
 
     @classmethod
     def empty(cls, layers: int, batch: int, length: int, heads: int, sizes: tuple[int, int], dtype) -> "Cache":
         """A cache of `length` slots a row that holds nothing yet; `sizes` are those of a key and of a value."""
-        key, value = (jnp.zeros((layers, batch, length, heads, size), dtype) for size in sizes)
+        key, value = (jnp.zeros((layers, batch, heads, length, size), dtype) for size in sizes)
         return cls(key, value, jnp.zeros((batch,), jnp.int32))
+
+    @property
+    def room(self) -> int:
+        """How many tokens a row may hold."""
+        return self.key.shape[3]
 
     def slots(self, length: int) -> jax.Array:
         """[B, T] int32: where each row's next `length` tokens go, which is also their position."""
@@ -38,10 +44,10 @@ class Cache:
 
         def write(old, new):
             # Slots beyond the end are dropped: the padding of a row that is nearly full falls there.
-            return old.at[layer, rows, slots].set(new.astype(old.dtype), mode="drop")
+            return old.at[layer, rows, :, slots].set(new.astype(old.dtype), mode="drop")
 
         cache = self.replace(key=write(self.key, key), value=write(self.value, value))
-        return cache, cache.key[layer], cache.value[layer]
+        return cache, *(jnp.swapaxes(held[layer], 1, 2) for held in (cache.key, cache.value))
 
     def hold(self, length: int, segments: jax.Array | None) -> "Cache":
         """The same behind `length` tokens a row, of which segments [B, T], if given, say by 0 which are padding."""

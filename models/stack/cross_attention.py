@@ -46,7 +46,7 @@ class CrossAttention(nn.Module):
         if carried is None:
             key, value = self.keys_and_values(source.hidden)
         else:
-            key, value = carried.key[signals.layer], carried.value[signals.layer]
+            key, value = carried.of_layer(signals.layer)
         y = attend(
             self._split(self.query(x)),
             key,

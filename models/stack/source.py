@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
 
@@ -12,9 +13,13 @@ class SourceCache:
 
     of_prompt: ClassVar[bool] = True  # all that is written for one text shares it
 
-    key: jax.Array  # [L, B, S, N, H]
-    value: jax.Array  # [L, B, S, N, H]
+    key: jax.Array  # [L, B, N, S, H], heads first as in a Cache
+    value: jax.Array  # [L, B, N, S, H]
     valid: jax.Array  # [B, S] bool: not padding
+
+    def of_layer(self, layer: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Keys and values [B, S, N, H] of a layer."""
+        return jnp.swapaxes(self.key[layer], 1, 2), jnp.swapaxes(self.value[layer], 1, 2)
 
     def take(self, rows: jax.Array) -> "SourceCache":
         """The same of a batch whose rows are `rows` [B'] of this one's: beams that part or die."""
