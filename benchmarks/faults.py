@@ -6,9 +6,10 @@ A job is a small model in so many processes of two devices each, which talk over
 fault of `FAULTS` is done to it at a random moment of its kind; then the same command is started until all processes end
 with 0, as a launcher would, and every leaf of the last checkpoint's train state and every row of metrics must be those
 of the job that was left alone. What a fault may end a job with is part of its row in the table. Needs Linux, and a C
-compiler for the folder that fails and the clocks that differ.
+compiler for the folder that fails and the clocks that differ. Ctrl-C ends it with the table of what was done.
 """
 
+import contextlib
 import os
 import random
 import resource
@@ -356,27 +357,30 @@ def main():
     logging.set_verbosity(logging.ERROR)  # Orbax warns of every checkpoint read here
     asked = [word.strip() for word in args.only.split(",") if word.strip()]
     names = [n for n in FAULTS if (any(w in n for w in asked) if asked else FAULTS[n].quick or not args.quick)]
-    trials, results, bad = 1 if args.quick else args.trials, [], 0
-    with tempfile.TemporaryDirectory(prefix="longhaul-faults-") as temporary:
+    trials, results = 1 if args.quick else args.trials, []
+    with tempfile.TemporaryDirectory(prefix="longhaul-faults-") as temporary, contextlib.suppress(KeyboardInterrupt):
         folder = Path(args.keep or temporary).resolve()
         folder.mkdir(exist_ok=True)
         matrix = Matrix(folder, args.processes)
         for name in names:
             if name in COMPILED and not matrix.preload:
                 print(f"{name}: left out, there is no C compiler", file=sys.stderr)
-                continue
-            good, seen = 0, Counter()
-            for number in range(trials):
-                ended, wrong = matrix.trial(name, number, args.seed)
-                good += not wrong
-                seen.update(" ".join(map(str, codes)) for codes in ended[:1])
-                print(f"{name}, trial {number}: {wrong or 'the same bits'}; exit codes {ended}", file=sys.stderr)
-            bad += trials - good
-            ends = "; ".join(f"{codes} ({count})" if count > 1 else codes for codes, count in seen.most_common())
-            unit = f"of {trials} with the same bits; first ended with {ends}"
-            results.append(report.Result(name, good, unit, target=trials))
+            else:
+                results.append(tried(matrix, name, trials, args.seed))
     report.show(results, args, {"steps": STEPS, "processes": args.processes, "trials": trials, "seed": args.seed})
-    return 1 if bad else 0
+    return 0 if all(result.value == trials for result in results) else 1
+
+
+def tried(matrix: Matrix, name: str, trials: int, seed: int) -> report.Result:
+    """The row of a fault."""
+    good, seen = 0, Counter()
+    for number in range(trials):
+        ended, wrong = matrix.trial(name, number, seed)
+        good += not wrong
+        seen.update(" ".join(map(str, codes)) for codes in ended[:1])
+        print(f"{name}, trial {number}: {wrong or 'the same bits'}; exit codes {ended}", file=sys.stderr, flush=True)
+    ends = "; ".join(f"{codes} ({count})" if count > 1 else codes for codes, count in seen.most_common())
+    return report.Result(name, good, f"of {trials} with the same bits; first ended with {ends}", target=trials)
 
 
 if __name__ == "__main__":

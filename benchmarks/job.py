@@ -40,6 +40,7 @@ class Job:
         meeting = {"LONGHAUL_COORDINATOR": f"127.0.0.1:{free_port()}", "LONGHAUL_PROCESSES": str(processes)}
         flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
         flags += [f"--xla_force_host_platform_device_count={devices}", WAIT_FOR_DEVICES]
+        flags.append("--xla_backend_optimization_level=0")  # programs that run for a second, and are compiled for more
         surroundings = os.environ | meeting | {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
         surroundings |= {"PYTHONUNBUFFERED": "1"}
         self.processes = []

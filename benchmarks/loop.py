@@ -33,7 +33,7 @@ def blocks(run, rounds: int, updates: int):
     """Seconds of blocks of updates, on real data and on one batch, in turn; and the last state."""
     config, engine = run.config, run.engine
     state = engine.init(0, config.train.batch_size)
-    feed = Feed(run, 0)
+    feed = Feed(run, 0, silent)
     fixed = next(feed)
     times = {"real data": [], "fixed batch": []}
     for round in range(rounds + 1):
@@ -57,7 +57,7 @@ def turn(run, workdir: str, updates: int) -> float:
         def __init__(self, engine):
             self.engine = engine
             state = engine.init(0, run.config.train.batch_size)
-            batch = next(Feed(run, 0))
+            batch = next(Feed(run, 0, silent))
             self.state, self.metrics = engine.step(state, batch)
             jax.block_until_ready(self.metrics)
 

@@ -121,7 +121,8 @@ class Workdir:
         """The folder in which Orbax writes the checkpoint of `step`, before it gets its name, or is committed."""
         if self.remote:
             return self.checkpoint(step)
-        (found,) = self.checkpoints.glob(f"{step}{_UNNAMED}*")
+        # Not by a pattern of its own: each would stay in the caches of `re` and `pathlib`.
+        (found,) = [path for path in self.checkpoints.iterdir() if path.name.startswith(f"{step}{_UNNAMED}")]
         return found
 
     def unfinished(self) -> list[Path]:

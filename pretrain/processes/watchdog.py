@@ -18,7 +18,7 @@ from typing import NamedTuple
 from pretrain.processes.leaving import FAULT, Leaving
 
 LOOK = 0.5  # seconds between looks
-LONG = 6  # compiling, saving, restoring and evaluating may take so many times as long as an update
+LONG = 6  # compiling, saving, restoring, evaluating and the first update may take so many times as long as an update
 QUICK = ("step", "data", "other")  # what must come further within config.train.patience
 ANSWER = 10.0  # seconds within which a process that is asked says where it stands
 FRAMES = 25  # innermost frames of a stack that are told
@@ -40,6 +40,7 @@ class Place(NamedTuple):
     turns: int  # grows with all that it gets done, alike in all processes of a run
     doing: str  # what it is at, a category of the ledger
     update: int  # the last update that it has begun
+    steady: bool = True  # whether it has made an update: the first one's data may have to be planned
 
     @property
     def words(self) -> str:
@@ -49,8 +50,9 @@ class Place(NamedTuple):
 class Watchdog:
     """Watches over the work of this process, whose `place` it asks for, until it is closed.
 
-    `patience` seconds without getting further are too long (`LONG` times as many for what is not of `QUICK`); 0 waits
-    for ever. Looks are counted and not seconds, so that a process that is suspended goes on when it wakes.
+    `patience` seconds without getting further are too long (`LONG` times as many for what is not of `QUICK`, and until
+    the first update is made); 0 waits for ever. Looks are counted and not seconds, so that a process that is suspended
+    goes on when it wakes.
     """
 
     def __init__(self, leaving: Leaving, patience: float, place: Callable[[], Place]):
@@ -73,7 +75,8 @@ class Watchdog:
 
     @property
     def late(self) -> bool:
-        quick = self.place().doing in QUICK
+        place = self.place()
+        quick = place.doing in QUICK and place.steady
         return 0 < self._patience * (1 if quick else LONG) <= self.waited
 
     def _watch(self) -> None:

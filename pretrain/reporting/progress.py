@@ -86,6 +86,7 @@ class Ledger:
         self.category = "other"  # whose the seconds are now
         self.turns = 0  # blocks that were begun or ended
         self.update = 0  # the last update that was begun: whoever makes it says so here
+        self.steady = False  # likewise: whether one has been made
         self._since = time.perf_counter()
 
     def _turn(self, category: str) -> None:

@@ -80,7 +80,11 @@ def train(config, workdir: str, fresh: str = "") -> int:
 
 def watchdog(patience: float, ledger: Ledger) -> Watchdog:
     """Watches over a loop that charges its time to `ledger`."""
-    return Watchdog(leaving, patience, lambda: Place(ledger.turns + leaving.turns, ledger.category, ledger.update))
+    return Watchdog(
+        leaving,
+        patience,
+        lambda: Place(ledger.turns + leaving.turns, ledger.category, ledger.update, ledger.steady),
+    )
 
 
 class Loop:
@@ -208,7 +212,7 @@ class Loop:
             if not self.compiled:
                 jax.block_until_ready(metrics)
                 leaving.hold()
-        self.compiled = True
+        self.compiled = self.ledger.steady = True
         self.step, self.position = self.step + 1, self.position + 1
         self.ledger.update = self.step
         self.profile.after(self.step, metrics)

@@ -51,7 +51,8 @@ def test_work_that_comes_no_further_ends_the_process(watched):
     [
         (0.1, lambda calls: Place(calls, "step", 12)),
         (0.0, lambda calls: Place(7, "step", 12)),
-        (0.1, lambda calls: Place(7, "compile", 0)),  # which may take six times as long
+        (0.1, lambda calls: Place(7, "compile", 12)),  # which may take six times as long
+        (0.1, lambda calls: Place(7, "data", 12, False)),  # and so may the first update
     ],
 )
 def test_work_that_goes_on_or_may_take_long_is_left_alone(watched, patience, place):
@@ -90,8 +91,9 @@ STUCK = """
         from pretrain.processes.agreement import gathered
         from pretrain.processes.watchdog import Place, Watchdog
         gathered('compiled')
-        at = [4]
-        Watchdog(leaving, 2, lambda: Place(at[0], 'data' if at[0] == 4 else 'step', 11))
+        at = [0]
+        Watchdog(leaving, 2, lambda: Place(at[0], 'data' if at[0] == 4 else 'step', 7 + at[0]))
+        at[0] = 4
         def asleep_at_the_wheel():
             time.sleep(300)
         if INDEX == {culprit}:

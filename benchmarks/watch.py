@@ -1,0 +1,114 @@
+"""What watching over a run costs, as a share of its updates: the watchdog, comparing devices, the ledger of time.
+
+    python -m benchmarks.watch [--quick] [--format=json]
+
+Updates of the quickstart recipe on two virtual devices, and beside them the processor time of what is done to survive:
+a look of the watchdog, twice a second; a comparison of what devices hold alike, every `train.compare_every` updates; a
+row of the ledger of time, every ten seconds; and the places that an update passes, which the watchdog reads.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+
+import jax
+
+from benchmarks import report
+from benchmarks.loop import silent
+from pretrain import config as configs
+from pretrain.assemble import assemble
+from pretrain.processes import watchdog
+from pretrain.processes.heap import keep_freed_memory
+from pretrain.processes.leaving import Leaving
+from pretrain.processes.watchdog import Place, Watchdog
+from pretrain.reporting import goodput
+from pretrain.reporting.goodput import Goodput
+from pretrain.reporting.progress import Ledger
+from pretrain.training.feed import Feed
+from pretrain.training.replicas import Replicas
+
+
+def updates(run, rounds: int):
+    """(seconds of an update, the state after the last)."""
+    state = run.engine.init(0, run.config.train.batch_size)
+    feed, seconds = Feed(run, 0, silent), []
+    for _ in range(rounds + 1):
+        began = time.perf_counter()
+        state, metrics = run.engine.step(state, next(feed))
+        jax.block_until_ready(metrics)
+        seconds.append(time.perf_counter() - began)
+    feed.close()
+    return statistics.median(seconds[1:]), state
+
+
+def compared(run, state, rounds: int) -> float:
+    """Seconds of a comparison."""
+    replicas, seconds = Replicas(run.engine, 1), []
+    for step in range(rounds + 1):
+        seconds.append(report.seconds(lambda step=step: replicas.compare(state, step + 1)))
+    return statistics.median(seconds[1:])
+
+
+def looked(looks: int) -> float:
+    """Seconds of processor time of a look of the watchdog."""
+    ledger, before = Ledger(), watchdog.LOOK
+    watchdog.LOOK = 0.001
+    began = time.process_time()
+    dog = Watchdog(Leaving(), 600, lambda: Place(ledger.turns, ledger.category, ledger.update))
+    time.sleep(looks * watchdog.LOOK)
+    dog.close()
+    watchdog.LOOK = before
+    return (time.process_time() - began) / looks
+
+
+def written(folder: Path, rows: int) -> float:
+    """Seconds of a row of the ledger of time."""
+    ledger, row = Ledger(), Goodput(folder / "rows.jsonl", 0.0)
+    return report.seconds(lambda: [row.add(n, ledger.seconds()) for n in range(rows)]) / rows
+
+
+def passed(turns: int) -> float:
+    """Seconds that an update spends on telling where it is: two blocks of the ledger, counted."""
+    ledger = Ledger()
+
+    def turn():
+        with ledger.spend("data"):
+            pass
+        with ledger.spend("step"):
+            pass
+
+    return report.seconds(lambda: [turn() for _ in range(turns)]) / turns
+
+
+def main():
+    args = report.arguments(__doc__.split("\n")[0]).parse_args()
+    keep_freed_memory()
+    rounds = 5 if args.quick else 30
+    config = configs.load(
+        "configs/quickstart.py", [("mesh.data", str(jax.device_count())), ("log.tensorboard", "false")]
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run = assemble(config, folder, silent)
+        step, state = updates(run, rounds)
+        compare, look = compared(run, state, rounds), looked(1000)
+        row, place = written(Path(folder), 1000), passed(10_000)
+    every = config.train.compare_every
+    shares = {
+        f"comparing, every {every} updates": compare / every / step,
+        "a look of the watchdog, twice a second": look / watchdog.LOOK,
+        "a row of the ledger, every ten seconds": row / goodput.EVERY,
+        "places of an update": place / step,
+    }
+    rows = [report.Result("an update", step * 1e3, "ms"), report.Result("a comparison", compare * 1e3, "ms")]
+    rows += [report.Result(name, 100 * share, "% of an update") for name, share in shares.items()]
+    rows.append(report.Result("all together", 100 * sum(shares.values()), "% of an update", target=1.0))
+    report.show(rows, args, config.to_dict())
+
+
+if __name__ == "__main__":
+    main()
