@@ -253,13 +253,12 @@ def _make(
         if other:
             report(f"taking the tokenizer in {other}")
         if other or config["path"]:
-            given = at(config["path"]).expanduser()
-            path = saved.whole(other, saved.made(other)) if other else local(given)
-            if kind == "wordpiece":
-                partial.write_bytes(wordpiece_tokenizer.read(path, config["cased"]))
-                loaded = saved.own(partial, settings)
-            elif kind in READ and not other:
-                partial.write_bytes(READ[kind](given, kind))  # which may read what lies beside it
+            path = saved.whole(other, saved.made(other)) if other else local(at(config["path"]).expanduser())
+            if kind == "wordpiece" or (kind in READ and not other):
+                made = (
+                    wordpiece_tokenizer.read(path, config["cased"]) if kind == "wordpiece" else READ[kind](path, kind)
+                )
+                partial.write_bytes(made)
                 loaded = saved.own(partial, settings)
             else:
                 loaded = saved.own(

@@ -14,6 +14,7 @@ from pretrain.plan.hardware import Hardware
 NOTHING_MOVED = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional"}
 NOTHING_MOVED |= {"after-all", "partition-id", "replica-id", "iota", "optimization-barrier"}
 
+CUTS = ("dynamic-slice", "slice", "gather")
 APPLIED = ("reduce", "all-reduce", "sort", "scatter", "map", "select-and-scatter")  # what runs a computation by number
 
 
@@ -105,14 +106,16 @@ def _of_instruction(program: hlo.Program, one: hlo.Instruction, made: Mapping[st
     given = [_main(made[name]) if name in made else 0 for name in one.operands]
     if one.opcode == "dynamic-update-slice":
         return 2 * given[1]
-    if one.opcode in ("dynamic-slice", "slice", "gather"):
+    if one.opcode in CUTS:
         return 2 * _main(one)
-    out = _main(one)
+    if one.opcode == "custom-call" and not given:  # a place for what comes
+        return 0.0
+    out = [array.bytes if array.main else 0 for array in one.arrays]
     if one.opcode == "fusion":
         inside = program.computations.get(one.attribute("calls").lstrip("%"), [])
         given = [min(whole, _read(inside, place, whole)) for place, whole in enumerate(given)]
-        out = min(out, _written(inside, out))
-    return out + sum(given)
+        out = _written(inside, out)
+    return sum(out) + sum(given)
 
 
 def _read(inside: Sequence[hlo.Instruction], place: int, whole: float) -> float:
@@ -123,25 +126,36 @@ def _read(inside: Sequence[hlo.Instruction], place: int, whole: float) -> float:
         return whole
     total = 0.0
     for one in users:
-        if one.opcode in ("dynamic-slice", "slice", "gather") and one.operands[0] == name:
+        if one.opcode in CUTS and one.operands[0] == name:
             total += one.bytes
         elif one.opcode == "dynamic-update-slice" and one.operands[0] == name:
             continue  # in its own place; what is written is counted as such
+        elif one.opcode == "tuple" and one.root:
+            continue  # handed on as it is
         else:
             return whole
     return total
 
 
-def _written(inside: Sequence[hlo.Instruction], whole: float) -> float:
-    """Bytes that a fusion writes: where it puts a slice into an array that was there, that."""
+def _written(inside: Sequence[hlo.Instruction], out: Sequence[int]) -> list[float]:
+    """Bytes that a fusion writes of each thing that it makes: where it puts a slice into what was there, that."""
     made = {one.name: one for one in inside}
     root = next((one for one in inside if one.root), None)
-    while root is not None and root.opcode == "bitcast" and root.operands:
-        root = made.get(root.operands[0])
-    if root is None or root.opcode != "dynamic-update-slice":
-        return whole
-    update = made.get(root.operands[1])
-    return update.bytes if update is not None else whole
+    if root is None:
+        return list(out)
+    makes = [made.get(name) for name in root.operands] if root.opcode == "tuple" else [root]
+    if len(makes) != len(out):
+        return list(out)
+    written = []
+    for one, whole in zip(makes, out, strict=True):
+        while one is not None and one.opcode == "bitcast" and one.operands:
+            one = made.get(one.operands[0])
+        if one is not None and one.opcode == "parameter" and root.opcode == "tuple":
+            whole = 0  # handed on as it is
+        elif one is not None and one.opcode == "dynamic-update-slice" and one.operands[1] in made:
+            whole = min(whole, made[one.operands[1]].bytes)
+        written.append(whole)
+    return written
 
 
 def _main(one: hlo.Instruction) -> int:

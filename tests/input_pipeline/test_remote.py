@@ -20,7 +20,6 @@ from input_pipeline.folders import Folders
 from input_pipeline.remote import RemoteError, at, local, matching
 from input_pipeline.sources import sources
 from input_pipeline.store import parts
-from input_pipeline.tokenizers import folder as tokenizer_folder
 from tests.object_store import served
 
 NUMBERS = itertools.count()
@@ -280,12 +279,3 @@ def test_the_token_store_is_the_same_as_on_a_disk(bucket, text, tmp_path, monkey
     damaged.write_bytes(content[:-2])
     with pytest.raises(DataError, match=r"00000.kept.tokens has \d+ bytes instead of \d+"):
         prepared(source, at(bucket), **trained)
-
-
-def test_a_tokenizer_of_two_files(bucket, tmp_path):
-    """Of which the config names one, and the other lies beside it."""
-    (at(bucket) / "vocab.json").write_bytes(json.dumps({"<unk>": 0, "lo@@": 1, "w": 2}).encode())
-    (at(bucket) / "merges.txt").write_bytes(b"#version\nl o\n")
-    config = {"kind": "ctrl", "path": f"{bucket}/vocab.json", "cased": False, "sentinels": 0, "unknown": ""}
-    own = tokenizer_folder.make_folder(tmp_path / "run", config, {}, 0.0, print)
-    assert own.encode("low w").tolist() == [1, 2, 2]

@@ -1,0 +1,118 @@
+"""The search: which ways there are, which of them are compiled, how they are ranked. Nothing is compiled here."""
+
+import dataclasses
+import math
+
+import pytest
+
+from pretrain.config import load
+from pretrain.errors import UserError
+from pretrain.plan import search, step
+from pretrain.plan.estimates import Choice, Estimates
+from pretrain.plan.hardware import Hardware
+from pretrain.plan.topology import parse
+
+CHIP = Hardware("cpu", "x", 1, memory=1e9, flops=1e12, bandwidth=1e11, link=1e10)
+
+
+def topology(**changes):
+    return dataclasses.replace(parse("cpu:8"), hardware=dataclasses.replace(CHIP, **changes))
+
+
+def config():
+    return load("configs/quickstart.py:tiny", [("train.batch_size", "16"), ("model.layers", "1")])
+
+
+def test_meshes():
+    found = list(search.meshes(8))
+    assert len(set(found)) == len(found) == math.comb(3 + 3, 3) and all(math.prod(mesh) == 8 for mesh in found)
+
+
+def test_candidates_divide():
+    found = list(search.candidates(config(), 8))
+    assert len(set(found)) == len(found)
+    for choice in found:
+        sizes = choice.sizes
+        assert 2 % (sizes["tensor"] * sizes["sequence"]) == 0  # heads
+        assert 16 % (choice.accumulate * sizes["data"] * sizes["fsdp"]) == 0
+    assert Choice((1, 8, 1, 1), 2, "full") in found and Choice((1, 8, 1, 1), 4, "full") not in found
+
+
+def test_a_choice_as_flags_is_the_choice():
+    choice = Choice((2, 2, 1, 2), 4, "dots")
+    keys = [tuple(word.removeprefix("--config.").split("=")) for word in choice.overrides()]
+    told, applied = load("configs/quickstart.py:tiny", keys), choice.apply(load("configs/quickstart.py:tiny"))
+    assert told == applied and told.mesh.tensor == 2 and told.model.remat == "dots"
+
+
+@pytest.fixture(scope="module")
+def estimates():
+    return Estimates(config(), topology(), topology().devices())
+
+
+def test_estimates_know_what_divides_what(estimates):
+    found = estimates
+    data, fsdp, tensor = (found.of(Choice(mesh, 1, "none")) for mesh in ((8, 1, 1, 1), (1, 8, 1, 1), (4, 1, 1, 2)))
+    assert fsdp.held < tensor.held < data.held and data.held > 6 * fsdp.held
+    assert fsdp.activations == data.activations > 0
+    parts = found.of(Choice((8, 1, 1, 1), 2, "none"))
+    assert parts.activations == data.activations / 2 and parts.seconds > data.seconds
+    assert found.of(Choice((8, 1, 1, 1), 1, "full")).seconds > data.seconds
+
+
+@pytest.fixture
+def compiled(monkeypatch, estimates):
+    """Stands in for the compiler: data parallelism is fastest, and takes `needs["data"]` bytes; anything else less."""
+    needs, seen = {"data": 5e8, "other": 4e8}, []
+
+    def plan(config, topology, devices):
+        seen.append(config.mesh.data)
+        needed = needs["data" if config.mesh.data == 8 else "other"]
+        capacity = topology.hardware.memory
+        seconds = 1.0 if config.mesh.data == 8 else 2.0
+        return {
+            "memory": {
+                "fits": needed <= capacity,
+                "needed": needed,
+                "capacity": capacity,
+                "left": capacity - needed,
+                "categories": {"parameters": needed},
+            },
+            "roofline": {"step_seconds": seconds, "apart_seconds": 3.0, "bound": "compute", "mfu": 0.5},
+        }
+
+    monkeypatch.setattr(step, "plan", plan)
+    monkeypatch.setattr(search, "Estimates", lambda *arguments: estimates)  # which take seconds to trace
+    monkeypatch.setattr(search, "TRIES", 6)
+    return needs, seen
+
+
+def test_the_fastest_that_fits_wins(compiled):
+    found = search.search(config(), topology())
+    assert found["tried"]["compiled"] == len(found["ranked"]) == len(compiled[1]) == 6
+    assert found["best"][0] == "--config.mesh.data=8" and found["ranked"][0]["fits"]
+    times = [row["step_seconds"] for row in found["ranked"]]
+    assert times == sorted(times)
+
+
+def test_what_does_not_fit_comes_last_and_is_not_tried_again(compiled):
+    needs, seen = compiled
+    needs["data"] = 2e9
+    found = search.search(config(), topology())
+    assert [row["fits"] for row in found["ranked"]] == sorted((row["fits"] for row in found["ranked"]), reverse=True)
+    assert found["best"][0] != "--config.mesh.data=8" and len(seen) > seen.count(8)
+
+
+def test_nothing_that_fits_is_said(compiled):
+    needs, _ = compiled
+    needs.update(data=2e9, other=3e9)
+    words = (
+        "no way was found to fit quickstart-tiny into cpu:8: nearest came .* too many, the most of them parameters; "
+    )
+    with pytest.raises(UserError, match=words):
+        search.search(config(), topology())
+    words = (
+        "parameters, optimiser state and gradients alone take .* on each device with .*; take about .* times as many"
+    )
+    with pytest.raises(UserError, match=words):
+        search.search(config(), topology(memory=1000.0))
