@@ -18,7 +18,9 @@ from launch import MISTAKE, PREEMPTED, hints, line, name, parse, parser, positiv
 
 FOLDER = "/longhaul"  # of the project in the image that the Dockerfile makes
 
-# The warning is USR1 and not TERM, so that a job its user cancels (TERM) is not put back into the queue.
+# SLURM says USR1 to this shell before the time limit, as it is told here, and TERM to the processes where it preempts
+# and to all where it cancels; users say USR2 to the shell. A job that is to go back into the queue must still be
+# running: one that SLURM ends is not ours to bring back.
 SCRIPT = """\
 #!/usr/bin/env bash
 {options}
@@ -30,11 +32,11 @@ set -euo pipefail
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 export LONGHAUL_COORDINATOR="$first:$((20000 + SLURM_JOB_ID % 20000))"
 
-warned=0
-cancelled=0
-# Both are passed on to every process of the job but this shell and srun, and this shell waits until they have saved.
-trap 'warned=1; scancel --signal=TERM "$SLURM_JOB_ID" || true' USR1
-trap 'cancelled=1; scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null || true' TERM
+stopped=0
+# Passed on to every process of the job but this shell and srun; this shell waits until they have saved.
+pass_on() {{ scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null || true; }}
+trap pass_on USR1 TERM
+trap 'stopped=1; pass_on' USR2
 
 # Once one process has ended, the others get a minute to follow.
 srun {srun} bash -c '
@@ -48,14 +50,17 @@ done
 code=0
 wait "$task" || code=$?  # bash remembers
 
-if ((code == {preempted} && warned)); then
+state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T || true)
+if ((stopped)) || [[ $state != RUNNING ]]; then
+  exit "$code"
+elif ((code == {preempted})); then
   scontrol requeue "$SLURM_JOB_ID"
 {restarts}fi
 exit "$code"
 """
 
 RESTARTS = """\
-elif ((code != 0 && code != {mistake} && ! cancelled)); then
+elif ((code != 0 && code != {mistake})); then
   faults={logs}/$SLURM_JOB_ID.faults
   echo "$code" >> "$faults"
   if (($(wc -l < "$faults") <= {restarts})); then
@@ -103,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
     if options.mounts and not (options.container_image or options.apptainer):
         flags.error("--mounts needs --container-image or --apptainer")
     text = script(options, program)
-    hints(program, f"tail -f {shlex.quote(options.logs)}/{options.name}-*.log", "scancel --batch --signal=TERM JOB")
+    hints(program, f"tail -f {shlex.quote(options.logs)}/{options.name}-*.log", "scancel --batch --signal=USR2 JOB")
     if options.dry_run:
         print(text, end="")
         return 0

@@ -12,6 +12,8 @@ from typing import TextIO
 from launch import MISTAKE, PREEMPTED
 
 POLL = 0.02  # seconds between looks at the processes: short, to tell which one died first
+SOON = 600.0  # seconds within which an attempt has ended soon
+LONGEST = 300.0  # seconds between two attempts
 TAIL = 20  # lines of a dead process's log that are shown
 
 
@@ -66,15 +68,22 @@ def supervise(children: Sequence[Child], grace: float, signals: "Signals") -> in
 def again(start: Callable[[int], int], restarts: int, pause: float, signals: "Signals") -> int:
     """Calls `start(attempt)`, attempts counted from 0, until the run is done; returns its last exit code.
 
-    It starts again, `restarts` times at most and `pause` seconds later, after a preemption or a fault: never after a
-    user's mistake, nor where this launcher itself was asked to stop.
+    It starts again, `restarts` times at most, after a preemption or a fault: never after a user's mistake, nor where
+    this launcher itself was asked to stop. It waits for `pause` seconds, and twice as long each time, up to LONGEST,
+    while attempts end soon: a machine that is started anew takes its time.
     """
+    wait = pause
     for attempt in range(restarts + 1):
+        began = time.monotonic()
         code = start(attempt)
         if code in (0, MISTAKE) or signals.count or attempt == restarts:
             break
-        say(sys.stderr, f"launch: ended with exit code {code}; starting again ({attempt + 1} of {restarts})\n")
-        until = time.monotonic() + pause
+        wait = pause if time.monotonic() - began > SOON else wait
+        say(
+            sys.stderr,
+            f"launch: ended with exit code {code}; starting again in {wait:g} s ({attempt + 1} of {restarts})\n",
+        )
+        until, wait = time.monotonic() + wait, min(2 * wait, LONGEST)
         while time.monotonic() < until and not signals.take():
             time.sleep(POLL)
         if signals.count:

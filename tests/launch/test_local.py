@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launch import supervise
 from launch.local import WAIT_FOR_DEVICES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -239,3 +240,23 @@ def test_mistakes(argv, message):
     done = launch_program(*argv)
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_attempts_that_end_soon_are_further_and_further_apart(monkeypatch):
+    now, ends = [0.0], [0.0]
+    attempts = [(75, 1.0), (1, 1.0), (1, 1.0), (1, 900.0), (1, 1.0), (0, 1.0)]  # exit codes, and how long they lasted
+
+    def attempt(number):
+        now[0] += attempts[number][1]
+        ends.append(now[0])
+        return attempts[number][0]
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    monkeypatch.setattr(supervise.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(supervise.time, "sleep", sleep)
+    with supervise.Signals() as signals:
+        assert supervise.again(attempt, 9, 100.0, signals) == 0
+    pauses = [ends[i + 1] - ends[i] - lasted for i, (_, lasted) in enumerate(attempts)]
+    assert [round(pause) for pause in pauses] == [0, 100, 200, 300, 100, 200]

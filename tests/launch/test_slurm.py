@@ -60,6 +60,7 @@ def cluster(tmp_path):
     """A folder of stand-ins for SLURM's commands, which write what they were told into `calls`."""
     tools = {
         "scontrol": 'echo "scontrol $*" >> calls; if [ "$1" = show ]; then echo node7; echo node8; fi',
+        "squeue": "cat state",
         # Signals every process of the job, as the real one does: the stand-in job is one process.
         "scancel": 'echo "scancel $*" >> calls; kill -TERM "$(cat pid)"',
         "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; echo $$ > pid; exec "$@"',
@@ -73,6 +74,7 @@ def cluster(tmp_path):
         path.write_text(f"#!/usr/bin/env bash\n{body}\n")
         path.chmod(0o755)
     (tmp_path / "calls").touch()
+    (tmp_path / "state").write_text("RUNNING\n")
     return tmp_path
 
 
@@ -111,16 +113,22 @@ def test_slurm_processes_learn_their_places(cluster):
 SAVES = "trap 'sleep 0.3; exit 75' TERM; while :; do sleep 0.05; done"
 
 
-def test_slurm_warning_reaches_the_program_and_the_job_is_queued_again(cluster):
-    code, calls = run_script(cluster, SAVES, send=signal.SIGUSR1)
+@pytest.mark.parametrize(
+    ("number", "state", "queued"),
+    [
+        (signal.SIGUSR1, "RUNNING", True),  # the time limit is near
+        (signal.SIGTERM, "RUNNING", True),  # preempted, with time to save, where the shell hears of it
+        (signal.SIGTERM, "COMPLETING", False),  # cancelled; or preempted without: SLURM puts it back itself
+        (signal.SIGUSR2, "RUNNING", False),  # its user asked it to stop
+    ],
+)
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_slurm_signal_reaches_the_program_and_the_job_may_be_queued_again(cluster, number, state, queued, restarts):
+    (cluster / "state").write_text(f"{state}\n")
+    code, calls = run_script(cluster, SAVES, send=number, options=["--restarts", restarts] if restarts else [])
     assert code == 75
-    assert "scancel --signal=TERM 12345" in calls and "scontrol requeue 12345" in calls
-
-
-def test_slurm_cancelled_job_is_not_queued_again(cluster):
-    code, calls = run_script(cluster, SAVES, send=signal.SIGTERM)
-    assert code == 75
-    assert "requeue" not in calls
+    assert "scancel --signal=TERM 12345" in calls and ("scontrol requeue 12345" in calls) == queued
+    assert not list(cluster.rglob("*.faults"))  # that was no fault
 
 
 def test_slurm_failure_is_passed_on_and_not_queued_again(cluster):
@@ -129,9 +137,14 @@ def test_slurm_failure_is_passed_on_and_not_queued_again(cluster):
     assert "requeue" not in calls
 
 
+def test_slurm_job_whose_processes_were_told_to_stop_is_queued_again(cluster):
+    code, calls = run_script(cluster, "exit 75")  # as where SLURM preempts: the shell is not told
+    assert code == 75 and "scontrol requeue 12345" in calls
+
+
 @pytest.mark.parametrize(
     ("code", "before", "queued"),
-    [("1", 0, True), ("75", 0, True), ("137", 1, True), ("1", 2, False), ("2", 0, False), ("0", 0, False)],
+    [("1", 0, True), ("69", 0, True), ("137", 1, True), ("1", 2, False), ("2", 0, False), ("0", 0, False)],
 )
 def test_slurm_restarts_after_preemptions_and_faults_only(cluster, code, before, queued):
     (cluster / "logs of mine").mkdir()
@@ -139,11 +152,6 @@ def test_slurm_restarts_after_preemptions_and_faults_only(cluster, code, before,
     found, calls = run_script(cluster, f"exit {code}", options=["--restarts", 2, "--logs", "logs of mine"])
     assert found == int(code)
     assert ("scontrol requeue 12345" in calls) == queued
-
-
-def test_slurm_cancelled_job_is_not_restarted(cluster):
-    code, calls = run_script(cluster, SAVES, send=signal.SIGTERM, options=["--restarts", 2])
-    assert code == 75 and "requeue" not in calls
 
 
 def test_slurm_values_are_quoted():

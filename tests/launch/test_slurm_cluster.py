@@ -40,7 +40,10 @@ SlurmdPidFile={folder}/slurmd-%n.pid
 ReturnToService=2
 NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2
 NodeName={host}2 NodeHostname={host}2 NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 STEPS = 300
@@ -93,12 +96,16 @@ def cluster(tmp_path_factory):
                     subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | environment, cwd=folder)
                 )
             time.sleep(1.0)
-        wait_for(lambda: run(environment, "sinfo", "-h", "-o", "%T %D").split() == ["idle", "2"], seconds=60)
+        wait_for(
+            lambda: run(environment, "sinfo", "-h", "--partition=main", "-o", "%T %D").split() == ["idle", "2"],
+            seconds=60,
+        )
         yield environment
     finally:
+        run(environment, "scancel", f"--user={getpass.getuser()}")
+        wait_for(lambda: not run(environment, "squeue", "--noheader"), seconds=60)  # slurmd waits for its jobs
         for daemon in reversed(started):
             daemon.terminate()
-        for daemon in started:
             daemon.wait(timeout=30)
 
 
@@ -158,9 +165,23 @@ def test_a_cancelled_job_saves_and_stays_cancelled(cluster, tmp_path):
 def test_a_job_that_is_asked_to_stop_has_all_the_time_to_save(cluster, tmp_path):
     job = submit(cluster, project(tmp_path, SAVES), "--nodes=2", "--restarts=3")
     wait_for(lambda: log(tmp_path, job).count("ready") == 2, seconds=60)
-    run(cluster, "scancel", "--batch", "--signal=TERM", job)
+    run(cluster, "scancel", "--batch", "--signal=USR2", job)
     wait_for(lambda: ended(cluster, job), seconds=60)
     assert state(cluster, job) == ("FAILED", 0, "75:0") and log(tmp_path, job).count("saved") == 2
+
+
+def test_a_preempted_job_saves_and_goes_on_afterwards(cluster, tmp_path):
+    job = submit(cluster, project(tmp_path, SAVES), "--nodes=2", "--sbatch=--exclusive")
+    wait_for(lambda: log(tmp_path, job).count("ready") == 2, seconds=60)
+    other = ["--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--wrap=true"]
+    urgent = run(cluster, "sbatch", *other, cwd=tmp_path).strip()
+    try:
+        wait_for(lambda: ended(cluster, urgent), seconds=90)
+        assert log(tmp_path, job).count("saved") == 2
+        wait_for(lambda: log(tmp_path, job).count("ready") == 4, seconds=120)
+        assert state(cluster, job)[:2] == ("RUNNING", 1)
+    finally:
+        run(cluster, "scancel", job, urgent)
 
 
 def test_a_fault_is_restarted_and_a_mistake_is_not(cluster, tmp_path):
