@@ -102,6 +102,14 @@ def write(workdir: Workdir, params: Mapping[str, Promised], tokenizer: str, step
         raise UserError(f"the weights cannot be written in {folder} ({reason(error)}); {remedy}") from error
 
 
+def pieces(tree):
+    """How the arrays of a tree are stored, in pieces of at most CHUNK bytes.
+
+    So a host that reads its devices' share needs that and some pieces, however the array was divided when it was saved.
+    """
+    return jax.tree.map(lambda leaf: ocp.SaveArgs(chunk_byte_size=CHUNK), tree)
+
+
 def begins(workdir: Workdir) -> bool:
     """Whether `workdir` holds weights that a run in it begins with: no other checkpoint is there."""
     return workdir.steps() == [STEP] and is_alone(folder_in(workdir))

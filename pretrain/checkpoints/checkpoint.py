@@ -98,7 +98,7 @@ class Checkpoints:
         if step in self._done:
             return
         items = {
-            STATE: ocp.args.StandardSave(state),
+            STATE: ocp.args.StandardSave(state, save_args=alone.pieces(state)),
             DATA: ocp.args.JsonSave({"step": step, "position": position} | (origin or {})),
         }
         if metrics:
