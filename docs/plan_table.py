@@ -59,10 +59,14 @@ def write(figures: dict) -> None:
     PAGE.write_text(before + BEGIN + table(figures) + END + after)
 
 
+def kept() -> dict:
+    """The figures that there are; another of this program may have added to them."""
+    return json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+
+
 def main(names: list[str]) -> int:
-    figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     if names == ["--write"]:
-        write(figures)
+        write(kept())
         return 0
     wrong = 0
     for recipe in names or targets.TARGETS:
@@ -75,10 +79,9 @@ def main(names: list[str]) -> int:
             except UserError as error:
                 print(f"{recipe}: {error}", file=sys.stderr)
                 continue
-            figures[f"{recipe} {target.topology}"] = found
             wrong += not found["memory"]["fits"]
             print(f"{recipe} {target.topology}: {' '.join(_cells(found))}", flush=True)
-            write(figures)
+            write(kept() | {f"{recipe} {target.topology}": found})
     return int(wrong > 0)
 
 

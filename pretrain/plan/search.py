@@ -60,6 +60,8 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
         taken = facts["memory"]["needed"] - found.held
         factor[choice.remat] = max(0.1, taken / max(found.activations, 1.0))
         report(f"{len(ranked)}: {_words(choice)}: {_result(facts)}")
+        if facts["memory"]["fits"] is not False:
+            waiting = [item for item in waiting if not _slower(item[1], choice)]
     ranked.sort(key=lambda item: _order(item[1]))
     if not ranked or ranked[0][1]["memory"]["fits"] is False:
         raise UserError(_nothing(config, topology, scored, ranked))
@@ -71,6 +73,12 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
         "best": best.overrides(),
         "plan": facts,
     }
+
+
+def _slower(one: Choice, fitting: Choice) -> bool:
+    """Whether a choice can be no faster than one that fits: more parts, or more computed again, on the same mesh."""
+    same = one.mesh == fitting.mesh and one.accumulate >= fitting.accumulate
+    return same and one.remat in (fitting.remat, "full")
 
 
 def candidates(config, count: int) -> Iterator[Choice]:
