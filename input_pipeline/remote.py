@@ -69,8 +69,13 @@ def at(name: "str | Path | RemotePath") -> "Path | RemotePath":
     return RemotePath(scheme, PurePosixPath(key.strip("/")))
 
 
-@functools.cache
 def _system(scheme: str):
+    """The library's view of all stores of a scheme."""
+    return _opened(scheme, (os.environ.get("AWS_ENDPOINT_URL") or None) if scheme == "s3" else None)
+
+
+@functools.cache
+def _opened(scheme: str, endpoint: str | None):
     package = SCHEMES[scheme]
     try:
         import fsspec
@@ -80,7 +85,8 @@ def _system(scheme: str):
         raise DataError(
             f"{scheme}:// needs the package {package}; in the clone, pip install -e '.[{scheme}]'"
         ) from None
-    return fsspec.filesystem(scheme, use_listings_cache=False)  # other processes write there too
+    place = {"endpoint_url": endpoint} if endpoint else {}
+    return fsspec.filesystem(scheme, use_listings_cache=False, **place)  # other processes write there too
 
 
 @contextlib.contextmanager

@@ -175,7 +175,7 @@ def test_names_that_cannot_be(name, said):
 
 def test_a_package_that_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
-    remote._system.cache_clear()
+    remote._opened.cache_clear()
     with pytest.raises(DataError, match=r"gs:// needs the package gcsfs; in the clone, pip install -e '.\[gs\]'"):
         at("gs://bucket/x").exists()
 
