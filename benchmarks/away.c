@@ -19,6 +19,7 @@
 static int away(const char *path) {
   const char *flag = getenv("AWAY_FLAG"), *folder = getenv("AWAY_FOLDER");
   if (!flag || !folder || !path || strncmp(path, folder, strlen(folder))) return 0;
+  if (path[strlen(folder)] && path[strlen(folder)] != '/') return 0; /* another one, whose name begins alike */
   if (syscall(SYS_access, flag, F_OK)) return 0;
   errno = EIO;
   return 1;
