@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 
+import numpy as np
 import pytest
 from runs import ROOT, assert_same_leaves, command, environment, launched, leaves, train, train_here
 
@@ -157,4 +158,7 @@ def test_several_processes_and_then_one(run, text, tmp_path):
     alone = tmp_path / "alone"
     assert train(alone, text, devices=4, **told).returncode == 0
     assert train(run, text, devices=4, **told).returncode == 0
-    assert_same_leaves(leaves(fetched(run, tmp_path / "copied"), 8), leaves(alone, 8))
+    there, here = leaves(fetched(run, tmp_path / "copied"), 8), leaves(alone, 8)
+    assert there.keys() == here.keys()
+    for name, leaf in here.items():
+        np.testing.assert_allclose(there[name], leaf, atol=1e-4, err_msg=name)  # two processes sum in another order
