@@ -14,6 +14,7 @@ from models.attention.patterns import parse_pattern
 from models.errors import ModelError
 from models.parts.dropout import dropout
 from models.parts.initialisers import constant, normal, residual_std
+from models.parts.lookup import looked_up
 from models.parts.norms import Norm
 from models.parts.parameter import picked
 from models.parts.positions import sinusoid
@@ -189,7 +190,7 @@ class Decoder(Model):
         return any((self.dropout_embedding, self.dropout_attention, self.dropout_residual, self.dropout_ff))
 
     def _embed(self, tokens, positions):
-        x = jnp.take(self.tokens, tokens, axis=0)
+        x = looked_up(self.tokens, tokens)
         if self.scale_embedding:
             x = x * math.sqrt(self.width)
         if self.positions == "learned":

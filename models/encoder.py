@@ -17,6 +17,7 @@ from models.parts.dropout import dropout
 from models.parts.initialisers import INITIALISERS, TABLES, constant
 from models.parts.light import light
 from models.parts.linear import Linear
+from models.parts.lookup import looked_up
 from models.parts.norms import Norm
 from models.parts.parameter import picked
 from models.stack.block import Block
@@ -157,7 +158,7 @@ class Bidirectional(Model):
 
     def embedded(self, tokens, types=None, positions=None, more: jax.Array | None = None) -> jax.Array:
         """The normed sum of the embeddings, [B, T, E], and of `more`, likewise; the others are the call's."""
-        x = jnp.take(self.token_table, tokens, axis=0)
+        x = looked_up(self.token_table, tokens)
         places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape) if positions is None else positions
         x = x + jnp.take(self.position_table, places + self.position_offset, axis=0)
         if self.types:

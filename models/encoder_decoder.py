@@ -19,6 +19,7 @@ from models.attention.patterns import parse_pattern
 from models.errors import ModelError
 from models.parts.dropout import dropout
 from models.parts.initialisers import constant, normal, uniform
+from models.parts.lookup import looked_up
 from models.parts.norms import Norm
 from models.parts.parameter import picked
 from models.parts.positions import sinusoid
@@ -206,7 +207,7 @@ class EncoderDecoder(Model):
     def _embed(self, side, tokens, positions, key, row):
         """What the stack of that side begins with."""
         self._check_length(tokens, self.context, "model.context")
-        x = jnp.take(self.table, tokens, axis=0)
+        x = looked_up(self.table, tokens)
         if self.scale_embedding:
             x = x * self.width**0.5
         if self.positions != "buckets":

@@ -17,6 +17,7 @@ from models.attention.masks import Mask
 from models.attention.relative import distance_table
 from models.errors import ModelError
 from models.parts.initialisers import constant, normal
+from models.parts.lookup import looked_up
 from models.parts.parameter import picked
 from models.stack.output import Output
 from models.stack.remembering import Remembering
@@ -98,7 +99,7 @@ class TwoStream(Remembering):
             kinds = Kinds(types, remembered(types, 0.0))
         mask = Mask(memory=M, query_ranks=None if ranks is None else ranks + 1, **seen)
 
-        x, asking = drop(jnp.take(self.token_table, tokens, axis=0).astype(self.dtype), 0, row), None
+        x, asking = drop(looked_up(self.token_table, tokens).astype(self.dtype), 0, row), None
         if slots is not None:
             places = jnp.pad(slots, ((0, 0), (0, -slots.shape[1] % ROUND)))
 

@@ -22,20 +22,25 @@ def adding_up(steps: Steps) -> Iterator[None]:
 
 def added_up(kernel: jax.Array, names: Sequence[str]) -> jax.Array:
     """The kernel itself, whose axes are called `names`; its gradient is added up as the scope says, if there is one."""
-    if not _shardings(kernel, names):
+    shardings = _shardings(kernel, names)
+    if not shardings:
         return kernel
     use = jax.custom_vjp(lambda kernel: kernel)
-    use.defvjp(lambda kernel: (kernel, None), lambda _, gradient: (summed(gradient, names),))
+
+    def backward(_, gradient):
+        for sharding in shardings:
+            gradient = jax.lax.with_sharding_constraint(gradient, sharding)
+        return (gradient,)
+
+    use.defvjp(lambda kernel: (kernel, None), backward)
     return use(kernel)
-
-
-def summed(gradient: jax.Array, names: Sequence[str]) -> jax.Array:
-    """A gradient that is a sum over devices, added up as the scope says; `names` are those of its parameter's axes."""
-    for sharding in _shardings(gradient, names):
-        gradient = jax.lax.with_sharding_constraint(gradient, sharding)
-    return gradient
 
 
 def _shardings(array: jax.Array, names: Sequence[str]) -> Sequence[jax.sharding.Sharding]:
     steps = _steps.get()
     return steps(names, array.shape) if steps else ()
+
+
+def resting(parameter: jax.Array, names: Sequence[str]) -> jax.sharding.Sharding | None:
+    """Where a parameter lies whose axes are called `names`; None where it is split over nothing, or no scope says."""
+    return next(iter(_shardings(parameter, names)[-1:]), None)

@@ -9,7 +9,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from models.parts import gradients
 from pretrain.objectives.sampled import sampled
 from pretrain.parallel import shares
 
@@ -140,7 +139,6 @@ def _forward(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, h
     keys, places = draws or (None, None)
     sums, (d_hidden, drawn) = shares.summed(run, (hidden, targets, weights, places), keys, (matrix, bias))
     sums, d_matrix, d_bias = sums
-    d_matrix = gradients.summed(d_matrix, ("embed", "vocab"))
     saved = d_hidden, d_matrix.T.astype(matrix.dtype), d_bias.astype(bias.dtype), targets, weights
     return (sums, drawn), saved
 

@@ -1,9 +1,9 @@
 """Gradients are added up along one direction of a pod after the other, and each device keeps its share of every sum.
 
 XLA makes a reduce-scatter of a sum of which each device keeps a part, but for TPUs only along one direction of the pod.
-Over two or three at once it sends every device the whole sum (all-reduce) and cuts that afterwards: twice the bytes,
+Over all of them at once it sends every device the whole sum (all-reduce) and cuts that afterwards: twice the bytes,
 and the whole gradient of a layer in memory. Along the first direction everything travels, along the next only what is
-left of it; together as much as in one reduce-scatter. (libtpu 0.0.42: `benchmarks/tpu_compile.py`.)
+left of it; together as much as in one reduce-scatter. (libtpu 0.0.42; tests/benchmarks.)
 """
 
 import math
@@ -18,12 +18,11 @@ SPLIT = "fsdp"  # the mesh axis over which parameters are split
 def directions(devices: Sequence) -> tuple[int, ...]:
     """How many devices a line of them has in each direction of the pod, the last of which changes fastest.
 
-    One direction where devices have no places, or where the line runs through them in no order.
+    One direction where devices have no places. A line that turns, as the ring through 4 x 4 chips does, counts as two.
     """
     rest, sizes = [getattr(device, "coords", None) for device in devices], []
-    whole = (len(devices),)
     if None in rest:
-        return whole
+        return (len(devices),)
     while len(rest) > 1:
         changed = {axis for axis, (a, b) in enumerate(zip(*rest[:2], strict=True)) if a != b}
         run = [
@@ -32,10 +31,16 @@ def directions(devices: Sequence) -> tuple[int, ...]:
             if all(a == b or i in changed for i, (a, b) in enumerate(zip(place, rest[0], strict=True)))
         ]
         if len(changed) != 1 or len(rest) % len(run) or run != rest[: len(run)]:
-            return whole
+            return _halves(len(devices))
         sizes.insert(0, len(run))
         rest = rest[:: len(run)]
     return tuple(sizes)
+
+
+def _halves(count: int) -> tuple[int, ...]:
+    """Two factors that are nearly the same, the smaller first; one where there are none."""
+    first = max(size for size in range(1, math.isqrt(count) + 1) if count % size == 0)
+    return (count,) if first == 1 else (first, count // first)
 
 
 class Steps:

@@ -101,6 +101,51 @@ def test_thin_row_of_pods():
     check_pods(THIN)
 
 
+GRADIENT = """if True:
+    import os
+    os.environ.update(JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
+    import dataclasses, json
+    import jax, jax.numpy as jnp
+    from jax.experimental import topologies
+    from configs import common
+    from models.parts.linear import Linear
+    from pretrain.parallel.mesh import Layout, make_mesh
+    from pretrain.plan import hlo
+    from pretrain.plan.collectives import collectives
+
+    config = common.base()
+    config.mesh.update(data=1, fsdp=16)
+    devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:4x4").devices
+    layout = Layout(make_mesh(config.mesh, devices), config.mesh.rules)
+    layer = Linear({"embed": 2048}, {"ff": 8192}, bias=False, std=0.02, dtype="bfloat16", param_dtype="float32")
+    shape = 16, 512, 2048
+    x = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=layout.batch(shape, ("batch", None, None)))
+    boxed = jax.eval_shape(layer.init, jax.random.key(0), x)
+    shardings = layout.parameters(boxed)
+    params = jax.tree.map(
+        lambda one, sharding: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding),
+        jax.tree.map(lambda box: box.value, boxed, is_leaf=lambda box: hasattr(box, "names")), shardings,
+    )
+    gradient = jax.grad(lambda params, x: jnp.square(layer.apply(params, x).astype(jnp.float32)).sum())
+    with layout.scope():
+        program = jax.jit(gradient, out_shardings=shardings).lower(params, x).compile()
+    told = collectives(hlo.read(program.as_text()), dict(layout.mesh.shape))
+    print(json.dumps([dataclasses.asdict(one) for one in told]))
+"""
+
+
+def test_thin_row_of_gradients_is_scattered():
+    """Over both directions of a pod at once XLA sends every device the whole gradient, and cuts it afterwards."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # those are the tests' own
+    done = subprocess.run([sys.executable, "-c", GRADIENT], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = [(one["kind"], one["devices"], one["bytes"]) for one in json.loads(done.stdout.splitlines()[-1])]
+    kernel = 2048 * 8192 * 4  # bytes of its gradient: all along one direction, and a quarter of it along the other
+    scattered = [rest for kind, *rest in told if kind == "reduce-scatter"]
+    assert sorted(scattered) == [[4, kernel // 4], [4, kernel]]
+    assert "all-reduce" not in {kind for kind, *_ in told}
+
+
 @pytest.mark.parametrize("model", [*pods.MODELS, *pods.FAMILIES])
 def test_pods(model):
     check_pods([name for name in pods.PROGRAMS if name.startswith(f"pod {model},") and name not in THIN])

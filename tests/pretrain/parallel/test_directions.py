@@ -36,7 +36,7 @@ def line(*places):
         (line((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)), (2, 3)),
         (line((0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)), (2, 3)),
         (line(*((i, j, k) for i in range(2) for k in range(3) for j in range(4))), (2, 3, 4)),
-        (line((0, 0), (0, 1), (1, 1), (1, 0)), (4,)),  # around a square: no product of directions
+        (line((0, 0), (0, 1), (1, 1), (1, 0)), (2, 2)),  # around a square
         (line((0, 0), (1, 1), (2, 2)), (3,)),
         (jax.devices()[:6], (6,)),  # which have no places
     ],

@@ -38,3 +38,11 @@ def test_a_kernel_is_gathered_once_forward_and_once_backward():
     gathered = [one for one in found(fsdp=8) if one.kind == "all-gather" and one.times == LAYERS]
     kernels = [one for one in gathered if one.bytes >= WIDTH * WIDTH * 4]
     assert len(kernels) == 2 * 6  # query, key, value, output; and two of feed-forward
+
+
+@pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str)
+def test_no_device_is_told_the_embedded_tokens_of_the_whole_batch(mesh):
+    embedded = [one for one in found(**mesh) if "_embed" in one.source]
+    assert "all-to-all" in {one.kind for one in embedded}
+    gathered = [one.bytes for one in embedded if one.kind == "all-gather"]
+    assert max(gathered, default=0) < BATCH * LENGTH * WIDTH * 4
