@@ -307,7 +307,7 @@ def torn(matrix: Matrix, workdir: Path, rng: random.Random):
 
 
 def two_jobs(matrix: Matrix, workdir: Path, rng: random.Random):
-    job = matrix.start(workdir)
+    job = matrix.start(workdir, patch=SLEEPY.format(at=12, seconds=60))  # so that it is there when the second begins
     at_a_step(job, rng, 8)
     refused = matrix.start(workdir).end()
     codes = job.end()
