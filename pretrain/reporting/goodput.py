@@ -91,10 +91,10 @@ def summary(path: Path) -> dict:
             made_again += update - row["update"]
             spent[LOST] += _lose(made, row["update"])
             update = row["update"]
-        made.append([update, row["update"], new.pop("step", 0.0), new.pop("data", 0.0)])
         if first:  # all that came before updates, but for reading a checkpoint
             new.pop("other", None)
             spent[STARTING] += max(0.0, row["time"] - ended - sum(new.values()))
+        made.append([update, row["update"], new.pop("step", 0.0), new.pop("data", 0.0)])
         for name, value in new.items():
             spent[name] = spent.get(name, 0.0) + value
         before, ended, first, update = row["seconds"], row["time"], False, row["update"]
