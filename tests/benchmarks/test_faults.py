@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-THIN = ("kill -9 during a save", "SIGTERM to one process", "hung worker", "corrupted replica", "two jobs on one folder")
+THIN = ("kill -9 during a save", "SIGTERM to one process", "hung worker", "two jobs on one folder", "corrupted replica")
 
 
 @pytest.mark.slow
