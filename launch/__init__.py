@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 PREEMPTED = 75  # exit code of a program that was asked to stop and has saved everything: start it again
 MISTAKE = 2  # exit code of a user's mistake: starting it again would not help
+STOPPED = 76  # as PREEMPTED, where `--stop` asked; between `launch.keeper` and its launcher, which ends with PREEMPTED
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:

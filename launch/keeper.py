@@ -9,7 +9,8 @@ runs/launch/NAME.log, and on to standard output as long as anybody reads there.
 
 There is one program under a name on a host: a file is locked, by the program itself too, so that the lock lasts as
 long as it does. Another launch is refused. A later attempt of the same launch stops the earlier one's program first.
-The same attempt, which a client that lost its connection asks for again, is not run twice.
+The same attempt, which a client that lost its connection asks for again, is not run twice. A launch that `--stop` has
+ended, or found between two attempts, is not started again: a file beside the lock names it.
 """
 
 import ctypes
@@ -25,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from launch import MISTAKE, PREEMPTED, name, natural, parse, parser
+from launch import MISTAKE, PREEMPTED, STOPPED, name, natural, parse, parser
 
 FOLDER = Path("runs/launch")  # of locks and logs, in the folder of the program
 ALIVE, STOP, KILL = b".", b"T", b"K"  # what a launcher says on standard input
@@ -51,7 +52,9 @@ def main(argv: Sequence[str]) -> int:
         code = take(lock, options)
         if code is not None:
             return code
-        return keep([sys.executable, "-m", "pretrain", *program], lock, FOLDER / f"{options.name}.log", options.silence)
+        command = [sys.executable, "-m", "pretrain", *program]
+        code = keep(command, lock, FOLDER / f"{options.name}.log", options.silence)
+        return STOPPED if code == PREEMPTED and stopped(options.name) == options.launch else code
 
 
 def take(lock: TextIO, options) -> int | None:
@@ -69,6 +72,9 @@ def take(lock: TextIO, options) -> int | None:
         print(f"launch: stopping the program of attempt {holder.get('attempt')}, which still runs", file=sys.stderr)
         ask(holder)
         fcntl.flock(lock, fcntl.LOCK_EX)
+    if stopped(options.name) == options.launch:
+        print("launch: this launch has been stopped (--stop)", file=sys.stderr)
+        return STOPPED
     before = read(lock)
     if {key: before.get(key) for key in mine} == mine:
         print("launch: this attempt has ended already, with its connection", file=sys.stderr)
@@ -82,14 +88,30 @@ def take(lock: TextIO, options) -> int | None:
 
 
 def stop(lock: TextIO, name: str) -> int:
-    """Asks the holder's program to stop and waits until it has."""
-    if locked(lock):
-        print(f"launch: nothing runs as '{name}' on {os.uname().nodename}")
-        return 0
-    ask(read(lock))
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    print(f"launch: '{name}' has stopped on {os.uname().nodename}")
+    """Asks the holder's program to stop and waits until it has; its launch is not to start it again."""
+    asked = set()
+    while not locked(lock):
+        holder = read(lock)
+        if holder.get("process") not in asked:
+            asked.add(holder.get("process"))
+            _stopped(name).write_text(holder.get("launch", ""))
+            ask(holder)
+        time.sleep(POLL)
+    if not asked:
+        _stopped(name).write_text(read(lock).get("launch", ""))  # it may be between two attempts
+    found = f"'{name}' has stopped" if asked else f"nothing runs as '{name}'"
+    print(f"launch: {found} on {os.uname().nodename}")
     return 0
+
+
+def stopped(name: str) -> str:
+    """The launch of that name that `--stop` ended last; nothing where there was none."""
+    path = _stopped(name)
+    return path.read_text() if path.exists() else ""
+
+
+def _stopped(name: str) -> Path:
+    return FOLDER / f"{name}.stopped"
 
 
 def locked(lock: TextIO) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from launch import MISTAKE, PREEMPTED
+from launch import MISTAKE, PREEMPTED, STOPPED
 
 POLL = 0.02  # seconds between looks at the processes: short, to tell which one died first
 SOON = 600.0  # seconds within which an attempt has ended soon
@@ -40,26 +40,34 @@ def supervise(children: Sequence[Child], grace: float, signals: "Signals") -> in
     """Waits until all have ended, ending the rest once one has failed; returns the exit code of that one, or 0.
 
     A process that a signal ended counts as 128 + its number, as in a shell; as interrupted, where that signal was
-    passed on to it, since it had then not begun anything that could be lost. What the first one prints is shown.
+    passed on to it, since it had then not begun anything that could be lost. What the first one prints is shown, but
+    not how it was interrupted where another's mistake ends the run. STOPPED is returned where `--stop` asked one.
     """
     failed, deadline, passed_on = None, float("inf"), set()
     with children[0].log.open("rb") as shown:
         while True:
             running = [child for child in children if child.process.poll() is None]
-            _show(shown)
+            if failed in (None, children[0]) or _code(failed, passed_on) != MISTAKE:
+                _show(shown)
             for count, number in signals.take():
                 passed_on.add(number)
                 for child in running:
                     child.ask(number) if count == 1 else child.kill()
             if failed is None:
-                failed = next((child for child in children if child.process.returncode), None)
+                ended = [child for child in children if child.process.returncode]
+                mistaken = [child for child in ended if child.process.returncode == MISTAKE]
+                failed = next(iter(mistaken + ended), None)
                 if failed is not None:
-                    _report(failed, _code(failed, passed_on), shown=failed is children[0])
+                    _report(failed, _code(failed, passed_on), shown=failed is children[0], others=bool(running))
                     deadline = time.monotonic() + grace
                     for child in running if not signals.count else ():  # they have been asked to stop already
                         child.ask(signal.SIGTERM)
             if not running:
-                return 0 if failed is None else _code(failed, passed_on)
+                code = 0 if failed is None else _code(failed, passed_on)
+                if failed is not children[0] and _code(children[0], passed_on) not in (PREEMPTED, STOPPED):
+                    _show(shown)
+                asked = STOPPED in (child.process.returncode for child in children)
+                return STOPPED if asked and code == PREEMPTED else code
             for child in running:
                 child.kill() if time.monotonic() > deadline else child.beat()
             time.sleep(POLL)
@@ -69,14 +77,14 @@ def again(start: Callable[[int], int], restarts: int, pause: float, signals: "Si
     """Calls `start(attempt)`, attempts counted from 0, until the run is done; returns its last exit code.
 
     It starts again, `restarts` times at most, after a preemption or a fault: never after a user's mistake, nor where
-    this launcher itself was asked to stop. It waits for `pause` seconds, and twice as long each time, up to LONGEST,
-    while attempts end soon: a machine that is started anew takes its time.
+    this launcher itself was asked to stop, or the run by `--stop`. It waits for `pause` seconds, and twice as long each
+    time, up to LONGEST, while attempts end soon: a machine that is started anew takes its time.
     """
     wait = pause
     for attempt in range(restarts + 1):
         began = time.monotonic()
         code = start(attempt)
-        if code in (0, MISTAKE) or signals.count or attempt == restarts:
+        if code in (0, MISTAKE, STOPPED) or signals.count or attempt == restarts:
             break
         wait = pause if time.monotonic() - began > SOON else wait
         say(
@@ -88,7 +96,7 @@ def again(start: Callable[[int], int], restarts: int, pause: float, signals: "Si
             time.sleep(POLL)
         if signals.count:
             break
-    return code
+    return PREEMPTED if code == STOPPED else code
 
 
 def _code(child: Child, passed_on: set[int]) -> int:
@@ -98,12 +106,14 @@ def _code(child: Child, passed_on: set[int]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _report(child: Child, code: int, shown: bool) -> None:
+def _report(child: Child, code: int, shown: bool, others: bool) -> None:
     """Says which process ended the run and, if it failed, how its log ends; the first one's has been shown."""
-    if code == PREEMPTED:
-        say(sys.stderr, f"launch: {child.name} stopped with everything saved (exit code {code})\n")
+    if code in (PREEMPTED, STOPPED):
+        why = " by --stop" if code == STOPPED else ""
+        say(sys.stderr, f"launch: {child.name} stopped{why} with everything saved (exit code {PREEMPTED})\n")
         return
-    words = f"launch: {child.name} ended with exit code {code}; ending the others; its log is {child.log}\n"
+    ending = "; ending the others" if others else ""
+    words = f"launch: {child.name} ended with exit code {code}{ending}; its log is {child.log}\n"
     if not shown:
         lines = child.log.read_text(errors="replace").splitlines()[-TAIL:]
         words += "".join(f"  {child.name.split()[-1]} | {line}\n" for line in lines)

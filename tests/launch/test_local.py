@@ -85,6 +85,29 @@ def test_one_death_ends_the_rest_and_is_reported(tmp_path):
     assert time.monotonic() - began < 20  # the other one was not waited for
 
 
+def test_a_mistake_is_shown_and_not_the_interruption_that_it_brings(tmp_path):
+    code = """if True:
+        import os, pathlib, signal, time
+        first = os.environ['LONGHAUL_PROCESS'] == '0'
+        if first:
+            signal.signal(signal.SIGTERM, lambda *_: (print('interrupted', flush=True), os._exit(75)))
+            print('ready', flush=True)
+            time.sleep(60)
+        while 'ready' not in pathlib.Path(LOG).read_text():
+            time.sleep(0.02)
+        print('no such command')
+        raise SystemExit(2)
+    """.replace("LOG", repr(str(tmp_path / "process-0.log")))
+    rc, out, err = finish(start(code, tmp_path))
+    assert rc == 2 and "no such command" in err and "ending the others" in err
+    assert "ready" in out and "interrupted" not in out + err
+
+
+def test_others_are_not_ended_where_there_are_none(tmp_path):
+    rc, _, err = finish(start("raise SystemExit(3)", tmp_path, processes=1))
+    assert rc == 3 and "ended with exit code 3" in err and "ending the others" not in err
+
+
 def test_the_rest_are_killed_after_the_grace(tmp_path):
     code = """if True:
         import os, signal, time

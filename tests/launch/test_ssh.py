@@ -145,6 +145,31 @@ def test_a_second_launch_is_refused_and_stop_stops_the_first(hosts):
     assert code == 0 and out.count("nothing runs") == 2
 
 
+def test_stop_ends_a_launch_that_has_restarts(hosts):
+    first = start(hosts, "--restarts=2")
+    wait_for(lambda: logged(hosts, "ready"))
+    assert finish(start(hosts, "--stop", program=()))[0] == 0
+    code, _, err = finish(first)
+    assert code == 75 and "stopped by --stop" in err and "starting again" not in err
+    assert kept_log(hosts, "longhaul-node1").split() == ["ready", "saved"]
+
+
+def test_stop_between_two_attempts_ends_the_launch(hosts):
+    """As where a host is found idle because its launcher pauses."""
+    project(hosts / "home" / "longhaul", "print('ready')\nraise SystemExit(1)")
+    source = "import sys; from launch import ssh; ssh.PAUSE = 3.0; "
+    own = ["--hosts=node1", f"--ssh={hosts / 'ssh'}", f"--logs={hosts / 'logs'}", "--restarts=2", "--", "train"]
+    source += f"sys.exit(ssh.main({own!r}))"
+    places = dict(os.environ, HOME=str(hosts / "home"), CALLS=str(hosts / "calls"))
+    running = subprocess.Popen([sys.executable, "-c", source], cwd=ROOT, env=places, stderr=subprocess.PIPE, text=True)
+    assert "starting again" in next(line for line in running.stderr if "starting" in line)
+    code, out, _ = finish(start(hosts, "--stop", program=()))
+    assert code == 0 and out.count("nothing runs") == 2
+    _, err = running.communicate(timeout=20)
+    assert running.returncode == 75 and "starting again" not in err
+    assert kept_log(hosts, "longhaul-node1").split() == ["ready"]
+
+
 @pytest.mark.parametrize(
     ("codes", "restarts", "code", "starts"),
     [([75, 1, 0], 5, 0, 3), ([1, 1, 1], 1, 1, 2), ([2], 5, 2, 1), ([0], 5, 0, 1), ([137, 2], 5, 2, 2)],
