@@ -69,7 +69,7 @@ def keep(teacher: Teacher, workdir: str) -> Teacher:
     and process 0 works."""
     here, source = Workdir(workdir).teacher, teacher.weights.folder
     copy = here.checkpoint(int(source.name)).absolute()
-    if source == copy:  # of a run that goes on
+    if source.resolve() == copy.resolve():  # of a run that goes on
         return teacher
 
     def make() -> None:

@@ -191,6 +191,10 @@ class Generate(Writing):
     )
     beyond: int | None = integer(OPTIONS["beyond"], "write at most so many tokens more than an encoder reads")
 
+    def __post_init__(self):
+        super().__post_init__()
+        on_disk("prompt_file", self.prompt_file, "fetch it first")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Complete(Writing):
@@ -279,10 +283,11 @@ class Import(Arguments):
         super().__post_init__()
         if not self.folder:
             raise UserError("--folder is missing; give the folder of a saved model, such as --folder=hf/gpt2")
+        on_disk("folder", self.folder, "fetch it first")
+        on_disk("generator", self.generator, "fetch it first")
         if not self.workdir:
             raise UserError("--workdir is missing; give the name of a new work folder, such as --workdir=runs/gpt2")
-        if is_remote(self.workdir):
-            raise UserError(f"--workdir={self.workdir} is on no disk, where imports are made; copy it then")
+        on_disk("workdir", self.workdir, "make it on one, and copy it then")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -296,6 +301,13 @@ class Export(OfRun):
         super().__post_init__()
         if not self.folder:
             raise UserError("--folder is missing; give the name of a new folder, such as --folder=hf/mine")
+        on_disk("folder", self.folder, "make it on one, and copy it then")
+
+
+def on_disk(flag: str, path: str, remedy: str) -> None:
+    """Raises UserError where what is read or made on a disk alone is said to be in an object store."""
+    if is_remote(path):
+        raise UserError(f"--{flag}={path} is in an object store, and has to be on a disk; {remedy}")
 
 
 def flagged(form: type[Arguments]) -> list[dataclasses.Field]:

@@ -42,7 +42,8 @@ def run(arguments: Prepare) -> None:
         corpus = pipeline.prepare(*sections, folders, **how)
     rows = corpus.summary()
     if arguments.format == "json":
-        print(json.dumps(rows))
+        for row in rows:
+            print(json.dumps(row))
         return
     columns = ("split", "documents", "tokens", "bytes")
     show(f"token store of {workdir}", columns, [[row[name] for name in columns] for row in rows])

@@ -56,7 +56,7 @@ def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dic
     if section["kind"] != "huggingface":
         return {}
     settings = {name: _token(token) for name, token in (_settings(folder, OLDER) | _settings(folder)).items()}
-    added = {token["id"]: token["content"] for token in read_json(Path(section["path"])).get("added_tokens", ())}
+    added = dict(_added(section))
     usual = special_ids({token: i for i, token in added.items()}.get)
     found = {}
     for key, name in family.special.items():
@@ -73,8 +73,16 @@ def codes(section: Mapping) -> tuple[str, ...]:
     """The codes of languages that the tokenizer.json of a `tokenizer` section has, in the order of their ids."""
     if section["kind"] != "huggingface":
         return ()
-    added = read_json(Path(section["path"])).get("added_tokens", ())
-    return tuple(token["content"] for token in sorted(added, key=lambda one: one["id"]) if is_code(token["content"]))
+    return tuple(token for _, token in sorted(_added(section)) if is_code(token))
+
+
+def _added(section: Mapping) -> list[tuple[int, str]]:
+    """Ids and tokens that a tokenizer.json has besides its vocabulary. Errors: UserError where it is none."""
+    try:
+        added = read_json(Path(section["path"])).get("added_tokens", ())
+        return [(int(one["id"]), str(one["content"])) for one in added]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{section['path']} is no tokenizer.json of the library tokenizers; fetch it again") from None
 
 
 def _token(value) -> str | None:

@@ -19,6 +19,8 @@ EVERY = 10.0  # seconds between two rows, at most, while updates are made
 # What the seconds of a run are summed up as.
 PRODUCTIVE, LOST, STARTING, IDLE = "step", "lost", "start", "idle"
 CATEGORIES = (PRODUCTIVE, "data", "compile", "save", "restore", "evaluate", STARTING, "other", LOST, IDLE)
+BEGINNING = {"began": (int, float), "time": (int, float)}  # what rows hold
+PROGRESS = {"update": int, "seconds": dict, "time": (int, float)}
 
 
 class Goodput:
@@ -64,7 +66,9 @@ def rows(path: Path) -> Iterator[dict]:
             row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(row, dict) and ({"began", "time"} <= row.keys() or {"update", "seconds", "time"} <= row.keys()):
+        if isinstance(row, dict) and any(
+            all(isinstance(row.get(name), kind) for name, kind in kinds.items()) for kinds in (BEGINNING, PROGRESS)
+        ):
             yield row
 
 
@@ -117,7 +121,7 @@ def _lose(made: list[list[float]], update: int) -> float:
     for stretch in made:
         after, upto, step, data = stretch
         if upto > update:
-            share = min(1.0, (upto - update) / (upto - after))
+            share = (upto - update) / (upto - after) if after < update else 1.0
             lost += share * (step + data)
             stretch[1:] = [max(after, update), (1 - share) * step, (1 - share) * data]
     made[:] = [stretch for stretch in made if stretch[0] < update or stretch[2] or stretch[3]]

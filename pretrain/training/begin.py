@@ -1,5 +1,7 @@
 """Whether a start goes on with what a work folder holds, and what it begins with where it does not."""
 
+from pathlib import Path
+
 import jax
 
 from input_pipeline import pipeline
@@ -95,4 +97,12 @@ def teacher_of(config, workdir: str, fresh: bool) -> teacher.Teacher | None:
     """The teacher of a run: of one that goes on the work folder's own, at update 0 what `config` names."""
     here = Workdir(workdir)
     goes_on = not fresh and decided(lambda: bool(here.steps()) and not alone.begins(here), cannot)
-    return (teacher.kept if goes_on else teacher.named)(config, workdir)
+    if goes_on:
+        return teacher.kept(config, workdir)
+    found = teacher.named(config, workdir)
+    if found and fresh and Path(found.run).resolve() == Path(here.teacher.path).resolve():
+        raise UserError(
+            f"config.distill.teacher = {config.distill.teacher} is the copy that {workdir} keeps, which --fresh puts "
+            "aside with the run; name the run that it was made of, or copy it to a folder of its own first"
+        )
+    return found

@@ -123,7 +123,7 @@ def test_what_cannot_be_done_there_is_refused(run, text, capsys, flags, said):
 
 def test_an_import_is_made_on_a_disk(capsys, tmp_path):
     assert main(["import", f"--folder={tmp_path}", "--workdir=s3://bucket/new"]) == 2
-    assert "--workdir=s3://bucket/new is on no disk" in capsys.readouterr().err
+    assert "--workdir=s3://bucket/new is in an object store, and has to be on a disk" in capsys.readouterr().err
 
 
 def test_a_bucket_that_is_not_there(run, text, capsys):

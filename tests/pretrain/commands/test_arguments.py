@@ -70,6 +70,13 @@ def test_a_line_gives_types():
         (Generate, {"prompt": "a"}, "--prompt is 'a', which is not a tuple"),
         (Generate, {"top_p": 0.0}, "--top_p=0.0; it must be above 0 and at most 1"),
         (Generate, {"seed": True}, "--seed is True, which is not an int"),
+        (
+            Export,
+            {"folder": "s3://b/x"},
+            "--folder=s3://b/x is in an object store, and has to be on a disk; make it on",
+        ),
+        (Import, {"folder": "s3://b/x"}, "--folder=s3://b/x is in an object store, and has to be on a disk; fetch it"),
+        (Generate, {"prompt_file": "gs://b/x"}, "--prompt_file=gs://b/x is in an object store"),
         (Describe, {"config": "configs/gpt2.py"}, "--config and --workdir both say what is described"),
     ],
 )

@@ -175,6 +175,14 @@ def test_no_padding_is_not_that_of_the_class():
     assert families.FAMILIES["xlnet"].ids({"end": 2}) == {"eos_token_id": 2, "pad_token_id": None}
 
 
+@pytest.mark.parametrize("content", ['{"a"', "[1]", '{"added_tokens": [{"content": "x"}]}'])
+def test_a_damaged_tokenizer_json_is_one_sentence(tmp_path, content):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"is no tokenizer\.json of the library tokenizers; fetch it again"):
+        interop.codes({"kind": "huggingface", "path": str(path)})
+
+
 def test_files_that_one_class_reads_alone(tmp_path):
     """CTRL's and XLM's go back as they came; XLM's are refused unless texts are prepared."""
     for kind, settings in (("ctrl", "CTRLTokenizer"), ("xlm", "XLMTokenizer")):

@@ -79,6 +79,24 @@ def test_a_rewind_loses_what_was_since_the_checkpoint(tmp_path):
     assert (found["updates"], found["made_again"], found["starts"]) == (10, 6, 1)
 
 
+def test_going_back_behind_two_rows_of_one_update(tmp_path):
+    """A save writes two rows; then the checkpoint is found to be damaged, and the run goes on from an older one."""
+    path = rows(
+        tmp_path / "goodput.jsonl",
+        began(0, 0),
+        at(0, 0),
+        at(10, 10, step=10.0),
+        at(12, 10, step=10.0, save=2.0),
+        began(12, 12),
+        at(12, 5),
+        at(22, 15, step=10.0),
+        {"time": 30, "update": 20, "seconds": None},
+    )
+    found = summary(path)
+    assert nonzero(found["seconds"]) == {"step": 15, "save": 2, "lost": 5}
+    assert (found["updates"], found["made_again"], found["starts"]) == (15, 5, 2)
+
+
 def test_starts_that_never_came_to_an_update_and_clocks_that_go_back(tmp_path):
     path = rows(
         tmp_path / "goodput.jsonl",

@@ -102,6 +102,16 @@ def test_another_teacher_is_refused(student, teacher, text, tmp_path, capsys):
     assert "is to have the teacher that this run learns from, and has none" in capsys.readouterr().err
 
 
+def test_the_copy_is_no_teacher_of_a_fresh_start_and_is_kept_however_it_is_named(student, text, tmp_path, capsys):
+    workdir = cut(student, tmp_path, 0)
+    given = STUDENT | {"distill.teacher": workdir / "metrics" / ".." / "teacher", "train.steps": 2}
+    before = {path: path.read_bytes() for path in (workdir / "teacher").rglob("*") if path.is_file()}
+    assert train_here(workdir, text, "--fresh=one", small=given) == 2
+    assert "is the copy that" in capsys.readouterr().err and not (workdir / "earlier").exists()
+    assert train_here(workdir, text, small=given) == 0
+    assert before == {path: path.read_bytes() for path in (workdir / "teacher").rglob("*") if path.is_file()}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
