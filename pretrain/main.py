@@ -1,8 +1,9 @@
 """The command line: `pretrain COMMAND --flags`, also `python -m pretrain`.
 
 Exit codes: 0 done; 2 a user's mistake (one sentence on stderr); 75 interrupted by SIGTERM or Ctrl-C with everything
-saved, start the same command again to go on; 69 a process was killed, hangs or computes wrongly, start it again too;
-130 a second Ctrl-C did not wait for that; 141 the reader of standard output left before the end; 1 anything else.
+saved, start the same command again to go on; 69 a process was killed, hangs or computes wrongly, or a folder is away,
+start it again too; 130 a second Ctrl-C did not wait for that; 141 the reader of standard output left before the end;
+1 anything else.
 """
 
 import errno
@@ -10,6 +11,7 @@ import re
 import traceback
 from collections.abc import Sequence
 
+from input_pipeline.files import passes
 from pretrain.commands import run
 from pretrain.commands.arguments import Arguments
 from pretrain.commands.flags import Command, commands, split_config
@@ -63,6 +65,9 @@ def verdict(error: Exception) -> tuple[int, str]:
         where = f" {error.filename}" if error.filename else ""
         remedy = "make room or choose another --workdir and start the command again"
         return MISTAKE, f"pretrain: cannot write{where}: {error.strerror}; {remedy}\n"
+    if isinstance(error, OSError) and error.filename and passes(error):
+        remedy = "start the same command again once its file system answers"
+        return FAULT, f"pretrain: cannot use {reason(error)}; {remedy}\n"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error).startswith(DEVICE_IS_FULL)):
         remedy = "lower the batch size, raise config.train.accumulate or split the model with config.mesh.fsdp"
         return MISTAKE, f"pretrain: out of memory ({reason(error)}); {remedy}\n"

@@ -54,11 +54,12 @@ class MetricWriter:
         self._events: EventFile | None = None
         if wanted:
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                persistently(lambda: self._folder.mkdir(parents=True, exist_ok=True))
             except FileExistsError:
                 raise UserError(f"{folder} is a file, and is to be the folder of metrics; move it away") from None
         for kind in self._kinds:  # splits that the run has not reached again yet lose their later rows too
-            for path in self._folder.glob(workdir.rows(Path(), "*", kind.suffix).name):
+            names = workdir.rows(Path(), "*", kind.suffix).name
+            for path in persistently(lambda names=names: [*self._folder.glob(names)]):
                 self._open(path.stem)
         if tensorboard:
             self._events = EventFile(self._folder, start_step, report)
@@ -113,7 +114,7 @@ class RowFile:
         self._path = path
         self._kept = self._last = -1
         self._file: int | None = None  # descriptor, from the first row on
-        if path.exists():
+        if persistently(path.exists):
             self._restore(start, report)
 
     def _restore(self, start: int, report: Callable[[str], None]) -> None:
@@ -211,7 +212,7 @@ class CsvFile(RowFile):
         return out.getvalue()
 
     def _widen(self, row):
-        rows = self.parse(self._path.read_text(encoding="utf-8")) if self._columns else []
+        rows = self.parse(persistently(lambda: self._path.read_text(encoding="utf-8"))) if self._columns else []
         self._columns += [name for name in row if name not in self._columns]
         self._replace(",".join(self._columns) + "\n" + self.lines(rows))
 
@@ -225,9 +226,9 @@ class EventFile:
 
     def __init__(self, metrics: Path, start: int, report: Callable[[str], None]):
         folder = workdir.events(metrics)
-        if folder.exists() and not folder.is_dir():
+        if persistently(folder.exists) and not folder.is_dir():
             _set_aside(folder, "folder", report)
-        folder.mkdir(exist_ok=True)
+        persistently(lambda: folder.mkdir(exist_ok=True))
         self._start = start
         self._path = workdir.event_file(metrics, time.time(), socket.gethostname())
         self._file: int | None = None  # descriptor, from the first row on

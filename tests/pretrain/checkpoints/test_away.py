@@ -2,12 +2,13 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 from runs import train_here
 
 from input_pipeline import files
-from pretrain.checkpoints import record
+from pretrain.checkpoints import checkpoint, record
 from pretrain.reporting import metrics
 
 
@@ -19,11 +20,11 @@ def away(monkeypatch):
     def fail(module, name, times):
         own, left = getattr(module, name), [times]
 
-        def failing(*arguments):
+        def failing(*arguments, **named):
             if left[0] > 0:
                 left[0] -= 1
                 raise OSError(errno.EIO, os.strerror(errno.EIO), "/shared/run")
-            return own(*arguments)
+            return own(*arguments, **named)
 
         monkeypatch.setattr(module, name, failing)
 
@@ -54,6 +55,26 @@ def test_a_folder_that_stays_away_ends_the_run_in_a_sentence(away, tmp_path, tex
     monkeypatch.setattr(files, "PATIENCE", 0.2)
     assert train_here(tmp_path, text, train__steps=6, checkpoint__every=2, evaluate__every=0) == 2
     assert "could not be saved in" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_whatever_meets_the_folder_ends_the_run_to_be_started_again(away, tmp_path, text, capsys):
+    away(checkpoint.Checkpoints, "check", 1)
+    assert train_here(tmp_path, text, train__steps=6, evaluate__every=0) == 69
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("pretrain: cannot use /shared/run: Input/output error; start the same command again once")
+
+
+def test_files_of_rows_are_opened_once_the_folder_is_back(away, tmp_path):
+    for name in ("mkdir", "glob", "exists"):
+        away(Path, name, 2)
+    writer = metrics.MetricWriter(tmp_path, tensorboard=True, csv=True, jsonl=True, start_step=0)
+    writer.write("train", 1, {"loss": 2.5})
+    away(Path, "exists", 2)
+    writer.write("validation", 1, {"loss": 2.75})
+    away(Path, "read_text", 2)
+    writer.write("validation", 2, {"loss": 2.25, "accuracy": 0.5})  # another column: the file is written anew
+    writer.close()
+    assert (tmp_path / "validation.csv").read_text() == "step,loss,accuracy\n1,2.75,\n2,2.25,0.5\n"
 
 
 def test_rows_are_written_once(away, tmp_path, monkeypatch, capsys):
