@@ -1,10 +1,14 @@
 /* Preloaded into a program: while the file $AWAY_FLAG exists, all that is done in the folder $AWAY_FOLDER fails with EIO,
-   as on a network's file system whose server is gone; $CLOCK_SKEW seconds are added to the time of day. */
+   as on a network's file system whose server is gone; $CLOCK_SKEW seconds are added to the time of day,
+   and taken from what is waited for until a time of day, which the kernel knows only as it is. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,4 +85,41 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
   const char *skew = getenv("CLOCK_SKEW");
   if (!failed && skew && clock == CLOCK_REALTIME) now->tv_sec += atol(skew);
   return failed;
+}
+
+#define A_DATE 1000000000 /* seconds: no machine is up for so long, so that more is a time of day */
+static struct timespec real(const struct timespec *until) {
+  struct timespec found = *until;
+  const char *skew = getenv("CLOCK_SKEW");
+  if (skew && found.tv_sec > A_DATE) found.tv_sec -= atol(skew);
+  return found;
+}
+
+int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until) {
+  static int (*own)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+  if (!own) own = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2"); /* not the older one of that name */
+  if (!own) own = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+  struct timespec when = real(until);
+  return own(condition, mutex, &when);
+}
+int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *until) {
+  OWN(int, pthread_cond_clockwait, pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
+  struct timespec when = real(until);
+  return own(condition, mutex, clock, &when);
+}
+int sem_timedwait(sem_t *semaphore, const struct timespec *until) {
+  OWN(int, sem_timedwait, sem_t *, const struct timespec *);
+  struct timespec when = real(until);
+  return own(semaphore, &when);
+}
+long syscall(long number, ...) {
+  OWN(long, syscall, long, ...);
+  long a[6];
+  va_list more; va_start(more, number); for (int i = 0; i < 6; i++) a[i] = va_arg(more, long); va_end(more);
+  struct timespec when;
+  if (number == SYS_futex && (a[1] & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET && a[3]) {
+    when = real((const struct timespec *)a[3]);
+    a[3] = (long)&when;
+  }
+  return own(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

@@ -30,7 +30,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from absl import logging
 
 from benchmarks import report
-from benchmarks.job import ROOT, Job
+from benchmarks.job import CORRUPT, ROOT, SLEEPY, UNHURRIED, Job
 from benchmarks.soak import leaves, same, truncate
 
 STEPS = 24
@@ -53,44 +53,12 @@ SMALL = {
 MISTAKE, FAULT, PREEMPTED, KILLED, ABORTED = 2, 69, 75, -signal.SIGKILL, -signal.SIGABRT
 STARTS = 6  # of one job, at most
 
-# Replaces how process 1 gets a batch: at the `at`th it waits so many seconds.
-SLEEPY = """
-import os, time, pretrain.training.feed as feed
-own, count = feed.Feed.__next__, [0]
-def sleepy(self):
-    count[0] += 1
-    if os.environ["LONGHAUL_PROCESS"] == "1" and count[0] == {at}:
-        time.sleep({seconds})
-    return own(self)
-feed.Feed.__next__ = sleepy
-"""
-# Changes a bit of the first large array on the first device of process 1, after update `at`.
-CORRUPT = """
-import os, jax, numpy as np, pretrain.step.engine as engine
-own, count = engine.JitEngine.step, [0]
-def step(self, state, batch):
-    state, metrics = own(self, state, batch)
-    count[0] += 1
-    if os.environ["LONGHAUL_PROCESS"] == "1" and count[0] == {at}:
-        leaves, tree = jax.tree_util.tree_flatten(state)
-        place = next(i for i, leaf in enumerate(leaves) if leaf.ndim > 2)
-        pieces = [np.array(shard.data) for shard in leaves[place].addressable_shards]
-        pieces[0].reshape(-1).view(np.uint32)[0] ^= 1
-        devices = [shard.device for shard in leaves[place].addressable_shards]
-        pieces = [jax.device_put(piece, device) for piece, device in zip(pieces, devices)]
-        array = leaves[place]
-        leaves[place] = jax.make_array_from_single_device_arrays(array.shape, array.sharding, pieces)
-        state = jax.tree_util.tree_unflatten(tree, leaves)
-    return state, metrics
-engine.JitEngine.step = step
-"""
-
 
 @dataclass(frozen=True)
 class Fault:
     """What is done to a job, and the exit codes that its processes may then end with."""
 
-    do: Callable  # (matrix, workdir, random numbers) -> (exit codes, what went wrong if anything)
+    do: Callable  # (matrix, workdir, random numbers) -> exit codes, those of each start, or what went wrong
     codes: tuple[int, ...]
     quick: bool = False  # done with --quick too
 
@@ -134,11 +102,12 @@ class Matrix:
         """(exit codes of every start, what went wrong if anything) of one disturbed job."""
         rng, fault = random.Random(f"{seed} {name} {number}"), FAULTS[name]
         workdir = self.folder / f"{name.replace(' ', '-').replace(',', '')}-{number}"
-        ended = [codes := fault.do(self, workdir, rng)]
+        codes = fault.do(self, workdir, rng)
         if isinstance(codes, str):
             return [], codes
-        if not set(codes) <= {0, *fault.codes}:
-            return ended, f"exit codes {codes}"
+        ended = codes if isinstance(codes[0], list) else [codes]
+        if not {code for codes in ended for code in codes} <= {0, *fault.codes}:
+            return ended, f"exit codes {ended}"
         while any(ended[-1]):
             if len(ended) == STARTS:
                 return ended, f"not done after {STARTS} starts"
@@ -178,13 +147,13 @@ def killed(*who: int) -> Callable:
     return do
 
 
-def killed_at(found: Callable, store: bool = True, before: Callable | None = None) -> Callable:
+def killed_at(found: Callable, store: bool = True, before: Callable | None = None, patch: str = "") -> Callable:
     """kill -9 of a random process as soon as `found(job, workdir, random numbers)`; `before` starts the job's life."""
 
     def do(matrix: Matrix, workdir: Path, rng: random.Random):
         if before:
             before(matrix, workdir, rng)
-        job = matrix.start(workdir, store)
+        job = matrix.start(workdir, store, patch)
         if not found(job, workdir, rng):
             job.end()
             return "the moment did not come"
@@ -203,10 +172,9 @@ def half(matrix: Matrix, workdir: Path, rng: random.Random) -> None:
 
 
 def restoring(job: Job, workdir: Path, rng: random.Random) -> bool:
-    """From when the lock is taken until the checkpoint is restored; which of these moments, chance says."""
-    came = job.until(lambda: (workdir / "lock").exists())
-    time.sleep(rng.uniform(0, 4))
-    return came and job.running
+    came = job.until_said("reading the train state")
+    time.sleep(rng.uniform(0, 1))
+    return came and "restored checkpoint" not in job.said()
 
 
 def saving(job: Job, workdir: Path, rng: random.Random) -> bool:
@@ -268,11 +236,11 @@ def away(seconds: float) -> Callable:
         flag.touch()
         back = threading.Timer(seconds, flag.unlink)
         back.start()
-        codes = job.end()
-        while flag.exists() and any(codes):
-            codes = matrix.start(workdir, extra=lambda index: surroundings).end()
+        ended = [job.end()]
+        while flag.exists() and any(ended[-1]):
+            ended.append(matrix.start(workdir, extra=lambda index: surroundings).end())
         back.join()
-        return codes
+        return ended
 
     return do
 
@@ -294,16 +262,24 @@ def skew(matrix: Matrix, workdir: Path, rng: random.Random):
     )
     at_a_step(job, rng)
     job.signal(signal.SIGKILL, 1)
-    job.end()
+    codes = job.end()
     behind = {"LD_PRELOAD": matrix.preload, "CLOCK_SKEW": "-86400"}
-    return matrix.start(workdir, extra=lambda index: behind).end()
+    return [codes, matrix.start(workdir, extra=lambda index: behind).end()]
 
 
 def torn(matrix: Matrix, workdir: Path, rng: random.Random):
-    codes = killed()(matrix, workdir, rng)
-    if len([path for path in workdir.glob("checkpoints/*") if path.name.isdigit()]) > 1:  # else none is left whole
-        truncate(workdir, rng)
-    return codes
+    """kill -9 of all once there are two checkpoints, of which a file of the newer is cut short."""
+    job = matrix.start(workdir)
+    job.until(lambda: len([path for path in workdir.glob("checkpoints/*") if path.name.isdigit()]) > 1)
+    if not job.running:
+        job.end()
+        return "the moment did not come"
+    job.signal(signal.SIGKILL, *range(matrix.count))
+    codes = job.end()
+    truncate(workdir, rng, "state")
+    job = matrix.start(workdir)
+    again = job.end()
+    return [codes, again] if "it is set aside in" in job.said() else f"the damage was not seen: {again}"
 
 
 def two_jobs(matrix: Matrix, workdir: Path, rng: random.Random):
@@ -326,7 +302,7 @@ FAULTS = {
     "kill -9 of one worker": Fault(killed(1), DEATHS, quick=True),
     "kill -9 of the coordinator": Fault(killed(0), DEATHS),
     "kill -9 of all": Fault(killed(), (KILLED,)),
-    "kill -9 during restore": Fault(killed_at(restoring, before=half), DEATHS),
+    "kill -9 during restore": Fault(killed_at(restoring, before=half, patch=UNHURRIED), DEATHS),
     "kill -9 during a save": Fault(killed_at(saving), DEATHS),
     "kill -9 during prepare": Fault(killed_at(preparing, store=False), DEATHS),
     "SIGTERM to one process": Fault(sigterm, (PREEMPTED,), quick=True),

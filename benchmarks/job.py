@@ -17,12 +17,55 @@ LIMIT = 600  # seconds that a start, or waiting for a word, may take
 
 # Runs the program with some of its functions replaced: `{patch}` is Python.
 PATCHED = "{patch}\nfrom pretrain.__main__ import run\nrun()"
+# Replaces how process 1 gets a batch: at the `at`th it waits so many seconds.
+SLEEPY = """
+import os, time, pretrain.training.feed as feed
+own, count = feed.Feed.__next__, [0]
+def sleepy(self):
+    count[0] += 1
+    if os.environ["LONGHAUL_PROCESS"] == "1" and count[0] == {at}:
+        time.sleep({seconds})
+    return own(self)
+feed.Feed.__next__ = sleepy
+"""
+# Says when the train state is about to be read, and takes a second longer over it.
+UNHURRIED = """
+import time, pretrain.checkpoints.restore as restore
+own = restore._read_whole
+def unhurried(*what):
+    print("reading the train state", flush=True)
+    time.sleep(0.5)
+    found = own(*what)
+    time.sleep(0.5)
+    return found
+restore._read_whole = unhurried
+"""
+# Changes a bit of the first large array on the first device of process 1, after update `at`.
+CORRUPT = """
+import os, jax, numpy as np, pretrain.step.engine as engine
+own, count = engine.JitEngine.step, [0]
+def step(self, state, batch):
+    state, metrics = own(self, state, batch)
+    count[0] += 1
+    if os.environ["LONGHAUL_PROCESS"] == "1" and count[0] == {at}:
+        leaves, tree = jax.tree_util.tree_flatten(state)
+        place = next(i for i, leaf in enumerate(leaves) if leaf.ndim > 2)
+        pieces = [np.array(shard.data) for shard in leaves[place].addressable_shards]
+        pieces[0].reshape(-1).view(np.uint32)[0] ^= 1
+        devices = [shard.device for shard in leaves[place].addressable_shards]
+        pieces = [jax.device_put(piece, device) for piece, device in zip(pieces, devices)]
+        array = leaves[place]
+        leaves[place] = jax.make_array_from_single_device_arrays(array.shape, array.sharding, pieces)
+        state = jax.tree_util.tree_unflatten(tree, leaves)
+    return state, metrics
+engine.JitEngine.step = step
+"""
 
 
 class Job:
     """One start of `pretrain` with `arguments` as so many processes, each with `devices` virtual CPU devices.
 
-    `patch` is Python that each process runs first, `preload` environment variables of each process by its number.
+    `patch` is Python that each process runs first, `extra` environment variables of each process by its number.
     """
 
     def __init__(

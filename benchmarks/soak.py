@@ -154,12 +154,12 @@ class Soak:
         return f"started again, exit code {code}:\n{said}"
 
 
-def truncate(workdir: Path, rng: random.Random) -> None:
-    """Cuts a random file of the newest checkpoint short, if there is one."""
+def truncate(workdir: Path, rng: random.Random, part: str = "") -> None:
+    """Cuts a random file of the newest checkpoint, or of a folder in it, short, if there is one."""
     found = [path for path in workdir.glob("checkpoints/*") if path.name.isdigit()]
     if found:
         newest = max(found, key=lambda path: int(path.name))
-        files = sorted(path for path in newest.rglob("*") if path.is_file() and path.stat().st_size)
+        files = sorted(path for path in (newest / part).rglob("*") if path.is_file() and path.stat().st_size)
         cut = rng.choice(files)
         os.truncate(cut, rng.randrange(cut.stat().st_size))
 
