@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 PREEMPTED = 75  # exit code of a program that was asked to stop and has saved everything: start it again
 MISTAKE = 2  # exit code of a user's mistake: starting it again would not help
@@ -83,15 +84,45 @@ def environment(coordinator: str, processes: int, index: int) -> dict[str, str]:
     }
 
 
-def hints(program: Sequence[str], watch: str, stop: str) -> None:
+def hints(program: Sequence[str], watch: str, stop: str, go_on: str = "the same command again") -> None:
     """Says on standard error, a line each, how to watch the run, how to stop it with all saved, and how to go on."""
-    workdir = flag(program, "workdir")
-    folder = workdir or "WORKDIR"
-    curves = f"tensorboard --logdir={shlex.quote(f'{folder}/metrics')}"
-    time = f"pretrain goodput --workdir={shlex.quote(folder)}"
-    print(f"launch: watch: {watch}; curves: {curves}; where the time goes: {time}", file=sys.stderr)
-    print(f"launch: stop with everything saved: {stop}", file=sys.stderr)
-    print("launch: go on: the same command again", file=sys.stderr, flush=True)
+    folder = work_folder(program)
+    for what, how in {
+        "watch": watch,
+        "curves": f"tensorboard --logdir={shlex.quote(f'{folder}/metrics')}",
+        "where the time goes": f"pretrain goodput --workdir={shlex.quote(folder)}",
+        "stop with everything saved": stop,
+        "go on": go_on,
+    }.items():
+        print(f"launch: {what}: {how}", file=sys.stderr, flush=True)
+
+
+def work_folder(program: Sequence[str]) -> str:
+    """The folder of the program's run: `--workdir`, or what `train` takes without it; WORKDIR where neither shows."""
+    given = flag(program, "workdir")
+    named = recipe_name(program) if not given and program[:1] in (["train"], ["prepare"]) else ""
+    return given or (f"runs/{named}" if named else "WORKDIR")
+
+
+def recipe_name(program: Sequence[str]) -> str:
+    """The name of the program's config, read in the recipe's text, which is not run; nothing where it is not plain."""
+    path, _, variant = (flag(program, "config") or "configs/quickstart.py").partition(":")
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    default = re.search(r'^ +variant = variant or "([^"]*)"$', text, re.MULTILINE)
+    variant = variant or (default[1] if default else "")
+    names = re.findall(r'^ +config\.name = f?"([^"]*)"$', text, re.MULTILINE)
+    plain = [name.replace("{variant}", variant) for name in names if variant or "{" not in name]
+    of_variant = [name for name in plain if variant and name.endswith(variant)]
+    name = flag(program, "config.name") or next(iter(of_variant + plain), "")
+    return "" if "{" in name else name
+
+
+def count(number: int, what: str) -> str:
+    """A number of things in words: "1 host", "2 hosts"."""
+    return f"{number} {what}{'' if number == 1 else 'es' if what.endswith('s') else 's'}"
 
 
 def flag(program: Sequence[str], name: str) -> str:
@@ -141,11 +172,18 @@ def positive(text: str) -> int:
     return value
 
 
-def run(command: Sequence[str], stdin: str = "") -> int:
+def run(command: Sequence[str]) -> int:
     """Runs a command of the cluster's own tools and returns its exit code; 2 and a sentence if it is not installed."""
+    return subprocess.run(command).returncode if installed(command[0]) else MISTAKE
+
+
+def hand_over(command: Sequence[str], text: str) -> tuple[int, str]:
+    """Hands text to a command of the cluster's own tools; its exit code, as of `run`, and what it printed, as shown."""
     if not installed(command[0]):
-        return MISTAKE
-    return subprocess.run(command, input=stdin or None, text=True).returncode
+        return MISTAKE, ""
+    done = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, errors="replace")
+    print(done.stdout, end="", flush=True)
+    return done.returncode, done.stdout
 
 
 def installed(tool: str) -> bool:

@@ -12,12 +12,14 @@ go is told so five minutes before, and saves.
 import argparse
 import json
 import math
+import posixpath
 import re
 import sys
 from collections.abc import Sequence
 
-from launch import MISTAKE, carried, hints, line, parse, parser, positive, restarts, run
+from launch import MISTAKE, carried, hand_over, hints, line, parse, parser, positive, restarts, work_folder
 
+FOLDER = "/longhaul"  # of the project in the image that the Dockerfile makes: where the program runs
 PORT = 28476  # of process 0
 GRACE = 300  # seconds between asking a pod to stop and killing it
 JOB = "run"  # of the one job in the set
@@ -53,13 +55,36 @@ def main(argv: Sequence[str]) -> int:
     if bool(options.tpu) == bool(options.gpu):
         flags.error("name the node pool, either as --tpu v5p:4x4x4 or as --gpu nvidia-h100-80gb --nodes 4")
     kubectl = "kubectl" + (f" -n {options.namespace}" if options.namespace else "")
-    first = f"jobset.sigs.k8s.io/jobset-name={options.name},batch.kubernetes.io/job-completion-index=0"
-    hints(program, f"{kubectl} logs -f -l {first}", f"{kubectl} delete jobset {options.name}")
     text = yaml(manifest(options, program))
-    if options.apply and not options.dry_run:
-        return run(["kubectl", "apply", "-f", "-"], stdin=text)
-    print(text, end="")
+    warn(options, work_folder(program))
+    if not options.apply or options.dry_run:
+        say("this is only the manifest, and nothing has begun: hand it to kubectl apply -f -, or give --apply")
+        print(text, end="")
+        return 0
+    code, printed = hand_over(["kubectl", "apply", "-f", "-"], text)
+    if code:
+        return code
+    delete = f"{kubectl} delete jobset {options.name}"
+    if re.search(r" unchanged\s*$", printed):
+        say(f"it stands as it is, and one that has ended starts nothing: {delete}, then this again, or another --name")
+    first = f"jobset.sigs.k8s.io/jobset-name={options.name},batch.kubernetes.io/job-completion-index=0"
+    hints(program, f"{kubectl} logs -f -l {first}", delete, f"{delete}, then the same command again")
     return 0
+
+
+def warn(options, folder: str) -> None:
+    """Says where the work folder would be a pod's own, and gone with it."""
+    if folder.startswith(("s3://", "gs://")):
+        return
+    place = posixpath.normpath(posixpath.join(FOLDER, folder))
+    if not options.claim:
+        say(f"warning: no --claim, so that {place} is each pod's own, and gone with it: give one, or a bucket")
+    elif not f"{place}/".startswith(f"{options.claim[1].rstrip('/')}/"):
+        say(f"warning: {place} is not below {options.claim[1]}, where --claim is, but each pod's own and gone with it")
+
+
+def say(words: str) -> None:
+    print(f"launch: {words}", file=sys.stderr, flush=True)
 
 
 def manifest(options, program: Sequence[str]) -> dict:

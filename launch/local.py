@@ -9,6 +9,7 @@ second one kills them. If the launcher itself is killed, so are they (on Linux),
 
 import ctypes
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import environment, hints, parse, parser, positive, restarts, show
+from launch import count, environment, hints, parse, parser, positive, restarts, show
 from launch.supervise import Child, Signals, again, say, supervise
 
 # On a busy machine devices may be late for one another; after 40 s JAX would take that for the end.
@@ -44,12 +45,13 @@ def main(argv: Sequence[str]) -> int:
     options, program = parse(flags, argv)
     command = [sys.executable, "-m", "pretrain", *program]
     logs = options.logs or Path("LOGS" if options.dry_run else tempfile.mkdtemp(prefix="longhaul-"))
-    hints(program, f"tail -f {logs}/process-0.log", "Ctrl-C here, or kill -TERM of this launcher")
     if options.dry_run:
         for index in range(options.processes):
             places = _places(index, options.processes, "127.0.0.1:PORT", options.devices)
             show(["env", *(f"{name}={value}" for name, value in places.items()), *command])
         return 0
+    watch = f"tail -f {shlex.quote(str(logs / 'process-0.log'))}"
+    hints(program, watch, f"Ctrl-C here, or kill -TERM {os.getpid()}")
     return launch(command, options.processes, options.devices, logs, options.grace, options.restarts)
 
 
@@ -61,7 +63,7 @@ def launch(
     `devices` None leaves JAX its choice. `restarts` is how often they are started again, as `supervise.again` does.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    say(sys.stdout, f"launch: {processes} processes, logs in {logs}\n")
+    say(sys.stdout, f"launch: {count(processes, 'process')}, logs in {logs}\n")
     paths = [logs / f"process-{index}.log" for index in range(processes)]
 
     def start(attempt: int) -> int:

@@ -9,12 +9,13 @@ folder must be on a file system that all nodes share.
 """
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import MISTAKE, PREEMPTED, hints, line, name, parse, parser, positive, restarts, run
+from launch import MISTAKE, PREEMPTED, hand_over, hints, line, name, parse, parser, positive, restarts
 
 FOLDER = "/longhaul"  # of the project in the image that the Dockerfile makes
 
@@ -108,12 +109,17 @@ def main(argv: Sequence[str]) -> int:
     if options.mounts and not (options.container_image or options.apptainer):
         flags.error("--mounts needs --container-image or --apptainer")
     text = script(options, program)
-    hints(program, f"tail -f {shlex.quote(options.logs)}/{options.name}-*.log", "scancel --batch --signal=USR2 JOB")
     if options.dry_run:
         print(text, end="")
         return 0
     Path(options.logs).mkdir(parents=True, exist_ok=True)
-    return run(["sbatch"], stdin=text)
+    code, printed = hand_over(["sbatch"], text)
+    if code == 0:
+        number = re.search(r"(?:batch job |^)(\d+)", printed, re.MULTILINE)
+        job = number[1] if number else "JOB"
+        log = f"{options.logs}/{options.name}-{job}.log"
+        hints(program, f"tail -F {shlex.quote(log)}", f"scancel --batch --signal=USR2 {job}")
+    return code
 
 
 def script(options, program: Sequence[str]) -> str:

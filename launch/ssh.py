@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import MISTAKE, carried, environment, hints, installed, line, name, parse, parser, restarts, show
+from launch import MISTAKE, carried, count, environment, hints, installed, line, name, parse, parser, restarts, show
 from launch.remote import SILENCE, Remote, kept, new_launch, start
 from launch.supervise import Signals, again, say, supervise
 
@@ -64,9 +64,6 @@ def main(argv: Sequence[str]) -> int:
             found.append([*shlex.split(options.ssh), *OPTIONS, host, there])
         return found
 
-    if not options.stop:
-        logs = shlex.quote(str(options.logs))
-        hints(program, f"tail -f {logs}/{hosts[0]}.log", "Ctrl-C here, or this command with --stop instead of '-- ...'")
     if options.dry_run:
         for command in commands("LAUNCH", 0):
             show(command)
@@ -76,13 +73,15 @@ def main(argv: Sequence[str]) -> int:
     if options.stop:
         connections = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in commands("", 0)]
         return max(connection.wait() for connection in connections)
+    first = shlex.quote(str(options.logs / f"{hosts[0]}.log"))
+    hints(program, f"tail -f {first}", "Ctrl-C here, or this command with --stop instead of '-- ...'")
     return run(hosts, commands, options)
 
 
 def run(hosts: Sequence[str], commands, options) -> int:
     """Runs `commands(launch, attempt)`, one for each host, and starts them again as often as is asked for."""
     options.logs.mkdir(parents=True, exist_ok=True)
-    say(sys.stdout, f"launch: {len(hosts)} hosts, logs in {options.logs}\n")
+    say(sys.stdout, f"launch: {count(len(hosts), 'host')}, logs in {options.logs}\n")
     paths = [options.logs / f"{host}.log" for host in hosts]
     launch = new_launch()
 

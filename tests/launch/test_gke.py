@@ -168,10 +168,44 @@ def test_shared_memory_and_the_shared_folder_are_there():
     assert {one["name"] for one in pod["volumes"]} == set(mounted)
 
 
-def test_it_says_how_to_watch_stop_and_go_on():
-    _, err = manifest(*GPU)
-    assert "kubectl -n team logs -f -l jobset.sigs.k8s.io/jobset-name=xl" in err
-    assert "kubectl -n team delete jobset xl" in err and "tensorboard --logdir=/shared/xl/metrics" in err
+def applied(tmp_path, body, *options):
+    tool(tmp_path / "kubectl", f"cat > /dev/null; {body}")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    return called("gke", "--image=i", *options, "--apply", "--", "train", "--workdir=/shared/xl", PATH=path)
+
+
+def test_it_says_how_to_watch_stop_and_go_on_where_something_has_begun(tmp_path):
+    _, err = manifest(*GPU, "--claim=shared:/shared")
+    assert len(err.splitlines()) == 1 and "nothing has begun" in err
+    code, out, err = applied(tmp_path, "echo jobset.jobset.x-k8s.io/xl created", *GPU, "--claim=shared:/shared")
+    assert code == 0 and "created" in out and "unchanged" not in err and "warning" not in err
+    assert "watch: kubectl -n team logs -f -l jobset.sigs.k8s.io/jobset-name=xl" in err
+    assert "tensorboard --logdir=/shared/xl/metrics" in err
+    assert "saved: kubectl -n team delete jobset xl\n" in err
+    assert "go on: kubectl -n team delete jobset xl, then the same command again\n" in err
+    code, _, err = applied(tmp_path, "echo jobset.jobset.x-k8s.io/xl unchanged", *GPU, "--claim=shared:/shared")
+    assert code == 0 and "one that has ended starts nothing: kubectl -n team delete jobset xl, then this again" in err
+    code, _, err = applied(tmp_path, "echo no cluster >&2; exit 1", *GPU, "--claim=shared:/shared")
+    assert code == 1 and err == "no cluster\n"
+
+
+@pytest.mark.parametrize(
+    ("claim", "workdir", "warning"),
+    [
+        ([], "/shared/xl", "no --claim, so that /shared/xl is each pod's own"),
+        ([], "", "no --claim, so that /longhaul/runs/quickstart is each pod's own"),
+        (["--claim=s:/shared"], "/share/xl", "/share/xl is not below /shared"),
+        (["--claim=s:/shared"], "/shared/xl", ""),
+        (["--claim=s:/longhaul/runs"], "runs/xl", ""),
+        ([], "gs://bucket/xl", ""),
+        ([], "s3://bucket/xl", ""),
+    ],
+)
+def test_a_work_folder_that_goes_with_its_pod_is_warned_of(claim, workdir, warning):
+    program = ["train", *([f"--workdir={workdir}"] if workdir else [])]
+    code, _, err = called("gke", "--image=i", "--tpu=v5e:4x4", *claim, "--", *program)
+    warnings = [line for line in err.splitlines() if "warning" in line]
+    assert code == 0 and (warning in warnings[0] if warning else not warnings)
 
 
 def test_apply_hands_kubectl_what_is_printed(tmp_path):

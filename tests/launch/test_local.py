@@ -1,5 +1,6 @@
 """The local launcher with real processes: environment, logs, deaths, signals."""
 
+import importlib
 import os
 import shlex
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import supervise
+from launch import hints, supervise, work_folder
 from launch.local import WAIT_FOR_DEVICES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -215,7 +216,36 @@ def test_dry_run_prints_the_commands():
     assert [line[0] for line in lines] == ["env", "env"]
     assert [line[-4:] for line in lines] == [["-m", "pretrain", "train", "--workdir=a b"]] * 2
     assert [line[3] for line in lines] == ["LONGHAUL_PROCESS=0", "LONGHAUL_PROCESS=1"]
-    assert "tensorboard --logdir='a b/metrics'" in done.stderr and "go on: the same command" in done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("program", "folder"),
+    [
+        (["train", "--workdir=a b"], "'a b"),
+        (["train"], "runs/quickstart"),
+        (["train", "--config=configs/quickstart.py:tiny"], "runs/quickstart-tiny"),
+        (["train", "--config=configs/gpt3.py:xl"], "runs/gpt3:xl"),
+        (["train", "--config", "configs/gpt2.py"], "runs/gpt2:small"),
+        (["train", "--config=configs/gpt2.py", "--config.name=mine"], "runs/mine"),
+        (["train", "--config=/no/such/mine.py"], "WORKDIR"),
+    ],
+)
+def test_hints_are_a_line_each_and_name_the_folder_that_train_takes(program, folder, capsys):
+    hints(program, "tail", "Ctrl-C")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in lines] == [
+        *("watch", "curves", "where the time goes", "stop with everything saved", "go on")
+    ]
+    assert f"tensorboard --logdir={folder}/metrics" in lines[1]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "configs").glob("*.py")))
+def test_that_folder_is_named_as_the_config_is(name):
+    recipe = importlib.import_module(f"configs.{name}")
+    for variant in ("", *getattr(recipe, "VARIANTS", ())) if hasattr(recipe, "get_config") else ():
+        config = recipe.get_config(*([variant] if variant else []))
+        assert work_folder(["train", f"--config=configs/{name}.py:{variant}"]) == f"runs/{config.name}"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")

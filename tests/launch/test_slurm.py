@@ -183,6 +183,22 @@ def test_slurm_submits_the_script_it_shows(tmp_path):
     assert (tmp_path / "logs").is_dir()
 
 
+def test_slurm_hints_have_the_jobs_number_and_are_not_said_where_nothing_was_submitted(tmp_path):
+    sbatch = tmp_path / "sbatch"
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    for body, code in (("echo Submitted batch job 4711", 0), ("echo no such partition >&2; exit 1", 1)):
+        sbatch.write_text(f"#!/usr/bin/env bash\ncat > /dev/null; {body}\n")
+        sbatch.chmod(0o755)
+        done = launch("slurm", "--logs", tmp_path / "logs", "--", *PROGRAM, PATH=path)
+        assert done.returncode == code
+        if code == 0:
+            assert done.stdout == "Submitted batch job 4711\n"
+            assert "stop with everything saved: scancel --batch --signal=USR2 4711\n" in done.stderr
+            assert f"tail -F {tmp_path}/logs/longhaul-4711.log\n" in done.stderr
+        else:
+            assert done.stderr == "no such partition\n"
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -63,7 +63,9 @@ def test_every_process_learns_its_place_and_what_ssh_is_told(hosts):
     calls = (hosts / "calls").read_text().splitlines()
     assert all(call.startswith("-T -o BatchMode=yes -o ServerAliveInterval=15") for call in calls)
     assert sorted(call.split(" cd ")[0].split()[-1] for call in calls) == ["me@node2", "node1"]
-    assert "tail -f" in err and "tensorboard" in err and "--stop" in err and "go on" in err
+    assert (
+        "launch: 2 hosts," in out and "tail -f" in err and "tensorboard" in err and "--stop" in err and "go on" in err
+    )
 
 
 def test_dry_run_prints_what_it_calls(hosts):
