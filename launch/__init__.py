@@ -9,6 +9,7 @@ Every launcher is called as `python -m launch.NAME [its options] -- COMMAND --fl
 """
 
 import argparse
+import math
 import re
 import shlex
 import shutil
@@ -20,6 +21,7 @@ from pathlib import Path
 PREEMPTED = 75  # exit code of a program that was asked to stop and has saved everything: start it again
 MISTAKE = 2  # exit code of a user's mistake: starting it again would not help
 STOPPED = 76  # as PREEMPTED, where `--stop` asked; between `launch.keeper` and its launcher, which ends with PREEMPTED
+NOT_RUN = (126, 127)  # a shell's exit codes where a command is not executable, or not there: no help either
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -37,7 +39,7 @@ def parse(
 ) -> tuple[argparse.Namespace, list[str]]:
     """The launcher's own options, and the arguments after `--` for the program; exits with code 2 on a mistake.
 
-    One of the options `without` asks for something that needs no program.
+    One of the options `without`, which are called as in the namespace, asks for something that needs no program.
     """
     at = argv.index("--") if "--" in argv else len(argv)
     options, stray = parser.parse_known_args(argv[:at])
@@ -46,7 +48,7 @@ def parse(
         parser.error(f"'{stray[0]}' is no option of this launcher; if the program begins there, write '--' before it")
     if stray:
         parser.error(f"unrecognized arguments: {shlex.join(stray)}; what comes after '--' goes to the program")
-    if not program and not set(without) & set(argv[:at]):
+    if not program and not any(getattr(options, option) for option in without):
         parser.error("name what to run after '--', such as: -- train --config=configs/quickstart.py --workdir=runs/q")
     return options, program
 
@@ -141,6 +143,25 @@ def natural(text: str) -> int:
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is below 0")
     return value
+
+
+def seconds(text: str) -> float:
+    """An argparse type: a time in seconds, from zero up and not endless."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no time; write seconds from 0 up, such as 30")
+    return value
+
+
+def log_folder(flags: argparse.ArgumentParser, folder: Path) -> None:
+    """Makes the folder that `--logs` names; exits with code 2 where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        flags.error(f"--logs {folder} cannot be made a folder ({error.strerror}); name another")
 
 
 def variable(text: str) -> str:

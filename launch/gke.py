@@ -17,18 +17,21 @@ import re
 import sys
 from collections.abc import Sequence
 
-from launch import MISTAKE, carried, hand_over, hints, line, parse, parser, positive, restarts, work_folder
+from launch import MISTAKE, NOT_RUN, carried, hand_over, hints, line, parse, parser, positive, restarts, work_folder
 
 FOLDER = "/longhaul"  # of the project in the image that the Dockerfile makes: where the program runs
 PORT = 28476  # of process 0
 GRACE = 300  # seconds between asking a pod to stop and killing it
 JOB = "run"  # of the one job in the set
-# What GKE calls each TPU, and the chips of a node of several and of the largest single one.
+FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+UP_TO_A_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
+# What GKE calls each TPU, the chips of a node of several and of the largest single one, the topologies that it has
+# ("Plan TPUs in GKE" and the page of each TPU), and the largest: beyond one cube of 4x4x4 all are made of whole cubes.
 TPUS = {
-    "v4": ("tpu-v4-podslice", 4, 4),
-    "v5e": ("tpu-v5-lite-podslice", 4, 8),
-    "v5p": ("tpu-v5p-slice", 4, 4),
-    "v6e": ("tpu-v6e-slice", 4, 8),
+    "v4": ("tpu-v4-podslice", 4, 4, UP_TO_A_CUBE, (16, 16, 16)),
+    "v5e": ("tpu-v5-lite-podslice", 4, 8, FLAT, (16, 16)),
+    "v5p": ("tpu-v5p-slice", 4, 4, ("1x1x1", "2x1x1", *UP_TO_A_CUBE), (16, 16, 24)),
+    "v6e": ("tpu-v6e-slice", 4, 8, FLAT, (16, 16)),
 }
 
 
@@ -131,7 +134,7 @@ def manifest(options, program: Sequence[str]) -> dict:
             "rules": [
                 {
                     "action": "FailJob",
-                    "onExitCodes": {"containerName": "pretrain", "operator": "In", "values": [MISTAKE]},
+                    "onExitCodes": {"containerName": "pretrain", "operator": "In", "values": [MISTAKE, *NOT_RUN]},
                 }
             ]
         },
@@ -159,7 +162,7 @@ def manifest(options, program: Sequence[str]) -> dict:
 
 def slice_of(kind: str, topology: tuple[int, ...]) -> tuple[int, int, dict[str, str]]:
     """(nodes, chips of each, the labels that they have) of a TPU slice."""
-    accelerator, several, single = TPUS[kind]
+    accelerator, several, single, *_ = TPUS[kind]
     total = math.prod(topology)
     chips = total if total <= single else several
     labels = {
@@ -194,12 +197,12 @@ def tpu(text: str) -> tuple[str, tuple[int, ...]]:
     kind, _, topology = text.partition(":")
     if kind not in TPUS:
         raise argparse.ArgumentTypeError(f"{text} names no TPU; write one of {', '.join(TPUS)}, such as v5p:4x4x4")
-    dimensions = 2 if kind in ("v5e", "v6e") else 3
+    *_, known, largest = TPUS[kind]
     sizes = tuple(int(size) for size in topology.split("x")) if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)+", topology) else ()
-    chips = math.prod(sizes)
-    if len(sizes) != dimensions or (chips > TPUS[kind][2] and chips % TPUS[kind][1]):
-        example = "x".join("4" * dimensions)
-        raise argparse.ArgumentTypeError(f"{text} is no topology of {kind}; write {dimensions} sizes, as {example}")
+    cubes = len(sizes) == len(largest) == 3 and list(sizes) == sorted(sizes) and not any(size % 4 for size in sizes)
+    if topology not in known and not (cubes and all(size <= most for size, most in zip(sizes, largest, strict=True))):
+        more = f", or multiples of 4 in rising order up to {'x'.join(map(str, largest))}" if len(largest) == 3 else ""
+        raise argparse.ArgumentTypeError(f"{text} is no topology of {kind}, which has {', '.join(known)}{more}")
     return kind, sizes
 
 

@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         "--silence", type=natural, default=0, help="seconds after which a silent launcher counts as gone"
     )
     flags.add_argument("--stop", action="store_true", help="stop what runs under the name, with everything saved")
-    options, program = parse(flags, argv, without=["--stop"])
+    options, program = parse(flags, argv, without=["stop"])
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / f"{options.name}.lock").open("a+") as lock:
         if options.stop:

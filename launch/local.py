@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import count, environment, hints, parse, parser, positive, restarts, show
-from launch.supervise import Child, Signals, again, say, supervise
+from launch import count, environment, hints, log_folder, parse, parser, positive, restarts, seconds, show
+from launch.supervise import Child, Signals, again, end, say, supervise
 
 # On a busy machine devices may be late for one another; after 40 s JAX would take that for the end.
 WAIT_FOR_DEVICES = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     flags.add_argument("--logs", type=Path, help="folder of the logs, process-0.log and so on (default: a new one)")
     flags.add_argument(
         "--grace",
-        type=float,
+        type=seconds,
         default=30.0,
         help="seconds between asking the rest to stop and killing them (default: 30)",
     )
@@ -50,6 +50,7 @@ def main(argv: Sequence[str]) -> int:
             places = _places(index, options.processes, "127.0.0.1:PORT", options.devices)
             show(["env", *(f"{name}={value}" for name, value in places.items()), *command])
         return 0
+    log_folder(flags, logs)
     watch = f"tail -f {shlex.quote(str(logs / 'process-0.log'))}"
     hints(program, watch, f"Ctrl-C here, or kill -TERM {os.getpid()}")
     return launch(command, options.processes, options.devices, logs, options.grace, options.restarts)
@@ -70,8 +71,9 @@ def launch(
         coordinator = f"127.0.0.1:{free_port()}"
         children = []
         for index, path in enumerate(paths):
-            places = _places(index, processes, coordinator, devices)
-            children.append(Child(f"process {index}", _start(command, os.environ | places, path, attempt), path))
+            places, since = _places(index, processes, coordinator, devices), end(path, attempt)
+            process = _start(command, os.environ | places, path, attempt)
+            children.append(Child(f"process {index}", process, path, since))
         return supervise(children, grace, signals)
 
     with Signals() as signals:

@@ -1,6 +1,7 @@
 """This side of a program that runs on another host: the command that is sent there, and what is said to it."""
 
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -24,9 +25,15 @@ def new_launch() -> str:
 
 def kept(folder: str, python: str, variables: Sequence[str], options: Sequence[str], program: Sequence[str]) -> str:
     """The command, for a shell on the host, that runs the program there under `launch.keeper` with `options`."""
-    words = [python, "-m", "launch.keeper", *options, *(["--", *program] if program else [])]
-    environment = ["env", *variables] if variables else []
-    return f"cd {shlex.quote(folder)} && exec {shlex.join([*environment, *words])}"
+    words = ["-m", "launch.keeper", *options, *(["--", *program] if program else [])]
+    environment = f"env {shlex.join(variables)} " if variables else ""
+    return f"cd {place(folder)} && exec {environment}{place(python)} {shlex.join(words)}"
+
+
+def place(path: str) -> str:
+    """A path as a shell on the host is told it: a `~` or `~user` that it begins with is for that shell to expand."""
+    home, rest = re.fullmatch(r"(~(?:[A-Za-z_][A-Za-z0-9._-]*)?(?:/|\Z))?(.*)", path, re.DOTALL).groups()
+    return (home or "") + (shlex.quote(rest) if rest or not home else "")
 
 
 def start(command: Sequence[str], log: Path, attempt: int) -> subprocess.Popen:
@@ -40,8 +47,8 @@ def start(command: Sequence[str], log: Path, attempt: int) -> subprocess.Popen:
 class Remote(Child):
     """A program on another host, reached through a connection of its own."""
 
-    def __init__(self, name: str, process: subprocess.Popen, log: Path):
-        super().__init__(name, process, log)
+    def __init__(self, name: str, process: subprocess.Popen, log: Path, since: int = 0):
+        super().__init__(name, process, log, since)
         self._said, self._killed = time.monotonic(), 0.0
 
     def ask(self, number: int) -> None:

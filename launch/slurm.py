@@ -15,7 +15,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import MISTAKE, PREEMPTED, hand_over, hints, line, name, parse, parser, positive, restarts
+from launch import (
+    MISTAKE,
+    NOT_RUN,
+    PREEMPTED,
+    hand_over,
+    hints,
+    line,
+    log_folder,
+    name,
+    parse,
+    parser,
+    positive,
+    restarts,
+)
 
 FOLDER = "/longhaul"  # of the project in the image that the Dockerfile makes
 
@@ -61,7 +74,7 @@ exit "$code"
 """
 
 RESTARTS = """\
-elif ((code != 0 && code != {mistake})); then
+elif (({fault})); then
   faults={logs}/$SLURM_JOB_ID.faults
   echo "$code" >> "$faults"
   if (($(wc -l < "$faults") <= {restarts})); then
@@ -112,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
     if options.dry_run:
         print(text, end="")
         return 0
-    Path(options.logs).mkdir(parents=True, exist_ok=True)
+    log_folder(flags, Path(options.logs))
     code, printed = hand_over(["sbatch"], text)
     if code == 0:
         number = re.search(r"(?:batch job |^)(\d+)", printed, re.MULTILINE)
@@ -142,7 +155,8 @@ def script(options, program: Sequence[str]) -> str:
     places = "export LONGHAUL_PROCESSES=$SLURM_NTASKS LONGHAUL_PROCESS=$SLURM_PROCID PYTHONUNBUFFERED=1\n  "
     if options.per == "gpu":
         places += "export CUDA_VISIBLE_DEVICES=$SLURM_LOCALID\n  "
-    again = RESTARTS.format(mistake=MISTAKE, logs=shlex.quote(options.logs), restarts=options.restarts)
+    fault = " && ".join(f"code != {code}" for code in (0, MISTAKE, *NOT_RUN))
+    again = RESTARTS.format(fault=fault, logs=shlex.quote(options.logs), restarts=options.restarts)
     return SCRIPT.format(
         options="\n".join(lines),
         warning=options.warning,

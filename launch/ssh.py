@@ -9,15 +9,31 @@ that each can save and stop; a second one kills them. When this launcher or a co
 stop too, so keep it in a terminal that outlives you (tmux).
 """
 
+import argparse
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import MISTAKE, carried, count, environment, hints, installed, line, name, parse, parser, restarts, show
+from launch import (
+    MISTAKE,
+    carried,
+    count,
+    environment,
+    hints,
+    installed,
+    line,
+    log_folder,
+    name,
+    parse,
+    parser,
+    restarts,
+    seconds,
+    show,
+)
 from launch.remote import SILENCE, Remote, kept, new_launch, start
-from launch.supervise import Signals, again, say, supervise
+from launch.supervise import Signals, again, end, say, supervise
 
 PORT = 28476  # of process 0
 PAUSE = 10.0  # seconds before the processes are started again
@@ -33,11 +49,11 @@ def main(argv: Sequence[str]) -> int:
     flags.add_argument("--folder", type=line, default="longhaul", help="the project on each host (default: longhaul)")
     flags.add_argument("--python", default=".venv/bin/python", help="interpreter there (default: .venv/bin/python)")
     flags.add_argument("--name", type=name, default="longhaul", help="name of the run on the hosts (default: longhaul)")
-    flags.add_argument("--ssh", default="ssh", help="how to call ssh, such as 'ssh -p 2222' (default: ssh)")
+    flags.add_argument("--ssh", type=words, default="ssh", help="how to call ssh, such as 'ssh -p 2222' (default: ssh)")
     flags.add_argument("--logs", type=Path, default=Path("runs/ssh"), help="folder of the logs (default: runs/ssh)")
     flags.add_argument(
         "--grace",
-        type=float,
+        type=seconds,
         default=300.0,
         help="seconds between asking the rest to stop and killing them (default: 300)",
     )
@@ -45,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     restarts(flags)
     flags.add_argument("--stop", action="store_true", help="stop the run on all hosts, with everything saved")
     flags.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
-    options, program = parse(flags, argv, without=["--stop"])
+    options, program = parse(flags, argv, without=["stop"])
     hosts = listed(flags, options)
     coordinator = options.coordinator or f"{hosts[0].rpartition('@')[2]}:{PORT}"
 
@@ -61,18 +77,19 @@ def main(argv: Sequence[str]) -> int:
                 places = environment(coordinator, len(hosts), index)
                 variables = [*(f"{key}={value}" for key, value in places.items()), *options.env]
             there = kept(options.folder, options.python, variables, keeping, program)
-            found.append([*shlex.split(options.ssh), *OPTIONS, host, there])
+            found.append([*options.ssh, *OPTIONS, host, there])
         return found
 
     if options.dry_run:
         for command in commands("LAUNCH", 0):
             show(command)
         return 0
-    if not installed(shlex.split(options.ssh)[0]):
+    if not installed(options.ssh[0]):
         return MISTAKE
     if options.stop:
         connections = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in commands("", 0)]
         return max(connection.wait() for connection in connections)
+    log_folder(flags, options.logs)
     first = shlex.quote(str(options.logs / f"{hosts[0]}.log"))
     hints(program, f"tail -f {first}", "Ctrl-C here, or this command with --stop instead of '-- ...'")
     return run(hosts, commands, options)
@@ -80,19 +97,18 @@ def main(argv: Sequence[str]) -> int:
 
 def run(hosts: Sequence[str], commands, options) -> int:
     """Runs `commands(launch, attempt)`, one for each host, and starts them again as often as is asked for."""
-    options.logs.mkdir(parents=True, exist_ok=True)
     say(sys.stdout, f"launch: {count(len(hosts), 'host')}, logs in {options.logs}\n")
     paths = [options.logs / f"{host}.log" for host in hosts]
     launch = new_launch()
 
     def attempt(number: int) -> int:
-        started = [start(command, path, number) for command, path in zip(commands(launch, number), paths, strict=True)]
-        children = [
-            Remote(f"host {host}", process, path) for host, process, path in zip(hosts, started, paths, strict=True)
-        ]
+        children = []
+        for host, command, path in zip(hosts, commands(launch, number), paths, strict=True):
+            since = end(path, number)
+            children.append(Remote(f"host {host}", start(command, path, number), path, since))
         code = supervise(children, options.grace, signals)
-        for process in started:
-            process.stdin.close()
+        for child in children:
+            child.process.stdin.close()
         return code
 
     with Signals() as signals:
@@ -110,15 +126,31 @@ def listed(flags, options) -> list[str]:
             lines = options.hostfile.read_text().splitlines()
         except OSError as error:
             flags.error(f"--hostfile {options.hostfile} cannot be read ({error.strerror})")
+        except UnicodeDecodeError:
+            flags.error(f"--hostfile {options.hostfile} is not text in UTF-8; write one host a line")
         hosts = [host for host in (line.partition("#")[0].strip() for line in lines) if host]
+    machines = [host.rpartition("@")[2] for host in hosts]
     for at, host in enumerate(hosts):
         if not host or host.startswith("-") or not all(letter.isalnum() or letter in "@._-" for letter in host):
             flags.error(f"{host!r} is no host; write node1 or user@node1 (a port or a key goes into ~/.ssh/config)")
-        if host in hosts[:at]:
-            flags.error(f"{host} is named twice; there is one process on each host, which drives all its devices")
+        if machines[at] in machines[:at]:
+            flags.error(
+                f"{machines[at]} is named twice; there is one process on each host, which drives all its devices"
+            )
     if not hosts:
         flags.error(f"--hostfile {options.hostfile} names no host")
     return hosts
+
+
+def words(text: str) -> list[str]:
+    """An argparse type: a command's words, as a shell takes them apart."""
+    try:
+        found = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no command ({error})") from None
+    if not found or not found[0]:
+        raise argparse.ArgumentTypeError(f"{text!r} is no command; write how to call it, such as 'ssh -p 2222'")
+    return found
 
 
 if __name__ == "__main__":

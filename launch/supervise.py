@@ -7,21 +7,26 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
-from launch import MISTAKE, PREEMPTED, STOPPED
+from launch import MISTAKE, NOT_RUN, PREEMPTED, STOPPED
 
 POLL = 0.02  # seconds between looks at the processes: short, to tell which one died first
 SOON = 600.0  # seconds within which an attempt has ended soon
 LONGEST = 300.0  # seconds between two attempts
 TAIL = 20  # lines of a dead process's log that are shown
+# What Gloo, which joins CPU processes, prints of each group that it makes: dozens of lines, even where all is well.
+GREETING = b"[Gloo] "
 
 
 class Child:
-    """A process of the run, started here; `name` is what it is called in messages, and `log` what it prints."""
+    """A process of the run, started here; `name` is what it is called in messages, and `log` what it prints.
 
-    def __init__(self, name: str, process: subprocess.Popen, log: Path):
-        self.name, self.process, self.log = name, process, log
+    `since` is where in the log, in bytes, that begins: what earlier attempts printed stands before it.
+    """
+
+    def __init__(self, name: str, process: subprocess.Popen, log: Path, since: int = 0):
+        self.name, self.process, self.log, self.since = name, process, log, since
 
     def ask(self, number: int) -> None:
         """Passes a signal on, so that it saves and stops."""
@@ -44,11 +49,13 @@ def supervise(children: Sequence[Child], grace: float, signals: "Signals") -> in
     not how it was interrupted where another's mistake ends the run. STOPPED is returned where `--stop` asked one.
     """
     failed, deadline, passed_on = None, float("inf"), set()
-    with children[0].log.open("rb") as shown:
+    with children[0].log.open("rb") as log:
+        log.seek(children[0].since)
+        shown = _Shown(log)
         while True:
             running = [child for child in children if child.process.poll() is None]
             if failed in (None, children[0]) or _code(failed, passed_on) != MISTAKE:
-                _show(shown)
+                shown.more(last=not running)
             for count, number in signals.take():
                 passed_on.add(number)
                 for child in running:
@@ -65,7 +72,7 @@ def supervise(children: Sequence[Child], grace: float, signals: "Signals") -> in
             if not running:
                 code = 0 if failed is None else _code(failed, passed_on)
                 if failed is not children[0] and _code(children[0], passed_on) not in (PREEMPTED, STOPPED):
-                    _show(shown)
+                    shown.more(last=True)
                 asked = STOPPED in (child.process.returncode for child in children)
                 return STOPPED if asked and code == PREEMPTED else code
             for child in running:
@@ -76,15 +83,18 @@ def supervise(children: Sequence[Child], grace: float, signals: "Signals") -> in
 def again(start: Callable[[int], int], restarts: int, pause: float, signals: "Signals") -> int:
     """Calls `start(attempt)`, attempts counted from 0, until the run is done; returns its last exit code.
 
-    It starts again, `restarts` times at most, after a preemption or a fault: never after a user's mistake, nor where
-    this launcher itself was asked to stop, or the run by `--stop`. It waits for `pause` seconds, and twice as long each
-    time, up to LONGEST, while attempts end soon: a machine that is started anew takes its time.
+    It starts again, `restarts` times at most, after a preemption or a fault: never after a user's mistake, of which a
+    command that is not there is one, nor where this launcher itself was asked to stop, or the run by `--stop`. It waits
+    for `pause` seconds, and twice as long each time, up to LONGEST, while attempts end soon: a machine that is started
+    anew takes its time.
     """
     wait = pause
     for attempt in range(restarts + 1):
         began = time.monotonic()
         code = start(attempt)
-        if code in (0, MISTAKE, STOPPED) or signals.count or attempt == restarts:
+        if code in NOT_RUN:
+            say(sys.stderr, f"launch: exit code {code}: a command is not there or cannot be run; is --python right?\n")
+        if code in (0, MISTAKE, STOPPED, *NOT_RUN) or signals.count or attempt == restarts:
             break
         wait = pause if time.monotonic() - began > SOON else wait
         say(
@@ -115,15 +125,36 @@ def _report(child: Child, code: int, shown: bool, others: bool) -> None:
     ending = "; ending the others" if others else ""
     words = f"launch: {child.name} ended with exit code {code}{ending}; its log is {child.log}\n"
     if not shown:
-        lines = child.log.read_text(errors="replace").splitlines()[-TAIL:]
+        lines = child.log.read_bytes()[child.since :].decode(errors="replace").splitlines()[-TAIL:]
         words += "".join(f"  {child.name.split()[-1]} | {line}\n" for line in lines)
     say(sys.stderr, words)
 
 
-def _show(log) -> None:
-    new = log.read()
-    if new:
-        say(sys.stdout, new.decode(errors="replace"))
+def end(log: Path, attempt: int) -> int:
+    """Where in a log, in bytes, an attempt that is about to begin will begin: the first one writes it anew."""
+    return log.stat().st_size if attempt else 0
+
+
+class _Shown:
+    """Prints what a log has more, as it comes, but for the lines in which Gloo greets."""
+
+    def __init__(self, log: BinaryIO):
+        self._log, self._held, self._within = log, b"", False
+
+    def more(self, last: bool) -> None:
+        """Prints what is new; a line of which so little is there that it may be a greeting waits for its rest."""
+        words = b""
+        for line in (self._held + self._log.read()).splitlines(keepends=True):
+            whole, self._held = line.endswith((b"\n", b"\r")) or last, b""
+            if self._within or not line.startswith(GREETING[: len(line)]):
+                words += line
+                self._within = not whole
+            elif not whole:
+                self._held = line
+            elif not line.startswith(GREETING):
+                words += line
+        if words:
+            say(sys.stdout, words.decode(errors="replace"))
 
 
 def say(stream: TextIO, words: str) -> None:

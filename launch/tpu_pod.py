@@ -17,15 +17,32 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import MISTAKE, PREEMPTED, carried, hints, installed, line, name, parse, parser, restarts, run, show
-from launch.remote import kept, new_launch
+from launch import (
+    MISTAKE,
+    PREEMPTED,
+    carried,
+    hints,
+    installed,
+    line,
+    log_folder,
+    name,
+    parse,
+    parser,
+    restarts,
+    run,
+    show,
+)
+from launch.remote import kept, new_launch, place
 from launch.supervise import POLL, Child, Signals, again, say, supervise
 
 FOLDER = "longhaul"  # of the copy, in the home folder of each worker
 ARCHIVE = "longhaul.tar.gz"
 LOOK = 30.0  # seconds between looks at a pod that is not ready
 GRACE = 600.0  # seconds that the workers have to save and end once one has failed or a signal came
-STANDS = ("READY", "CREATING", "STARTING", "RESTARTING", "REPAIRING")  # states of a pod that is or will be ready
+TRIES = 5  # times in a row that gcloud may fail to say how a pod is, or may say what does not fit together
+WAITS = ("CREATING", "STARTING", "RESTARTING", "REPAIRING", "REIMAGING")  # states of a pod that will be ready
+GONE = ("PREEMPTED", "TERMINATED")  # of one that was taken back: it is in the way of a new one, and nothing is on it
+FAILED = ("FAILED", "SUSPENDED")  # of a queued resource of which nothing will come any more
 TYPES = {"v5e": "v5litepod"}  # gcloud's names of types that are called otherwise
 
 
@@ -49,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     flags.add_argument("--stop", action="store_true", help="stop the run on all workers, with everything saved")
     flags.add_argument("--delete", action="store_true", help="delete the pod at the end, however the run ended")
     flags.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
-    options, program = parse(flags, argv, without=["--stop", "--delete", "--create", "--install"])
+    options, program = parse(flags, argv, without=["stop", "delete", "create", "install"])
     if options.create and not options.version:
         flags.error("--create needs --version; gcloud compute tpus tpu-vm versions list shows them")
     for given, word in ((options.spot, "--spot"), (options.queued, "--queued")):
@@ -66,8 +83,14 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if not installed("gcloud"):
         return MISTAKE
+    if program:
+        log_folder(flags, options.logs)
     with Signals() as signals:
-        code = carry_out(pod, program, options, signals)
+        try:
+            code = carry_out(pod, program, options, signals)
+        except RefusedError as refusal:  # not deleted either: it is not what was asked for
+            say(sys.stderr, f"launch: {refusal}\n")
+            return MISTAKE
         if options.delete:
             code = run(pod.delete()) or code
     return code
@@ -109,7 +132,7 @@ class Pod:
         """Copies the tree as it is committed to every worker and installs it there."""
         there = (
             f"mkdir -p {FOLDER} && tar -xzf {ARCHIVE} -C {FOLDER} && cd {FOLDER} && "
-            f"{shlex.quote(self.options.python)} -m venv .venv && .venv/bin/python -m pip install -e '.[tpu]'"
+            f"{place(self.options.python)} -m venv .venv && .venv/bin/python -m pip install -e '.[tpu]'"
         )
         copy = ["gcloud", "compute", "tpus", "tpu-vm", "scp", ARCHIVE, f"{self.options.tpu}:{ARCHIVE}"]
         return [
@@ -175,35 +198,53 @@ def carry_out(pod: Pod, program: Sequence[str], options, signals: Signals) -> in
     return again(attempt, options.restarts, LOOK, signals)
 
 
+class RefusedError(Exception):
+    """A pod is in a state in which it is neither used nor replaced; the message is the sentence for the user."""
+
+
 def ready(pod: Pod, options, signals: Signals) -> tuple[int, bool]:
-    """Waits until the pod is ready, creating it where need be: an exit code, and whether it was created."""
-    made = False
+    """Waits until the pod is ready, creating it where need be: an exit code, and whether it was created.
+
+    Only what was taken back or has failed is deleted. Raises RefusedError where the pod stands in another state.
+    """
+    tpu, made, odd = options.tpu, False, 0
     while True:
         state = asked(pod.describe())
+        request = asked(pod.describe_request()) if state == "" and options.create and options.queued else ""
         if state == "READY":
             return 0, made
-        if state in STANDS:
-            say(sys.stderr, f"launch: {options.tpu} is {state}; waiting for it to be ready\n")
+        unclear = state is None or request is None or request == "ACTIVE"
+        odd = odd + 1 if unclear else 0
+        if unclear:
+            what = "is ACTIVE, but its pod is not there" if request == "ACTIVE" else "could not be asked for"
+            say(sys.stderr, f"launch: {tpu} {what} ({odd} of {TRIES} looks)\n")
+            if odd == TRIES:
+                return 1, made
+        elif state in WAITS or (state == "DELETING" and options.create):
+            say(sys.stderr, f"launch: {tpu} is {state}; waiting\n")
+        elif state and state not in (*GONE, "DELETING"):
+            raise RefusedError(
+                f"{tpu} is {state}, and is left so; start it (gcloud compute tpus tpu-vm start), delete it, or give "
+                "another --tpu"
+            )
         elif not options.create:
-            say(sys.stderr, f"launch: {options.tpu} is {state or 'not there'}; create it again (--create does)\n")
+            say(sys.stderr, f"launch: {tpu} is {state or 'not there'}; create it again (--create does)\n")
             return 1, made
-        elif not made:
-            if state:  # preempted, say: one that has ended is in the way of a new one
-                say(sys.stderr, f"launch: {options.tpu} is {state}; creating it again\n")
-            if (state or (options.queued and asked(pod.describe_request()))) and (code := run(pod.delete())):
-                return code, made
+        elif request and request not in FAILED:
+            say(sys.stderr, f"launch: the queued resource {tpu} is {request}; waiting for it\n")
+        elif made:
+            resource = f"the queued resource {tpu}" if options.queued and not state else tpu
+            say(sys.stderr, f"launch: {resource} is {state or request or 'not there'} just after it was created\n")
+            return 1, made
+        else:
+            if state or request:
+                say(sys.stderr, f"launch: {tpu} is {state or request}; creating it again\n")
+                if code := run(pod.delete()):
+                    return code, made
             if code := run(pod.create()):
                 return code, made
             made = True
             continue
-        elif not options.queued:
-            say(sys.stderr, f"launch: {options.tpu} is {state or 'not there'} just after it was created\n")
-            return 1, made
-        elif (request := asked(pod.describe_request())) in ("", "FAILED", "SUSPENDED", "SUSPENDING", "DELETING"):
-            say(sys.stderr, f"launch: the queued resource {options.tpu} is {request or 'not there'}\n")
-            return 1, made
-        else:
-            say(sys.stderr, f"launch: the queued resource {options.tpu} is {request}; waiting for it\n")
         until = time.monotonic() + LOOK
         while time.monotonic() < until:
             signals.take()
@@ -212,12 +253,15 @@ def ready(pod: Pod, options, signals: Signals) -> tuple[int, bool]:
             time.sleep(POLL)
 
 
-def asked(command: Sequence[str]) -> str:
-    """What a command prints; nothing where it fails."""
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    return done.stdout.strip() if done.returncode == 0 else ""
+def asked(command: Sequence[str]) -> str | None:
+    """The state that a command prints; "" where gcloud says that there is no such thing, None where it fails."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    if done.returncode == 0:
+        return done.stdout.strip() or "STATE_UNSPECIFIED"
+    if "NOT_FOUND" in done.stderr:
+        return ""
+    say(sys.stderr, done.stderr)
+    return None
 
 
 def train(pod: Pod, program: Sequence[str], launch: str, attempt: int, signals: Signals) -> int:
@@ -225,7 +269,7 @@ def train(pod: Pod, program: Sequence[str], launch: str, attempt: int, signals: 
     logs = pod.logs(attempt)
     logs.mkdir(parents=True, exist_ok=True)
     first = logs / "0.log"  # as gcloud calls it
-    first.touch()
+    first.write_bytes(b"")  # an earlier launch's is not shown again
     command = pod.train(program, launch, attempt)
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     say(sys.stdout, f"launch: all workers of {pod.options.tpu}, logs in {logs}\n")

@@ -51,9 +51,12 @@ for word in "$@"; do
     --output-directory=*) logs=${word#--output-directory=} ;;
   esac
 done
-play() { # the next of the states in a file; "-" stands for none
+play() { # the next of the states in a file; "-" stands for none, "!" for a failure of gcloud's own
   state=$(sed -n 1p "$1"); sed -i 1d "$1"
-  [ -n "${state#-}" ] || exit 1
+  case "$state" in
+    !) echo "ERROR: (gcloud) UNAVAILABLE: try again" >&2; exit 1 ;;
+    -|"") echo "ERROR: (gcloud) NOT_FOUND: Resource '$5' was not found." >&2; exit 1 ;;
+  esac
   echo "$state"; exit 0
 }
 case "$3 $4" in

@@ -122,7 +122,9 @@ def test_the_check_finds_what_is_wrong():
         ("v5e:1x1", "tpu-v5-lite-podslice", 1, 1),
         ("v5e:2x4", "tpu-v5-lite-podslice", 1, 8),
         ("v5e:8x8", "tpu-v5-lite-podslice", 16, 4),
+        ("v5p:2x2x1", "tpu-v5p-slice", 1, 4),
         ("v5p:8x8x8", "tpu-v5p-slice", 128, 4),
+        ("v5p:16x16x24", "tpu-v5p-slice", 1536, 4),
         ("v6e:4x4", "tpu-v6e-slice", 4, 4),
     ],
 )
@@ -150,9 +152,9 @@ def test_all_is_restarted_but_after_a_mistake():
     found = manifest(*TPU)[0]
     policy, job = found["spec"]["failurePolicy"], job_of(found)
     assert policy["maxRestarts"] == 20 and policy["restartStrategy"] == "BlockingRecreate"
-    # Exit code 2 ends the job for that reason, and the set with it; any other ends the job for another reason.
+    # A mistake ends the job for that reason, and the set with it; any other ends the job for another reason.
     (rule,) = job["podFailurePolicy"]["rules"]
-    assert rule["action"] == "FailJob" and rule["onExitCodes"]["values"] == [2]
+    assert rule["action"] == "FailJob" and rule["onExitCodes"]["values"] == [2, 126, 127]
     assert rule["onExitCodes"]["containerName"] == job["template"]["spec"]["containers"][0]["name"]
     assert [(rule["action"], rule["onJobFailureReasons"]) for rule in policy["rules"]] == [
         ("FailJobSet", ["PodFailurePolicy"])
@@ -236,7 +238,11 @@ def test_yaml_is_read_as_it_was_meant(value):
         (["--image=i", "--", "train"], "name the node pool"),
         (["--image=i", "--tpu=v5e:4x4", "--gpu=x", "--", "train"], "name the node pool"),
         (["--image=i", "--tpu=v9:4x4", "--", "train"], "v9:4x4 names no TPU; write one of v4, v5e, v5p, v6e"),
-        (["--image=i", "--tpu=v5p:4x4", "--", "train"], "is no topology of v5p; write 3 sizes, as 4x4x4"),
+        (["--image=i", "--tpu=v5p:4x4", "--", "train"], "v5p:4x4 is no topology of v5p, which has 1x1x1, 2x1x1,"),
+        (["--image=i", "--tpu=v5p:4x4x6", "--", "train"], "multiples of 4 in rising order up to 16x16x24"),
+        (["--image=i", "--tpu=v5p:8x4x4", "--", "train"], "is no topology of v5p"),
+        (["--image=i", "--tpu=v4:4x4x32", "--", "train"], "is no topology of v4"),
+        (["--image=i", "--tpu=v5e:1x3", "--", "train"], "v5e:1x3 is no topology of v5e, which has 1x1, 2x2, 2x4,"),
         (["--image=i", "--tpu=v5e:3x3", "--", "train"], "is no topology of v5e"),
         (["--tpu=v5e:4x4", "--", "train"], "required: --image"),
         (["--image=i", "--tpu=v5e:4x4", "--name=A_b", "--", "train"], "'A_b' is no name"),

@@ -201,6 +201,33 @@ def test_restarts_after_preemptions_and_faults_only(tmp_path, codes, restarts, c
     assert err.count("starting again") == starts - 1
 
 
+def test_each_attempt_shows_its_own_output_once(tmp_path):
+    (tmp_path / "codes").write_text("1 1 0")
+    code, out, err = finish(start(FAILS.format(logs=str(tmp_path)), tmp_path, restarts=5))
+    assert code == 0 and out.count("started") == 3
+    assert err.count("1 | started") == 2  # of the end of process 1's log, what belongs to that attempt
+
+
+def test_gloos_greetings_stay_in_the_log(tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+    words = [b"a\n[Gl", b"oo] Rank 0 is connected", b" to 1\n[Gloo", b"my line\nsaid [Gloo] b", b"\n[Glo"]
+    shown = []
+
+    class Writes:  # what a process prints, piece by piece, as it is looked at
+        returncode = 0
+
+        def poll(self):
+            with log.open("ab") as out:
+                out.write(words.pop(0))
+            return None if words else 0
+
+    with pytest.MonkeyPatch.context() as patch, supervise.Signals() as signals:
+        patch.setattr(supervise, "say", lambda _, text: shown.append(text))
+        assert supervise.supervise([supervise.Child("process 0", Writes(), log)], 0.0, signals) == 0
+    assert "".join(shown) == "a\n[Gloomy line\nsaid [Gloo] b\n[Glo"
+
+
 def test_no_restart_of_a_run_that_was_asked_to_stop(tmp_path):
     launcher = start(WAIT, tmp_path, restarts=5)
     wait_for(lambda: logs_contain(tmp_path, "ready"))
@@ -286,6 +313,9 @@ def test_passes_on_the_programs_mistake(tmp_path):
     [
         (["--processes", "2"], "name what to run after '--'"),
         (["--processes", "0", "--", "train"], "0 is not above 0"),
+        (["--grace", "nan", "--", "train"], "nan is no time"),
+        (["--grace", "-1", "--", "train"], "-1 is no time"),
+        (["--logs", "pyproject.toml", "--", "train"], "pyproject.toml cannot be made a folder (File exists)"),
         (["--proceses", "2", "--", "train"], "unrecognized arguments"),
     ],
 )

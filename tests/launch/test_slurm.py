@@ -144,7 +144,15 @@ def test_slurm_job_whose_processes_were_told_to_stop_is_queued_again(cluster):
 
 @pytest.mark.parametrize(
     ("code", "before", "queued"),
-    [("1", 0, True), ("69", 0, True), ("137", 1, True), ("1", 2, False), ("2", 0, False), ("0", 0, False)],
+    [
+        ("1", 0, True),
+        ("69", 0, True),
+        ("137", 1, True),
+        ("1", 2, False),
+        ("2", 0, False),
+        ("0", 0, False),
+        ("127", 0, False),
+    ],
 )
 def test_slurm_restarts_after_preemptions_and_faults_only(cluster, code, before, queued):
     (cluster / "logs of mine").mkdir()
@@ -210,6 +218,7 @@ def test_slurm_hints_have_the_jobs_number_and_are_not_said_where_nothing_was_sub
         (["slurm", "--per", "gpu", "--", "train"], "--per gpu needs --gpus-per-node"),
         (["slurm", "--", "train"], "'sbatch' is not installed here"),
         (["slurm", "--account", "a\nb", "--", "train"], "'a\\nb' is not one line of printable text"),
+        (["slurm", "--logs", "{}/file/x", "--", "train"], "file/x cannot be made a folder (Not a directory)"),
         (["slurm", "--logs", "50%", "--", "train"], "which SLURM would read as a pattern"),
         (["slurm", "--sbatch", "qos=high", "--", "train"], "is no option of sbatch"),
         (["slurm", "--mounts", "/a:/b", "--", "train"], "--mounts needs --container-image or --apptainer"),
@@ -217,6 +226,8 @@ def test_slurm_hints_have_the_jobs_number_and_are_not_said_where_nothing_was_sub
     ],
 )
 def test_mistakes(argv, message, tmp_path):
+    (tmp_path / "file").touch()
+    argv = [word.format(tmp_path) for word in argv]
     done = launch(*argv[:1], "--logs", tmp_path, *argv[1:], PATH=str(tmp_path))
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr

@@ -174,7 +174,10 @@ def test_stop_between_two_attempts_ends_the_launch(hosts):
 
 @pytest.mark.parametrize(
     ("codes", "restarts", "code", "starts"),
-    [([75, 1, 0], 5, 0, 3), ([1, 1, 1], 1, 1, 2), ([2], 5, 2, 1), ([0], 5, 0, 1), ([137, 2], 5, 2, 2)],
+    [
+        *(([75, 1, 0], 5, 0, 3), ([1, 1, 1], 1, 1, 2), ([2], 5, 2, 1), ([0], 5, 0, 1), ([137, 2], 5, 2, 2)),
+        *(([127], 5, 127, 1), ([126], 5, 126, 1)),  # as where the interpreter is not there, or is no program
+    ],
 )
 def test_restarts_after_preemptions_and_faults_only(hosts, monkeypatch, codes, restarts, code, starts):
     body = "import pathlib, sys\nleft = pathlib.Path('codes')\nfirst, *rest = left.read_text().split()\n"
@@ -275,22 +278,36 @@ def test_a_program_saves_when_its_keeper_is_killed_and_keeps_others_out_until_th
         (["--", "train"], "name the hosts"),
         (["--hosts=a", "--hostfile=b", "--", "train"], "name the hosts"),
         (["--hosts=a,b,a", "--", "train"], "a is named twice"),
+        (["--hosts=me@a,a", "--", "train"], "a is named twice"),
         (["--hosts=a,-oProxyCommand=x", "--", "train"], "is no host"),
         (["--hosts=a b", "--", "train"], "is no host"),
-        (["--hostfile=/nowhere", "--", "train"], "--hostfile /nowhere cannot be read (No such file or directory)"),
+        (["--hostfile={}/nowhere", "--", "train"], "/nowhere cannot be read (No such file or directory)"),
         (["--hostfile=/dev/null", "--", "train"], "--hostfile /dev/null names no host"),
         (["--hosts=a"], "name what to run after '--'"),
         (["--hosts=a", "--env=A", "--", "train"], "A is not NAME=VALUE"),
         (["--hosts=a", "--name=a b", "--", "train"], "'a b' is no name"),
         (["--hosts=a", "--folder=a\nb", "--", "train"], "is not one line of printable text"),
         (["--hosts=a", "--restarts=-1", "--", "train"], "-1 is below 0"),
+        (["--hosts=a", "--grace=inf", "--", "train"], "inf is no time; write seconds from 0 up"),
+        (["--hosts=a", "--ssh=ssh 'x", "--dry-run", "--", "train"], "is no command (No closing quotation)"),
+        (["--hosts=a", "--ssh=", "--", "train"], "'' is no command"),
+        (["--hosts=a", "--ssh=true", "--logs=pyproject.toml", "--", "train"], "cannot be made a folder (File exists)"),
+        (["--hostfile={}/bytes", "--", "train"], "bytes is not text in UTF-8"),
         (["--hosts=a", "--ssh=no-such-ssh", "--", "train"], "'no-such-ssh' is not installed here"),
     ],
 )
 def test_mistakes(argv, message, tmp_path):
-    code, _, err = called("ssh", f"--logs={tmp_path}", *argv)
+    (tmp_path / "bytes").write_bytes(b"node\xff\n")
+    code, _, err = called("ssh", f"--logs={tmp_path}", *(word.format(tmp_path) for word in argv))
     assert code == 2
     assert message in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("folder", ["~/it's here", "~"])
+def test_a_folder_in_the_home_folder_is_the_hosts(hosts, folder):
+    project(hosts / "home" / folder.removeprefix("~").lstrip("/"), PROGRAM)
+    code, out, err = finish(start(hosts, f"--folder={folder}", "--python=~/longhaul/.venv/bin/python"))
+    assert code == 0 and len(said(out)) == 1, err
 
 
 def test_a_file_of_hosts(tmp_path):

@@ -135,6 +135,47 @@ def test_a_pod_in_maintenance_is_waited_for(cloud):
     assert verbs(cloud) == ["run", "describe", "describe", "run"]
 
 
+@pytest.mark.parametrize("state", ["STOPPED", "STOPPING", "HIDDEN", "UNKNOWN"])
+def test_a_pod_in_another_state_is_refused_and_left_alone(cloud, capfd, state):
+    (cloud / "states").write_text(f"{state}\n")
+    options = ["--create=v5p-128", "--version=v", "--restarts=3", "--delete"]
+    assert tpu_pod.main([*POD, *options, "--", "train"]) == 2
+    assert verbs(cloud) == ["describe"] and f"pod is {state}, and is left so" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("states", ["REIMAGING\nREADY\n", "!\nREADY\n", "STARTING\n!\nRESTARTING\nREADY\n"])
+def test_a_pod_that_will_be_ready_or_of_which_nothing_is_known_is_not_replaced(cloud, states):
+    (cloud / "states").write_text(states)
+    assert tpu_pod.main([*POD, "--create=v5p-128", "--version=v", "--", "train"]) == 0
+    assert verbs(cloud) == ["describe"] * states.count("\n") + ["run"]
+
+
+def test_a_pod_that_is_being_deleted_is_created_once_it_is_gone(cloud):
+    (cloud / "states").write_text("DELETING\n-\nREADY\n")
+    assert tpu_pod.main([*POD, "--create=v5p-128", "--version=v", "--", "train"]) == 0
+    assert verbs(cloud) == ["describe", "describe", "create", "describe", "run"]
+
+
+def test_a_gcloud_that_keeps_failing_ends_the_run(cloud, capfd):
+    (cloud / "states").write_text("!\n" * 9)
+    assert tpu_pod.main([*POD, "--create=v5p-128", "--version=v", "--", "train"]) == 1
+    assert verbs(cloud) == ["describe"] * tpu_pod.TRIES and "UNAVAILABLE: try again" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("request_states", ["ACTIVE\n", "!\n", "WAITING_FOR_RESOURCES\n"])
+def test_a_request_that_stands_is_kept(cloud, request_states):
+    (cloud / "states").write_text("-\nREADY\n")
+    (cloud / "requests").write_text(request_states)
+    assert tpu_pod.main([*POD, "--create=v5e:4x4", "--version=v", "--queued", "--", "train"]) == 0
+    assert verbs(cloud) == ["describe", "queue describe", "describe", "run"]
+
+
+def test_an_interpreter_that_is_not_there_is_not_started_again(cloud, capfd):
+    (cloud / "home/longhaul/.venv/bin/python").unlink()
+    assert tpu_pod.main([*POD, "--restarts=3", "--", "train"]) == 127
+    assert verbs(cloud) == ["run"] and "exit code 127: a command is not there" in capfd.readouterr().err
+
+
 def test_a_users_mistake_is_not_repeated(cloud):
     project(cloud / "home" / "longhaul", FAILS_ONCE.replace("CODE", "2"))
     assert tpu_pod.main([*POD, "--restarts=3", "--delete", "--", "train"]) == 2
@@ -172,6 +213,11 @@ def test_a_second_launch_is_refused_and_stop_stops_the_first(cloud):
     assert code == 2 and "of another launch" in out
     assert called("tpu_pod", *POD, "--stop", cwd=cloud)[0] == 0
     assert finish(first)[0] == 75 and "saved" in kept_log(cloud)
+
+
+def test_an_option_that_needs_no_program_may_have_its_value_after_an_equals_sign(cloud):
+    code, out, err = called("tpu_pod", *POD, "--create=v5p:4x4x4", "--version=v", "--dry-run", cwd=cloud)
+    assert code == 0 and [shlex.split(line)[4] for line in out.splitlines()] == ["describe", "create"], err
 
 
 def test_dry_run_prints_what_it_calls(cloud):
