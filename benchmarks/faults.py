@@ -225,14 +225,16 @@ def killed_reader(matrix: Matrix, workdir: Path, rng: random.Random):
     return job.end()
 
 
-def away(seconds: float) -> Callable:
+def away(seconds: float, moment: Callable = lambda job, workdir, rng: at_a_step(job, rng)) -> Callable:
     """The work folder fails with EIO for so long; the job is started again meanwhile, as a launcher would."""
 
     def do(matrix: Matrix, workdir: Path, rng: random.Random):
         flag = matrix.folder / f"{workdir.name}.flag"
         surroundings = {"AWAY_FLAG": str(flag), "AWAY_FOLDER": str(workdir), "LD_PRELOAD": matrix.preload}
         job = matrix.start(workdir, extra=lambda index: surroundings)
-        at_a_step(job, rng)
+        if not moment(job, workdir, rng):
+            job.end()
+            return "the moment did not come"
         flag.touch()
         back = threading.Timer(seconds, flag.unlink)
         back.start()
@@ -260,7 +262,7 @@ def skew(matrix: Matrix, workdir: Path, rng: random.Random):
     job = matrix.start(
         workdir, extra=lambda index: {"LD_PRELOAD": matrix.preload, "CLOCK_SKEW": clocks.get(index, "1800")}
     )
-    at_a_step(job, rng)
+    job.until_said(f"step {rng.randint(9, STEPS - 4)}/{STEPS}")  # there is a checkpoint to go on from
     job.signal(signal.SIGKILL, 1)
     codes = job.end()
     behind = {"LD_PRELOAD": matrix.preload, "CLOCK_SKEW": "-86400"}
@@ -313,13 +315,14 @@ FAULTS = {
     "killed input worker": Fault(killed_reader, (PREEMPTED,)),
     "work folder away for 15 s": Fault(away(15), DEATHS),
     "work folder away for a minute": Fault(away(60), DEATHS),
+    "work folder away during a save": Fault(away(15, saving), DEATHS),
     "full disk": Fault(full_disk, (MISTAKE,)),
     "clocks that differ": Fault(skew, DEATHS),
     "torn file in a checkpoint": Fault(torn, (KILLED,)),
     "two jobs on one folder": Fault(two_jobs, ()),
     "corrupted replica": Fault(corrupted, (FAULT,)),
 }
-COMPILED = {"work folder away for 15 s", "work folder away for a minute", "clocks that differ"}  # need a C compiler
+COMPILED = {name for name in FAULTS if name.startswith(("work folder away", "clocks"))}  # need a C compiler
 
 
 def main():
