@@ -125,7 +125,8 @@ def _report(child: Child, code: int, shown: bool, others: bool) -> None:
     ending = "; ending the others" if others else ""
     words = f"launch: {child.name} ended with exit code {code}{ending}; its log is {child.log}\n"
     if not shown:
-        lines = child.log.read_bytes()[child.since :].decode(errors="replace").splitlines()[-TAIL:]
+        lines = child.log.read_bytes()[child.since :].splitlines()
+        lines = [line.decode(errors="replace") for line in lines if not line.startswith(GREETING)][-TAIL:]
         words += "".join(f"  {child.name.split()[-1]} | {line}\n" for line in lines)
     say(sys.stderr, words)
 
