@@ -10,11 +10,13 @@ itself. The work folder must be on a file system that all workers share. When th
 the program saves and stops, so keep it in a terminal that outlives you (tmux).
 """
 
+import argparse
+import re
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch import (
@@ -44,6 +46,7 @@ WAITS = ("CREATING", "STARTING", "RESTARTING", "REPAIRING", "REIMAGING")  # stat
 GONE = ("PREEMPTED", "TERMINATED")  # of one that was taken back: it is in the way of a new one, and nothing is on it
 FAILED = ("FAILED", "SUSPENDED")  # of a queued resource of which nothing will come any more
 TYPES = {"v5e": "v5litepod"}  # gcloud's names of types that are called otherwise
+SHAPES = {"v4": "4x4x8", "v5e": "8x8", "v5litepod": "8x8", "v5p": "4x4x4", "v6e": "4x4"}  # one of each type
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     flags.add_argument("--zone", type=name, required=True, help="its zone")
     flags.add_argument("--project", type=line, help="its project (default: gcloud's own)")
     flags.add_argument(
-        "--create", type=line, metavar="TYPE", help="create it, of a topology (v5p:4x4x4) or a type (v5p-128)"
+        "--create", type=pod_type, metavar="TYPE", help="create it, of a topology (v5p:4x4x4) or a type (v5p-128)"
     )
     flags.add_argument("--version", type=line, help="its software, which --create needs, such as v2-alpha-tpuv5")
     flags.add_argument("--spot", action="store_true", help="create it of spare capacity, which may be taken back")
@@ -63,7 +66,9 @@ def main(argv: Sequence[str]) -> int:
     flags.add_argument("--logs", type=Path, help="folder of the workers' logs (default: runs/TPU)")
     carried(flags)
     restarts(flags)
-    flags.add_argument("--stop", action="store_true", help="stop the run on all workers, with everything saved")
+    flags.add_argument(
+        "--stop", action="store_true", help="stop the run on all workers, with everything saved, and only that"
+    )
     flags.add_argument("--delete", action="store_true", help="delete the pod at the end, however the run ended")
     flags.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     options, program = parse(flags, argv, without=["stop", "delete", "create", "install"])
@@ -74,15 +79,17 @@ def main(argv: Sequence[str]) -> int:
             flags.error(f"{word} says how the pod is created; give --create too")
     options.logs = options.logs or Path("runs") / options.tpu
     pod = Pod(options)
-    if program:
-        watch = f"tail -f {shlex.quote(str(options.logs))}/attempt-0/0.log"
-        hints(program, watch, "Ctrl-C here, or this command with --stop instead of '-- ...'")
     if options.dry_run:
         for command in pod.all(program):
             show(command)
         return 0
     if not installed("gcloud"):
         return MISTAKE
+    if options.stop:
+        code = run(pod.stop())
+        if code and options.delete:
+            say(sys.stderr, f"launch: {options.tpu} is not deleted, since it could not be asked to stop\n")
+        return code or (run(pod.delete()) if options.delete else 0)
     if program:
         log_folder(flags, options.logs)
     with Signals() as signals:
@@ -101,6 +108,9 @@ class Pod:
 
     def __init__(self, options):
         self.options = options
+        # gcloud writes logs anew, so that each attempt has a folder of its own: after those of earlier launches.
+        names = [re.fullmatch(r"attempt-(\d+)", path.name) for path in options.logs.glob("*")]
+        self._first = max((int(name[1]) for name in names if name), default=-1) + 1
         self.where = [f"--zone={options.zone}"] + ([f"--project={options.project}"] if options.project else [])
 
     def describe(self) -> list[str]:
@@ -156,7 +166,11 @@ class Pod:
         return [*self.ssh(command, self.logs(attempt)), *alive]
 
     def logs(self, attempt: int) -> Path:
-        return self.options.logs / f"attempt-{attempt}"
+        return self.options.logs / f"attempt-{self._first + attempt}"
+
+    def hint(self) -> str:
+        """The shortest command that stops the run."""
+        return shlex.join(["python", "-m", "launch.tpu_pod", f"--tpu={self.options.tpu}", *self.where, "--stop"])
 
     def stop(self) -> list[str]:
         return self.ssh(kept(FOLDER, ".venv/bin/python", [], ["--name", self.options.tpu, "--stop"], []))
@@ -164,10 +178,11 @@ class Pod:
     def all(self, program: Sequence[str]) -> list[list[str]]:
         """All that is run when nothing goes wrong, in turn."""
         options = self.options
+        if options.stop:
+            return [self.stop()] + ([self.delete()] if options.delete else [])
         commands = [self.describe(), self.create()] if options.create else []
         commands += [self.describe_request()] if options.create and options.queued else []
         commands += self.install() if options.install else []
-        commands += [self.stop()] if options.stop else []
         commands += [self.train(program, "LAUNCH", 0)] if program else []
         return commands + ([self.delete()] if options.delete else [])
 
@@ -176,7 +191,7 @@ class Pod:
 
 
 def carry_out(pod: Pod, program: Sequence[str], options, signals: Signals) -> int:
-    """Creates, installs, stops and runs what is asked for; returns the exit code."""
+    """Creates, installs and runs what is asked for; returns the exit code."""
     launch, installed = new_launch(), False
 
     def attempt(number: int) -> int:
@@ -191,8 +206,6 @@ def carry_out(pod: Pod, program: Sequence[str], options, signals: Signals) -> in
                 if code := run(command):
                     return code
             installed = True
-        if options.stop and (code := run(pod.stop())):
-            return code
         return train(pod, program, launch, number, signals) if program else 0
 
     return again(attempt, options.restarts, LOOK, signals)
@@ -273,12 +286,40 @@ def train(pod: Pod, program: Sequence[str], launch: str, attempt: int, signals: 
     command = pod.train(program, launch, attempt)
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     say(sys.stdout, f"launch: all workers of {pod.options.tpu}, logs in {logs}\n")
+    watch, stop = f"tail -f {shlex.quote(str(first))}", f"Ctrl-C here, or {pod.hint()}"
     with process.stdin:
-        return supervise([Workers(f"pod {pod.options.tpu}", process, first)], GRACE, signals)
+        begun = Workers(f"pod {pod.options.tpu}", process, first, lambda: hints(program, watch, stop))
+        return supervise([begun], GRACE, signals)
+
+
+def pod_type(text: str) -> str:
+    """An argparse type: a type of pods as gcloud calls it, or one with its topology."""
+    kind, colon, topology = line(text).partition(":")
+    if not colon:
+        return text
+    if kind not in SHAPES:
+        raise argparse.ArgumentTypeError(f"{text} is of no TPU that is known; known are {', '.join(SHAPES)}")
+    example = SHAPES[kind]
+    if not re.fullmatch("x".join([r"[1-9]\d*"] * len(example.split("x"))), topology):
+        wanted = "three sizes" if example.count("x") == 2 else "two sizes"
+        raise argparse.ArgumentTypeError(
+            f"{text} is no shape of {kind}; after the colon write {wanted}, as in {kind}:{example}"
+        )
+    return text
 
 
 class Workers(Child):
     """The program on all workers: they listen on one input, whose end asks all of them to stop."""
+
+    def __init__(self, name: str, process: subprocess.Popen, log: Path, hints: Callable[[], None]):
+        super().__init__(name, process, log)
+        self._hints, self._began = hints, time.monotonic()
+
+    def beat(self) -> None:
+        """Gives the hints once there is a run: its first word has come, or gcloud has not failed for a while."""
+        if self._hints and (self.log.stat().st_size or time.monotonic() - self._began > LOOK):
+            self._hints()
+            self._hints = None
 
     def ask(self, number: int) -> None:
         self.process.stdin.close()

@@ -207,12 +207,13 @@ def test_the_program_saves_and_stops_with_the_launcher(cloud, how):
 
 def test_a_second_launch_is_refused_and_stop_stops_the_first(cloud):
     project(cloud / "home" / "longhaul", SAVES)
-    first = launcher("tpu_pod", *POD, "--", "train", cwd=cloud)
+    first = launcher("tpu_pod", *POD, "--restarts=2", "--", "train", cwd=cloud)
     wait_for(lambda: "ready" in kept_log(cloud))
     code, out, _ = called("tpu_pod", *POD, "--logs=other", "--", "train", cwd=cloud)
     assert code == 2 and "of another launch" in out
     assert called("tpu_pod", *POD, "--stop", cwd=cloud)[0] == 0
-    assert finish(first)[0] == 75 and "saved" in kept_log(cloud)
+    code, _, err = finish(first)
+    assert code == 75 and "starting again" not in err and "saved" in kept_log(cloud)
 
 
 def test_an_option_that_needs_no_program_may_have_its_value_after_an_equals_sign(cloud):
@@ -228,7 +229,40 @@ def test_dry_run_prints_what_it_calls(cloud):
     assert [line[4] if line[0] == "gcloud" else line[0] for line in lines] == [
         *("describe", "create", "describe", "git", "scp", "ssh", "ssh", "delete")
     ]
-    assert "tail -f runs/pod/attempt-0/0.log" in err and "tensorboard --logdir=/shared/xl/metrics" in err
+    assert err == ""
+
+
+MADE = ["--create=v5p:4x4x4", "--version=v", "--queued", "--install", "--restarts=3"]
+
+
+def test_stop_does_nothing_else_and_deletes_after_it_only_where_that_is_said(cloud):
+    assert tpu_pod.main([*POD, *MADE, "--stop"]) == 0
+    assert verbs(cloud) == ["stop"]
+    assert tpu_pod.main([*POD, *MADE, "--stop", "--delete"]) == 0
+    assert verbs(cloud) == ["stop", "stop", "queue delete"]
+    assert called("tpu_pod", *POD, *MADE, "--stop", "--dry-run", cwd=cloud)[1].count("\n") == 1
+    (cloud / "home/longhaul/.venv/bin/python").unlink()  # it cannot be asked
+    assert tpu_pod.main([*POD, "--stop", "--delete"]) != 0
+    assert verbs(cloud)[3:] == ["stop"]
+
+
+def test_hints_are_given_once_there_is_a_run_and_name_the_short_command(cloud, capfd):
+    project(cloud / "home" / "longhaul", "import time; print('trained', flush=True); time.sleep(0.5)")
+    (cloud / "states").write_text("READY\n")
+    assert tpu_pod.main([*POD, "--create=v5p-8", "--version=v", "--", "train", "--workdir=/shared/xl"]) == 0
+    err = capfd.readouterr().err
+    assert "saved: Ctrl-C here, or python -m launch.tpu_pod --tpu=pod --zone=us-east5-a --stop\n" in err
+    assert "watch: tail -f runs/pod/attempt-0/0.log\n" in err and "tensorboard --logdir=/shared/xl/metrics" in err
+    tool(cloud / "gcloud", "exit 1")
+    assert tpu_pod.main([*POD, "--", "train"]) == 1
+    assert "watch" not in capfd.readouterr().err
+
+
+def test_an_earlier_launchs_logs_are_kept(cloud):
+    for number in range(2):
+        assert tpu_pod.main([*POD, "--", "train"]) == 0
+        assert (cloud / f"runs/pod/attempt-{number}/0.log").read_text() == "trained\n"
+    assert len(list((cloud / "runs/pod").iterdir())) == 2
 
 
 @pytest.mark.parametrize(
@@ -237,6 +271,12 @@ def test_dry_run_prints_what_it_calls(cloud):
         (["--zone=z", "--", "train"], "required: --tpu"),
         ([*POD], "name what to run after '--'"),
         ([*POD, "--create=v5p-8", "--", "train"], "--create needs --version"),
+        (
+            [*POD, "--create=v5p:4x4", "--", "train"],
+            "v5p:4x4 is no shape of v5p; after the colon write three sizes, as in",
+        ),
+        ([*POD, "--create=v5e:4x4x4", "--", "train"], "write two sizes, as in v5e:8x8"),
+        ([*POD, "--create=v9:4x4", "--", "train"], "v9:4x4 is of no TPU that is known"),
         ([*POD, "--spot", "--", "train"], "--spot says how the pod is created"),
         ([*POD, "--queued", "--", "train"], "--queued says how the pod is created"),
         ([*POD, "--", "train"], "'gcloud' is not installed here"),
