@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch import count, environment, hints, log_folder, parse, parser, positive, restarts, seconds, show
-from launch.supervise import Child, Signals, again, end, say, supervise
+from launch.supervise import Child, Signals, again, begin, say, supervise
 
 # On a busy machine devices may be late for one another; after 40 s JAX would take that for the end.
 WAIT_FOR_DEVICES = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
@@ -71,8 +71,8 @@ def launch(
         coordinator = f"127.0.0.1:{free_port()}"
         children = []
         for index, path in enumerate(paths):
-            places, since = _places(index, processes, coordinator, devices), end(path, attempt)
-            process = _start(command, os.environ | places, path, attempt)
+            places, since = _places(index, processes, coordinator, devices), begin(path, attempt)
+            process = _start(command, os.environ | places, path)
             children.append(Child(f"process {index}", process, path, since))
         return supervise(children, grace, signals)
 
@@ -90,9 +90,9 @@ def _places(index: int, processes: int, coordinator: str, devices: int | None) -
     return places
 
 
-def _start(command: Sequence[str], environment: dict[str, str], log: Path, attempt: int) -> subprocess.Popen:
+def _start(command: Sequence[str], environment: dict[str, str], log: Path) -> subprocess.Popen:
     """A process in a session of its own, so that a Ctrl-C reaches it from here alone, and once."""
-    with log.open("ab" if attempt else "wb") as out:
+    with log.open("ab") as out:
         return subprocess.Popen(
             command,
             env=environment,

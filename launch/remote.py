@@ -36,9 +36,9 @@ def place(path: str) -> str:
     return (home or "") + (shlex.quote(rest) if rest or not home else "")
 
 
-def start(command: Sequence[str], log: Path, attempt: int) -> subprocess.Popen:
+def start(command: Sequence[str], log: Path) -> subprocess.Popen:
     """The connection: what is said to the host goes into its standard input, what the program prints into `log`."""
-    with log.open("ab" if attempt else "wb") as out:
+    with log.open("ab") as out:
         return subprocess.Popen(
             command, bufsize=0, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )

@@ -33,7 +33,7 @@ from launch import (
     show,
 )
 from launch.remote import SILENCE, Remote, kept, new_launch, start
-from launch.supervise import Signals, again, end, say, supervise
+from launch.supervise import Signals, again, begin, say, supervise
 
 PORT = 28476  # of process 0
 PAUSE = 10.0  # seconds before the processes are started again
@@ -104,8 +104,8 @@ def run(hosts: Sequence[str], commands, options) -> int:
     def attempt(number: int) -> int:
         children = []
         for host, command, path in zip(hosts, commands(launch, number), paths, strict=True):
-            since = end(path, number)
-            children.append(Remote(f"host {host}", start(command, path, number), path, since))
+            since = begin(path, number)
+            children.append(Remote(f"host {host}", start(command, path), path, since))
         code = supervise(children, options.grace, signals)
         for child in children:
             child.process.stdin.close()

@@ -22,7 +22,7 @@ GREETING = b"[Gloo] "
 class Child:
     """A process of the run, started here; `name` is what it is called in messages, and `log` what it prints.
 
-    `since` is where in the log, in bytes, that begins: what earlier attempts printed stands before it.
+    `since` is where in the log, in bytes, that begins: what earlier attempts and launches printed stands before it.
     """
 
     def __init__(self, name: str, process: subprocess.Popen, log: Path, since: int = 0):
@@ -131,9 +131,13 @@ def _report(child: Child, code: int, shown: bool, others: bool) -> None:
     say(sys.stderr, words)
 
 
-def end(log: Path, attempt: int) -> int:
-    """Where in a log, in bytes, an attempt that is about to begin will begin: the first one writes it anew."""
-    return log.stat().st_size if attempt else 0
+def begin(log: Path, attempt: int) -> int:
+    """Where in a log, in bytes, what an attempt prints will begin; a line says so where others stand before it."""
+    with log.open("ab") as out:
+        if out.tell():
+            now = time.strftime("%Y-%m-%d %H:%M:%S")
+            out.write(f"\nlaunch: start at {now}, attempt {attempt} of its launch\n".encode())
+        return out.tell()
 
 
 class _Shown:

@@ -229,6 +229,14 @@ def test_gloos_greetings_stay_in_the_log(tmp_path):
     assert "".join(shown) == "a\n[Gloomy line\nsaid [Gloo] b\n[Glo"
 
 
+def test_the_same_command_again_keeps_the_log_and_shows_its_own_part_only(tmp_path):
+    assert finish(start("print('one')", tmp_path, processes=1))[0] == 0
+    rc, out, _ = finish(start("print('two')", tmp_path, processes=1))
+    assert rc == 0 and "two" in out and "one" not in out
+    first, _, mark, second = (tmp_path / "process-0.log").read_text().splitlines()
+    assert first == "one" and mark.startswith("launch: start at ") and second == "two"
+
+
 def test_no_restart_of_a_run_that_was_asked_to_stop(tmp_path):
     launcher = start(WAIT, tmp_path, restarts=5)
     wait_for(lambda: logs_contain(tmp_path, "ready"))

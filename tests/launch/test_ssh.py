@@ -126,11 +126,12 @@ def test_one_failure_stops_the_rest_with_everything_saved(hosts):
 def test_a_second_launch_is_refused_and_stop_stops_the_first(hosts):
     first = start(hosts)
     wait_for(lambda: logged(hosts, "ready"))
+    before = (hosts / "logs" / "node1.log").read_text()
     code, _, err = called(
         "ssh",
         "--hosts=node1",
         f"--ssh={hosts / 'ssh'}",
-        f"--logs={hosts / 'other'}",
+        f"--logs={hosts / 'logs'}",
         "--restarts=3",
         "--",
         "train",
@@ -138,7 +139,8 @@ def test_a_second_launch_is_refused_and_stop_stops_the_first(hosts):
         CALLS=hosts / "calls",
     )
     assert code == 2 and "starting again" not in err
-    refusal = (hosts / "other" / "node1.log").read_text()
+    refusal = (hosts / "logs" / "node1.log").read_text()
+    assert refusal.startswith(f"{before}\nlaunch: start at ")  # what the first one wrote is kept
     assert "runs 'longhaul-node1' of another launch since" in refusal and "--name" in refusal
     code, out, _ = finish(start(hosts, "--stop", program=()))
     assert code == 0 and out.count("has stopped") == 2
