@@ -30,7 +30,7 @@ def compiled(recipe: str, target: targets.Target) -> dict:
 
 
 def table(figures: dict) -> str:
-    """The page's table: a line for each recipe and target, with dashes where nothing was compiled."""
+    """The page's table: a line for each recipe and target of which there are figures."""
     lines = [
         "| recipe | topology | overrides | a device takes | of | least time of a step | bound by | MFU at most |",
         "|---|---|---|---|---|---|---|---|",
@@ -39,8 +39,8 @@ def table(figures: dict) -> str:
         for target in several:
             words = " ".join(f"`{key}={value}`" for key, value in target.overrides)
             found = figures.get(f"{recipe} {target.topology}")
-            cells = _cells(found) if found and found["overrides"] == dict(target.overrides) else ["-"] * 5
-            lines.append(f"| `{recipe}` | `{target.topology}` | {words} | {' | '.join(cells)} |")
+            if found and found["overrides"] == dict(target.overrides):
+                lines.append(f"| `{recipe}` | `{target.topology}` | {words} | {' | '.join(_cells(found))} |")
     return "\n".join(lines) + "\n"
 
 

@@ -150,26 +150,29 @@ def check_sizes(config) -> None:
 
 def check_split(engine, config, training: bool) -> None:
     """Raises UserError or ModelError where evaluation, or `training`, cannot be split over the engine's mesh."""
-    layout, length = engine.layout, config.evaluate.length or config.data.length
-    _check_rows(engine, layout.filled(config.evaluate.batch_size), length, "config.evaluate.length")
-    if training:
-        rows = config.train.batch_size // config.train.accumulate
-        layout.check("batch", rows, "config.train.batch_size / train.accumulate")
-        _check_rows(engine, rows, config.data.length, "config.data.length")
+    check_batches(engine.layout, engine.learner, config, training)
     with engine.scope():
         check_attention(engine.learner, config, training)
 
 
-def _check_rows(engine, rows: int, length: int, key: str) -> None:
+def check_batches(layout, learner, config, training: bool) -> None:
+    """Raises UserError where rows or lengths of evaluation, or of `training`, cannot be split over a layout's mesh."""
+    length = config.evaluate.length or config.data.length
+    _check_rows(layout, learner, layout.filled(config.evaluate.batch_size), length, "config.evaluate.length")
+    if training:
+        rows = config.train.batch_size // config.train.accumulate
+        layout.check("batch", rows, "config.train.batch_size / train.accumulate")
+        _check_rows(layout, learner, rows, config.data.length, "config.data.length")
+
+
+def _check_rows(layout, learner, rows: int, length: int, key: str) -> None:
     """Raises UserError where a feature of so many rows of `length`, the value of `key`, cannot be split."""
-    engine.layout.check("length", length, key)
-    for name, (shape, _, axes) in engine.learner.features(rows, length).items():
+    layout.check("length", length, key)
+    for name, (shape, _, axes) in learner.features(rows, length).items():
         for axis, size in zip(axes, shape, strict=True):
             if axis == "length":
-                engine.layout.check(
-                    axis, size, f"the length of '{name}' that {key} = {length} and config.objective make"
-                )
-        engine.layout.batch(shape, axes)
+                layout.check(axis, size, f"the length of '{name}' that {key} = {length} and config.objective make")
+        layout.batch(shape, axes)
 
 
 def check_vocabulary(config, tokenizer) -> None:

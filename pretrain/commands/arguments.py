@@ -212,16 +212,26 @@ class Complete(Writing):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Describe(OfConfig):
-    """Prints parameters, FLOPs and bytes of a config; allocates nothing."""
+class OfConfigOrRun(OfConfig):
+    """Of a command that takes any config, or that of a run."""
 
-    workdir: str = text("", "folder of a run, whose config is described")
-    format: str = how_printed()
+    what: ClassVar[str]  # is done with it
+
+    workdir: str = text("", "folder of a run, whose config is taken")
 
     def __post_init__(self):
         super().__post_init__()
         if self.config and self.workdir:
-            raise UserError("--config and --workdir both say what is described; leave one out")
+            raise UserError(f"--config and --workdir both say what is {self.what}; leave one out")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Describe(OfConfigOrRun):
+    """Prints parameters, FLOPs and bytes of a config; allocates nothing."""
+
+    what: ClassVar[str] = "described"
+
+    format: str = how_printed()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -238,8 +248,10 @@ class Goodput(Arguments):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(OfConfig):
+class Plan(OfConfigOrRun):
     """Compiles the training step for hardware that need not be there: whether it fits, what it waits for."""
+
+    what: ClassVar[str] = "planned"
 
     topology: str = text("", "what is planned for, such as v5p:4x4x4, v5e:2x2, h200:8 or cpu:8 (docs/plan.md)")
     search: bool = switch(False, "seek the layout, the parts of a batch and the remat policy that serve best")

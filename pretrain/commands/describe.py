@@ -7,10 +7,9 @@ from collections.abc import Iterable
 import jax
 
 from input_pipeline import requirements
-from pretrain import config as configs
 from pretrain.assemble import check_sizes, check_split
 from pretrain.commands.arguments import Describe
-from pretrain.commands.shared import DEFAULT_CONFIG
+from pretrain.commands.shared import config_of
 from pretrain.costs import flops
 from pretrain.parallel.mesh import AXES, path_name
 from pretrain.reporting.progress import amount
@@ -69,11 +68,7 @@ def describe(config) -> dict:
 
 def run(arguments: Describe) -> None:
     """Prints the description of a config as tables, or as one JSON object."""
-    if arguments.workdir:
-        config = configs.with_overrides(configs.saved(arguments.workdir), arguments.overrides)
-    else:
-        config = configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides)
-    report(config, arguments.format)
+    report(config_of(arguments), arguments.format)
 
 
 def report(config, format: str) -> None:

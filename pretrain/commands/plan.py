@@ -2,9 +2,8 @@
 
 import json
 
-from pretrain import config as configs
 from pretrain.commands.arguments import Plan
-from pretrain.commands.shared import DEFAULT_CONFIG
+from pretrain.commands.shared import config_of
 from pretrain.plan import step
 from pretrain.plan.search import search
 from pretrain.plan.topology import parse
@@ -12,11 +11,13 @@ from pretrain.processes.host import say
 from pretrain.reporting.progress import amount
 from pretrain.reporting.tables import show
 
+SMALL = 0.001  # of all bytes of parameters: what is less is summed up in the table
+
 
 def run(arguments: Plan) -> None:
     """Prints the plan of a config as tables, or as one JSON object. Errors: UserError where it does not fit."""
     topology = parse(arguments.topology)
-    config = configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides)
+    config = config_of(arguments)
     if arguments.search:
         _search(config, topology, arguments.format)
         return
@@ -33,22 +34,21 @@ def _search(config, topology, format: str) -> None:
     if format == "json":
         print(json.dumps(found, allow_nan=False))
         return
-    rows = [
-        (
-            *(*row["mesh"].values(), row["accumulate"], row["remat"]),
-            *("no" if row["fits"] is False else "yes", f"{amount(row['needed'])}B"),
-            *(
-                (f"{row['step_seconds']:.4g}", row["bound"], f"{row['mfu']:.1%}")
-                if row["step_seconds"]
-                else ("", "", "")
-            ),
-        )
-        for row in found["ranked"]
-    ]
-    columns = (*found["plan"]["mesh"], "parts", "remat", "fits", "a device", "seconds at least", "bound by", "MFU")
-    show("what was compiled, the best first", columns, rows)
+    timed = any(row["step_seconds"] for row in found["ranked"])
+    order = (
+        "those that fit by the least time of a step"
+        if timed
+        else "nothing is known of how fast these devices are: by what remat computes again, then by bytes of a device"
+    )
+    print(f"what was compiled, the best first ({order}):")
+    for place, row in enumerate(found["ranked"], 1):
+        print(f"{place:3}. {row['words']}\n     {row['result']}")
     report(found["plan"])
-    print(f"the best of {found['tried']['choices']:,} ways, found in {found['seconds']:.0f} s:")
+    tried = found["tried"]
+    print(
+        f"the best of {tried['compiled']:,} that were compiled, of {tried['possible']:,} ways that may fit, "
+        f"in {found['seconds']:.0f} s; {found['ended']}:"
+    )
     print(" ".join(found["best"]))
 
 
@@ -111,13 +111,20 @@ def _show_time(facts: dict) -> None:
 
 
 def _show_parameters(parameters: list[dict]) -> None:
+    least = SMALL * sum(row["bytes"] for row in parameters)
+    small = [row for row in parameters if row["bytes"] < least]
     rows = []
     for row in parameters:
+        if row["bytes"] < least and len(small) > 1:
+            continue
         sizes = zip(row["axes"], row["shape"], row["split"], strict=True)
         lies = ", ".join(f"{axis} {size:,}" + "".join(f" / {one}" for one in split) for axis, size, split in sizes)
         rows.append((f"{row['name']}\n  {lies}", f"{amount(row['bytes_per_device'])}B"))
+    if len(small) > 1:
+        all_small = sum(row["bytes_per_device"] for row in small)
+        rows.append((f"{len(small)} others, each less than {SMALL:.1%} of all bytes", f"{amount(all_small)}B"))
     show("parameters, and the axes of the mesh that split them", ("parameter", "each device"), rows)
     print(
         "fsdp takes of each parameter the largest axis that it divides and config.mesh.rules leave free; those rules "
-        "split the others. --format=json has the rule of each."
+        "split the others. --format=json has each, with its rule."
     )

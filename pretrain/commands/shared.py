@@ -1,7 +1,7 @@
 """What several commands begin with."""
 
 from pretrain import config as configs
-from pretrain.commands.arguments import Arguments, Prepare, Train, flagged
+from pretrain.commands.arguments import Arguments, OfConfigOrRun, Prepare, Train, flagged
 from pretrain.processes.agreement import check_alike
 from pretrain.processes.host import say
 from pretrain.workdir import Workdir, of_config
@@ -21,6 +21,13 @@ def resolve(arguments: Train | Prepare):
         say(f"no --config{nowhere}: {doing} {DEFAULT_CONFIG}")
     config = configs.load(spec or DEFAULT_CONFIG, overrides, say)
     return config, workdir or of_config(config.name)
+
+
+def config_of(arguments: OfConfigOrRun):
+    """The config that a command was given, or that of the run which it was told of."""
+    if arguments.workdir:
+        return configs.with_overrides(configs.saved(arguments.workdir), arguments.overrides)
+    return configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides)
 
 
 def check_processes(arguments: Arguments, config) -> None:

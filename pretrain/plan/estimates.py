@@ -9,6 +9,7 @@ from functools import partial
 
 import jax
 
+from pretrain.assemble import check_batches
 from pretrain.costs import flops
 from pretrain.objectives.applied import Applied
 from pretrain.parallel.mesh import AXES, Layout
@@ -67,13 +68,20 @@ class Estimates:
         self._kept = {}
         self._held = {}
 
+    def check(self, choice: Choice) -> None:
+        """Raises UserError where the mesh of a choice does not divide rows or lengths."""
+        check_batches(self._layout(choice), self.learner, choice.apply(self.config), training=True)
+
     def of(self, choice: Choice) -> Estimate:
         return Estimate(self._bytes_held(choice), self._activations(choice), self._seconds(choice))
 
+    def _layout(self, choice: Choice) -> Layout:
+        mesh = jax.sharding.AbstractMesh(choice.mesh, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+        return Layout(mesh, self.config.mesh.rules)
+
     def _bytes_held(self, choice: Choice) -> float:
         if choice.mesh not in self._held:
-            mesh = jax.sharding.AbstractMesh(choice.mesh, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
-            layout = Layout(mesh, self.config.mesh.rules)
+            layout = self._layout(choice)
             params = layout.parameters(self.learner.parameters)
             optimizer = layout.optimizer(self.state.opt_state, params, self.state.params)
             frozen = layout.parameters(self.learner.frozen)

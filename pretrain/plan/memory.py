@@ -111,11 +111,9 @@ def remedy(rows: Mapping[str, int], config, mesh: Mapping[str, int], capacity: f
     most = max((name for name in rows if name != "other"), key=rows.get)
     needed, count = sum(rows.values()), math.prod(mesh.values())
     if most in ("activations", "batch"):
-        each = config.train.batch_size // config.train.accumulate
-        shards = mesh["data"] * mesh["fsdp"]
-        if each > shards:
-            parts = min(math.ceil(config.train.accumulate * rows[most] / max(1, capacity - needed + rows[most])), each)
-            what = f"raise config.train.accumulate to {_power(max(parts, 2 * config.train.accumulate))} or so"
+        parts = config.train.accumulate * rows[most] / max(1, capacity - needed + rows[most])
+        if more := _parts(config.train, parts, mesh["data"] * mesh["fsdp"]):
+            what = f"raise config.train.accumulate to {more}"
         elif config.model.remat != "full":
             what = "set --config.model.remat=full"
         else:
@@ -131,6 +129,9 @@ def remedy(rows: Mapping[str, int], config, mesh: Mapping[str, int], capacity: f
     return most, f"take {times} times as many devices, {count * times} or more, or lower the model's size"
 
 
-def _power(number: int) -> int:
-    """The least power of two that is no less."""
-    return 1 << max(0, number - 1).bit_length()
+def _parts(train, wanted: float, shards: int) -> int | None:
+    """More parts than a batch has: the least number from `wanted` on that splits it into rows which `shards` devices
+    divide, or else the greatest; None where there is none."""
+    rows, left = divmod(train.batch_size, shards)
+    several = [parts for parts in range(train.accumulate + 1, rows + 1) if rows % parts == 0 and not left]
+    return next((parts for parts in several if parts >= wanted), several[-1] if several else None)

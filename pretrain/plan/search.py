@@ -1,5 +1,8 @@
 """The best way to run a config on a topology: layouts, parts of a batch and remat policies, compiled and ranked."""
 
+import math
+import os
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -7,72 +10,167 @@ from models.stack.depth import REMAT
 from pretrain.errors import USER_ERRORS, UserError
 from pretrain.parallel.mesh import AXES
 from pretrain.plan import memory, step
-from pretrain.plan.estimates import Choice, Estimates
+from pretrain.plan.estimates import Choice, Estimate, Estimates
 from pretrain.plan.topology import Topology
 from pretrain.reporting.progress import amount
 
 TRIES = 10  # programs that are compiled at most
-SECONDS = 420  # after which no other is begun
+SECONDS = 420  # of processors, after which no other is begun; four times as many while none has fitted
+MISSES = 4  # that are compiled although none promises to fit
+ROOM = 0.9  # of a device's memory, that is hoped to be enough
+DOUBT = 3  # times the activations that are estimated: so many are sure to be enough
 MOST_PARTS = 64  # of a batch
 
 
 def search(config, topology: Topology, report: Callable[[str], None] = lambda message: None) -> dict:
-    """{"tried": how many choices there are, are left by estimates, were compiled; "ranked"; "best"; "plan"}.
+    """{"tried": how many choices there are, are left by estimates, were compiled; "ended"; "ranked"; "best"; "plan"}.
 
     `ranked` has a row for each program that was compiled: those that fit by their least time, then those that do not.
-    `plan` is that of the best. Errors: UserError where nothing fits, which says what came nearest.
+    `plan` is that of the best, `ended` says why no more were compiled. Errors: UserError where nothing fits, which says
+    what came nearest, and whether the rest is unknown.
     """
     devices = topology.devices()
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), _processor_seconds()
     estimates = Estimates(config, topology, devices)
     choices = list(candidates(config, topology.count))
-    capacity = topology.hardware.memory or float("inf")
-    scored = []
-    for choice in choices:
-        try:
-            found = estimates.of(choice)
-        except USER_ERRORS:  # a size that does not divide
-            continue
-        scored.append((found, choice))
+    refused = Refused(report)
+    scored = _scored(estimates, choices, refused)
+    refused.tell()
+    capacity = topology.hardware.memory or math.inf
     possible = [(found, choice) for found, choice in scored if found.held + found.activations / 4 <= capacity]
-    report(f"{len(choices):,} ways, of which {len(possible):,} may fit {topology.name}")
+    report(f"{len(choices):,} ways, of which {len(possible):,} may fit {topology.name}; at most {TRIES} are compiled")
     waiting = sorted(possible, key=lambda item: (item[0].seconds, item[0].activations))
-    ranked, plans, factor = [], {}, {}
-    while waiting and len(ranked) < TRIES and time.perf_counter() - began < SECONDS:
-        place = next(
-            (
-                place
-                for place, (found, choice) in enumerate(waiting)
-                if found.held + found.activations * factor.get(choice.remat, 1.0) <= capacity
-            ),
-            None,
-        )
+    learnt, ranked, fitting, ended = Learnt(), [], 0, ""
+    while waiting and not ended:
+        place = _next(waiting, learnt, capacity, fitting, len(ranked))
         if place is None:
+            ended = "by what was learnt of memory, no other would fit"
             break
         found, choice = waiting.pop(place)
+        report(f"{len(ranked) + 1}: compiling {words(choice)}")
         try:
             facts = step.plan(choice.apply(config), topology, devices)
         except USER_ERRORS as error:
-            report(f"left out, {_words(choice)}: {error}")
+            refused.add(choice, error)
+            refused.tell()
             continue
         ranked.append((choice, facts))
-        plans[choice] = facts
-        taken = facts["memory"]["needed"] - found.held
-        factor[choice.remat] = max(0.1, taken / max(found.activations, 1.0))
-        report(f"{len(ranked)}: {_words(choice)}: {_result(facts)}")
-        if facts["memory"]["fits"] is not False:
+        fits = facts["memory"]["fits"] is not False
+        learnt.add(found, choice.remat, facts["memory"]["needed"], fits)
+        report(f"{len(ranked)}: {result(facts)}")
+        if fits:
+            fitting += 1
             waiting = [item for item in waiting if not _slower(item[1], choice)]
+        ended = _ended(len(ranked), fitting, _processor_seconds() - spent)
+    ended = f"{len(ranked)} of {len(possible):,} tried; {ended or 'no other can be better'}"
+    report(ended)
     ranked.sort(key=lambda item: _order(item[1]))
-    if not ranked or ranked[0][1]["memory"]["fits"] is False:
-        raise UserError(_nothing(config, topology, scored, ranked))
+    if not fitting:
+        raise UserError(_nothing(config, topology, scored, ranked, ended))
     best, facts = ranked[0]
     return {
         "tried": {"choices": len(choices), "possible": len(possible), "compiled": len(ranked)},
+        "ended": ended,
         "seconds": time.perf_counter() - began,
         "ranked": [_row(choice, facts) for choice, facts in ranked],
         "best": best.overrides(),
         "plan": facts,
     }
+
+
+class Refused:
+    """Choices that are refused before they are compiled, told of once for each cause."""
+
+    def __init__(self, report: Callable[[str], None]):
+        self.report, self.causes, self.told = report, {}, set()
+
+    def add(self, choice: Choice, error: Exception) -> None:
+        cause = re.sub(r"\d+", "#", str(error))  # sizes differ from mesh to mesh
+        self.causes.setdefault(cause, []).append((choice, str(error)))
+
+    def tell(self) -> None:
+        for cause, several in self.causes.items():
+            if cause not in self.told:
+                choice, error = several[0]
+                self.report(f"left out, {len(several):,} such as {words(choice)}: {error}")
+                self.told.add(cause)
+
+
+class Learnt:
+    """What programs that were compiled say of the estimates of memory.
+
+    Of one that fits, what it takes above its estimate is added to that of all; by one that does not, activations are
+    scaled, those of policies that were not compiled yet by the worst.
+    """
+
+    def __init__(self):
+        self.more, self.scale = 0.0, {}
+
+    def needed(self, found: Estimate, remat: str) -> float:
+        scale = self.scale.get(remat, max(self.scale.values(), default=1.0))
+        return found.held + self.more + found.activations * scale
+
+    def add(self, found: Estimate, remat: str, needed: float, fits: bool) -> None:
+        taken = needed - found.held
+        if fits:
+            scale = self.scale.setdefault(remat, 1.0)
+            self.more = max(0.0, taken - found.activations * scale)
+        else:
+            self.scale[remat] = max(0.1, (taken - self.more) / max(found.activations, 1.0))
+
+
+def _scored(estimates: Estimates, choices: list[Choice], refused: Refused) -> list[tuple[Estimate, Choice]]:
+    """The choices that can be run at all, with their estimates."""
+    scored, wrong = [], {}
+    for choice in choices:
+        try:
+            if choice.mesh not in wrong:
+                wrong[choice.mesh] = None
+                estimates.check(choice)
+            if wrong[choice.mesh]:
+                raise wrong[choice.mesh]
+            scored.append((estimates.of(choice), choice))
+        except USER_ERRORS as error:
+            wrong[choice.mesh] = error
+            refused.add(choice, error)
+    return scored
+
+
+def _next(waiting: list, learnt: Learnt, capacity: float, fitting: int, tried: int) -> int | None:
+    """The place of what is compiled next among those that wait, the fastest first; None where nothing is worth it.
+
+    The first one is sure to fit, as far as estimates can be: so whether the config fits at all is known soon. While
+    none has fitted, the next leaves room; where none does, it is the one that takes the least, a few times.
+    """
+    if not tried:
+        return min(range(len(waiting)), key=lambda place: (*_unsure(*waiting[place], capacity), place))
+    room = capacity if fitting else ROOM * capacity
+    needed = [learnt.needed(found, choice.remat) for found, choice in waiting]
+    place = next((place for place, bytes in enumerate(needed) if bytes <= room), None)
+    if place is None and not fitting and tried < MISSES:
+        place = min(range(len(waiting)), key=needed.__getitem__)
+    return place
+
+
+def _unsure(found: Estimate, choice: Choice, capacity: float) -> tuple:
+    """Orders choices: the surest to fit first. Any is sure that splits rows alone and leaves much room."""
+    taken, whole = found.held + DOUBT * found.activations, choice.sizes["sequence"] * choice.sizes["tensor"]
+    if whole == 1 and taken <= capacity / 2:
+        return (0,)
+    safe = taken <= ROOM * capacity
+    return (1, not safe, whole, choice.sizes["data"], choice.remat != "full", 0.0 if safe else found.activations)
+
+
+def _ended(tried: int, fitting: int, seconds: float) -> str:
+    """Why no other is compiled; "" where one is."""
+    if seconds >= (SECONDS if fitting else 4 * SECONDS):
+        return f"the time is up, {seconds:.0f} s of processors"
+    return "no more are compiled at once" if tried >= TRIES else ""
+
+
+def _processor_seconds() -> float:
+    """Seconds that processors worked for this process and its children."""
+    return sum(os.times()[:4])
 
 
 def _slower(one: Choice, fitting: Choice) -> bool:
@@ -133,24 +231,30 @@ def _row(choice: Choice, facts: dict) -> dict:
         "apart_seconds": found and found["apart_seconds"],
         "bound": found and found["bound"],
         "mfu": found and found["mfu"],
+        "words": words(choice),
+        "result": result(facts),
         "overrides": choice.overrides(),
     }
 
 
-def _words(choice: Choice) -> str:
+def words(choice: Choice) -> str:
+    """A choice in a few words."""
     sizes = " ".join(f"{axis}={size}" for axis, size in choice.sizes.items() if size > 1) or "one device"
     return f"{sizes}, {choice.accumulate} part{'s' * (choice.accumulate > 1)}, remat {choice.remat}"
 
 
-def _result(facts: dict) -> str:
+def result(facts: dict) -> str:
+    """What a plan says, in a few words."""
     needed = f"{amount(facts['memory']['needed'])}B a device"
     if facts["memory"]["fits"] is False:
         return f"does not fit, {needed}"
     found = facts["roofline"]
-    return f"{needed}, {found['step_seconds']:.3g} s a step, bound by {found['bound']}" if found else needed
+    if not found:
+        return needed
+    return f"fits, {needed}, {found['step_seconds']:.3g} s a step, bound by {found['bound']}, MFU {found['mfu']:.0%}"
 
 
-def _nothing(config, topology: Topology, scored, ranked) -> str:
+def _nothing(config, topology: Topology, scored, ranked, ended: str) -> str:
     """The sentence where nothing fits."""
     capacity = topology.hardware.memory
     start = f"no way was found to fit {config.name} into {topology.name}"
@@ -159,7 +263,10 @@ def _nothing(config, topology: Topology, scored, ranked) -> str:
         rows = facts["memory"]["categories"]
         most, remedy = memory.remedy(rows, choice.apply(config), choice.sizes, facts["memory"]["capacity"])
         lacking = amount(-facts["memory"]["left"])
-        return f"{start}: nearest came {_words(choice)}, with {lacking}B too many, the most of them {most}; {remedy}"
+        return (
+            f"{start}: {ended}, so whether the others fit is unknown; nearest came {words(choice)}, with {lacking}B "
+            f"too many, the most of them {most}; {remedy}"
+        )
     if not scored:
         return (
             f"{start}: no mesh of {topology.count} devices divides its batch and heads; change config.train.batch_size"
@@ -168,5 +275,5 @@ def _nothing(config, topology: Topology, scored, ranked) -> str:
     times = -(-least[0].held // capacity)
     return (
         f"{start}: parameters, optimiser state and gradients alone take {amount(least[0].held)}B of "
-        f"{amount(capacity)}B on each device with {_words(least[1])}; take about {times:.0f} times as many devices"
+        f"{amount(capacity)}B on each device with {words(least[1])}; take about {times:.0f} times as many devices"
     )

@@ -28,6 +28,7 @@ EXAMPLES = {
     "cpu": "cpu:8",
 }
 LIBTPU = "compiling for TPUs needs libtpu, which is not installed; pip install -e '.[plan]'"
+OF_GCLOUD = re.compile(r"(v4|v5litepod|v5e|v5p|v6e)-(\d{1,6})")
 SHAPE = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*")
 
 
@@ -60,6 +61,8 @@ class Topology:
 def parse(name: str) -> Topology:
     """The topology of a name. Errors: UserError that lists the names that there are."""
     kind, _, sizes = name.partition(":")
+    if by_cores := OF_GCLOUD.fullmatch(name):
+        raise UserError(_of_gcloud(name, *by_cores.groups()))
     if kind not in HARDWARE:
         known = ", ".join(EXAMPLES.values())
         close = nearest(kind, HARDWARE).partition(";")[0]
@@ -74,9 +77,32 @@ def parse(name: str) -> Topology:
     return Topology(name, hardware, shape)
 
 
+def _of_gcloud(name: str, kind: str, number: str) -> str:
+    """The sentence for a name as Google's cloud has it: of v4 and v5p it counts TensorCores, two a chip."""
+    kind = kind.replace("v5litepod", "v5e")
+    hardware = HARDWARE[kind]
+    chips = int(number) // 2 if hardware.core else int(number)
+    shape = _shape(chips, hardware.dims) or EXAMPLES[kind].partition(":")[2]
+    return (
+        f"--topology={name} is the cloud's name of a slice; write its shape in chips after a colon, "
+        f"such as --topology={kind}:{shape}"
+    )
+
+
+def _shape(count: int, dims: int) -> str:
+    """The shape nearest to a cube of so many chips, a power of two; "" of any other number."""
+    if count < 1 or count & (count - 1):
+        return ""
+    each, more = divmod(count.bit_length() - 1, dims)
+    sizes = [2 ** (each + (place >= dims - more)) for place in range(dims)]
+    return "x".join(str(size) for size in sorted(sizes, key=lambda size: (size == 1, size)))
+
+
 def _leave_accelerators_alone(topology: Topology) -> None:
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no TPU to be asked about itself
-    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "none")  # which libtpu would look for, and complain
+    # Any that libtpu knows: it looks up the hosts of one that it is told of, says so on standard error of one that it
+    # does not know, and takes the topology that is asked for all the same.
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # nor one to be kept from others

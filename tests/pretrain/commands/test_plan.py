@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from pretrain import config as configs
+from pretrain.commands import plan
 from pretrain.config import load
 from pretrain.main import main
 from pretrain.plan import search, sharding, step
@@ -90,6 +92,48 @@ def test_a_search(capsys, monkeypatch):
     assert json.loads(out)["memory"]["needed"] == found["plan"]["memory"]["needed"]
 
 
+def test_small_parameters_are_one_line(capsys):
+    kernel, bias, scale = (
+        {"name": name, "axes": ["embed"], "shape": [size], "split": [[]], "bytes": size, "bytes_per_device": size // 2}
+        for name, size in (("kernel", 1_000_000), ("bias", 64), ("scale", 64))
+    )
+    plan._show_parameters([kernel, bias, scale])
+    out = capsys.readouterr().out
+    assert "kernel" in out and "bias" not in out and "2 others, each less than 0.1% of all bytes" in out
+    plan._show_parameters([kernel, bias])  # a line of its own takes no more than one that sums up
+    assert "bias" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("seconds", "order"), [(1.5, "least time of a step"), (None, "what remat computes again")])
+def test_what_a_search_compiled_is_readable_on_80_columns(capsys, monkeypatch, seconds, order):
+    way = "data=16 fsdp=2 sequence=2 tensor=16, 64 parts, remat dots_no_batch"
+    row = {"words": way, "result": "fits, 64.0GB a device, 1.95 s a step, bound by memory, MFU 23%"}
+    found = {
+        "ranked": [row | {"step_seconds": seconds}],
+        "plan": {},
+        "tried": {"compiled": 1, "possible": 7},
+        "seconds": 3.0,
+        "ended": "1 of 7 tried; no other can be better",
+        "best": ["--config.mesh.data=16"],
+    }
+    monkeypatch.setattr(plan, "search", lambda *arguments: found)
+    monkeypatch.setattr(plan, "report", lambda facts: None)
+    plan._search(None, None, "table")
+    title, *lines, ended, best = capsys.readouterr().out.splitlines()
+    assert order in title and best == "--config.mesh.data=16" and "1 of 7 tried" in ended
+    assert lines == [f"  1. {way}", f"     {row['result']}"] and all(len(line) <= 80 for line in lines)
+
+
+def test_a_runs_own_config_is_planned(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(step, "plan", lambda config, topology: seen.append(config) or {})
+    monkeypatch.setattr(plan, "report", lambda facts: None)
+    monkeypatch.setattr(step, "check", lambda facts, config: None)
+    configs.save(load("configs/quickstart.py:tiny", (("train.batch_size", "24"),)), str(tmp_path))
+    assert main(["plan", f"--workdir={tmp_path}", "--topology=cpu:8", "--config.train.accumulate=3"]) == 0
+    assert (seen[0].train.batch_size, seen[0].train.accumulate) == (24, 3)
+
+
 def test_a_plan_that_does_not_fit(capsys, monkeypatch):
     full = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.00G of 15.75G hbm. Exceeded"
     monkeypatch.setattr(step, "_compiled", lambda lowered: (None, full))
@@ -104,6 +148,7 @@ def test_a_plan_that_does_not_fit(capsys, monkeypatch):
     ("words", "sentence"),
     [
         ((), "--topology is missing; say what the plan is for, such as --topology=v5p:4x4x4"),
+        (("--topology=cpu:8", "--workdir=runs/x"), "--config and --workdir both say what is planned; leave one out"),
         (("--topology=v9:2",), "--topology=v9:2 is of no hardware that is known"),
         (("--topology=cpu:8", "--format=xml"), "--format"),
         (("--topology=cpu:8", "--config.mesh.tensor=3"), "needs a multiple of 3 devices and there are 8"),

@@ -61,7 +61,13 @@ MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
 @pytest.mark.parametrize(
     ("rows", "mesh", "changes", "words"),
     [
-        ({"activations": 70, "parameters": 30}, MESH, {}, ("activations", "raise config.train.accumulate to 4 or so")),
+        ({"activations": 70, "parameters": 30}, MESH, {}, ("activations", "raise config.train.accumulate to 4")),
+        (
+            {"activations": 70, "parameters": 30},
+            MESH | {"data": 4, "fsdp": 4},
+            {"train.batch_size": 8000, "train.accumulate": 20},
+            ("activations", "raise config.train.accumulate to 50"),  # 25 parts of 500 rows would be too few
+        ),
         (
             {"activations": 70, "parameters": 30},
             MESH,

@@ -8,7 +8,7 @@ import pytest
 from pretrain.config import load
 from pretrain.errors import UserError
 from pretrain.plan import search, step
-from pretrain.plan.estimates import Choice, Estimates
+from pretrain.plan.estimates import Choice, Estimate, Estimates
 from pretrain.plan.hardware import Hardware
 from pretrain.plan.topology import parse
 
@@ -96,6 +96,63 @@ def test_the_fastest_that_fits_wins(compiled):
     assert times == sorted(times)
 
 
+def test_the_first_that_is_compiled_is_the_surest_to_fit():
+    """Where the fastest leaves little room: all devices in fsdp, every layer computed again."""
+    ways = [
+        (Estimate(30, 60, 1), Choice((8, 1, 1, 1), 1, "none")),
+        (Estimate(20, 15, 2), Choice((1, 4, 1, 2), 1, "full")),
+        (Estimate(10, 40, 3), Choice((1, 8, 1, 1), 1, "full")),
+        (Estimate(10, 20, 4), Choice((1, 8, 1, 1), 2, "full")),
+        (Estimate(10, 10, 5), Choice((1, 8, 1, 1), 4, "full")),
+    ]
+    chosen = [search._next(ways, search.Learnt(), capacity, fitting=0, tried=0) for capacity in (1000, 100, 78, 10)]
+    assert chosen == [0, 4, 3, 4]
+
+
+def test_the_time_of_processors_ends_it_and_is_said(compiled, monkeypatch):
+    needs, seen = compiled
+    seconds = iter(range(0, 10**6, 500))
+    monkeypatch.setattr(search, "_processor_seconds", lambda: next(seconds))
+    said = []
+    found = search.search(config(), topology(), said.append)
+    assert len(seen) == 1 and "1 of " in found["ended"] and "tried; the time is up, 500 s of processors" in said[-1]
+    assert any(message.startswith("1: compiling data=8") for message in said)
+    seen.clear()
+    needs.update(data=2e9, other=3e9)  # none fits: it goes on for longer
+    with pytest.raises(UserError, match=r"tried; .*, so whether the others fit is unknown"):
+        search.search(config(), topology(), said.append)
+    assert len(seen) > 1
+
+
+def test_after_a_miss_estimates_are_scaled():
+    learnt = search.Learnt()
+    found = Estimate(held=10, activations=5, seconds=1)
+    assert learnt.needed(found, "none") == 15
+    learnt.add(found, "dots", needed=60, fits=False)
+    assert learnt.needed(found, "dots") == learnt.needed(found, "none") == 60
+    learnt.add(Estimate(10, 1, 1), "full", needed=25, fits=True)
+    assert learnt.needed(Estimate(10, 1, 1), "full") == 25
+
+
+def test_what_cannot_be_split_is_no_way_that_may_fit(estimates):
+    """Lengths that the devices of a row do not divide; said once."""
+    said = []
+    refused = search.Refused(said.append)
+
+    class Odd:
+        of = estimates.of
+
+        def check(self, choice):
+            if choice.sizes["sequence"] > 1:
+                raise UserError(f"63 does not divide over the {choice.sizes['sequence']} devices")
+
+    choices = list(search.candidates(config(), 8))
+    scored = search._scored(Odd(), choices, refused)
+    refused.tell()
+    assert 0 < len(scored) < len(choices) and all(choice.sizes["sequence"] == 1 for _, choice in scored)
+    assert len(said) == 1 and said[0].startswith(f"left out, {len(choices) - len(scored):,} such as ")
+
+
 def test_what_does_not_fit_comes_last_and_is_not_tried_again(compiled):
     needs, seen = compiled
     needs["data"] = 2e9
@@ -108,7 +165,8 @@ def test_nothing_that_fits_is_said(compiled):
     needs, _ = compiled
     needs.update(data=2e9, other=3e9)
     words = (
-        "no way was found to fit quickstart-tiny into cpu:8: nearest came .* too many, the most of them parameters; "
+        "no way was found to fit quickstart-tiny into cpu:8: 4 of [0-9,]+ tried; by what was learnt of memory, no "
+        "other would fit, so whether the others fit is unknown; nearest came .* too many, the most of them parameters; "
     )
     with pytest.raises(UserError, match=words):
         search.search(config(), topology())
