@@ -108,6 +108,10 @@ class Workdir:
             return sorted(int(path.name) for path in self._numbered() if self.finished(int(path.name)))
         except FileNotFoundError:
             return []
+        except NotADirectoryError:
+            if self.checkpoints.exists():
+                raise
+            return []  # what should be a folder above is a file
 
     def _numbered(self):
         return [path for path in self.checkpoints.iterdir() if path.name.isdigit()]
