@@ -140,25 +140,33 @@ def _next(waiting: list, learnt: Learnt, capacity: float, fitting: int, tried: i
     """The place of what is compiled next among those that wait, the fastest first; None where nothing is worth it.
 
     The first one is sure to fit, as far as estimates can be: so whether the config fits at all is known soon. While
-    none has fitted, the next leaves room; where none does, it is the one that takes the least, a few times.
+    none has fitted, the next leaves room and is of a kind whose memory is the surest; where none leaves room, it is the
+    one that takes the least, a few times.
     """
     if not tried:
         return min(range(len(waiting)), key=lambda place: (*_unsure(*waiting[place], capacity), place))
     room = capacity if fitting else ROOM * capacity
     needed = [learnt.needed(found, choice.remat) for found, choice in waiting]
-    place = next((place for place, bytes in enumerate(needed) if bytes <= room), None)
-    if place is None and not fitting and tried < MISSES:
-        place = min(range(len(waiting)), key=needed.__getitem__)
-    return place
+    enough = [place for place, bytes in enumerate(needed) if bytes <= room]
+    if fitting:
+        return next(iter(enough), None)
+    if enough:
+        return min(enough, key=lambda place: (*_plainness(waiting[place][1]), place))
+    return min(range(len(waiting)), key=needed.__getitem__) if tried < MISSES else None
 
 
 def _unsure(found: Estimate, choice: Choice, capacity: float) -> tuple:
     """Orders choices: the surest to fit first. Any is sure that splits rows alone and leaves much room."""
-    taken, whole = found.held + DOUBT * found.activations, choice.sizes["sequence"] * choice.sizes["tensor"]
-    if whole == 1 and taken <= capacity / 2:
+    taken = found.held + DOUBT * found.activations
+    if choice.sizes["sequence"] * choice.sizes["tensor"] == 1 and taken <= capacity / 2:
         return (0,)
     safe = taken <= ROOM * capacity
-    return (1, not safe, whole, choice.sizes["data"], choice.remat != "full", 0.0 if safe else found.activations)
+    return (1, not safe, *_plainness(choice), 0.0 if safe else found.activations)
+
+
+def _plainness(choice: Choice) -> tuple:
+    """Orders choices: those first whose memory is the surest, all devices in fsdp and every layer computed again."""
+    return (choice.sizes["sequence"] * choice.sizes["tensor"], choice.sizes["data"], choice.remat != "full")
 
 
 def _ended(tried: int, fitting: int, seconds: float) -> str:

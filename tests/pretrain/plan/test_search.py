@@ -107,6 +107,8 @@ def test_the_first_that_is_compiled_is_the_surest_to_fit():
     ]
     chosen = [search._next(ways, search.Learnt(), capacity, fitting=0, tried=0) for capacity in (1000, 100, 78, 10)]
     assert chosen == [0, 4, 3, 4]
+    assert search._next(ways, search.Learnt(), 70, fitting=0, tried=1) == 2  # after a miss
+    assert search._next(ways, search.Learnt(), 70, fitting=1, tried=2) == 1  # after a fit: the fastest
 
 
 def test_the_time_of_processors_ends_it_and_is_said(compiled, monkeypatch):
