@@ -89,6 +89,7 @@ def test_paths(agree, path, name, kind):
     agree(path, mask, arrays(keys), bias=bias)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bucket", "distance", "sum"])
 @pytest.mark.parametrize("name", ["bidirectional", "causal segments"])
 @pytest.mark.parametrize("pattern", ["local_128", "column_16", "strided_16", "fixed_16_4"])

@@ -16,6 +16,7 @@ from tests.models.attention.conftest import arrays
 B, T, M, N, H = 2, 512, 512, 4, 8  # a million scores a head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("bias_heads", [None, 1, N])
 def test_shared_key_heads_bias_and_dropout(agree, rate, bias_heads):
@@ -25,6 +26,7 @@ def test_shared_key_heads_bias_and_dropout(agree, rate, bias_heads):
     agree("xla", Mask(causal=True, memory=M), arrays(M + T, heads=N, groups=2, size=H, rows=T), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "rows"), [(Dense(), M + T), (Local(M), M + T), (Local(M), M), (Local(100), 100)])
 def test_distances(pattern, rows):
     """Bands of queries leave out the keys before their window; rows of distances that are hidden may be missing."""

@@ -37,6 +37,7 @@ def assert_same(here, there, names):
         np.testing.assert_array_equal(here[name], there[name], err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "step", "options"),
     [

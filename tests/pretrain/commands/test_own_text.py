@@ -52,6 +52,7 @@ def books(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_two_short_books_are_enough(books, tmp_path, capsys, monkeypatch):
     """README's command, with a smaller network and fewer updates."""
     monkeypatch.setenv("LONGHAUL_CACHE", "")

@@ -78,6 +78,7 @@ def test_as_much_longer_as_may_be(model, way):
             np.testing.assert_array_equal(ids, whole[: len(ids)])
 
 
+@pytest.mark.slow
 def test_beams_of_a_batch_are_those_of_each_row_alone(model):
     """As many as each may be longer, and in whatever order the others end."""
     source = read(11, 4, 8)

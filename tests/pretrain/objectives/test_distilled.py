@@ -78,6 +78,7 @@ def made(kind):
     return learner, jax.tree.map(np.asarray, init_state(learner, 0, ROWS).params), drawn_batch(learner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 def test_the_losses_and_their_gradient_are_those_of_all_logits(kind):
     learner, params, batch = made(kind)

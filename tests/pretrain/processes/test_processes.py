@@ -171,6 +171,7 @@ def test_a_file_that_one_process_cannot_read_stops_all(copy, tmp_path, text, num
     assert sorted(p for p in (workdir / "checkpoints").rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_all_processes_fall_back_to_the_same_checkpoint(copy, tmp_path, text):
     workdir = copy(8)
     manifest = workdir / "checkpoints" / "8" / "state" / "manifest.ocdbt"

@@ -152,6 +152,7 @@ def test_a_final_score_has_one_lane_whatever_the_devices(recurrent, scores):
     assert three["tokens"] == 3 * SEGMENT
 
 
+@pytest.mark.slow
 def test_sparse_evaluation_with_a_stride(sparse, scores):
     plain, strided = scores(sparse, "--batches=2"), scores(sparse, "--batches=2", "--stride=16")
     # The first window scores all, the others what is new. Separators of documents, a few, are never predicted: a file
