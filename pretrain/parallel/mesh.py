@@ -19,7 +19,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, use_a
 
 from models.parts.gradients import adding_up
 from pretrain.errors import UserError, nearest
-from pretrain.parallel.directions import Steps
+from pretrain.parallel.directions import SPLIT, Steps
 
 AXES = ("data", "fsdp", "sequence", "tensor")
 PADDED = "vocab"  # the logical axis that need not divide: `pretrain.parallel.at_rest` rounds it up
@@ -193,8 +193,8 @@ class Layout:
             yield
 
     def _steps(self, names: Sequence[str], shape: Sequence[int]) -> list[NamedSharding]:
-        """The shardings that the gradient of a parameter goes through; none where devices are not known, or one."""
-        if isinstance(self.mesh, AbstractMesh) or self.mesh.size == 1:
+        """The shardings that the gradient of a parameter goes through; none where none is split or no device known."""
+        if isinstance(self.mesh, AbstractMesh) or self.mesh.shape[SPLIT] == 1:
             return []
         return self._directions.to(self.parameter("kernel", names, shape), shape)
 

@@ -174,7 +174,7 @@ def test_sampling_depends_on_the_seed_alone(pretrain, whole):
 
 def test_prepare_says_what_is_there(pretrain, text, tmp_path):
     keys = ["--config.tokenizer.kind=bytes", f"--config.data.train=text:{text}/*.py", "--config.model.vocab_size=257"]
-    (rows,) = pretrain("prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}", *keys)
+    rows = pretrain("prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}", *keys)
     assert {row["split"] for row in rows} == {"train", "validation"}
     assert all(row["tokens"] > row["bytes"] > 0 for row in rows)
 
