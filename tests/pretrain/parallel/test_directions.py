@@ -1,27 +1,13 @@
 """Along which directions of a pod a mesh axis runs, and the shardings that a gradient goes through there."""
 
-from dataclasses import dataclass
-
 import jax
 import pytest
+from chips import Chip
 from jax.sharding import PartitionSpec
 
 from configs.common import base
 from pretrain.parallel.directions import Steps, directions
 from pretrain.parallel.mesh import make_mesh
-
-
-@dataclass(frozen=True)
-class Chip:
-    """What is looked at of a TPU when it is put on a mesh, or a mesh looked at."""
-
-    id: int
-    coords: tuple[int, ...]
-    core_on_chip: int = 0
-    device_kind: str = "TPU v5"
-    platform: str = "tpu"
-    process_index: int = 0
-    slice_index: int = 0
 
 
 def line(*places):

@@ -2,27 +2,14 @@
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import jax
 import pytest
+from chips import Chip
 
 from configs.common import base
 from pretrain.errors import UserError
 from pretrain.parallel.mesh import AXES, Layout, make_mesh
-
-
-@dataclass(frozen=True)
-class Chip:
-    """What JAX looks at of a TPU when it lays a mesh out."""
-
-    id: int
-    coords: tuple[int, ...]
-    core_on_chip: int = 0
-    device_kind: str = "TPU v5"
-    platform: str = "tpu"
-    process_index: int = 0
-    slice_index: int = 0
 
 
 def pod(*shape):
