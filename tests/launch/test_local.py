@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from standins import wait_for
 
 from launch import hints, supervise, work_folder
 from launch.local import WAIT_FOR_DEVICES
@@ -35,13 +36,6 @@ def start(code, logs, processes=2, devices=None, grace=30.0, restarts=0):
 def finish(launcher, timeout=30):
     out, err = launcher.communicate(timeout=timeout)
     return launcher.returncode, out, err
-
-
-def wait_for(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def logs_contain(logs, word, processes=2):
