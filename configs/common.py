@@ -26,6 +26,7 @@ from configs.ranges import (
     section,
     shape,
     share,
+    span,
     updates,
 )
 
@@ -58,7 +59,7 @@ def masked() -> dict:
         selects="loss",  # the term that selects the best checkpoint: loss, mlm, nsp (of swapped pairs sop), an accuracy
         next_sentence=True,  # rows of two segments, of which it is told whether the second follows (data.layout pairs)
         share=probability(0.15),  # share of a row's tokens that are predicted
-        max_predictions=count(20),  # K, at most so many of a row
+        max_predictions=count(20, below=2**20),  # K, at most so many of a row
         masked=share(0.8),  # share of the predicted tokens that the mask stands for
         random=share(0.1),  # share of them that a random token stands for; the rest stays as it is
         rounding="nearest",  # of that number: nearest (one at least), random (down or up) or coins (one for each token)
@@ -132,7 +133,7 @@ def denoising() -> dict:
         selects="loss",  # the term that selects the best checkpoint: loss or accuracy
         noise="infilling",  # one mask for each span of words (infilling) or each token (masking), or none (deletion)
         share=share(0.3),  # share of the words, of infilling, or of the tokens that are taken out, rounded up
-        mean_span=positive(3.0),  # words of a span on average, by Poisson; a span of none is one mask more
+        mean_span=span(3.0),  # words of a span on average, by Poisson; a span of none is one mask more
         random=share(0.1),  # share of the masks that are random tokens instead
         permutation=share(1.0),  # share of the sentences that stand in random order
         stop=".",  # sentences end with it, with or without a space before it; of several tokens with the last

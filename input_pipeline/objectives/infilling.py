@@ -4,6 +4,7 @@ Rows are texts of different lengths, their ids first: int32 [n, R], with `there`
 from its key alone.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy as np
 from input_pipeline.objectives.draws import ranked, subset, uniform
 
 ORDER, CHOSEN, LENGTHS, STARTS, REPLACED, REPLACEMENT, INSERTED, TURNED, TURN, MOVED = range(16, 26)  # what is drawn
-MORE = 32  # span lengths that are drawn beyond one a word: that all of those are 0 has a chance of 1e-40
 
 
 class Spoilt(NamedTuple):
@@ -47,9 +47,9 @@ def permuted(keys: np.ndarray, sentence: np.ndarray, there: np.ndarray, share: f
     return np.argsort(order, axis=1)
 
 
-def poisson(chances: np.ndarray, mean: float) -> np.ndarray:
-    """Poisson numbers, int64, of uniform ones from 0 to 1."""
-    count = np.arange(int(mean + 20 * mean**0.5 + 20))
+def poisson(chances: np.ndarray, mean: float, most: int) -> np.ndarray:
+    """Poisson numbers, int64, of uniform ones from 0 to 1; `most` for any above that."""
+    count = np.arange(int(min(mean + 20 * mean**0.5 + 20, most + 1)))
     logs = count * np.log(mean) - mean - np.cumsum(np.log(np.maximum(count, 1)))
     return np.searchsorted(np.cumsum(np.exp(logs))[:-1], chances, side="right")
 
@@ -59,7 +59,9 @@ def lengths(keys: np.ndarray, budget: np.ndarray, mean: float) -> np.ndarray:
 
     -1 behind the last.
     """
-    drawn = poisson(uniform(keys, LENGTHS, int(budget.max(initial=0)) + MORE), mean)
+    most = int(budget.max(initial=0))
+    number = math.ceil((most + 14 * most**0.5 + 100) / mean)  # whose sum is below `most` with a chance of 1e-24
+    drawn = poisson(uniform(keys, LENGTHS, number), mean, most)
     before = np.cumsum(drawn, axis=1) - drawn
     return np.where(before < budget[:, None], np.minimum(drawn, budget[:, None] - before), -1)
 

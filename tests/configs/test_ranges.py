@@ -26,6 +26,7 @@ def test_every_number_has_a_range_that_its_default_keeps(declare):
         (ranges.share, (0.0, 1.0), (-0.1, 1.1)),
         (ranges.rate, (0.0, 0.999), (-0.1, 1.0)),
         (ranges.missing, (0.0, 0.95), (-0.1, 0.951, 0.9999999999)),
+        (ranges.span, (0.1, 1e30), (0.0, 0.09)),
         (ranges.devices, (-1, 1, 512), (0, -2)),
         (ranges.counts, ((), (1, 2)), ((0,), (1.5,), (1, "a"))),
         (ranges.positives, ((), (0.5, 2)), ((0,), (1, -1), ("a",))),

@@ -57,14 +57,15 @@ def test_a_share_of_the_sentences_moves():
 
 
 def test_poisson_numbers():
-    drawn = infilling.poisson((np.arange(200_000) + 0.5) / 200_000, 3.0)
+    drawn = infilling.poisson((np.arange(200_000) + 0.5) / 200_000, 3.0, 30)
     chances = [math.exp(-3) * 3**k / math.factorial(k) for k in range(8)]
     np.testing.assert_allclose(np.bincount(drawn)[:8] / 200_000, chances, atol=1e-5)
 
 
-def test_lengths_make_up_the_budget():
+@pytest.mark.parametrize("mean", [0.1, 0.5, 3.0, 1e30])
+def test_lengths_make_up_the_budget(mean):
     budget = np.array([0, 1, 7, 30])
-    found = infilling.lengths(keys(4), budget, 3.0)
+    found = infilling.lengths(keys(4), budget, mean)
     assert (np.where(found < 0, 0, found).sum(1) == budget).all() and (found[0] == -1).all()
     for row in found:
         last = row[row >= 0]

@@ -17,11 +17,17 @@ RECIPES = {
     "encoder": "configs/bert.py:mini_stdlib",
     "encoder_decoder": "configs/t5.py:mini_stdlib",
     "replaced_tokens": "configs/electra.py:mini_stdlib",
+    "masked": "configs/bert.py:mini_stdlib",
+    "spans": "configs/t5.py:mini_stdlib",
+    "replaced": "configs/electra.py:mini_stdlib",
+    "permutation": "configs/xlnet.py:mini_stdlib",
+    "denoising": "configs/bart.py:mini_stdlib",
 }
 VALUES = ("-1", "0", "nan", "inf", "1e30", "-1e30", "1e999", "many", "")
 KEYS = [("decoder", key) for key in common.base.ranges]
 KEYS += [(name, f"model.{key}") for name, declare in common.MODELS.items() for key in declare.ranges]
 KEYS += [(name, f"evaluate.model.{key}") for name, declare in common.MODELS.items() for key in declare.ranges]
+KEYS += [(name, f"objective.{key}") for name, declare in common.OBJECTIVES.items() for key in declare.ranges]
 
 
 @pytest.fixture
