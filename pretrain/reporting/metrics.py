@@ -199,22 +199,25 @@ class CsvFile(RowFile):
             raise ValueError("a row with more or fewer values than there are columns")
         # A column that came after the last kept row has yet to come again.
         self._columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
-        return ",".join(self._columns) + "\n" + self.lines(rows) if rows else ""
+        return self.lines(rows, header=True) if rows else ""
 
     def line(self, row):
         if any(name not in self._columns for name in row):
             self._widen(row)
         return self.lines([row])
 
-    def lines(self, rows):
+    def lines(self, rows, header=False):
         out = io.StringIO()
-        csv.DictWriter(out, self._columns, extrasaction="ignore", lineterminator="\n").writerows(rows)
+        writer = csv.DictWriter(out, self._columns, extrasaction="ignore", lineterminator="\n")
+        if header:  # names have commas, as those of sources with two fields do
+            writer.writeheader()
+        writer.writerows(rows)
         return out.getvalue()
 
     def _widen(self, row):
         rows = self.parse(persistently(lambda: self._path.read_text(encoding="utf-8"))) if self._columns else []
         self._columns += [name for name in row if name not in self._columns]
-        self._replace(",".join(self._columns) + "\n" + self.lines(rows))
+        self._replace(self.lines(rows, header=True))
 
 
 class EventFile:

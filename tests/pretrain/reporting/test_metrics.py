@@ -78,19 +78,23 @@ def test_row_written_before_the_restart_is_not_repeated(tmp_path):
     assert rows_csv(tmp_path / "validation.csv")[-1]["loss"] == "0.333333333"
 
 
-def test_later_metric_adds_a_column(tmp_path):
+@pytest.mark.parametrize(
+    ("later", "column"),
+    [("accuracy", "accuracy"), ("exact_match of jsonl:x?fields=a,b", '"exact_match of jsonl:x?fields=a,b"')],
+)
+def test_later_metric_adds_a_column(tmp_path, later, column):
     def run(start, stop):
         writer = MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=False, start_step=start)
         for step in range(start + 1, stop + 1):
-            writer.write("train", step, {"loss": 1.0} | ({"accuracy": 0.5} if step > 2 else {}))
+            writer.write("train", step, {"loss": 1.0} | ({later: 0.5} if step > 2 else {}))
         writer.close()
 
     run(0, 3)
-    assert (tmp_path / "train.csv").read_text() == "step,loss,accuracy\n1,1.0,\n2,1.0,\n3,1.0,0.5\n"
+    assert (tmp_path / "train.csv").read_text() == f"step,loss,{column}\n1,1.0,\n2,1.0,\n3,1.0,0.5\n"
     run(2, 2)
     assert (tmp_path / "train.csv").read_text() == "step,loss\n1,1.0\n2,1.0\n"
     run(2, 3)
-    assert (tmp_path / "train.csv").read_text() == "step,loss,accuracy\n1,1.0,\n2,1.0,\n3,1.0,0.5\n"
+    assert (tmp_path / "train.csv").read_text() == f"step,loss,{column}\n1,1.0,\n2,1.0,\n3,1.0,0.5\n"
 
 
 def test_missing_metric_is_blank(tmp_path):
