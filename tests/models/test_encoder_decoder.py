@@ -28,6 +28,11 @@ def build(**changes):
     return models.build(fields.to_dict())
 
 
+def begun(model):
+    """Parameters as training begins with them."""
+    return nn.unbox(jax.jit(lambda key: model.init(key, **model.example()))(jax.random.key(0)))["params"]
+
+
 def initial(model, scale=0.4):
     """Parameters with decided opinions."""
     shapes = nn.unbox(jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0)))
@@ -126,7 +131,7 @@ def test_starts_as_published():
     """Standard deviations of matrices (Raffel et al. 2019); that of n draws is off by 1/sqrt(2n), here a hundredth."""
     sizes = {"vocab_size": 512, "width": 64, "heads": 4, "head_size": 24, "ff": 128, "layers": 4}
     model = build(**sizes, buckets=32, max_distance=128, tied_head=False)
-    params = nn.unbox(model.init(jax.random.key(0), **model.example()))["params"]
+    params = begun(model)
     expected = {"query": (64 * 24) ** -0.5, "key": 64**-0.5, "value": 64**-0.5, "output": (4 * 24) ** -0.5}
     for stack, branch in (("encoder", "attention"), ("decoder", "attention"), ("decoder", "cross_attention")):
         for name, std in expected.items():
@@ -143,7 +148,7 @@ def test_starts_as_published():
 def started(**changes):
     sizes = {"vocab_size": 512, "width": 64, "heads": 4, "head_size": 16, "ff": 128, "layers": 4}
     model = build(**sizes, **changes)
-    return nn.unbox(model.init(jax.random.key(0), **model.example()))["params"]
+    return begun(model)
 
 
 def test_the_transformer_starts_as_published():

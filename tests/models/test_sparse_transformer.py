@@ -84,7 +84,7 @@ def test_matrices_start_at_their_variance_and_the_head_at_zero():
     fields.update(positions="factorised", position_axes=(4, 8, 3), tied_head=False, start_row=True)
     fields.update(init_std=0.01, init_gain=0.125, head_init_std=0.0, position_init_std=0.01 / 3**0.5)
     model = models.build(fields.to_dict())
-    params = nn.unbox(model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
+    params = nn.unbox(jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
     std = jax.tree.map(lambda leaf: float(np.std(leaf)), params)
     layer = std["layers"]
     for name in ("query", "key", "value"):

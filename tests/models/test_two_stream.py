@@ -143,7 +143,7 @@ def test_without_ranks_all_is_seen(xlnet, batch):
     assert changed(hidden, run(*xlnet, tokens=batch["tokens"], types=batch["types"]).hidden).all()
 
 
-@pytest.mark.parametrize("path", ["chunked", "xla"])
+@pytest.mark.parametrize("path", [pytest.param("chunked", marks=pytest.mark.slow), "xla"])
 def test_paths_agree_in_values_and_gradients(xlnet, batch, path):
     _, params = xlnet
     both = {name: jnp.concatenate([values, values[:, ::-1]]) for name, values in batch.items()}

@@ -35,6 +35,7 @@ def steps(workdir):
     return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())  # and nothing half saved
 
 
+@pytest.mark.slow
 def test_a_save_that_failed_is_made_again_of_a_later_update(away, tmp_path, text, capsys):
     away(record, "write", 2)  # which a save does last, in the background
     assert train_here(tmp_path, text, train__steps=12, evaluate__every=0) == 0

@@ -77,6 +77,7 @@ def test_what_an_encoder_cannot_read_is_refused(run):
         opened.prompts([])
 
 
+@pytest.mark.slow
 def test_from_training_to_text(run, sources, tmp_path, capsys):
     """Decoded targets are the same in training, in one process on eight devices, and in two of one each."""
     (row,) = map(json.loads, (run / "metrics/validation.jsonl").read_text().splitlines())

@@ -52,11 +52,19 @@ def drawn_batch(learner):
 @functools.cache
 def made(head="replaced"):
     learner = make_learner(small(model__head=head))
-    return learner, init_state(learner, 0, ROWS).params, drawn_batch(learner)
+    return learner, initial(learner), drawn_batch(learner)
+
+
+def initial(learner):
+    return jax.jit(lambda: init_state(learner, 0, ROWS).params)()
 
 
 def scored(learner, params, batch, key=None):
     return learner.objective.score(Applied(learner.model, params, learner.inputs), batch, {}, key)[0]
+
+
+def gradients(learner, params, batch, term):
+    return jax.jit(jax.grad(lambda params: scored(learner, params, batch)[term]))(params)
 
 
 def drawn_of(hidden, matrix, bias, keys, places, **options):
@@ -118,23 +126,27 @@ def test_a_copied_token_is_scored_as_by_all_logits():
 
 def test_the_discriminators_loss_and_counts_are_those_of_what_it_reads():
     learner, params, batch = made()
-    sums = jax.jit(functools.partial(scored, learner))(params, batch)
-    model = learner.model.bind({"params": params})
     given = {name: batch[name] for name in ("positions", "segments")}
-    seen = {}
 
-    class Watched(Applied):
-        def __call__(self, batch, carried, key, method="__call__"):
-            seen[method] = np.asarray(batch["tokens"])
-            return super().__call__(batch, carried, key, method)
+    @jax.jit
+    def watched(params):
+        """(sums, what each model has read, the discriminator's logits)."""
+        seen, model = {}, learner.model.bind({"params": params})
 
-    learner.objective.score(Watched(learner.model, params, learner.inputs), batch, {}, None)
+        class Watched(Applied):
+            def __call__(self, batch, carried, key, method="__call__"):
+                seen[method] = batch["tokens"]
+                return super().__call__(batch, carried, key, method)
+
+        sums, _ = learner.objective.score(Watched(learner.model, params, learner.inputs), batch, {}, None)
+        return sums, seen, model.replaced_logits(model(seen["__call__"], **given).hidden)
+
+    sums, seen, logits = jax.tree.map(np.asarray, watched(params))
     np.testing.assert_array_equal(seen["generate"], batch["tokens"])
     read, real = seen["__call__"], batch["token_weights"] > 0
     assert (read == batch["originals"])[~batch["chosen"]].all() and 4 not in batch["originals"]
     replaced = read != batch["originals"]
     assert 0 < replaced[real].sum() <= batch["chosen"].sum()
-    logits = np.asarray(model.replaced_logits(model(read, **given).hidden))
     each = np.logaddexp(0, np.where(replaced, -logits, logits))[real]
     assert float(sums["rtd"]) == pytest.approx(each.sum(), rel=1e-5)
     found = {name: float(sums[name]) for name in ("replaced", "suspected", "found", "rtd_accuracy")}
@@ -145,10 +157,10 @@ def test_the_discriminators_loss_and_counts_are_those_of_what_it_reads():
 
 def test_the_generator_learns_nothing_of_the_discriminators_loss():
     learner, params, batch = made()
-    gradient = jax.grad(lambda params: scored(learner, params, batch)["rtd"])(params)
+    gradient = gradients(learner, params, batch, "rtd")
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradient["generator"]))
     assert np.abs(gradient["tokens"]).max() > 0 and np.abs(gradient["verdict"]["kernel"]).max() > 0
-    gradient = jax.grad(lambda params: scored(learner, params, batch)["mlm"])(params)
+    gradient = gradients(learner, params, batch, "mlm")
     assert np.abs(gradient["generator"]["projection"]["kernel"]).max() > 0 and np.abs(gradient["tokens"]).max() > 0
     own = {name: leaf for name, leaf in gradient.items() if name in ("layers", "projection", "judge", "verdict")}
     assert own and not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(own))
@@ -158,7 +170,7 @@ def test_who_calls_every_token_original_has_no_recall():
     learner, params, batch = made()
     blind = params | {"verdict": {"kernel": 0 * params["verdict"]["kernel"], "bias": params["verdict"]["bias"] - 9}}
     counts = {name: float(n) for name, n in learner.objective.denominators(batch).items()}
-    sums = {name: float(x) for name, x in scored(learner, blind, batch).items()}
+    sums = {name: float(x) for name, x in jax.jit(functools.partial(scored, learner))(blind, batch).items()}
     terms = objectives.reported(learner.objective, sums, counts)
     assert terms["rtd_accuracy"] > 0.8 and terms["recall"] == terms["precision"] == 0
     assert not {"found", "replaced", "suspected"} & terms.keys() and set(learner.objective.measures) - {
@@ -176,16 +188,16 @@ def test_other_keys_draw_other_tokens_and_evaluation_the_same():
 @pytest.mark.parametrize("head", ["tokens", "copied"])
 def test_a_discriminator_may_predict_tokens(head):
     learner, params, batch = made(head)
-    sums = scored(learner, params, batch)
+    sums = jax.jit(functools.partial(scored, learner))(params, batch)
     assert sums.keys() == {"mlm", "mlm_accuracy", "original", "original_accuracy"} == learner.objective.terms.keys()
-    gradient = jax.grad(lambda params: scored(learner, params, batch)["original"])(params)
+    gradient = gradients(learner, params, batch, "original")
     assert np.abs(gradient["head_bias"]).max() > 0 and ("copier" in gradient) == (head == "copied")
 
 
 def test_without_a_generator_any_token_may_replace():
     learner = make_learner(small(model__generator_size=0.0))
-    params, batch = init_state(learner, 0, ROWS).params, drawn_batch(learner)
-    sums = scored(learner, params, batch)
+    params, batch = initial(learner), drawn_batch(learner)
+    sums = jax.jit(functools.partial(scored, learner))(params, batch)
     assert "generator" not in params and "mlm" not in sums and 0 < sums["replaced"] <= batch["chosen"].sum()
 
 

@@ -46,7 +46,9 @@ def test_stopping_after_an_update_that_is_being_saved(asked_at, tmp_path, text):
     assert steps(tmp_path / "run") == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(("turn", "step", "scored"), [(10, 8, []), (32, STEPS, ["8", "16"])])
+@pytest.mark.parametrize(
+    ("turn", "step", "scored"), [(10, 8, []), pytest.param(32, STEPS, ["8", "16"], marks=pytest.mark.slow)]
+)
 def test_an_evaluation_that_outlasts_the_notice_is_cut_short(asked_at, tmp_path, text, capsys, turn, step, scored):
     """Every update is a turn and so is each of the three batches scored after updates 8, 16 and 24."""
     workdir, metrics = tmp_path / "run", tmp_path / "run" / "metrics" / "validation.csv"

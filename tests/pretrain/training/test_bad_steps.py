@@ -43,13 +43,16 @@ def data_position(workdir, step):
     return json.loads((workdir / "checkpoints" / str(step) / "data" / "metadata").read_text())["position"]
 
 
-def test_a_bad_update_is_skipped_counted_and_named(run, capsys):
+def test_a_bad_update_is_skipped_counted_and_named_and_does_not_move_the_schedule(run, capsys):
     workdir, rows = run()
     assert [int(float(row["bad_total"])) for row in rows] == [0] * 9 + [1] * 15
     assert data_position(workdir, 24) == 24
     assert f"update 10 skipped: loss or gradient not finite, with the batch at data position {POISONED}" in (
         capsys.readouterr().err
     )
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates[POISONED] == rates[POISONED + 1]  # would have been applied, and then is
+    assert rates[POISONED - 1] > rates[POISONED + 1] > rates[POISONED + 2]
 
 
 def test_rewinding_goes_back_to_the_checkpoint_and_past_the_data(run, capsys):
@@ -81,10 +84,3 @@ def test_rewinding_goes_past_the_first_batch_and_the_last(run, capsys, position)
     assert [int(row["step"]) for row in rows] == list(range(1, 25))
     assert [float(row["bad_total"]) for row in rows] == [0] * 24
     assert data_position(workdir, 24) == 24 + position + 1 - back
-
-
-def test_a_skipped_update_does_not_move_the_schedule(run):
-    _, rows = run()
-    rates = [float(row["learning_rate"]) for row in rows]
-    assert rates[POISONED] == rates[POISONED + 1]  # would have been applied, and then is
-    assert rates[POISONED - 1] > rates[POISONED + 1] > rates[POISONED + 2]

@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from runs import ROOT, assert_same_leaves, command, leaves, mostly, train_here
+from runs import ROOT, assert_same_leaves, command, leaves, train_here
 
 import pretrain
 from pretrain.errors import UserError
@@ -45,7 +45,6 @@ FAMILIES |= {
     "albert": SMALL | KIN | {"model.vocab_size": 403, "model.embed": 16},
     "xlm": SMALL | KIN | {"model.vocab_size": 402},
 }
-SHOWN = "bert"
 MEASURES = {
     "bert": {"loss", "mlm", "mlm_accuracy", "nsp", "nsp_accuracy", "perplexity"},
     "t5": {"objective", "loss", "accuracy", "perplexity"},
@@ -58,7 +57,8 @@ MEASURES = {
 }
 
 
-@pytest.mark.parametrize("family", mostly(FAMILIES, *FAMILIES.keys() - {SHOWN}))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_trains_and_goes_on_bit_exactly(family, text, tmp_path, capsys, signals):
     """After kill -9 in the middle; compiled as in this process, so that the bits can be compared."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -88,6 +88,7 @@ def cut(workdir, folder):
     return folder
 
 
+@pytest.mark.slow
 def test_resumed_memory_is_the_uninterrupted_one(recurrent, tmp_path, text):
     workdir = cut(recurrent, tmp_path / "run")
     assert f"restored checkpoint {CUT}" in train(RECURRENT, workdir, text)

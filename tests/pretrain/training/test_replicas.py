@@ -91,7 +91,7 @@ def test_nothing_is_compared_where_nothing_is_asked_for():
     assert [Replicas(engine, 3).due(step) for step in (1, 2, 3, 6)] == [False, False, True, True]
 
 
-@pytest.mark.parametrize("every", [1000, 3])
+@pytest.mark.parametrize("every", [pytest.param(1000, marks=pytest.mark.slow), 3])
 def test_a_state_that_is_corrupt_is_not_saved(tmp_path, text, monkeypatch, capsys, every):
     """Update 6 goes wrong on one device; the next save would be of update 8."""
     whole, made_so_far = engines.JitEngine.step, []
