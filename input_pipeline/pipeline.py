@@ -56,7 +56,8 @@ def prepare(
     the parts of stores (None: the processes of this machine).
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
-    named, holdout = requirements.check(data, tokenizer, objective, folders), requirements.holdout(data)
+    named = requirements.check(data, tokenizer, objective, folders, taken is not None)
+    holdout = requirements.holdout(data)
     special = objectives.special(objective, data["layout"])
     opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, holdout, report, special, taken, accept)
     requirements.check_ends(opened, data, report)
@@ -109,7 +110,7 @@ def prepare_given(
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder holds a tokenizer that `prepare` made to the end."""
-    return (folder / saved.MADE).is_file()
+    return tokenizer_folder.is_made(folder)
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:

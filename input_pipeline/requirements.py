@@ -28,16 +28,20 @@ WITHOUT_ENDS = ("concat", "stream")  # layouts that need no token between docume
 RECIPES = "; docs/data.md, under 'Files that recipes need', says how to fetch or lay out what a recipe reads"
 
 
-def check(data: Mapping, tokenizer: Mapping, objective: Mapping, folders: Folders) -> dict[str, list[Source]]:
+def check(
+    data: Mapping, tokenizer: Mapping, objective: Mapping, folders: Folders, taken: bool = False
+) -> dict[str, list[Source]]:
     """The sources of each split that `data` names, as they are read: train, validation, test.
 
-    `data`, `tokenizer` and `objective` are the sections of that name in configs/common.py. Errors: DataError for
+    `data`, `tokenizer` and `objective` are the sections of that name in configs/common.py; `taken` says that another
+    run's tokenizer is there for a run that names none. Errors: DataError for
     settings that cannot be, files that are not there, records that are not as named, and text that is both trained on
     and scored. What `folders` hold already needs no source any more.
     """
-    named, share = check_settings(data, tokenizer, objective), holdout(data)
+    taken = taken or tokenizer_folder.is_made(folders.tokenizer)
+    named, share = check_settings(data, tokenizer, objective, taken), holdout(data)
     named["train"] = [source.dividing(share) for source in named["train"]]
-    tokenizer_folder.check(folders.tokenizer, tokenizer)
+    tokenizer_folder.check(folders.tokenizer, tokenizer, taken)
     for name, found in named.items():
         for source in found:
             folder = store_folder(source, share if name == "train" else 0.0, data, folders.data)
@@ -47,7 +51,9 @@ def check(data: Mapping, tokenizer: Mapping, objective: Mapping, folders: Folder
     return named
 
 
-def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dict[str, list[Source]]:
+def check_settings(
+    data: Mapping, tokenizer: Mapping, objective: Mapping, taken: bool = False
+) -> dict[str, list[Source]]:
     """The part of `check` that asks for no file: settings that cannot be, on any machine."""
     task = objectives.build(objective)
     if data["layout"] not in task.layouts:
@@ -82,7 +88,7 @@ def check_settings(data: Mapping, tokenizer: Mapping, objective: Mapping) -> dic
         for source, scored in itertools.product(named["train"], named[name]):
             if source.spec == scored.spec:
                 raise _both(name, source, scored, source.spec)
-    tokenizer_folder.check_settings(tokenizer)
+    tokenizer_folder.check_settings(tokenizer, taken)
     check_codes(itertools.chain(*named.values()), data["layout"], objective)
     check_languages(list(itertools.chain(*named.values())), data, objective)
     languages.check_all(named["train"], data["languages"])

@@ -10,6 +10,7 @@ import models
 from configs.common import STOPPING
 from input_pipeline import objectives, pipeline, requirements
 from input_pipeline.tokenizers import folder as tokenizer_folder
+from pretrain import config as configs
 from pretrain.checkpoints.teacher import Teacher
 from pretrain.checkpoints.weights import Weights
 from pretrain.costs import capacity
@@ -144,7 +145,7 @@ def check_sizes(config) -> None:
         raise UserError(f"config.evaluate.stopping is '{stopping}'; choose one of: {', '.join(STOPPING)}")
     special = objectives.special(config.objective.to_dict(), data.layout)
     entries = tokenizer_folder.known_size(config.tokenizer.to_dict(), special)
-    if entries is not None and not config.train.start_from:  # whose tokenizer is taken, of any size
+    if entries is not None and not configs.takes_tokenizer(config):  # which is of any size
         _check_vocabulary(config, entries)
 
 

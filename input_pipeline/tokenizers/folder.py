@@ -74,15 +74,17 @@ def make_folder(
     """
     settings = _settings(config, named, holdout, special)
     record = folder / MADE
-    if not record.is_file():
+    if not is_made(folder):
         waiting = partial(report, "waiting for the tokenizer")
         with written_under(folder, "--workdir"), locked(folder / "lock", waiting), filled(folder):
-            if not record.is_file():
+            if not is_made(folder):
                 remove_partial(folder)
                 if other := _other(config, taken):
                     settings |= {BASE: _base(other, config)}
                     if not config["path"]:
                         settings = {name: settings[name] for name in (*TAKEN, BASE) if name in settings}
+                else:
+                    _check_named(config)
                 if roles:
                     settings |= {ROLES: dict(roles)}
                 _make(folder, config, settings, named, report, special, other)
@@ -170,12 +172,7 @@ def _own_settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdou
         )
     if kind == "bytes":
         return {"kind": kind}
-    if not config["path"] and kind not in MADE_HERE:
-        raise DataError(
-            f"tokenizer.kind = {kind} trains no tokenizer; set tokenizer.path to its file, such as "
-            f"{converted.FILES.get(kind, 'tokenizer.json')}, or train one: {_trained_instead(config)}"
-        )
-    if config["path"]:
+    if config["path"] or kind not in MADE_HERE:
         unknown = {"unknown": config["unknown"]} if config["unknown"] else {}
         cased = {"cased": config["cased"]} if kind == "wordpiece" else {}
         return {"kind": kind, "path": config["path"]} | unknown | cased
@@ -220,23 +217,47 @@ def _trained_instead(config: Mapping) -> str:
     return "--config.tokenizer.kind=sentencepiece" + " --config.tokenizer.unknown=" * bool(config["unknown"])
 
 
-def check_settings(config: Mapping) -> None:
-    """Raises DataError for settings of which no tokenizer can be made."""
+def check_settings(config: Mapping, taken: bool = False) -> None:
+    """Raises DataError for settings of which no tokenizer can be made.
+
+    `taken` says that there is another run's, or the folder's own, where `config` names none.
+    """
     _settings(config, {"train": ()}, 0.0)
+    if not taken:
+        _check_named(config)
 
 
-def check(folder: Path, config: Mapping) -> None:
-    """Raises DataError where the tokenizer's file or package is missing; what `folder` holds needs no file any more."""
+def is_made(folder: Path) -> bool:
+    """Whether a folder holds a tokenizer that was made to the end."""
+    return (folder / MADE).is_file()
+
+
+def _check_named(config: Mapping) -> None:
+    """Raises DataError where a kind of which none is made here has no file."""
+    kind = config["kind"]
+    if not config["path"] and kind not in MADE_HERE:
+        raise DataError(
+            f"tokenizer.kind = {kind} trains no tokenizer; set tokenizer.path to its file, such as "
+            f"{converted.FILES.get(kind, 'tokenizer.json')}, or train one: {_trained_instead(config)}"
+        )
+
+
+def check(folder: Path, config: Mapping, taken: bool = False) -> None:
+    """Raises DataError where the tokenizer's file or package is missing; what `folder` holds needs no file any more.
+
+    `taken` as of `check_settings`.
+    """
     kind, path = config["kind"], at(config["path"]).expanduser()
     if LOAD.get(kind) is huggingface_tokenizer.load:
         huggingface_tokenizer.library()
-    if kind == "bytes" or not config["path"] or path.is_file() or _folder_of(path) or (folder / MADE).is_file():
+    if kind == "bytes" or not config["path"] or path.is_file() or _folder_of(path) or is_made(folder):
         return
-    other = (
-        "leave it empty to train one"
-        if kind in MADE_HERE
-        else f"train one: --config.tokenizer.path= {_trained_instead(config)}"
-    )
+    if taken:
+        other = "take the other run's: --config.tokenizer.path="
+    elif kind in MADE_HERE:
+        other = "leave it empty to train one"
+    else:
+        other = f"train one: --config.tokenizer.path= {_trained_instead(config)}"
     raise DataError(
         f"tokenizer.path = '{path}' is no file; correct it, or {other} (docs/data.md, under 'Files that recipes need', "
         "has commands that fetch the tokenizers of recipes)"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import jax
 
 from input_pipeline import requirements
+from pretrain import config as configs
 from pretrain.assemble import check_sizes, check_split
 from pretrain.commands.arguments import Describe
 from pretrain.commands.shared import config_of
@@ -29,7 +30,8 @@ def describe(config) -> dict:
     what `fsdp` leaves whole. Activations come on top. FLOPs follow the definition of `pretrain.costs.flops`. Raises
     ModelError, UserError or DataError for a config that cannot be trained, whatever files and devices there are.
     """
-    requirements.check_settings(config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict())
+    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+    requirements.check_settings(*sections, configs.takes_tokenizer(config))
     check_sizes(config)
     learner = make_learner(config)
     model, optimizer = learner.model, learner.optimizer

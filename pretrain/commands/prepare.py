@@ -5,6 +5,7 @@ import json
 from input_pipeline import pipeline, requirements
 from input_pipeline.store import beam
 from input_pipeline.store.workers import processes
+from pretrain import config as configs
 from pretrain.commands.arguments import Prepare
 from pretrain.commands.shared import resolve
 from pretrain.processes.host import say
@@ -22,10 +23,9 @@ def run(arguments: Prepare) -> None:
     config, workdir = resolve(arguments)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     folders = Workdir(workdir).folders
-    requirements.check(*sections, folders)
+    requirements.check(*sections, folders, configs.takes_tokenizer(config))
     from pretrain.assemble import check_sizes, check_vocabulary  # imported late: what is missing is named before
-    from pretrain.checkpoints.weights import find
-    from pretrain.training.begin import check_own, leave_config
+    from pretrain.training.begin import check_own, leave_config, tokenizer_of_another
 
     check_own(config, workdir)
     check_sizes(config)
@@ -35,9 +35,7 @@ def run(arguments: Prepare) -> None:
         leave_config(config, workdir)  # before the text is tokenised: this too goes on with --workdir alone
 
     with held(workdir, "prepare", say, in_turn=True):
-        taken = None
-        if config.train.start_from and not pipeline.has_tokenizer(folders.tokenizer):
-            taken = find(config.train.start_from, workdir, config.checkpoint).tokenizer
+        taken = None if pipeline.has_tokenizer(folders.tokenizer) else tokenizer_of_another(config, workdir)
         how = {"report": say, "accept": accept, "read_all": True, "taken": taken, "workers": workers}
         corpus = pipeline.prepare(*sections, folders, **how)
     rows = corpus.summary()

@@ -1,6 +1,7 @@
 """`pretrain train`: trains a config in a work folder, or goes on with the run that is there."""
 
 from input_pipeline import requirements
+from pretrain import config as configs
 from pretrain.commands.arguments import Train
 from pretrain.commands.shared import check_processes, resolve
 from pretrain.processes.host import start
@@ -12,9 +13,8 @@ def run(arguments: Train) -> int:
     config, workdir = resolve(arguments)
     start()
     check_processes(arguments, config)
-    requirements.check(
-        config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), Workdir(workdir).folders
-    )
+    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+    requirements.check(*sections, Workdir(workdir).folders, configs.takes_tokenizer(config))
     from pretrain.training.train import train  # imported late: what is missing is named before its seconds
 
     return train(config, workdir, arguments.fresh)

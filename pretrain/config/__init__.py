@@ -6,7 +6,15 @@ Every mistake in them is one sentence that names the nearest right word.
 from pretrain.config.keys import every_key, flat
 from pretrain.config.overrides import load, with_overrides
 from pretrain.config.recipe import recipe_module, recipes
-from pretrain.config.resolved import OF_A_HOST, changed_dropout, check_folder, check_same_run, save, saved
+from pretrain.config.resolved import (
+    OF_A_HOST,
+    changed_dropout,
+    check_folder,
+    check_same_run,
+    save,
+    saved,
+    takes_tokenizer,
+)
 from pretrain.config.values import parse_value
 
 __all__ = [
@@ -22,5 +30,6 @@ __all__ = [
     "recipes",
     "save",
     "saved",
+    "takes_tokenizer",
     "with_overrides",
 ]

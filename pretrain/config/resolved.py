@@ -89,6 +89,11 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
     ]
 
 
+def takes_tokenizer(config: ConfigDict) -> bool:
+    """Whether a run that names no tokenizer has another's: of the run that it begins with, or learns from."""
+    return bool(config.train.start_from or config.distill.teacher)
+
+
 def changed_dropout(old: ConfigDict, new: ConfigDict) -> str | None:
     """What to tell a run that goes on as `new`, if its rates of dropout are others than they were as `old`."""
     a, b = flat(old), flat(new)
@@ -112,8 +117,9 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
     if changed:
         shown = "; ".join(changed[:6]) + (f"; and {len(changed) - 6} more" if len(changed) > 6 else "")
         of_text = any(key.startswith(("data.", "tokenizer.")) for key in changed)  # which a fresh start keeps
-        remedy = "" if of_text else ", or begin at update 0 with --fresh=NAME, which keeps that run in earlier/NAME"
+        fresh = ", undo the change, or begin at update 0 with --fresh=NAME, which keeps that run in earlier/NAME"
+        remedy = " or undo the change" if of_text else fresh
         raise UserError(
-            f"{workdir} belongs to a run of another config, which differs in {shown}; choose another --workdir, undo "
-            f"the change{remedy}"
+            f"{workdir} belongs to a run of another config, which differs in {shown}; choose another --workdir"
+            f"{remedy}"
         )

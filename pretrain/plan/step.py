@@ -6,6 +6,7 @@ import time
 import jax
 
 from input_pipeline import requirements
+from pretrain import config as configs
 from pretrain.assemble import check_sizes, check_split
 from pretrain.costs import flops
 from pretrain.errors import UserError
@@ -39,7 +40,8 @@ class Subject:
 def prepare(config, topology: Topology, devices=None) -> Subject:
     """Builds a config's engine on the devices of a topology. Errors: UserError and its kin, as `train` says them."""
     devices = topology.devices() if devices is None else devices  # before JAX begins, which may be with fewer
-    requirements.check_settings(config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict())
+    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+    requirements.check_settings(*sections, configs.takes_tokenizer(config))
     check_sizes(config)
     if config.train.backend == "pmap":
         raise UserError(

@@ -93,6 +93,14 @@ def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:
     return find(config.train.start_from, workdir, config.checkpoint)
 
 
+def tokenizer_of_another(config, workdir: str) -> Path | None:
+    """The folder of the tokenizer of the run that `config` begins with, or else learns from; None where of neither."""
+    for named, key in ((config.train.start_from, "train.start_from"), (config.distill.teacher, "distill.teacher")):
+        if named:
+            return find(named, workdir, config.checkpoint, key).tokenizer
+    return None
+
+
 def teacher_of(config, workdir: str, fresh: bool) -> teacher.Teacher | None:
     """The teacher of a run: of one that goes on the work folder's own, at update 0 what `config` names."""
     here = Workdir(workdir)

@@ -13,6 +13,7 @@ from runs import leaves
 from safetensors.numpy import save_file
 
 import pretrain
+from input_pipeline import pipeline
 from pretrain.interop import exports
 from pretrain.main import main
 
@@ -79,6 +80,23 @@ def test_another_model_does_not_begin_with_them(imported, lines, signals, capsys
     assert "leave it as the folder has it" in said
     assert main(["train", *other, *STILL, f"--config.train.start_from={workdir.parent}"]) == 2
     assert "has imported weights to begin with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["train.start_from", "distill.teacher"])
+def test_a_run_that_names_no_tokenizer_takes_that_of_an_import(key, imported, lines, capsys, tmp_path):
+    """Of a kind of which none is made here: `prepare` leaves it where `train` looks for it."""
+    there, workdir = imported("gpt2"), tmp_path / "next"
+    flags = ["--config=configs/gpt2.py:small", f"--config.data.train=text:{lines}/a.txt", "--config.data.length=16"]
+    empty, other = "--config.tokenizer.path=", f"--config.{key}={there}"
+    assert main(["describe", *flags, empty]) == 2
+    assert "tokenizer.kind = huggingface trains no tokenizer" in capsys.readouterr().err
+    assert main(["prepare", *flags, other, f"--workdir={workdir}", "--config.tokenizer.path=none.json"]) == 2
+    assert "take the other run's: --config.tokenizer.path= (" in capsys.readouterr().err
+    assert main(["describe", *flags, empty, other]) == 0
+    for _ in range(2):  # makes it, then goes on with it
+        assert main(["prepare", *flags, empty, other, f"--workdir={workdir}"]) == 0
+    tokenizers = [pipeline.open_tokenizer(folder / "tokenizer") for folder in (workdir, there)]
+    assert tokenizers[0].fingerprint == tokenizers[1].fingerprint
 
 
 def test_from_python(imported, tmp_path, monkeypatch):
