@@ -120,6 +120,5 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
         fresh = ", undo the change, or begin at update 0 with --fresh=NAME, which keeps that run in earlier/NAME"
         remedy = " or undo the change" if of_text else fresh
         raise UserError(
-            f"{workdir} belongs to a run of another config, which differs in {shown}; choose another --workdir"
-            f"{remedy}"
+            f"{workdir} belongs to a run of another config, which differs in {shown}; choose another --workdir{remedy}"
         )
