@@ -16,7 +16,7 @@ REQUIRED = {
     "models": {"jax", "flax", "numpy"},
     "input_pipeline": {"numpy", "grain", "absl", "sentencepiece"},  # absl for Grain, whose settings are its flags
     "pretrain": {"configs", "models", "input_pipeline", "jax", "flax", "numpy", "optax", "orbax", "tensorstore", "absl"}
-    | {"ml_collections", "rich"},
+    | {"etils", "ml_collections", "rich"},
     "launch": set(),
 }
 # What only a function may import, when it is called: slow to import, or from an extra that may not be installed.

@@ -9,7 +9,7 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
 from input_pipeline.remote import RemotePath
-from pretrain.checkpoints import record, remote
+from pretrain.checkpoints import brackets, record, remote
 from pretrain.errors import UserError
 from pretrain.processes.agreement import alike, decided, gathered
 from pretrain.workdir import POSITION, STATE
@@ -110,6 +110,7 @@ def stored(folder: Path) -> dict:
 def _reader(folder: Path | RemotePath) -> ocp.Checkpointer:
     if isinstance(folder, RemotePath):
         remote.reaches_s3()
+    brackets.are_letters()
     alone = ocp.options.MultiprocessingOptions(  # no barriers: a process that fails leaves none waiting
         primary_host=None,
         active_processes={jax.process_index()},

@@ -53,7 +53,9 @@ def save(config: ConfigDict, workdir: str) -> None:
 
 
 def check_folder(workdir: str) -> None:
-    """Raises UserError where a work folder's name is that of a file."""
+    """Raises UserError where a work folder's name is that of a file, or none that checkpoints can have."""
+    if "\\" in str(at(workdir).absolute()):
+        raise UserError(f"--workdir={workdir} has a backslash in its path, where no checkpoint can be; choose another")
     if persistently(at(workdir).is_file):  # the first look at a folder, which may be away for a while
         raise UserError(f"--workdir={workdir} is a file, not a folder; give the folder of a run, or a new one's name")
 

@@ -42,6 +42,7 @@ def import_folder(
     """
     folder, file = Path(source), str(Path(source) / CONFIG)
     check_free(Path(workdir))
+    configs.check_folder(workdir)
     given, tensors = read_config(folder), Tensors(folder)
     family = families.of_type(given.get("model_type"), tensors.shapes, file)
     config = configs.load(family.also.get(given["model_type"], family.recipe))

@@ -59,16 +59,17 @@ def test_resuming_changes_no_bit(kind, tmp_path):
     def new_engine():
         return make_engine(make_learner(config), config, jax.devices()[:devices])
 
+    folder = str(tmp_path / "a[b]")  # a pattern, which its own name does not match
     engine = new_engine()
     first = updates(engine, engine.init(0, rows), range(3))
-    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints = Checkpoints(folder, config.checkpoint)
     checkpoints.save(3, engine.saved(first), position=3)
     checkpoints.wait()
     whole = engine.saved(updates(engine, first, range(3, 6)))
     checkpoints.close()
 
     engine = new_engine()
-    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints = Checkpoints(folder, config.checkpoint)
     state, data = checkpoints.restore_newest(engine.shapes(0, rows), print)
     checkpoints.close()
     assert data == {"step": 3, "position": 3}
