@@ -5,7 +5,7 @@ import json
 from ml_collections import ConfigDict
 
 from input_pipeline.files import persistently
-from input_pipeline.remote import at
+from input_pipeline.remote import at, is_remote
 from pretrain.config.keys import check_keys, flat
 from pretrain.config.overrides import with_overrides
 from pretrain.config.values import tuples
@@ -54,8 +54,14 @@ def save(config: ConfigDict, workdir: str) -> None:
 
 def check_folder(workdir: str) -> None:
     """Raises UserError where a work folder's name is that of a file, or none that checkpoints can have."""
-    if "\\" in str(at(workdir).absolute()):
+    place = at(workdir).absolute()
+    if "\\" in str(place):
         raise UserError(f"--workdir={workdir} has a backslash in its path, where no checkpoint can be; choose another")
+    if is_remote(place) and {*"*?["}.intersection(str(place)):  # by which what deletes a folder would delete others
+        raise UserError(
+            f"--workdir={workdir} has a '*', '?' or '[', which an object store's tools take for a pattern; choose a "
+            "name without"
+        )
     if persistently(at(workdir).is_file):  # the first look at a folder, which may be away for a while
         raise UserError(f"--workdir={workdir} is a file, not a folder; give the folder of a run, or a new one's name")
 

@@ -53,6 +53,7 @@ def small(**changes):
         (["train", "--config.data.holdout=5%"], "holdout is '5%', which is not a float; write for example 0.05"),
         (["train", f"--workdir={__file__}"], "test_mistakes.py is a file, not a folder; give the folder of a run"),
         (["prepare", f"--workdir={__file__}"], "test_mistakes.py is a file, not a folder; give the folder of a run"),
+        (["train", "--workdir=s3://bucket/a*"], "has a '*', '?' or '[', which an object store's tools take for a"),
         (["train", "--workdir=runs/a\\b"], "has a backslash in its path, where no checkpoint can be"),
         (["import", "--folder=hf", "--workdir=runs/a\\b"], "has a backslash in its path, where no checkpoint can be"),
         (["evaluate", f"--workdir={__file__}"], "test_mistakes.py is a file, not a folder; give the folder of a run"),
