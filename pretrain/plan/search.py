@@ -31,8 +31,9 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
     """
     devices = topology.devices()
     began, spent = time.perf_counter(), _processor_seconds()
-    estimates = Estimates(config, topology, devices)
     choices = list(candidates(config, topology.count))
+    step.check_config(choices[0].apply(config) if choices else config)
+    estimates = Estimates(config, topology, devices)
     refused = Refused(report)
     scored = _scored(estimates, choices, refused)
     refused.tell()
@@ -66,7 +67,8 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
     report(ended)
     ranked.sort(key=lambda item: _order(item[1]))
     if not fitting:
-        raise UserError(_nothing(config, topology, scored, ranked, ended))
+        unseen = refused.causes and not ranked and (possible or not scored)
+        raise UserError(refused.all() if unseen else _nothing(config, topology, scored, ranked, ended))
     best, facts = ranked[0]
     return {
         "tried": {"choices": len(choices), "possible": len(possible), "compiled": len(ranked)},
@@ -94,6 +96,11 @@ class Refused:
                 choice, error = several[0]
                 self.report(f"left out, {len(several):,} such as {words(choice)}: {error}")
                 self.told.add(cause)
+
+    def all(self) -> str:
+        """The sentence where none is left to be compiled."""
+        choice, error = next(iter(self.causes.values()))[0]
+        return f"no way can be compiled; of {words(choice)} is said: {error}"
 
 
 class Learnt:

@@ -40,6 +40,15 @@ class Subject:
 def prepare(config, topology: Topology, devices=None) -> Subject:
     """Builds a config's engine on the devices of a topology. Errors: UserError and its kin, as `train` says them."""
     devices = topology.devices() if devices is None else devices  # before JAX begins, which may be with fewer
+    check_config(config)
+    warnings = []
+    engine = make_engine(make_learner(config), config, devices, warnings.append)
+    check_split(engine, config, training=True)
+    return Subject(config, topology, engine, warnings)
+
+
+def check_config(config) -> None:
+    """Raises UserError and its kin for what no hardware could plan, as `train` says it."""
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     requirements.check_settings(*sections, configs.takes_tokenizer(config))
     check_sizes(config)
@@ -48,10 +57,6 @@ def prepare(config, topology: Topology, devices=None) -> Subject:
             "config.train.backend = 'pmap' has no step that can be compiled ahead; plan it with "
             "--config.train.backend=jit, which takes as much memory on a mesh of data alone"
         )
-    warnings = []
-    engine = make_engine(make_learner(config), config, devices, warnings.append)
-    check_split(engine, config, training=True)
-    return Subject(config, topology, engine, warnings)
 
 
 def plan(config, topology: Topology, devices=None) -> dict:

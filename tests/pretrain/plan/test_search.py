@@ -6,7 +6,7 @@ import math
 import pytest
 
 from pretrain.config import load
-from pretrain.errors import UserError
+from pretrain.errors import USER_ERRORS, UserError
 from pretrain.plan import search, step
 from pretrain.plan.estimates import Choice, Estimate, Estimates
 from pretrain.plan.hardware import Hardware
@@ -177,3 +177,17 @@ def test_nothing_that_fits_is_said(compiled):
     )
     with pytest.raises(UserError, match=words):
         search.search(config(), topology(memory=1000.0))
+
+
+def test_what_is_refused_whatever_the_layout_is_said(compiled, monkeypatch):
+    keys = [("train.backend", "pmap")], [("data.layout", "nope")]
+    for given, words in zip(keys, ("'pmap' has no step that can be compiled", "layout is 'nope'"), strict=True):
+        with pytest.raises(USER_ERRORS, match=words):
+            search.search(load("configs/quickstart.py:tiny", given), topology(memory=None))
+
+    def plan(config, topology, devices):
+        raise UserError("this compiler takes none")
+
+    monkeypatch.setattr(step, "plan", plan)
+    with pytest.raises(UserError, match="no way can be compiled; of .* is said: this compiler takes none"):
+        search.search(config(), topology(memory=None))
