@@ -189,5 +189,5 @@ def test_what_is_refused_whatever_the_layout_is_said(compiled, monkeypatch):
         raise UserError("this compiler takes none")
 
     monkeypatch.setattr(step, "plan", plan)
-    with pytest.raises(UserError, match="no way can be compiled; of .* is said: this compiler takes none"):
+    with pytest.raises(UserError, match=r"no way can be compiled; of .* is said: this compiler takes none"):
         search.search(config(), topology(memory=None))
