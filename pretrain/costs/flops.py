@@ -15,18 +15,18 @@ it has, such as the keys of distances, is left out.
 """
 
 import dataclasses
+import math
 from collections import Counter
 from functools import partial
 
 import jax
-import numpy as np
 from flax import linen as nn
 
 from models.stack.block import Block
 from pretrain.costs import attention, program
 from pretrain.objectives.applied import STATES, TEACHER, Applied
 from pretrain.step.lanes import start
-from pretrain.step.step import Learner, tokens_read, unboxed
+from pretrain.step.step import READ, Learner, unboxed
 
 TRAIN = 3  # forward passes in one training step: itself and a backward pass of twice its products
 
@@ -63,8 +63,8 @@ def forward_flops(learner: Learner, length: int) -> dict[str, dict[str, float]]:
 
 def tokens_of_row(learner: Learner, length: int) -> int:
     """How many tokens the model reads of a row of `length` without padding."""
-    row = {name: np.ones(feature.shape, feature.dtype) for name, feature in learner.features(1, length).items()}
-    return int(tokens_read(row))
+    features = learner.features(1, length)
+    return sum(math.prod(features[name].shape) for name in READ if name in features)
 
 
 def _trace(learner: Learner, model: nn.Module, rows: int, length: int):

@@ -21,6 +21,8 @@ from pretrain.objectives.applied import Applied
 from pretrain.optimizers.good import where
 from pretrain.step import lanes
 
+READ = ("segments", "input_segments")  # of a batch: where there are tokens that the model reads
+
 
 @struct.dataclass
 class TrainState:
@@ -191,4 +193,4 @@ def evaluate_step(learner: Learner, params, batch: Mapping, carried, frozen=None
 
 def tokens_read(batch: Mapping) -> jax.Array:
     """How many tokens of a batch the model reads: all but padding, on both sides of a model that has two."""
-    return sum(jnp.sum(batch[name] != 0) for name in ("segments", "input_segments") if name in batch)
+    return sum(jnp.sum(batch[name] != 0) for name in READ if name in batch)
