@@ -147,7 +147,8 @@ def _check_unchanged(source: Source, store: Store, report) -> None:
 
 
 def _changed(source: Source, store: Store, name: str, what: str) -> DataError:
+    undo = "move it away" if what == "is new" else "restore it"
     return DataError(
-        f"'{source.spec}' changed since its token store was made: {name} {what}; restore it, "
+        f"'{source.spec}' changed since its token store was made: {name} {what}; {undo}, "
         f"point data.store to a new folder, or delete {store.folder} to tokenise again"
     )

@@ -147,11 +147,11 @@ def test_a_changed_source_is_named(prepare, words, write, tmp_path):
     prepare(source, said=said)  # and is remembered
     assert len(said) == 1
     write("words/new.txt", "new")
-    with pytest.raises(DataError, match=r"new.txt is new"):
+    with pytest.raises(DataError, match=r"new.txt is new; move it away"):
         prepare(source)
     (tmp_path / "text/words/new.txt").unlink()
     path.unlink()
-    with pytest.raises(DataError, match=r"003.txt is gone"):
+    with pytest.raises(DataError, match=r"003.txt is gone; restore it"):
         prepare(source)
 
 
