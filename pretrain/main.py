@@ -21,6 +21,7 @@ from pretrain.processes.leaving import FAILED, FAULT, MISTAKE, UNREAD, leaving
 # What XLA and JAX say of other processes that do not answer: too late, not there, or no longer connected.
 LOST_TOUCH = re.compile(r"DEADLINE_EXCEEDED|UNAVAILABLE|Gloo|NCCL|Connection (reset|closed|refused)|Socket closed")
 DEVICE_IS_FULL = "RESOURCE_EXHAUSTED: Out of memory"  # how XLA's error begins
+UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP)  # names that no file can have
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -65,6 +66,8 @@ def verdict(error: Exception) -> tuple[int, str]:
         where = f" {error.filename}" if error.filename else ""
         remedy = "make room or choose another --workdir and start the command again"
         return MISTAKE, f"pretrain: cannot write{where}: {error.strerror}; {remedy}\n"
+    if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:
+        return MISTAKE, f"pretrain: cannot use {reason(error)}; give another name\n"
     if isinstance(error, OSError) and error.filename and passes(error):
         remedy = "start the same command again once its file system answers"
         return FAULT, f"pretrain: cannot use {reason(error)}; {remedy}\n"

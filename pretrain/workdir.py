@@ -114,7 +114,7 @@ class Workdir:
             return []  # what should be a folder above is a file
 
     def _numbered(self):
-        return [path for path in self.checkpoints.iterdir() if path.name.isdigit()]
+        return [path for path in self.checkpoints.iterdir() if path.name.isdecimal()]
 
     def finished(self, step: int) -> bool:
         """Whether there is a finished checkpoint of that step."""

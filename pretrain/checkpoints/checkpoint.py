@@ -274,7 +274,7 @@ class Checkpoints:
                     "data saves where it evaluates; use --step=latest"
                 )
             return best
-        if not which.isdigit() or int(which) not in steps:
+        if not which.isdecimal() or int(which) not in steps:
             words = "latest" if self.best() is None else "latest, best"
             raise UserError(f"there is no checkpoint '{which}'; choose one of: {', '.join(map(str, steps))}, {words}")
         return int(which)
@@ -292,7 +292,7 @@ class Checkpoints:
                 left = decided(self.steps, self._unreadable)
                 if step in left:
                     raise
-                if which.isdigit():
+                if which.isdecimal():
                     raise UserError(
                         f"checkpoint {step} was deleted by the training of this folder while this command was starting;"
                         f" choose one of: {', '.join(map(str, left))}, latest, or keep more with config.checkpoint.keep"

@@ -30,7 +30,7 @@ def run(arguments: Complete) -> None:
     check_processes(arguments, config)
     target = Path(arguments.complete)
     _check(config, target, arguments)
-    trained = Run(workdir, arguments.step, jax.local_devices()[:1])
+    trained = Run(workdir, arguments.step, jax.local_devices()[:1], arguments.average, say)
     originals = _originals(config, workdir, arguments.images, arguments.rows)
     rows, columns, colours = config.data.image
     kept = round(arguments.keep * rows)
@@ -124,3 +124,5 @@ def _check(config, target: Path, arguments: Complete) -> None:
         raise UserError(f"--keep={arguments.keep} leaves none of an image's {rows} rows to fill in; lower it")
     if not target.parent.is_dir():
         raise UserError(f"--complete={target} is to lie in {target.parent}, which is no folder; make it first")
+    if target.is_dir():
+        raise UserError(f"--complete={target} is a folder; give the name of a file in it, such as {target}/images.png")

@@ -153,7 +153,7 @@ def free_memory() -> float:
 def _free_in_container(folder: Path, limit: str, used: str) -> float:
     """Bytes that a control group has left. Cached files count as left: the kernel drops them for who asks."""
     text = (folder / limit).read_text().strip() if (folder / limit).exists() else ""
-    if not text.isdigit():  # no group, or one without end
+    if not text.isdecimal():  # no group, or one without end
         return math.inf
     held = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     cached = int(held["active_file"]) + int(held["inactive_file"])

@@ -75,7 +75,7 @@ def described() -> tuple[str, int | None, int | None] | None:
             "set all three, or none of them for a run of one process"
         )
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise UserError(
             f"LONGHAUL_COORDINATOR={coordinator} is no address of process 0; write host:port, such as 10.0.0.1:1234, "
             "or auto"
