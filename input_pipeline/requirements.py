@@ -197,7 +197,7 @@ def _check_there(source: Source, name: str) -> None:
     try:
         source.files()
     except DataError as error:
-        of_recipe = re.match(rf"(text|images):data/|tfds:({'|'.join(SETS)})\b", source.spec)
+        of_recipe = re.match(rf"(text|images|parallel):data/|tfds:({'|'.join(SETS)})\b", source.spec)
         raise DataError(f"data.{name}: {error}{RECIPES if of_recipe else ''}") from None
     for span in itertools.islice(source.spans(FIRST), source.records):
         next(source.documents(span), None)

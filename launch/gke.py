@@ -61,7 +61,8 @@ def main(argv: Sequence[str]) -> int:
     text = yaml(manifest(options, program))
     warn(options, work_folder(program))
     if not options.apply or options.dry_run:
-        say("this is only the manifest, and nothing has begun: hand it to kubectl apply -f -, or give --apply")
+        remedy = "leave --dry-run out" if options.apply else "give --apply"
+        say(f"this is only the manifest, and nothing has begun: hand it to kubectl apply -f -, or {remedy}")
         print(text, end="")
         return 0
     code, printed = hand_over(["kubectl", "apply", "-f", "-"], text)

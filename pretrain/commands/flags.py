@@ -99,9 +99,22 @@ class Command:
                 raise error.__context__ from None
             raise UserError(f"{str(error).rstrip('.')}; see `pretrain {self.name} --help`") from error
         if extra:
-            meant = "workdir" in self.flags and os.path.isdir(extra[0])
-            remedy = f"did you mean --workdir={extra[0]}?" if meant else f"see `pretrain {self.name} --help`"
-            raise UserError(f"'{extra[0]}' is not a flag; {remedy}")
+            raise UserError(f"'{extra[0]}' is not a flag; {self._meant(extra[0])}")
+
+    def _meant(self, word: str) -> str:
+        """The end of a sentence about a word without a flag: a folder, a recipe, a config key, or the help."""
+        key = word.partition("=")[0]
+        if "workdir" in self.flags and os.path.isdir(word):
+            flag = f"--workdir={word}"
+        elif self.takes_config and word.partition(":")[0].endswith(".py"):
+            flag = f"--config={word}"
+        elif key != word and self.takes_config and key.removeprefix("config.") in every_key():
+            flag = f"--config.{word.removeprefix('config.')}"
+        elif key != word and key in self.flags:
+            flag = f"--{word}"
+        else:
+            return f"see `pretrain {self.name} --help`"
+        return f"did you mean {flag}?"
 
     def _nearest(self, error: flags.UnrecognizedFlagError) -> str:
         """The end of a sentence about an unknown flag: a config key of that name, or the nearest flag."""

@@ -48,6 +48,8 @@ def test_files_of_recipes_have_a_command(refused):
 def test_text_that_is_laid_out_by_hand_is_not_said_to_have_a_command(refused):
     bert = "text:data/books_wikipedia/*.txt?document=blank_line"
     assert "says how to fetch or lay out" in refused("matches no file", train=bert)
+    pairs = "parallel:data/nowhere/train.{}?fields=en,de"
+    assert "says how to fetch or lay out" in refused("which is no file", train=pairs)
 
 
 @pytest.mark.parametrize(

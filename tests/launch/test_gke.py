@@ -178,7 +178,9 @@ def applied(tmp_path, body, *options):
 
 def test_it_says_how_to_watch_stop_and_go_on_where_something_has_begun(tmp_path):
     _, err = manifest(*GPU, "--claim=shared:/shared")
-    assert len(err.splitlines()) == 1 and "nothing has begun" in err
+    assert len(err.splitlines()) == 1 and "nothing has begun" in err and err.endswith("or give --apply\n")
+    _, err = manifest(*GPU, "--claim=shared:/shared", "--apply", "--dry-run")
+    assert err.endswith("or leave --dry-run out\n")
     code, out, err = applied(tmp_path, "echo jobset.jobset.x-k8s.io/xl created", *GPU, "--claim=shared:/shared")
     assert code == 0 and "created" in out and "unchanged" not in err and "warning" not in err
     assert "watch: kubectl -n team logs -f -l jobset.sigs.k8s.io/jobset-name=xl" in err
