@@ -55,6 +55,11 @@ def build(config, model):
     objective = OBJECTIVES[kind].of(config, model)
     if config.distill.teacher:
         objective = Distilled.of(config, model, objective)
+    elif config.distill.layers:
+        raise UserError(
+            f"config.distill.layers = {tuple(config.distill.layers)} are those of a teacher, and there is none; set "
+            "config.distill.teacher, or --config.distill.layers=()"
+        )
     known = {*objective.terms, "loss"} - {name for ratio in objective.ratios.values() for name in ratio}
     if selects not in known:
         raise UserError(f"config.objective.selects is '{selects}'{nearest(selects, known)}")
