@@ -76,7 +76,8 @@ def override(config: ConfigDict, key: str, text: str) -> None:
             raise UserError(f"there is no config key config.{last}, did you mean {meant}?")
         raise unknown(walked, last, known)
     if isinstance(known[last], ConfigDict):
-        raise UserError(f"{walked}.{last} is a section; set one of its keys: {', '.join(known[last])}")
+        keys = config.model if f"{walked}.{last}" in PARTLY else known[last]
+        raise UserError(f"{walked}.{last} is a section; set one of its keys: {', '.join(keys)}")
     value = parse_value(f"{walked}.{last}", text, known[last], ranges_of(config).get(key))
     if last == "kind" and sections[-1] in OF_A_KIND and value != known.kind:
         raise UserError(_other_kind(walked, sections[-1], value, known.kind))

@@ -47,6 +47,11 @@ class Distilled(Objective):
                 f"config.distill.teacher = {distill.teacher} is for objectives of kind {' or '.join(KINDS)}, not "
                 f"{kind}; leave it empty, or choose one of those"
             )
+        if not (distill.soft or distill.hard or distill.cosine):
+            raise UserError(
+                "config.distill.soft, .hard and .cosine are 0, all three, so that there is nothing to learn; set one "
+                "of them above 0"
+            )
         teacher = models.build(config.model.to_dict() | distill.model.to_dict())
         for one, section in ((model, "config.model"), (teacher, "config.distill.model")):
             if not one.one_softmax or jax.eval_shape(partial(one.start, 1)):

@@ -96,6 +96,7 @@ def small(**changes):
         (["describe", CONFIG, "--config.train.stps=3"], "no config key config.train.stps, did you mean 'steps'"),
         (["describe", CONFIG, "--config.trian.steps=3"], "did you mean 'train'"),
         (["describe", CONFIG, "--config.train=3"], "is a section; set one of its keys"),
+        (["describe", CONFIG, "--config.evaluate.model=3"], "is a section; set one of its keys: activation, "),
         (["describe", CONFIG, "--config.train.steps=many"], "which is not an int; write for example 100"),
         (["describe", CONFIG, "--config.schedule.peak=big"], "which is not a float"),
         (["describe", CONFIG, "--config.model.scan=maybe"], "write true or false"),

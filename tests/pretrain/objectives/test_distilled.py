@@ -216,6 +216,7 @@ def test_weights_of_nothing_are_not_asked_for():
         ),
         ({"distill__model": {"width": 8}}, r"states, of which the teacher's have width 8 and the model's 16"),
         ({"distill__model": {"context": 8}}, r"reads rows of 8 tokens at most"),
+        ({"distill__soft": 0.0, "distill__hard": 0.0, "distill__cosine": 0.0}, r"so that there is nothing to learn"),
         ({"distill__teacher": "", "distill__layers": (0, 1)}, r"are those of a teacher, and there is none"),
         ({"train__start_from": "x", "distill__layers": (0, 1)}, r"both say what update 0 begins with"),
     ],
