@@ -44,7 +44,7 @@ def peers(*names: str):
     try:
         return [importlib.import_module(name) for name in names]
     except ImportError as error:
-        print(f"the peer to compare with is missing ({error}); pip install -e .[oracle]", file=sys.stderr)
+        print(f"the peer to compare with is missing ({error}); pip install -e '.[oracle]'", file=sys.stderr)
         sys.exit(2)
 
 
