@@ -82,6 +82,7 @@ def generate(
         stopping=stopping,
     )
     _check(model, prompts, max_tokens, temperature, beams, length_penalty, repetition_penalty)
+    _check_source(model, source)
     limits = np.full(len(prompts), max_tokens, np.int32)
     if beyond is not None:
         limits = np.minimum(limits, _read(source, beyond))
@@ -240,6 +241,16 @@ def _check(model, prompts, max_tokens, temperature, beams, length_penalty, repet
             raise UserError(
                 f"prompt {index} has {len(prompt)} tokens, a start token included, which with --max_tokens="
                 f"{max_tokens} exceed the model's context of {model.context}; {fewer}"
+            )
+
+
+def _check_source(model, source: Mapping[str, np.ndarray]) -> None:
+    """Raises UserError where a text is longer than what an encoder reads."""
+    for index, there in enumerate(np.asarray(source.get("input_segments", ()))):
+        if (length := int((there > 0).sum())) > model.context:
+            raise UserError(
+                f"prompt {index} has {length} tokens to be read, which exceed the model's context of {model.context}; "
+                "shorten the prompt"
             )
 
 
