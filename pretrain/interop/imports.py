@@ -73,7 +73,8 @@ def import_folder(
             alone.write(made, promised, tokenizer.fingerprint)
         configs.save(config.lock(), str(partial))
     count = sum(leaf.size for leaf in promised.values())
-    report(f"{workdir} holds {family.model_type} of {source}: {count:,} parameters, from {len(named)} tensors")
+    read = f"{len(named)} tensors" + (f" and those of {generator}" if generator else "")
+    report(f"{workdir} holds {family.model_type} of {source}: {count:,} parameters, from {read}")
     return config
 
 

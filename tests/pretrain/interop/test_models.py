@@ -167,7 +167,9 @@ def two_folders(request, tmp_path):
 
 def test_electra_of_two_folders_goes_back_to_both(two_folders, tmp_path):
     one, other = two_folders
-    config = import_folder(str(one), str(tmp_path / "run"), generator=str(other))
+    said = []
+    config = import_folder(str(one), str(tmp_path / "run"), said.append, generator=str(other))
+    assert said[-1].endswith(f" tensors and those of {other}")
     assert config.model.generator_size == 0.5 and config.model.kind == "replaced_tokens"
     for folder, part in ((one, ""), (one, "discriminator"), (other, "generator")):
         back = tmp_path / f"back-{part}"
