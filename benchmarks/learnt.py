@@ -1,6 +1,6 @@
 """What each pretraining objective learns in minutes, in small: a table, and with --chart its curves.
 
-    python -m benchmarks.learnt --text=SOURCE [--probe=TRAIN.tsv,DEV.tsv] [--runs=FOLDER] [--only=NAME,...]
+    python -m benchmarks.learnt [--text=SOURCE] [--probe=TRAIN.tsv,DEV.tsv] [--runs=FOLDER] [--only=NAME,...]
                                 [--updates=1000] [--chart=FILE.svg] [--quick] [--format=json]
 
 Every run is `pretrain train` of a shipped recipe with a model of 4 layers (T5: 2 and 2), 128 wide, on 32 rows of
@@ -13,11 +13,11 @@ Where positions are learned, every other layer sees a token and its neighbours a
 large as published. Dense layers of this size have not begun to look at other places after a thousand updates: what
 they know by then is how frequent tokens are, and that one in ten of those asked for still stands there (12 % right).
 
-`nsp` and `sop` begin with the weights of `mlm`.
-`sop of nsp` asks the model that learned to tell a text's next segment from a random one which of two came first, which
-the topic does not say. ELECTRA makes as many updates as cost what those of `mlm` do. A probe is a logistic regression
-on the mean of a model's last hidden states, fitted to the labelled lines of the first file (text, tab, 0 or 1), with
-its accuracy on those of the second; the models are left as they are. `untrained` is probed for comparison.
+`nsp` and `sop` begin with the weights of `mlm`. `sop of nsp` asks the model that learned to tell a text's next segment
+from a random one which of two came first, which the topic does not say. ELECTRA makes as many updates as cost what
+those of `mlm` do. A probe is a logistic regression on the mean of a model's last hidden states, fitted to the labelled
+lines of the first file (text, tab, 0 or 1), with its accuracy on those of the second; the models are left as they are.
+`untrained` is probed for comparison.
 
 `student` has two layers, begins as two of `mlm`'s and learns from it; `student alone` is the same model, from scratch.
 `tasks` mixes spans with tasks made of the text's words, each of which has examples held out: to write the first word of
@@ -251,7 +251,7 @@ def with_ones(x: np.ndarray) -> np.ndarray:
 
 def main():
     parser = report.arguments(__doc__.split("\n")[0])
-    parser.add_argument("--text", required=True, help="what is trained on, as data.train")
+    parser.add_argument("--text", default="stdlib", help="what is trained on, as data.train (default: %(default)s)")
     parser.add_argument("--probe", default="", help="two gzipped files of labelled lines: to fit, and to score")
     parser.add_argument("--runs", default="", help="folder of the runs (default: one that is deleted)")
     parser.add_argument("--only", default=",".join(LEARNERS), help="learners (default: %(default)s)")

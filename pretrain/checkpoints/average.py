@@ -41,9 +41,11 @@ class Averaged:
             found.insert(0, step)
         found = found[-self.count :]
         if len(found) < self.count:
+            kept = self.checkpoints.options["keep"] >= self.count
+            more = "train on" if kept else f"keep more with --config.checkpoint.keep={self.count}"
             raise UserError(
                 f"--average={self.count} checkpoints up to {last}, of which {folder} has {len(found)} "
-                f"({_listed(found)}{left}); give at most that, or keep more with --config.checkpoint.keep={self.count}"
+                f"({_listed(found)}{left}); give at most that, or {more}"
             )
         return found
 

@@ -64,11 +64,12 @@ def test_every_reader_takes_the_same_mean(whole, tmp_path, capsys):
         ([4, 10, 11], 2, 3, 11, "has 2 (10, 11, and then 4, but not 8); give"),
         ([4, 12, 16], 4, 3, 16, "checkpoint.keep=3"),
         ([4, 12, 16], 4, 2, 8, "--average=2 checkpoints up to 8, of which runs/x/checkpoints has 1 (4); give at most"),
+        ([16], 4, 2, 16, "has 1 (16); give at most that, or train on"),
     ],
 )
 def test_the_last_ones_are_those_that_the_run_saved_last(there, every, count, last, found):
     """An old one that is still there, being the best, is not taken for one of them."""
-    checkpoints = SimpleNamespace(steps=lambda: there, folder="runs/x/checkpoints", options={"every": every})
+    checkpoints = SimpleNamespace(steps=lambda: there, folder="runs/x/checkpoints", options={"every": every, "keep": 2})
     averaged = Averaged(checkpoints, count)
     if isinstance(found, str):
         with pytest.raises(UserError, match=re.escape(found)):
