@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT, MARGIN = 640, 440, 60
-COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e")
+WIDTH, HEIGHT, MARGIN, LEGEND = 640, 440, 60, 220
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # label: (x, y)
 
@@ -19,11 +19,15 @@ def exponent(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def chart(file: str, curves: Curves, x_name: str, y_name: str, *, logarithmic: bool) -> None:
-    """Writes the curves to an SVG file. Linear axes are marked at round numbers, logarithmic ones at powers of ten."""
+    """Writes the curves to an SVG file, their labels beside them.
+
+    Linear axes are marked at round numbers, logarithmic ones at powers of ten.
+    """
     x_axis = _Axis([v for x, _ in curves.values() for v in x], MARGIN, WIDTH - MARGIN, logarithmic)
     y_axis = _Axis([v for _, y in curves.values() for v in y], HEIGHT - MARGIN, MARGIN, logarithmic)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif">']
-    parts.append(f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>')
+    size = f'width="{WIDTH + LEGEND}" height="{HEIGHT}"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">']
+    parts.append(f'<rect {size} fill="white"/>')
     for value in y_axis.marks():
         y = y_axis.place(value)
         parts.append(f'<path d="M{MARGIN} {y:.1f}H{WIDTH - MARGIN}" stroke="#ddd"/>')
@@ -38,7 +42,7 @@ def chart(file: str, curves: Curves, x_name: str, y_name: str, *, logarithmic: b
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
-        parts.append(_text(MARGIN + 10, MARGIN - 36 + 16 * index, label, f'fill="{colour}"', 13))
+        parts.append(_text(WIDTH - MARGIN + 12, MARGIN + 20 * index, label, f'fill="{colour}"', 13))
     parts.append(_text(WIDTH / 2, HEIGHT - 12, x_name, 'text-anchor="middle"', 13))
     turned = f'text-anchor="middle" transform="rotate(-90 14 {HEIGHT / 2})"'
     parts.append(_text(14, HEIGHT / 2, y_name, turned, 13))
