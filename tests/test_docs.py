@@ -83,6 +83,7 @@ def test_key_without_a_comment_is_named(generate):
         generate.page("def base():\n    return dict(\n        seed=0,\n    )\n")
 
 
+@pytest.mark.slow
 def test_attention_tables_are_up_to_date(tables):
     text = tables.PAGE.read_text()
     assert tables.page(text) == text, "run `make docs`"

@@ -109,9 +109,8 @@ def test_other_checkpoints(tiny, run, step):
     assert same == (other.step == run.step)
 
 
-@pytest.mark.parametrize(
-    "options", [pytest.param({"train__backend": "pmap"}, marks=pytest.mark.slow), {"mesh__data": 4, "mesh__fsdp": 2}]
-)
+@pytest.mark.parametrize("options", [{"train__backend": "pmap"}, {"mesh__data": 4, "mesh__fsdp": 2}])
+@pytest.mark.slow
 def test_runs_of_every_backend_and_mesh(tmp_path, text, signals, options):
     assert train_here(tmp_path / "run", text, train__steps=1, schedule__warmup=0, train__batch_size=8, **options) == 0
     opened = pretrain.open(tmp_path / "run")

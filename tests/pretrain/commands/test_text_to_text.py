@@ -112,4 +112,4 @@ def test_text_from_a_prompt(run, capsys):
         assert [row["prompt"] for row in rows] == ["likely: 7", "rare: 8"]
         assert all(row["tokens"] for row in rows)
     assert main(["generate", f"--workdir={run}", "--max_tokens=6", "--prompt=" + "word " * 400]) == 2
-    assert "model.context" in capsys.readouterr().err
+    assert "exceed the model's context of 128; shorten the prompt" in capsys.readouterr().err

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from runs import mostly
 
 import models
 from configs import common
@@ -170,7 +169,8 @@ MESHES = {
 }
 
 
-@pytest.mark.parametrize("name", mostly(MESHES, "mixed", "accumulated pmap"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MESHES)
 def test_one_update_is_one_update(name):
     changes, devices = MESHES[name]
     history, params = run(small(**LIGHT, **changes), devices, taught("masked"))

@@ -80,7 +80,7 @@ def dropped(reference):
     return history, params
 
 
-@pytest.mark.parametrize("name", ["mixed", "sequence", "pmap", "accumulated"])
+@pytest.mark.parametrize("name", ["mixed", "sequence", pytest.param("pmap", marks=pytest.mark.slow), "accumulated"])
 def test_dropout_draws_alike_however_the_batch_is_split(name, dropped):
     result = run(small_config(**GRADIENT, **DROPOUT, **MESHES[name]), 4 if name == "accumulated" else 8)
     assert_same_run(result, dropped)
