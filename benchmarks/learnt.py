@@ -271,8 +271,8 @@ def main():
                 row.against, row.ratio = "the most frequent answer", values[-1] / most_frequent(workdir, learner.known)
             rows.append(row)
             for task in TASKS if learner.tasks else ():
-                files = f"jsonl:{folder / task}.jsonl?fields=inputs,targets"
-                value = curve(workdir, f"exact_match of {files}")[1][-1]
+                source = f"jsonl:{folder / task}.jsonl?fields=inputs,targets"
+                value = curve(workdir, f"exact_match of {source}")[1][-1]
                 rows.append(report.Result(f"{name}, {task}, exact_match", value, ""))
             if len(steps) > 1:
                 curves[f"{name}: {learner.measure.replace('_', ' ')}"] = [step / steps[-1] for step in steps], values
