@@ -111,7 +111,7 @@ def scored(folder, params, mesh, backend="jit", decode=None, report=lambda messa
     ("mesh", "backend"),
     [
         pytest.param({"data": 8}, "jit", marks=pytest.mark.slow),
-        ({"data": 2, "fsdp": 2, "tensor": 2}, "jit"),
+        pytest.param({"data": 2, "fsdp": 2, "tensor": 2}, "jit", marks=pytest.mark.slow),
         pytest.param({"fsdp": 4, "sequence": 2}, "jit", marks=pytest.mark.slow),
         ({}, "pmap"),
     ],
