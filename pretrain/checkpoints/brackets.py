@@ -23,7 +23,8 @@ def are_letters() -> None:
         folder = os.fspath(self)
         if "[" not in folder or "://" in folder:
             return found(self, pattern)
-        return map(PATHS, glob.glob(os.path.join(glob.escape(folder), pattern)))
+        names = glob.glob(pattern, root_dir=folder, recursive=True, include_hidden=True)
+        return (self / name for name in names)
 
     find._literal = True
     PATHS.glob = find
