@@ -42,10 +42,7 @@ def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -
             grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, ahead)),
             worker_init_fn=_begin,
         )
-        with workers_start(outlive_sigterm=True):  # Grain ends them with SIGKILL
-            reading = iter(dataset)
-            reading.start_prefetch()
-        return Workers(reading)
+        return Workers(iter(dataset))
     return iter(dataset)
 
 
@@ -59,13 +56,18 @@ class Workers:
 
     def __init__(self, reading):
         self._reading = reading
+        self._started = False
 
     def __iter__(self) -> "Workers":
         return self
 
     def __next__(self) -> dict[str, np.ndarray]:
         try:
-            return next(self._reading)
+            if self._started:
+                return next(self._reading)
+            with workers_start(outlive_sigterm=True):  # Grain starts them for the first batch, ends them with SIGKILL
+                self._started = True
+                return next(self._reading)
         except RuntimeError as error:
             if not str(error).startswith(KILLED):
                 raise

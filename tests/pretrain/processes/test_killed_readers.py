@@ -1,6 +1,7 @@
 """Processes that read the data, while the one that started them is asked to stop, or killed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,6 +35,13 @@ def started(workdir, text):
     return process, readers
 
 
+def blocked(pid):
+    """The signals that no thread of a process lets through."""
+    masks = [(thread / "status").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+    words = [int(re.search(r"^SigBlk:\s*(\w+)", mask, re.MULTILINE)[1], 16) for mask in masks]
+    return {number for number in signal.valid_signals() if all(word >> number - 1 & 1 for word in words)}
+
+
 def gone(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
@@ -45,12 +53,13 @@ def test_they_outlive_a_signal_to_all_processes_of_a_job(tmp_path, text):
     """As SLURM sends it at a job's end: to the run and its readers alike."""
     workdir = tmp_path / "run"
     process, readers = started(workdir, text)
+    deaf = [blocked(reader) for reader in readers]
     os.killpg(process.pid, signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 75, said
     (saved,) = [path.name for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()]
     assert f"interrupted: saved checkpoint {saved}" in said and "was killed" not in said
-    assert all(map(gone, readers))
+    assert all(map(gone, readers)) and all({signal.SIGTERM, signal.SIGINT} <= signals for signals in deaf)
 
 
 @pytest.mark.slow
