@@ -12,4 +12,8 @@ class UnwritableError(DataError):
 
     def __init__(self, where: Path, why: str, key: str):
         super().__init__(f"cannot write {where}: {why}; make room or point {key} to another folder")
-        self.where, self.why = where, why
+        self.where, self.why, self.key = where, why, key
+
+    def __reduce__(self):
+        """Pickled as what it is made of: a process that reads, or tokenises, may raise it."""
+        return UnwritableError, (self.where, self.why, self.key)
