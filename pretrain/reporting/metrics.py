@@ -22,6 +22,7 @@ from pretrain import aside, workdir
 from pretrain.errors import UserError
 from pretrain.reporting.staged import Staged
 
+SPLITS = ("train", "validation")  # that training writes of; other files beside theirs are the user's
 Number = int | float
 Row = dict[str, Number | str | None]  # one line of a file: `step` and the metrics
 
@@ -57,10 +58,8 @@ class MetricWriter:
                 persistently(lambda: self._folder.mkdir(parents=True, exist_ok=True))
             except FileExistsError:
                 raise UserError(f"{folder} is a file, and is to be the folder of metrics; move it away") from None
-        for kind in self._kinds:  # splits that the run has not reached again yet lose their later rows too
-            names = workdir.rows(Path(), "*", kind.suffix).name
-            for path in persistently(lambda names=names: [*self._folder.glob(names)]):
-                self._open(path.stem)
+        for split in SPLITS:  # one that the run has not reached again yet loses its later rows too
+            self._open(split)
         if tensorboard:
             self._events = EventFile(self._folder, start_step, report)
 

@@ -187,6 +187,21 @@ def test_a_file_that_is_not_metrics_is_set_aside(tmp_path, name, text):
         assert (tmp_path / aside).read_text() == text
 
 
+def test_what_else_lies_there_is_the_users(tmp_path):
+    """A copy of an earlier try's rows, figures of a test split, notes: no row of theirs is dropped, no file renamed."""
+    train(tmp_path, 0, 4).close()
+    own = {
+        "train-before.csv": (tmp_path / "train.csv").read_text(),
+        "test.jsonl": '{"step": 4, "loss": 1.5}\n',
+        "notes.csv": "what,why\na,b\n",
+    }
+    for name, text in own.items():
+        (tmp_path / name).write_text(text)
+    train(tmp_path, 1, 2).close()
+    assert contents(tmp_path).items() >= own.items()
+    assert [row["step"] for row in rows_csv(tmp_path / "train.csv")] == ["1", "2"]
+
+
 def test_a_folder_in_place_of_a_file_and_the_other_way_round(tmp_path):
     (tmp_path / "metrics" / "train.csv").mkdir(parents=True)
     train(tmp_path / "metrics", 0, 2).close()
