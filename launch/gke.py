@@ -240,7 +240,8 @@ def scalar(value) -> str:
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z/][A-Za-z0-9/._-]*", value):
         plain = value.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
         return value if plain else json.dumps(value)
-    return json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)  # half a character's \uXXXX, as JSON has it, YAML takes for one
+    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
 
 
 if __name__ == "__main__":

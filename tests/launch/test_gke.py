@@ -227,6 +227,7 @@ def test_apply_hands_kubectl_what_is_printed(tmp_path):
         {"a": [{"b": [1, 2], "c": {"d": "e"}}, "f"], "g": {}, "h": []},
         ["true", "no", "On", "1", "1.5", "null", "~", "", " a", "a: b", "- x", "#", "é\n\t\"'\\", "0x1", "a #b", ".5"],
         {"yes": True, "1": 1},
+        ["a\x7fb", "a\x85b", "a\u2028b", "\ufeff", "a\xa0\U0001f642"],  # of which YAML forbids some, or breaks a line
     ],
 )
 def test_yaml_is_read_as_it_was_meant(value):
