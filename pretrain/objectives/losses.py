@@ -147,7 +147,7 @@ def _backward(z_loss, smoothing, hits, chunk, saved, cotangents):
     """Only the objective carries gradient; the others are for reporting."""
     d_hidden, d_matrix, d_bias, _, weights = saved
     scale = cotangents[0][0]
-    given = scale.astype(d_hidden.dtype) * d_hidden, scale * d_matrix, scale * d_bias
+    given = scale.astype(d_hidden.dtype) * d_hidden, *((scale * d).astype(d.dtype) for d in (d_matrix, d_bias))
     return *given, None, jnp.zeros_like(weights), None
 
 

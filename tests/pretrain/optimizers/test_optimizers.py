@@ -77,6 +77,20 @@ def test_adams_averages_are_updated_in_place():
     assert re.findall(r"= f32\[\d\S* copy\(", compiled) == []
 
 
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_averages_of_parameters_that_are_stored_in_16_bits_are_float32(name):
+    """All is as with the same numbers in float32, but for how the parameters are stored."""
+    params, (gradient,) = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params_and_gradients(1))
+    config = common.base()
+    config.optimizer.update(name=name, weight_decay=0.1)
+    tx = optimizers.build(config.optimizer, config.schedule, 100, named(params))
+    stored = tx.update(gradient, tx.init(params), params)
+    params, gradient = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (params, gradient))
+    wide = tx.update(gradient, tx.init(params), params)
+    jax.tree.map(np.testing.assert_array_equal, stored, wide)
+    assert {leaf.dtype for leaf in jax.tree.leaves(stored)} <= {jnp.dtype(kind) for kind in ("float32", "int32")}
+
+
 def test_decay_of_everything_decays_biases_too():
     params, gradients = params_and_gradients(1)
     zero = jax.tree.map(jnp.zeros_like, gradients[0])

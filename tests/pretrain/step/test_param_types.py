@@ -1,0 +1,43 @@
+"""Parameters stored in 16 bits (`config.model.param_dtype`): what learns from them is the same, and keeps its types."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from updates import BATCH, LENGTH, ragged_batch, small, small_config
+
+from pretrain.step.learner import make_learner
+from pretrain.step.step import gradients, init_state, state_shapes, train_step
+
+STORED = {"model__param_dtype": "bfloat16", "model__dtype": "bfloat16"}
+CONFIGS = {"causal": small_config(train__accumulate=2, **STORED)}
+CONFIGS |= {kind: small(kind, **STORED) for kind in ("masked", "spans", "replaced")}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "causal" else pytest.mark.slow) for name in CONFIGS]
+)
+def test_a_step_keeps_the_types_of_its_state(name):
+    """Else the second step would be another program, and no checkpoint of it could be restored."""
+    learner = make_learner(CONFIGS[name])
+    before = state_shapes(learner, BATCH)
+    batch = {feature: jax.ShapeDtypeStruct(*it[:2]) for feature, it in learner.features(BATCH, LENGTH).items()}
+    after, _ = jax.eval_shape(lambda state, batch: train_step(learner, state, batch), before, batch)
+    of = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)] for state in (before, after)]
+    assert of[0] == of[1]
+    assert {leaf.dtype for leaf in jax.tree.leaves(before.params)} == {jnp.dtype("bfloat16")}
+
+
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_their_gradient_is_that_of_the_same_numbers_in_float32(tied):
+    kinds = ("bfloat16", "float32")
+    stored, wide = (
+        make_learner(small_config(model__tied_head=tied, model__layers=1, model__param_dtype=kind)) for kind in kinds
+    )
+    params, batch = init_state(stored, 0, BATCH).params, ragged_batch()
+    counts, key, found = stored.objective.denominators(batch), jax.random.key(0), []
+    for learner in (stored, wide):
+        same = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), params, learner.shapes)
+        found.append(jax.jit(lambda own, learner=learner: gradients(learner, own, batch, {}, key, counts)[0])(same))
+    for ours, theirs in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, atol=2**-6 * float(jnp.abs(theirs).max()))
