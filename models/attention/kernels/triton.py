@@ -1,11 +1,25 @@
 """Pallas flash attention on NVIDIA GPUs, through Triton: documents packed into long rows, without an array of pairs."""
 
+import functools
+import warnings
+
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.gpu import attention
 
 from models.attention.kernels.blocks import lengthened, whole_blocks, without_blind
 from models.attention.kernels.cudnn import on_gpu
 from models.attention.path import Path, Request, refuse_features
+
+
+@functools.cache
+def kernel():
+    """JAX's module of it, of which JAX 0.12 warns that it will go; None where it has gone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            from jax.experimental.pallas.ops.gpu import attention
+        except ImportError:
+            return None
+    return attention
 
 
 def run(query, key, value, mask, bias, dropout, scale, interpret=False):
@@ -13,13 +27,15 @@ def run(query, key, value, mask, bias, dropout, scale, interpret=False):
     T, shared = query.shape[1], query.shape[2] // key.shape[2]
     key, value = (jnp.repeat(x, shared, axis=2) for x in (key, value))
     arrays, mask = lengthened((query, key, value), mask)
-    out = attention.mha(*arrays, mask.query_segments, sm_scale=scale, causal=mask.causal, interpret=interpret)
+    out = kernel().mha(*arrays, mask.query_segments, sm_scale=scale, causal=mask.causal, interpret=interpret)
     return without_blind(out, mask.replace(key_segments=None), out.shape[1])[:, :T]
 
 
 def _refuses(request: Request) -> str | None:
     if reason := on_gpu(request):
         return reason
+    if kernel() is None:
+        return "this version of JAX has it no more"
     if request.T != request.S:
         return f"its queries are its keys' own positions, which {request.T} queries and {request.S} keys are not"
     if request.bias:

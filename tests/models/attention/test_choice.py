@@ -1,10 +1,13 @@
 """What `auto` picks, and what it says when a path is asked for what it cannot do."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from models.attention import attend, chosen_path
+from models.attention.kernels import triton
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
@@ -129,6 +132,19 @@ def test_splash_refuses(mask, options, reason):
 def test_triton_refuses(mask, options, reason):
     with pytest.raises(ModelError, match=reason):
         chosen(mask, platform="gpu", path="triton", **options)
+
+
+def test_triton_may_go_from_jax(monkeypatch):
+    """Which says so since 0.12, as a warning when the module is loaded."""
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.ops.gpu", None)
+    triton.kernel.cache_clear()
+    try:
+        documents = Mask(causal=True, query_segments=jnp.ones((1, 4096)))
+        assert chosen(documents, platform="gpu", rows=4096) == ("chunked",)
+        with pytest.raises(ModelError, match="this version of JAX has it no more"):
+            chosen(documents, platform="gpu", rows=4096, path="triton")
+    finally:
+        triton.kernel.cache_clear()
 
 
 @pytest.mark.parametrize("size", [60, 136])
