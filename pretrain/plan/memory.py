@@ -75,7 +75,10 @@ def categories(of_shapes: Mapping[str, int], found: Compiled) -> dict[str, int]:
     their own, and how arguments are laid out.
     """
     rows = {name: of_shapes[name] for name in GIVEN}
-    rows["batch"] += min(0, found.argument - sum(rows.values()))  # features that the step does not read are left out
+    unread = max(0, sum(rows.values()) - found.argument)  # what the step does not read is no argument
+    for name in ("teacher", "batch"):  # heads that teach nothing, such as BERT's of pairs; features
+        left_out = min(unread, rows[name])
+        rows[name], unread = rows[name] - left_out, unread - left_out
     rows["gradients"] = min(of_shapes["gradients"], found.temporary)
     rows["activations"] = found.temporary - rows["gradients"]
     rows["other"] = found.needed - sum(rows.values())

@@ -55,6 +55,17 @@ def test_categories_add_up_to_what_the_compiler_reports():
     assert memory.estimated(shapes, 500)["activations"] == 104
 
 
+@pytest.mark.parametrize(
+    ("argument", "teacher", "batch"), [(348, 40, 3), (336, 28, 3), (306, 0, 1), (300, 0, 0)], ids=str
+)
+def test_what_a_step_does_not_read_is_left_out(argument, teacher, batch):
+    """A student's teacher has heads that teach it nothing: they are no part of the batch, which is not below 0."""
+    of_shapes = {"parameters": 100, "optimiser state": 200, "teacher": 40, "memory of lanes": 5, "batch": 3}
+    found = memory.Compiled(argument, output=305, alias=305, temporary=90, generated_code=7)
+    rows = memory.categories(of_shapes | {"gradients": 90}, found)
+    assert (rows["teacher"], rows["batch"]) == (teacher, batch) and sum(rows.values()) == found.needed
+
+
 MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
 
 
