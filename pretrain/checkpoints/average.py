@@ -27,10 +27,11 @@ class Averaged:
 
         Between two of them is no multiple of `config.checkpoint.every`: that would be one that is deleted, where the
         older of the two was kept as the best. They may lie closer: the last update is saved, and an interrupted one.
+        Weights that were imported, which training began with, are none that it saved.
         """
         folder, every = self.checkpoints.folder, self.checkpoints.options["every"]
         there = decided(
-            self.checkpoints.steps,
+            self.checkpoints.trained if self.count > 1 else self.checkpoints.steps,
             lambda why: f"the checkpoints in {folder} cannot be read ({why}); make them readable",
         )
         found, left = [], ""
@@ -45,7 +46,8 @@ class Averaged:
             more = "train on" if kept else f"keep more with --config.checkpoint.keep={self.count}"
             raise UserError(
                 f"--average={self.count} checkpoints up to {last}, of which {folder} has {len(found)} "
-                f"({_listed(found)}{left}); give at most that, or {more}"
+                f"({_listed(found) or 'imported weights alone'}{left}); give at most {'that' if found else '1'}, or "
+                f"{more}"
             )
         return found
 

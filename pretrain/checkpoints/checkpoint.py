@@ -84,7 +84,7 @@ class Checkpoints:
         """Steps that have a finished checkpoint, oldest first."""
         return self.workdir.steps()
 
-    def _trained(self) -> list[int]:
+    def trained(self) -> list[int]:
         """The steps that can be gone on from: all but one of weights alone."""
         return [step for step in self.steps() if not alone.is_alone(self.workdir.checkpoint(step))]
 
@@ -326,7 +326,7 @@ class Checkpoints:
         shape, type and sharding of every leaf; `origin` the tokenizer and the text to go on with, which must be those
         of the checkpoint.
         """
-        steps = decided(self._trained, self._unreadable)
+        steps = decided(self.trained, self._unreadable)
         damaged = {}
         for step in reversed(steps):
             damage = restore.damage(self.workdir.checkpoint(step))
