@@ -115,6 +115,23 @@ def test_lamb_has_a_trust_ratio_for_each_layer():
     np.testing.assert_allclose(got["layers/up/bias"], plain, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["adafactor", "lamb", "muon"])
+def test_stacks_of_different_depth_are_each_treated_as_alone(name):
+    """An encoder of three layers, and of them the first two as a decoder."""
+    params, gradients = params_and_gradients(2)
+
+    def cut(tree):
+        return {"layers": jax.tree.map(lambda leaf: leaf[:2], tree["layers"])}
+
+    def both(tree):
+        return {"encoder": tree, "decoder": cut(tree)}
+
+    options = {"name": name, "b1": 0.9, "b2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1}
+    together = run(both(params), [both(gradient) for gradient in gradients], **options)
+    apart = both(run(params, gradients, **options))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), together, apart)
+
+
 def test_muon_makes_each_layers_update_orthogonal():
     params, gradients = params_and_gradients(1)
     got = leaves(run(params, gradients, name="muon", b1=0.95))
