@@ -246,7 +246,7 @@ def test_stop_does_nothing_else_and_deletes_after_it_only_where_that_is_said(clo
     assert verbs(cloud)[3:] == ["stop"]
 
 
-def test_hints_are_given_once_there_is_a_run_and_name_the_short_command(cloud, capfd):
+def test_hints_are_given_once_there_is_a_run_and_name_the_short_command(cloud, capfd, monkeypatch):
     project(cloud / "home" / "longhaul", "import time; print('trained', flush=True); time.sleep(0.5)")
     (cloud / "states").write_text("READY\n")
     assert tpu_pod.main([*POD, "--create=v5p-8", "--version=v", "--", "train", "--workdir=/shared/xl"]) == 0
@@ -254,6 +254,7 @@ def test_hints_are_given_once_there_is_a_run_and_name_the_short_command(cloud, c
     assert "saved: Ctrl-C here, or python -m launch.tpu_pod --tpu=pod --zone=us-east5-a --stop\n" in err
     assert "watch: tail -f runs/pod/attempt-0/0.log\n" in err and "tensorboard --logdir=/shared/xl/metrics" in err
     tool(cloud / "gcloud", "exit 1")
+    monkeypatch.setattr(tpu_pod, "LOOK", 60.0)  # it fails before that
     assert tpu_pod.main([*POD, "--", "train"]) == 1
     assert "watch" not in capfd.readouterr().err
 
