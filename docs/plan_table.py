@@ -1,15 +1,17 @@
 """Compiles every recipe's step for its target, and writes what it takes into docs/plan.md.
 
-    python docs/plan_table.py                        # all that can be compiled here: an hour or two on 2 cores
-    python docs/plan_table.py bert:large t5:11b      # these alone; the other lines stay
+    python docs/plan_table.py                        # those without figures, or whose config is another by now
+    python docs/plan_table.py bert:large t5:11b      # these, in any case
     python docs/plan_table.py --write                # none: writes the page from the figures that there are
 
-Figures are kept in docs/figures/plan.json as they come. Targets whose compiler is not installed are left out, and said.
-Ends with 1 if a recipe does not fit its target.
+Figures are kept in docs/figures/plan.json as they come: all of them take some two hours on 2 cores. Targets whose
+compiler is not installed are left out, and said. Ends with 1 if a recipe does not fit its target.
 """
 
+import contextlib
 import json
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from pretrain.errors import UserError
@@ -20,13 +22,31 @@ ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures" / "plan.json"
 PAGE = ROOT / "docs" / "plan.md"
 BEGIN, END = "<!-- figures of docs/plan_table.py -->\n", "<!-- end -->\n"
-KEPT = ("memory", "roofline", "tokens", "collectives")
+COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
+KEPT = ("memory", "roofline", "tokens")
 
 
 def compiled(recipe: str, target: targets.Target) -> dict:
     """The figures of one recipe on one target."""
-    facts = step.plan(target.config(recipe), topology.parse(target.topology))
-    return {name: facts[name] for name in KEPT} | {"overrides": dict(target.overrides)}
+    config = target.config(recipe)
+    facts = step.plan(config, topology.parse(target.topology))
+    kept = {name: facts[name] for name in KEPT} | {"overrides": dict(target.overrides)}
+    return kept | {"fingerprint": targets.fingerprint(config), "versions": versions()}
+
+
+def versions() -> dict[str, str]:
+    """Of what compiles: those packages that are installed."""
+    found = {}
+    for package in COMPILERS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def holds(figures: dict, recipe: str, target: targets.Target) -> bool:
+    """Whether there are figures of a recipe on a target as both are now."""
+    found = figures.get(f"{recipe} {target.topology}")
+    return bool(found) and found.get("fingerprint") == targets.fingerprint(target.config(recipe))
 
 
 def table(figures: dict) -> str:
@@ -38,8 +58,8 @@ def table(figures: dict) -> str:
     for recipe, several in targets.TARGETS.items():
         for target in several:
             words = " ".join(f"`{key}={value}`" for key, value in target.overrides)
-            found = figures.get(f"{recipe} {target.topology}")
-            if found and found["overrides"] == dict(target.overrides):
+            if holds(figures, recipe, target):
+                found = figures[f"{recipe} {target.topology}"]
                 lines.append(f"| `{recipe}` | `{target.topology}` | {words} | {' | '.join(_cells(found))} |")
     return "\n".join(lines) + "\n"
 
@@ -53,7 +73,8 @@ def _cells(found: dict) -> list[str]:
 
 def write(figures: dict) -> None:
     """Puts the table into the page, and the figures beside it."""
-    FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n")
+    rows = [f"{json.dumps(name)}: {json.dumps(figures[name], sort_keys=True)}" for name in sorted(figures)]
+    FIGURES.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     page = PAGE.read_text()
     before, after = page.partition(BEGIN)[0], page.partition(END)[2]
     PAGE.write_text(before + BEGIN + table(figures) + END + after)
@@ -72,7 +93,7 @@ def main(names: list[str]) -> int:
     for recipe in names or targets.TARGETS:
         recipe, _, only = recipe.partition("@")
         for target in targets.TARGETS[recipe]:
-            if only not in ("", target.topology):
+            if only not in ("", target.topology) or (not names and holds(kept(), recipe, target)):
                 continue
             try:
                 found = compiled(recipe, target)

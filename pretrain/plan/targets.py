@@ -4,10 +4,14 @@
 so that a chip works through about 2,000 to 8,000 tokens at a time.
 """
 
+import hashlib
+import json
 from typing import NamedTuple
 
 from pretrain import config as configs
+from pretrain.config.keys import flat
 
+SHAPING = ("data.layout", "data.length", "distill.", "mesh.", "model.", "objective.", "optimizer.", "train.")
 CHOSEN = ("mesh.data", "mesh.fsdp", "mesh.tensor", "train.accumulate", "model.remat")
 
 
@@ -33,6 +37,12 @@ class Target(NamedTuple):
         name, _, variant = recipe.partition(":")
         overrides = self.overrides if self.parts > 1 else (*self.overrides, ("train.accumulate", "1"))
         return configs.load(f"configs/{name}.py:{variant}", overrides)
+
+
+def fingerprint(config) -> str:
+    """A digest of the keys that shape a config's step: figures of a program with others no longer hold."""
+    shaping = {key: str(value) for key, value in flat(config).items() if key.startswith(SHAPING)}
+    return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:16]
 
 
 SMALL, MEDIUM, LARGE = "v5e:2x2", "v5e:4x4", "v5e:8x8"
