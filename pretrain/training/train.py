@@ -10,6 +10,7 @@ import jax
 from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
+from pretrain.checkpoints import alone
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.fresh import fresh_start_due, start_fresh
 from pretrain.checkpoints.teacher import begun, keep, resolved
@@ -61,7 +62,13 @@ def train(config, workdir: str, fresh: str = "") -> int:
         run = assemble(config, workdir, say, training=True, weights=weights, teacher=teacher, accepted=accepted)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
-            say(f"what was there is kept in {Workdir(workdir).earlier / fresh}")
+            aside = Workdir(workdir).earlier / fresh
+            say(f"what was there is kept in {aside}")
+            if weights is None and alone.is_alone(alone.folder_in(Workdir(aside))):
+                say(
+                    "the imported weights are there too, and this run begins with random ones; to begin with them, "
+                    f"give --fresh another name, and --config.train.start_from={aside}@0"
+                )
         if teacher:
             run.teacher = keep(teacher, workdir)
         held.enter_context(contextlib.closing(watchdog(config.train.patience, ledger)))

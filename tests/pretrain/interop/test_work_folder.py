@@ -72,6 +72,22 @@ def test_training_begins_with_the_weights(case, length, imported, lines, signals
     assert "Training began with imported weights." in card
 
 
+@pytest.mark.slow
+def test_a_fresh_start_says_that_they_are_put_aside(imported, lines, signals, capsys):
+    workdir = imported("gpt2")
+    before = params(workdir, 0)
+    train = ["train", f"--workdir={workdir}", f"--config.data.train=text:{lines}/a.txt", "--config.data.length=16"]
+    train += ["--config.data.holdout=0.2", *STILL]
+    assert main([*train, "--fresh=first"]) == 0
+    remedy = f"--config.train.start_from={workdir}/earlier/first@0"
+    assert "this run begins with random ones" in (said := capsys.readouterr().err) and remedy in said
+    assert main([*train, "--fresh=second", remedy]) == 0
+    assert f"took {len(before)} of {len(before)} parameters" in (said := capsys.readouterr().err)
+    assert "random" not in said
+    for name, array in params(workdir, 1).items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+
 def test_another_model_does_not_begin_with_them(imported, lines, signals, capsys):
     workdir = imported("gpt2")
     other = [f"--workdir={workdir}", f"--config.data.train=text:{lines}/a.txt", "--config.data.length=16"]
