@@ -39,5 +39,7 @@ def test_their_gradient_is_that_of_the_same_numbers_in_float32(tied):
     for learner in (stored, wide):
         same = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), params, learner.shapes)
         found.append(jax.jit(lambda own, learner=learner: gradients(learner, own, batch, {}, key, counts)[0])(same))
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found[1]))
     for ours, theirs in zip(*map(jax.tree.leaves, found), strict=True):
-        np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, atol=2**-6 * float(jnp.abs(theirs).max()))
+        allowed = 2**-6 * float(jnp.abs(theirs).max()) + 1e-6 * largest  # the bias of keys has none but rounding
+        np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, atol=allowed)
