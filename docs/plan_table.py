@@ -23,14 +23,14 @@ FIGURES = ROOT / "docs" / "figures" / "plan.json"
 PAGE = ROOT / "docs" / "plan.md"
 BEGIN, END = "<!-- figures of docs/plan_table.py -->\n", "<!-- end -->\n"
 COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
-KEPT = ("memory", "roofline", "tokens")
+KEPT = ("memory", "roofline")
 
 
 def compiled(recipe: str, target: targets.Target) -> dict:
     """The figures of one recipe on one target."""
     config = target.config(recipe)
     facts = step.plan(config, topology.parse(target.topology))
-    kept = {name: facts[name] for name in KEPT} | {"overrides": dict(target.overrides)}
+    kept = {name: facts[name] for name in KEPT}
     return kept | {"fingerprint": targets.fingerprint(config), "versions": versions()}
 
 

@@ -14,7 +14,7 @@ def per_layer(transformation: optax.GradientTransformation, roles) -> optax.Grad
 
     def of_depths(tree) -> optax.GradientTransformation:
         depths = jax.tree.map(lambda leaf: str(leaf.shape[0]), tree)
-        several = set(jax.tree.leaves(depths))
+        several = set(jax.tree.leaves(depths))  # of one, the state keeps the structure that checkpoints have
         return optax.partition(dict.fromkeys(several, of_one_depth), depths) if len(several) > 1 else of_one_depth
 
     def init(params):

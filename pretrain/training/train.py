@@ -66,7 +66,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
             say(f"what was there is kept in {aside}")
             if weights is None and alone.is_alone(alone.folder_in(Workdir(aside))):
                 say(
-                    "the imported weights are there too, and this run begins with random ones; to begin with them, "
+                    "the imported weights are there too, and this run does not begin with them; to have it begin so, "
                     f"give --fresh another name, and --config.train.start_from={aside}@0"
                 )
         if teacher:
