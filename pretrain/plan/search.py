@@ -61,10 +61,11 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
         report(f"{len(ranked)}: {result(facts)}")
         if fits:
             fitting += 1
+            if facts is min((one for _, one in ranked), key=_order):
+                report(f"the best so far: {' '.join(choice.overrides())}")
             waiting = [item for item in waiting if not _slower(item[1], choice)]
         ended = _ended(len(ranked), fitting, _processor_seconds() - spent)
     ended = f"{len(ranked)} of {len(possible):,} tried; {ended or 'no other can be better'}"
-    report(ended)
     ranked.sort(key=lambda item: _order(item[1]))
     if not fitting:
         unseen = refused.causes and not ranked and (possible or not scored)

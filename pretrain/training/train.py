@@ -372,7 +372,7 @@ class Loop:
             f"{name} {value:.1f} s ({value / total:.0%})" for name, value in seconds.items() if value >= 0.05
         )
         own = f", {self.step - self.begun} of them by this start," if self.begun else ""
-        self.progress.note(f"done: {self.step} updates{own} in {total:.1f} s: {spent}")
+        self.progress.note(f"done: {self.step} update{'s' * (self.step != 1)}{own} in {total:.1f} s: {spent}")
         return 0
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 
@@ -88,9 +89,11 @@ def compiled(monkeypatch, estimates):
 
 
 def test_the_fastest_that_fits_wins(compiled):
-    found = search.search(config(), topology())
+    said = []
+    found = search.search(config(), topology(), said.append)
     assert found["tried"]["compiled"] == len(found["ranked"]) == len(compiled[1]) == 6
     assert found["best"][0] == "--config.mesh.data=8" and found["ranked"][0]["fits"]
+    assert [message for message in said if "best so far" in message] == [f"the best so far: {' '.join(found['best'])}"]
     assert all(parts == 1 for *_, parts, _ in compiled[1])  # more of them are slower
     times = [row["step_seconds"] for row in found["ranked"]]
     assert times == sorted(times)
@@ -117,7 +120,7 @@ def test_the_time_of_processors_ends_it_and_is_said(compiled, monkeypatch):
     monkeypatch.setattr(search, "_processor_seconds", lambda: next(seconds))
     said = []
     found = search.search(config(), topology(), said.append)
-    assert len(seen) == 1 and "1 of " in found["ended"] and "tried; the time is up, 500 s of processors" in said[-1]
+    assert len(seen) == 1 and re.fullmatch(r"1 of .+ tried; the time is up, 500 s of processors", found["ended"])
     assert any(message.startswith("1: compiling data=8") for message in said)
     seen.clear()
     needs.update(data=2e9, other=3e9)  # none fits: it goes on for longer
