@@ -57,6 +57,11 @@ class Rows:
         """The rows of a source to be trained on. Errors: DataError where there is not one."""
         length, layout, name = self.data["length"], self.data["layout"], f"'{part.source.spec}'"
         raw_length = self.objective.raw_length(length)
+        if not part.stream.tokens:
+            raise DataError(
+                f"data.holdout = {part.holdout:g} holds out all of {name}, so that none is left to train on; give "
+                "it more text, leave it out, set data.validation, or set data.holdout to 0"
+            )
         if self.pairs_texts(part.stream):
             rows = self._texts(part.stream, length, name)
         elif self._translates(part):

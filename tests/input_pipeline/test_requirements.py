@@ -9,6 +9,7 @@ from configs import common
 from input_pipeline import pipeline, requirements
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
+from input_pipeline.sources.readers import place
 
 COMMAND = "docs/data.md, under 'Files that recipes need'"  # where the command that makes a recipe's file is told
 
@@ -187,6 +188,16 @@ def test_a_single_document_that_is_held_out_is_said_to_be(prepare, write):
     path = write("a.jsonl", '{"text": "A line."}')
     with pytest.raises(DataError, match=r"= 0\.99 holds out the one document of data\.train, so that none is left to"):
         prepare(f"jsonl:{path}", holdout=0.99)
+
+
+@pytest.mark.parametrize(("kind", "layout"), [("translation", "texts"), ("spans", "concat")])
+def test_a_source_that_is_held_out_whole_beside_others_is_said_to_be(prepare, write, kind, layout):
+    held = next(str(n) for n in range(99) if place(b"%d\0eins" % n) < 0.5)
+    one = write("one.jsonl", json.dumps({"en": held, "de": "eins"}))
+    many = write("many.jsonl", "".join(json.dumps({"en": str(n), "de": "zwei"}) + "\n" for n in range(20)))
+    options = {"objective": {"kind": kind}, "layout": layout, "tokenizer": {"sentinels": 9}, "holdout": 0.5}
+    with pytest.raises(DataError, match=r"= 0\.5 holds out all of 'jsonl:.*one\.jsonl.*; give it more text, leave it"):
+        prepare(" + ".join(f"jsonl:{path}?fields=en,de" for path in (many, one)), **options)
 
 
 @pytest.mark.parametrize(
