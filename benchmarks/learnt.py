@@ -1,6 +1,6 @@
 """What each pretraining objective learns in minutes, in small: a table, and with --chart its curves.
 
-    python -m benchmarks.learnt [--text=SOURCE] [--probe=TRAIN.tsv,DEV.tsv] [--runs=FOLDER] [--only=NAME,...]
+    python -m benchmarks.learnt [--text=SOURCE] [--probe=TRAIN,DEV] [--runs=FOLDER] [--only=NAME,...]
                                 [--updates=1000] [--chart=FILE.svg] [--quick] [--format=json]
 
 Every run is `pretrain train` of a shipped recipe with a model of 4 layers (T5: 2 and 2), 128 wide, on 32 rows of
@@ -13,19 +13,21 @@ Where positions are learned, every other layer sees a token and its neighbours a
 large as published. Dense layers of this size have not begun to look at other places after a thousand updates: what
 they know by then is how frequent tokens are, and that one in ten of those asked for still stands there (12 % right).
 
-`nsp`, `sop` and `electra` begin with the weights of `mlm`; a discriminator that does not may stay with the majority, as
-its paper says (Clark et al. 2020, section 3.2). `sop of nsp` asks the model that learned to tell a text's next segment
-from a random one which of two came first, which the topic does not say. `mlm on` goes on with `mlm` for as many updates
-again, and `electra` for as many as cost the same; its recall is of replaced tokens. A probe is a logistic regression on
-the mean of a model's last hidden states, fitted to the labelled lines of the first file (text, tab, 0 or 1), with its
-accuracy on those of the second; the models are left as they are. `untrained` is probed for comparison.
+`nsp` and `sop` read rows of 128 tokens, of 4,096 pieces, since a segment must be long enough to name what it is about,
+and want a text of many topics. `nsp` begins from scratch and `sop` with its weights; `sop of nsp` asks the model that
+learned to tell a text's next segment from a random one which of two came first, which the topic does not say.
+
+`electra` begins with the weights of `mlm`: a discriminator that does not may stay with the majority, as its paper says
+(Clark et al. 2020, section 3.2). `mlm on` goes on with `mlm` for as many updates again, and `electra` for as many as
+cost the same; its recall is of replaced tokens. A probe is a linear map of a model's last hidden states to parts of
+speech, fitted to the words of the first file (CoNLL-U), with its accuracy on those of the second; the models are left
+as they are. `untrained` is probed for comparison.
 
 `student` has two layers, begins as two of `mlm`'s and learns from it; `student alone` is the same model, from scratch.
 `tasks` mixes spans with tasks made of the text's words, each of which has examples held out: to write the first word of
 a phrase, its last, and how many there are. An answer counts if all of it is right.
 """
 
-import csv
 import gzip
 import json
 import os
@@ -73,7 +75,16 @@ COMMON = {
 PROBED = ("mlm", "mlm on", "electra")
 QUICK_TO_LOOK = {"model.attention": "('local_2', 'dense')", "model.init_std": 0.06, "schedule.peak": 1e-3}
 BERT = QUICK_TO_LOOK | {"model.vocab_size": PIECES, "objective.max_predictions": 10}
-PAIRS = BERT | {"objective.passes": 4}
+PAIRS = BERT | {
+    "data.length": 2 * LENGTH,
+    "model.context": 2 * LENGTH,
+    "model.heads": 4,
+    "model.vocab_size": 4 * PIECES,
+    "tokenizer.vocab_size": 4 * PIECES,
+    "objective.max_predictions": 20,
+    "objective.passes": 4,
+}
+SWAPPED = PAIRS | {"objective.swapped_pairs": "true"}
 NOTHING = {"train.steps": 1, "schedule.peak": 1e-30, "schedule.warmup": 0, "evaluate.every": 1}
 ALONE = {"objective.next_sentence": "false", "model.pair_head": "false", "data.layout": "packed", "data.sentences": ""}
 ELECTRA = QUICK_TO_LOOK | {"schedule.peak": 5e-4, "model.vocab_size": PIECES, "model.embed": 128}
@@ -113,9 +124,9 @@ class Learner:
 
 LEARNERS = {
     "mlm": Learner("bert", "mlm_accuracy", BERT | ALONE, "targets"),
-    "nsp": Learner("bert", "nsp_accuracy", PAIRS, "next", "mlm"),
-    "sop": Learner("bert", "sop_accuracy", PAIRS | {"objective.swapped_pairs": "true"}, "next", "mlm"),
-    "sop of nsp": Learner("bert", "sop_accuracy", PAIRS | {"objective.swapped_pairs": "true"} | NOTHING, "next", "nsp"),
+    "nsp": Learner("bert", "nsp_accuracy", PAIRS, "next"),
+    "sop": Learner("bert", "sop_accuracy", SWAPPED, "next", "nsp"),
+    "sop of nsp": Learner("bert", "sop_accuracy", SWAPPED | NOTHING, "next", "nsp"),
     "mlm on": Learner("bert", "mlm_accuracy", BERT | ALONE, "targets", "mlm"),
     "electra": Learner("electra", "recall", ELECTRA, begins="mlm", cost="mlm"),
     "student": Learner("distilbert", "mlm_accuracy", STUDENT, "targets", teacher="mlm"),
@@ -194,14 +205,19 @@ def most_frequent(workdir: Path, feature: str) -> float:
     of = configs.saved(str(workdir))
     sections = of.data.to_dict(), of.tokenizer.to_dict(), of.objective.to_dict()
     corpus = pipeline.prepare(*sections, Workdir(str(workdir)).folders, report=lambda line: None)
-    scored = corpus.evaluation("validation", length=LENGTH, stride=LENGTH, batch_size=ROWS, limit=BATCHES)
+    scored = corpus.evaluation(
+        "validation", length=of.data.length, stride=of.data.length, batch_size=ROWS, limit=BATCHES
+    )
     weight = "weights" if feature == "targets" else f"{feature}_weights"
     found = np.concatenate([batch[feature][batch[weight] > 0] for batch in scored.batches()])
     return np.bincount(found).max() / len(found)
 
 
 def probed(workdir: Path, files: list[str], untrained: bool = False) -> float:
-    """Accuracy on the second file of a logistic regression fitted to the first, on a model's mean hidden states."""
+    """The share of words of the second file whose part of speech a linear map of a model's hidden states tells.
+
+    A word's state is that of its first piece. The map is fitted to the first file by least squares with a little decay.
+    """
     import jax
     from flax import linen as nn
 
@@ -213,45 +229,45 @@ def probed(workdir: Path, files: list[str], untrained: bool = False) -> float:
         variables = nn.meta.unbox(run.model.init(jax.random.key(0), **run.model.example()))
 
     @jax.jit
-    def means(tokens):
-        there = tokens >= 0
-        hidden = run.model.apply(variables, tokens.clip(0), segments=there.astype("int32")).hidden
-        return (hidden * there[..., None]).sum(1) / there.sum(1, keepdims=True)
+    def hidden(tokens):
+        return run.model.apply(variables, tokens.clip(0), segments=(tokens >= 0).astype("int32")).hidden
 
     def states(file):
-        with gzip.open(file, "rt", encoding="utf-8") as lines:
-            texts, labels = zip(*csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), strict=True)
-        ids = np.full((-(-len(texts) // ROWS) * ROWS, LENGTH), -1, np.int32)
-        for row, text in zip(ids, texts, strict=False):
-            encoded = run.tokenizer.encode(text)[:LENGTH]
-            row[: len(encoded)] = encoded
-        found = [np.asarray(means(ids[first : first + ROWS])) for first in range(0, len(ids), ROWS)]
-        return np.concatenate(found)[: len(texts)], np.array(labels) == "1"
+        """([words, D + 1], [words]): the states and a one, and the tags."""
+        sentences, found, tags = tagged(file), [], []
+        for first in range(0, len(sentences), ROWS):
+            ids, places = np.full((ROWS, LENGTH), -1, np.int32), []
+            for row, sentence in enumerate(sentences[first : first + ROWS]):
+                end = 0
+                for word, tag in sentence:
+                    pieces = run.tokenizer.encode(word)[: LENGTH - end]
+                    if len(pieces):
+                        ids[row, end : end + len(pieces)] = pieces
+                        places.append((row, end))
+                        tags.append(tag)
+                        end += len(pieces)
+            found.append(np.asarray(hidden(ids))[tuple(np.transpose(places))])
+        states = np.concatenate(found).astype(np.float64)
+        return np.concatenate([states, np.ones((len(states), 1))], axis=1), np.array(tags)
 
-    (x, y), (x_new, y_new) = map(states, files)
-    mean, spread = x.mean(0), x.std(0) + 1e-6
-    weights = regression((x - mean) / spread, y)
-    return float(np.mean((with_ones((x_new - mean) / spread) @ weights > 0) == y_new))
-
-
-def regression(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The weights [D + 1] of a logistic regression of y [n] bool on x [n, D], with a little decay: Newton's method."""
-    x, weights = with_ones(x).astype(np.float64), np.zeros(x.shape[1] + 1)
-    for _ in range(20):
-        share = 1 / (1 + np.exp(-x @ weights))
-        slope = x.T @ (share - y) + weights
-        weights -= np.linalg.solve((x * (share * (1 - share))[:, None]).T @ x + np.eye(x.shape[1]), slope)
-    return weights
+    (x, tags), (x_new, tags_new) = map(states, files)
+    known = np.unique(tags)
+    weights = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ (tags[:, None] == known))
+    return float(np.mean(known[np.argmax(x_new @ weights, axis=1)] == tags_new))
 
 
-def with_ones(x: np.ndarray) -> np.ndarray:
-    return np.concatenate([x, np.ones((len(x), 1))], axis=1)
+def tagged(file: str) -> list[list[tuple[str, str]]]:
+    """The sentences of a gzipped CoNLL-U file, as words with their parts of speech."""
+    with gzip.open(file, "rt", encoding="utf-8") as text:
+        sentences = [block.splitlines() for block in text.read().split("\n\n") if block.strip()]
+    fields = [[line.split("\t") for line in lines if not line.startswith("#")] for lines in sentences]
+    return [[(line[1], line[3]) for line in lines if line[0].isdigit()] for lines in fields]
 
 
 def main():
     parser = report.arguments(__doc__.split("\n")[0])
     parser.add_argument("--text", default="stdlib", help="what is trained on, as data.train (default: %(default)s)")
-    parser.add_argument("--probe", default="", help="two gzipped files of labelled lines: to fit, and to score")
+    parser.add_argument("--probe", default="", help="two gzipped CoNLL-U files: to fit, and to score")
     parser.add_argument("--runs", default="", help="folder of the runs (default: one that is deleted)")
     parser.add_argument("--only", default=",".join(LEARNERS), help="learners (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=1000)

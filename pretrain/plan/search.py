@@ -15,7 +15,7 @@ from pretrain.plan.topology import Topology
 from pretrain.reporting.progress import amount
 
 TRIES = 10  # programs that are compiled at most
-SECONDS = 420  # of processors, after which no other is begun; four times as many while none has fitted
+SECONDS = 600  # of processors, after which no other is begun; four times as many while none has fitted
 MISSES = 4  # that are compiled although none promises to fit
 ROOM = 0.9  # of a device's memory, that is hoped to be enough
 DOUBT = 3  # times the activations that are estimated: so many are sure to be enough
@@ -149,15 +149,14 @@ def _next(waiting: list, learnt: Learnt, capacity: float, fitting: int, tried: i
 
     The first one is sure to fit, as far as estimates can be: so whether the config fits at all is known soon. While
     none has fitted, the next leaves room and is of a kind whose memory is the surest; where none leaves room, it is the
-    one that takes the least, a few times.
+    one that takes the least, a few times. Once one has fitted, those that leave room come before those that do not.
     """
     if not tried:
         return min(range(len(waiting)), key=lambda place: (*_unsure(*waiting[place], capacity), place))
-    room = capacity if fitting else ROOM * capacity
     needed = [learnt.needed(found, choice.remat) for found, choice in waiting]
-    enough = [place for place, bytes in enumerate(needed) if bytes <= room]
+    enough = [place for place, bytes in enumerate(needed) if bytes <= ROOM * capacity]
     if fitting:
-        return next(iter(enough), None)
+        return next(iter(enough or (place for place, bytes in enumerate(needed) if bytes <= capacity)), None)
     if enough:
         return min(enough, key=lambda place: (*_plainness(waiting[place][1]), place))
     return min(range(len(waiting)), key=needed.__getitem__) if tried < MISSES else None

@@ -112,15 +112,17 @@ def test_the_first_that_is_compiled_is_the_surest_to_fit():
     assert chosen == [0, 4, 3, 4]
     assert search._next(ways, search.Learnt(), 70, fitting=0, tried=1) == 2  # after a miss
     assert search._next(ways, search.Learnt(), 70, fitting=1, tried=2) == 1  # after a fit: the fastest
+    assert search._next(ways[:2], search.Learnt(), 92, fitting=1, tried=2) == 1  # that leaves room,
+    assert search._next(ways[:1], search.Learnt(), 92, fitting=1, tried=2) == 0  # and then those that do not
 
 
 def test_the_time_of_processors_ends_it_and_is_said(compiled, monkeypatch):
     needs, seen = compiled
-    seconds = iter(range(0, 10**6, 500))
+    seconds = iter(range(0, 10**6, 700))
     monkeypatch.setattr(search, "_processor_seconds", lambda: next(seconds))
     said = []
     found = search.search(config(), topology(), said.append)
-    assert len(seen) == 1 and re.fullmatch(r"1 of .+ tried; the time is up, 500 s of processors", found["ended"])
+    assert len(seen) == 1 and re.fullmatch(r"1 of .+ tried; the time is up, 700 s of processors", found["ended"])
     assert any(message.startswith("1: compiling data=8") for message in said)
     seen.clear()
     needs.update(data=2e9, other=3e9)  # none fits: it goes on for longer
