@@ -9,7 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from input_pipeline.files import persistently
-from pretrain.errors import UserError, reason
+from pretrain.errors import USER_ERRORS, UserError, reason
 
 TROUBLE = (OSError, ValueError, KeyError, RuntimeError, MemoryError, EOFError)  # of files, stores, memory; no bugs
 SHOWN = 6  # differences between processes that a sentence names
@@ -32,15 +32,15 @@ def gathered(value) -> list:
 def alike(work: Callable[[], Result], sentence: Callable[[str], str]) -> Result:
     """`work()`, done by every process; where any of them meets trouble that lasts, all raise the same UserError.
 
-    Its message is that of a UserError that `work` raised, or what `sentence` makes of the trouble and, where there are
-    several, the processes that had it.
+    Its message is that of the mistake (USER_ERRORS) that `work` met, or what `sentence` makes of the trouble and, where
+    there are several, the processes that had it.
     """
     result, cause = None, None
     try:
         result = persistently(work)
     except TROUBLE as error:
         cause = error
-    mistake = isinstance(cause, UserError)
+    mistake = isinstance(cause, USER_ERRORS)
     answers = gathered(None if cause is None else [mistake, str(cause) if mistake else reason(cause)])
     failed = [(index, *answer) for index, answer in enumerate(answers) if answer]
     for _, mistake, text in failed:

@@ -8,6 +8,7 @@ import pytest
 from runs import SMALL, train
 
 from input_pipeline.store import build
+from pretrain import config as configs
 from pretrain.main import main
 from pretrain.processes import streams
 
@@ -195,6 +196,20 @@ def test_a_work_folder_of_another_config_names_the_keys(run, whole, text):
     message = run(*small(schedule__kind="cosin"), f"--workdir={whole}")
     assert "config.schedule.kind is 'cosin', did you mean 'cosine'?" in message
     assert "data.validation ('' there, stdlib here)" in run(*small(data__validation="stdlib"), f"--workdir={whole}")
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("model.norm=rmsnorm", "model.norm is 'rmsnorm', which is unknown; choose from: layer, rms"),
+        ("model.attention=('loc_8',)", "attention pattern 'loc_8' is unknown; choose from: "),
+    ],
+)
+def test_a_mistake_in_a_key_is_not_laid_to_the_work_folder_of_a_run(run, tmp_path, key, words):
+    """It once was "the work folder cannot be used (...); choose another --workdir", where all is the same."""
+    configs.save(configs.load("configs/quickstart.py:tiny"), str(tmp_path / "run"))
+    (tmp_path / "run" / "checkpoints" / "4").mkdir(parents=True)
+    assert run("train", CONFIG, "--workdir=WORKDIR", f"--config.{key}").startswith(f"pretrain: {words}")
 
 
 def test_a_run_that_nobody_named_is_said_to_be_trained(tmp_path, capsys):
