@@ -26,6 +26,7 @@ RECORD = "files.json"  # what its files were
 COMMITTED = "commit_success.txt"  # Orbax's: in an object store, that all of it is there
 
 _UNNAMED, _DELETED = ".orbax-checkpoint-tmp", ".deleted"  # in the names of folders that are no checkpoints (any more)
+_EARLIER = "earlier"  # the folder of runs that were put aside
 _MOVING = ".partial"  # ends the name of a folder that a run is still being moved into
 
 
@@ -51,8 +52,12 @@ class Workdir:
 
     @property
     def folders(self) -> Folders:
-        """What is made of text."""
-        return Folders(self.path / "tokenizer", self.path / "data")
+        """What is made of text; a run that was put aside has left it where it was."""
+        own, run = self.path / "tokenizer", self.path
+        if not self.remote and run.absolute().parent.name == _EARLIER and not own.exists():
+            began = run.absolute().parent.parent
+            run = began if (began / CONFIG).is_file() else run
+        return Folders(run / "tokenizer", run / "data")
 
     @property
     def checkpoints(self) -> Path:
@@ -89,7 +94,7 @@ class Workdir:
     @property
     def earlier(self) -> Path:
         """The runs that `--fresh` put aside, each under its name."""
-        return self.path / "earlier"
+        return self.path / _EARLIER
 
     def moving(self, name: str) -> "Workdir":
         """What is to be the earlier run `name`, while it is being moved there."""

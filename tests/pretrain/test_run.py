@@ -2,6 +2,7 @@
 
 import doctest
 import re
+import shutil
 import subprocess
 import sys
 
@@ -12,8 +13,11 @@ from runs import ROOT, train_here
 
 import pretrain
 from models.errors import ModelError
+from pretrain import config as configs
+from pretrain.checkpoints.fresh import start_fresh
 from pretrain.errors import UserError
 from pretrain.main import main
+from pretrain.workdir import Workdir
 
 PAGE = ROOT / "docs" / "python.md"
 VARIES = "# depends on the text"  # ends a line of the page whose output is another with another Python's library
@@ -98,6 +102,17 @@ def test_the_command_writes_the_same_text(run, tiny, capsys, signals):
     workdir = f"--workdir={tiny}"
     assert main(["generate", workdir, "--prompt=def ", "--max_tokens=8", "--temperature=0"]) == 0
     assert capsys.readouterr().out.removesuffix("\n") == run.generate("def ", max_tokens=8, temperature=0)
+
+
+def test_a_run_that_was_put_aside_is_read_with_the_tokenizer_that_it_left(tiny, run, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(tiny, workdir)
+    start_fresh(str(workdir), "first", configs.saved(str(workdir)))
+    aside = pretrain.open(workdir / "earlier" / "first")
+    assert (aside.step, aside.tokenizer.fingerprint) == (run.step, run.tokenizer.fingerprint)
+    assert Workdir(workdir / "earlier" / "first").folders == Workdir(workdir).folders
+    of_that_name = tmp_path / "earlier" / "first"  # of no run that was put aside
+    assert Workdir(of_that_name).folders.tokenizer.parent == of_that_name
 
 
 @pytest.mark.parametrize("step", ["best", "4"])
