@@ -50,6 +50,8 @@ def parse(
         parser.error(f"unrecognized arguments: {shlex.join(stray)}; what comes after '--' goes to the program")
     if not program and not any(getattr(options, option) for option in without):
         parser.error("name what to run after '--', such as: -- train --config=configs/quickstart.py --workdir=runs/q")
+    if program and Path(program[0]).name in ("pretrain", "python", "python3"):
+        parser.error(f"'{program[0]}' is started by the launcher itself; write the command alone, such as: -- train")
     return options, program
 
 

@@ -211,6 +211,8 @@ def test_slurm_hints_have_the_jobs_number_and_are_not_said_where_nothing_was_sub
     ("argv", "message"),
     [
         (["slurm", "--nodes", "2"], "name what to run after '--'"),
+        (["slurm", "--", "pretrain", "train"], "write the command alone, such as: -- train"),
+        (["slurm", "--", "python3", "-m", "pretrain", "train"], "'python3' is started by the launcher itself"),
         (
             ["slurm", "--nodes", "2", "--dry-run", "train", "--config=a"],
             "'train' is no option of this launcher; if the",
