@@ -61,8 +61,8 @@ def check_fields(fields: Sequence[str], name: str) -> None:
     if len(fields) != 2:
         found = f"has for fields {', '.join(fields)}" if fields else "has one text a document"
         raise DataError(
-            f"{name} {found}; name two, the text that is read and the text that is written, such as "
-            "?fields=inputs,targets"
+            f"{name} {found}; name two, the text that is read and the text that is written, as "
+            "jsonl:GLOB?fields=inputs,targets or parallel:data/train.{}?fields=en,de do"
         )
 
 

@@ -69,7 +69,7 @@ def test_choices_of_training_are_checked_first(refused, capsys, settings, senten
     ("fields", "sentence"),
     [
         ("inputs,target", r"p\.jsonl, line 1 has no field 'target'; name .* inputs, targets, with \?fields=NAME,NAME$"),
-        ("inputs", r"has for fields inputs; name two, the text that is read and the text that is written, such as"),
+        ("inputs", r"has for fields inputs; name two, the text that is read and the text that is written, as jsonl:"),
     ],
 )
 def test_fields_of_records_are_checked_first(refused, write, capsys, fields, sentence):

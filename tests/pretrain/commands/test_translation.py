@@ -82,7 +82,8 @@ def test_text_that_is_no_pair_is_refused(run, tmp_path, capsys):
     assert "has one text a document; name two, the text that is read" in capsys.readouterr().err
     flags = ["--config=configs/transformer.py:multi30k", f"--workdir={tmp_path / 'run'}"]
     assert main(["train", *flags, f"--config.data.train=text:{tmp_path}/a.txt"]) == 2
-    assert "name two, the text that is read" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "name two, the text that is read" in said and "parallel:data/train.{}?fields=en,de" in said
 
 
 def test_bleu_is_of_the_whole_corpus(monkeypatch):
