@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from models.errors import ModelError
+from models.parts.chunks import in_chunks, whole
 from models.parts.heads import head_logits
 from models.parts.initialisers import constant, normal
 from models.parts.parameter import picked
@@ -90,14 +91,9 @@ class AdaptiveVocabulary(nn.Module):
 
     def log_probs(self, hidden: jax.Array, targets: jax.Array) -> jax.Array:
         """Log-probability of each target [B, T], float32, from hidden [B, T, D]; logits are made ROWS at a time."""
-        B, T = targets.shape
-        size = next(s for s in range(min(T, max(1, ROWS // B)), 0, -1) if T % s == 0)
-
-        def chunks(x):
-            return jnp.moveaxis(x.reshape(B, T // size, size, *x.shape[2:]), 1, 0)
-
-        found = jax.lax.map(jax.checkpoint(lambda part: self._log_probs(*part)), (chunks(hidden), chunks(targets)))
-        return jnp.moveaxis(found, 0, 1).reshape(B, T)
+        parts = in_chunks((hidden, targets), ROWS)
+        found = jax.lax.map(jax.checkpoint(lambda part: self._log_probs(*part)), parts)
+        return whole(found, targets.shape[1])
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Log-probabilities of the whole vocabulary, float32 [..., V]: logits that are already normalised."""

@@ -9,7 +9,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from pretrain.objectives.losses import in_chunks, whole
+from models.parts.chunks import in_chunks, whole
 from pretrain.parallel import shares
 
 
@@ -57,7 +57,7 @@ def _forward(function, rows, learned, shared, given, known):
 
         zeros = jax.tree.map(lambda array: jnp.zeros(array.shape, jnp.float32), shared)
         sums, d_learned = jax.lax.scan(body, (_zeros(_of_chunk(function, parts, shared, known)), zeros), parts)
-        return sums, whole(d_learned)
+        return sums, whole(d_learned, jax.tree.leaves(tokens)[0].shape[1])
 
     (sums, d_shared), d_learned = shares.summed(run, (learned, given), (), (shared, known))
     d_shared = jax.tree.map(lambda d, a: d.astype(a.dtype), d_shared, shared)

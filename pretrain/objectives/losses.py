@@ -9,6 +9,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from models.parts.chunks import in_chunks, whole
 from pretrain.objectives.sampled import sampled
 from pretrain.parallel import shares
 
@@ -40,30 +41,6 @@ def cross_entropy(
 def chunk_rows(vocab: int) -> int:
     """How many rows of logits over `vocab` ids are made at a time."""
     return max(ROWS_PER_CHUNK, LOGITS_PER_CHUNK // vocab)
-
-
-def in_chunks(tokens, chunk):
-    """Each array [B, T, ...] of a tree to [T / c, B, c, ...], with B * c at most `chunk` rows where T allows it.
-
-    Chunks run along T so that the rows of a batch, which devices share, stay where they are.
-    """
-
-    def one(array):
-        batch, length = array.shape[:2]
-        size = next(s for s in range(min(length, max(1, chunk // batch)), 0, -1) if length % s == 0)
-        return jnp.moveaxis(array.reshape(batch, length // size, size, *array.shape[2:]), 1, 0)
-
-    return jax.tree.map(one, tokens)
-
-
-def whole(parts):
-    """The inverse of `in_chunks`."""
-
-    def one(part):
-        turned = jnp.moveaxis(part, 0, 1)
-        return turned.reshape(turned.shape[0], -1, *turned.shape[3:])
-
-    return jax.tree.map(one, parts)
 
 
 def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits):
@@ -103,7 +80,7 @@ def _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, smooth
             return _added(sums, more), _drawn(logits, keys, places)
 
         sums, drawn = jax.lax.scan(body, (jnp.float32(0),) * (2 + hits), in_chunks(tokens, chunk))
-        return sums, whole(drawn)
+        return sums, whole(drawn, tokens[1].shape[1])
 
     keys, places = draws or (None, None)
     return shares.summed(run, (hidden, targets, weights, places), keys, (matrix, bias))
@@ -134,7 +111,7 @@ def _forward(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, h
 
         zeros = jnp.zeros(matrix.shape[::-1], jnp.float32), jnp.zeros(vocab, jnp.float32)
         sums, kept = jax.lax.scan(body, ((jnp.float32(0),) * (2 + hits), *zeros), in_chunks(tokens, chunk))
-        return sums, whole(kept)
+        return sums, whole(kept, tokens[1].shape[1])
 
     keys, places = draws or (None, None)
     sums, (d_hidden, drawn) = shares.summed(run, (hidden, targets, weights, places), keys, (matrix, bias))
