@@ -108,19 +108,26 @@ def check_sizes(config) -> None:
             f"{config.model.context} positions; lower the one or raise the other"
         )
     length = config.evaluate.length or data.length
-    if length > config.model.context:
+    changed = config.evaluate.model.to_dict()
+    key, context = "config.model.context", config.model.context
+    if "context" in changed:
+        key, context = "config.evaluate.model.context", changed["context"]
+    if length > context:
         raise UserError(
-            f"config.evaluate.length = {length} is longer than the model's config.model.context = "
-            f"{config.model.context} positions; lower the one (0 means config.data.length) or raise the other"
+            f"config.evaluate.length = {length} is longer than the model's {key} = {context} positions; lower the one "
+            "(0 means config.data.length) or raise the other"
         )
     task = objectives.build(config.objective.to_dict())
-    for key, size in (("config.data.length", data.length), ("config.evaluate.length", length)):
-        requirements.check_length(key, size, config.objective.to_dict())
-        if task.two_texts and task.target_length(size) > config.model.context:
+    for of, size, room, end in (
+        ("config.data.length", data.length, "config.model.context", config.model.context),
+        ("config.evaluate.length", length, key, context),
+    ):
+        requirements.check_length(of, size, config.objective.to_dict())
+        if task.two_texts and task.target_length(size) > end:
             raise UserError(
-                f"{key} = {size} with config.objective.density = {config.objective.density} makes targets of "
-                f"{task.target_length(size)} tokens, longer than the model's config.model.context = "
-                f"{config.model.context} positions; lower {key} or the density, or raise the context"
+                f"{of} = {size} with config.objective.density = {config.objective.density} makes targets of "
+                f"{task.target_length(size)} tokens, longer than the model's {room} = {end} positions; lower {of} or "
+                "the density, or raise the context"
             )
     if config.evaluate.stride > length:
         raise UserError(

@@ -36,11 +36,13 @@ class Permutation(Objective):
                     f"config.train.{key} = {config.train[key]} is not for config.objective.kind = permutation; set it "
                     "to 0"
                 )
-        if config.model.reuse != config.objective.reuse:
-            raise UserError(
-                f"config.model.reuse = {config.model.reuse} positions of a row are remembered, and the next row begins "
-                f"behind config.objective.reuse = {config.objective.reuse}; make them the same"
-            )
+        for section in ("model", "evaluate.model"):
+            reuse = config[section].to_dict().get("reuse", config.objective.reuse)
+            if reuse != config.objective.reuse:
+                raise UserError(
+                    f"config.{section}.reuse = {reuse} positions of a row are remembered, and the next row begins "
+                    f"behind config.objective.reuse = {config.objective.reuse}; make them the same"
+                )
         if config.objective.both_ways and config.train.batch_size % 2:
             raise UserError(
                 f"config.train.batch_size = {config.train.batch_size} lanes cannot be halved into those that read "

@@ -7,6 +7,8 @@ from pretrain.main import main
 from pretrain.step.learner import make_learner
 
 SPARSE = "--config=configs/sparse_transformer.py:tiny"  # 2 layers, 4 heads, context 512 = 16 x 32
+CTRL = "--config=configs/ctrl.py:mini_stdlib"  # positions without parameters
+XLNET = "--config=configs/xlnet.py:mini_stdlib"
 RECURRENT = "--config=configs/transformer_xl.py:tiny"  # vocabulary of 257, memory 64
 
 
@@ -95,6 +97,8 @@ def test_a_model_without_memory_is_evaluated_without(sentence):
         (SPARSE, {"evaluate.length": 1024}, "longer than the model's config.model.context = 512"),
         (SPARSE, {"evaluate.stride": 513}, "config.evaluate.stride = 513 is longer than the window's 512"),
         (SPARSE, {"data.length": 513}, "longer than the model's config.model.context = 512"),
+        (CTRL, {"evaluate.model.context": 50}, "longer than the model's config.evaluate.model.context = 50"),
+        (XLNET, {"evaluate.model.reuse": 16}, "config.evaluate.model.reuse = 16 positions of a row are remembered"),
     ],
 )
 def test_training_that_could_not_be_evaluated(sentence, recipe, keys, words):
