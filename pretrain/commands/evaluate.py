@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import gzip
-import json
 import lzma
 import math
 import tempfile
@@ -25,7 +24,7 @@ from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import score
 from pretrain.parallel.mesh import fits
 from pretrain.processes.host import say, start
-from pretrain.reporting.tables import show
+from pretrain.reporting.tables import one_line, show
 from pretrain.workdir import Workdir
 
 COMPRESSORS = {
@@ -130,7 +129,7 @@ def report(result: dict, step: int, split: str, objective, arguments: Evaluate) 
     row = {"step": step, "split": split} | {name: result[name] for name in names}
     tasks = result.get("tasks", {})
     if arguments.format == "json":
-        print(json.dumps(row | ({"tasks": tasks} if tasks else {})))
+        print(one_line(row | ({"tasks": tasks} if tasks else {})))
         return
     show(f"checkpoint {step} on {split}", ("measure", "value"), [[n, row[n]] for n in names])
     for task, figures in tasks.items():

@@ -1,6 +1,5 @@
 """`pretrain generate`: continues prompts with a checkpoint of a work folder."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from pretrain.commands.shared import check_processes
 from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError
 from pretrain.processes.host import say, start
+from pretrain.reporting.tables import one_line
 from pretrain.run import Run
 
 
@@ -67,7 +67,7 @@ def run(arguments: Generate) -> None:
     elif arguments.format == "json":
         for prompt, text, (ids, score) in zip(prompts, texts, results, strict=True):
             row = {"step": step, "prompt": prompt, "text": text, "tokens": len(ids), "log_probability": float(score)}
-            print(json.dumps(row))
+            print(one_line(row))
     else:
         print("\n\n".join(head + text for head, text in zip(shown, texts, strict=True)))
 

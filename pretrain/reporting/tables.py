@@ -1,5 +1,7 @@
-"""Tables on the terminal."""
+"""Results as people and programs read them: tables on the terminal, JSON."""
 
+import json
+import math
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -33,3 +35,14 @@ def _cell(value) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.4f}" if isinstance(value, float) else str(value)
+
+
+def one_line(row) -> str:
+    """JSON of a result on one line: numbers that are not finite are null, since JSON has no word for them."""
+
+    def told(value):
+        if isinstance(value, dict):
+            return {name: told(one) for name, one in value.items()}
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(told(row), allow_nan=False)

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import inspect
 import json
+from types import SimpleNamespace
 
 import pytest
 from runs import ROOT
@@ -104,3 +105,18 @@ def test_a_prompt_is_a_line_whatever_else_it_holds(tmp_path):
     }.items():
         file.write_bytes(text.encode())
         assert generate.read_prompts(Generate(workdir="x", prompt_file=str(file))) == prompts
+
+
+def test_figures_that_are_not_finite_are_null_in_json(capsys):
+    task = {"loss": float("-inf"), "examples": 2}
+    result = {"loss": float("nan"), "perplexity": float("inf"), "tokens": 3, "tokens_per_second": 1.5}
+    objective = SimpleNamespace(measures=("loss", "perplexity"), decoded=())
+    told = Evaluate(workdir="x", format="json")
+    evaluate.report(result | {"tasks": {"a": task}}, 5, "validation", objective, told)
+
+    def refused(word):
+        raise ValueError(word)  # what Python alone reads
+
+    row = json.loads(capsys.readouterr().out, parse_constant=refused)
+    known = {"step": 5, "split": "validation", "tokens": 3, "tokens_per_second": 1.5}
+    assert row == known | {"loss": None, "perplexity": None, "tasks": {"a": {"loss": None, "examples": 2}}}
