@@ -66,7 +66,7 @@ def parse(name: str) -> Topology:
     if kind not in HARDWARE:
         known = ", ".join(EXAMPLES.values())
         close = nearest(kind, HARDWARE).partition(";")[0]
-        raise UserError(f"--topology={name} is of no hardware that is known{close}; known are those of {known}")
+        raise UserError(f"--topology={name} is of no hardware that is known; choose one like {known}{close}")
     hardware = HARDWARE[kind]
     shape = tuple(int(size) for size in sizes.split("x")) if SHAPE.fullmatch(sizes) else ()
     if len(shape) != hardware.dims or math.prod(shape) > hardware.most:
