@@ -15,6 +15,7 @@ NOTHING_MOVED = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast
 NOTHING_MOVED |= {"after-all", "partition-id", "replica-id", "iota", "optimization-barrier"}
 
 CUTS = ("dynamic-slice", "slice", "gather")
+SAME = ("bitcast", "copy")  # what makes the same numbers
 APPLIED = ("reduce", "all-reduce", "sort", "scatter", "map", "select-and-scatter")  # what runs a computation by number
 
 
@@ -113,14 +114,19 @@ def _of_instruction(program: hlo.Program, one: hlo.Instruction, made: Mapping[st
     out = [array.bytes if array.main else 0 for array in one.arrays]
     if one.opcode == "fusion":
         inside = program.computations.get(one.attribute("calls").lstrip("%"), [])
-        given = [min(whole, _read(inside, place, whole)) for place, whole in enumerate(given)]
+        given = [min(whole, _read(program, inside, place, whole)) for place, whole in enumerate(given)]
         out = _written(inside, out)
     return sum(out) + sum(given)
 
 
-def _read(inside: Sequence[hlo.Instruction], place: int, whole: float) -> float:
+def _read(program: hlo.Program, inside: Sequence[hlo.Instruction], place: int, whole: float) -> float:
     """Bytes that a fusion reads of its operand: where it does nothing but cut slices from it, those."""
     name = next((one.name for one in inside if one.opcode == "parameter" and one.arguments == str(place)), None)
+    return _used(program, inside, name, whole)
+
+
+def _used(program: hlo.Program, inside: Sequence[hlo.Instruction], name: str | None, whole: float) -> float:
+    """Bytes that a fusion uses of an array in it, which may pass through copies and into fusions within the fusion."""
     users = [one for one in inside if name in one.operands]
     if not users:
         return whole
@@ -132,9 +138,17 @@ def _read(inside: Sequence[hlo.Instruction], place: int, whole: float) -> float:
             continue  # in its own place; what is written is counted as such
         elif one.opcode == "tuple" and one.root:
             continue  # handed on as it is
+        elif one.opcode == "fusion":
+            within = program.computations.get(one.attribute("calls").lstrip("%"), [])
+            if len(within) == 2 and within[-1].opcode in SAME:  # a copy, of what is used of it alone
+                total += _used(program, inside, one.name, whole)
+            else:
+                total += _read(program, within, one.operands.index(name), whole)
+        elif one.opcode in SAME:
+            total += _used(program, inside, one.name, whole)
         else:
             return whole
-    return total
+    return min(total, whole)
 
 
 def _written(inside: Sequence[hlo.Instruction], out: Sequence[int]) -> list[float]:

@@ -152,6 +152,50 @@ def test_bytes_of_a_fusion_that_makes_several_things():
     assert roofline.moved(hlo.read(TUPLES)) == (400 + 4) + 400 + 400
 
 
+NESTED = """\
+HloModule jit_step
+
+%turned (t0: f32[24,100]) -> f32[24,100] {
+  %t0 = f32[24,100]{1,0} parameter(0)
+  ROOT %t = f32[24,100]{0,1} copy(%t0)
+}
+
+%chosen (c0: f32[24,100], c1: s32[]) -> f32[100] {
+  %c0 = f32[24,100]{1,0} parameter(0)
+  %c1 = s32[] parameter(1)
+  %slice = f32[1,100]{1,0} dynamic-slice(%c0, %c1, %c1), dynamic_slice_sizes={1,100}
+  ROOT %flat = f32[100]{0} bitcast(%slice)
+}
+
+%outer (p0: f32[24,100], p1: f32[24,100], p2: s32[], p3: f32[24,100]) -> f32[100] {
+  %p0 = f32[24,100]{1,0} parameter(0)
+  %p1 = f32[24,100]{1,0} parameter(1)
+  %p2 = s32[] parameter(2)
+  %p3 = f32[24,100]{1,0} parameter(3)
+  %copied = f32[24,100]{0,1} fusion(%p0), kind=kLoop, calls=%turned
+  %one = f32[1,100]{0,1} dynamic-slice(%copied, %p2, %p2), dynamic_slice_sizes={1,100}
+  %x = f32[100]{0} bitcast(%one)
+  %y = f32[100]{0} fusion(%p1, %p2), kind=kLoop, calls=%chosen
+  %z = f32[100]{0} reduce(%p3, %p2), dimensions={0}
+  %xy = f32[100]{0} add(%x, %y)
+  ROOT %xyz = f32[100]{0} add(%xy, %z)
+}
+
+ENTRY %main (a: f32[24,100], b: f32[24,100], c: s32[], d: f32[24,100]) -> f32[100] {
+  %a = f32[24,100]{1,0} parameter(0)
+  %b = f32[24,100]{1,0} parameter(1)
+  %c = s32[] parameter(2)
+  %d = f32[24,100]{1,0} parameter(3)
+  ROOT %o = f32[100]{0} fusion(%a, %b, %c, %d), kind=kLoop, calls=%outer
+}
+"""
+
+
+def test_slices_are_seen_through_copies_and_in_fusions_within_a_fusion():
+    """As of attention's rows in a loop: a slice of a copy, a slice in an inner fusion; one array is read whole."""
+    assert roofline.moved(hlo.read(NESTED)) == 400 + 400 + 4 + 9600 + 400
+
+
 def test_what_remat_computes_again():
     forward = {"attention projections": 1.0, "attention scores and values": 2.0, "logits": 4.0, "teacher": 8.0}
     again = {policy: roofline.recomputed(forward, policy, 10) for policy in ("none", "full", "dots", "dots_no_batch")}
