@@ -77,7 +77,7 @@ def read_prompts(arguments: Generate) -> list[str]:
     prompts = list(arguments.prompt)
     if arguments.prompt_file:
         try:
-            text = Path(arguments.prompt_file).read_bytes().decode("utf-8")
+            text = Path(arguments.prompt_file).read_bytes().decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(
                 f"--prompt_file={arguments.prompt_file} cannot be read ({error}); give a UTF-8 text file"

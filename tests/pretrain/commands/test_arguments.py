@@ -101,6 +101,7 @@ def test_a_prompt_is_a_line_whatever_else_it_holds(tmp_path):
     for text, prompts in {
         "one\x0cpage\u2028 of\rit\x85\r\n\ntwo": ["one\x0cpage\u2028 of\rit\x85", "", "two"],
         "one\n": ["one"],
+        "\ufeffone\n": ["one"],  # as some editors begin a file
         "\n\n": ["", ""],
     }.items():
         file.write_bytes(text.encode())
