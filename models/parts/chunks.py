@@ -1,7 +1,23 @@
 """Tokens in chunks, so that what a token makes for every id of a vocabulary is never held for all tokens at once."""
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
 import jax
 import jax.numpy as jnp
+
+_undivided: ContextVar[bool] = ContextVar("undivided", default=False)
+
+
+@contextlib.contextmanager
+def undivided() -> Iterator[None]:
+    """In it a row is one chunk, so that a program that is traced to be counted multiplies no zeros."""
+    token = _undivided.set(True)
+    try:
+        yield
+    finally:
+        _undivided.reset(token)
 
 
 def in_chunks(tokens, rows: int):
@@ -14,7 +30,7 @@ def in_chunks(tokens, rows: int):
 
     def one(array):
         batch = array.shape[0]
-        size = _size(length, max(1, rows // batch))
+        size = length if _undivided.get() else _size(length, max(1, rows // batch))
         array = jnp.pad(array, [(0, 0), (0, -length % size)] + [(0, 0)] * (array.ndim - 2))
         return jnp.moveaxis(array.reshape(batch, -1, size, *array.shape[2:]), 1, 0)
 

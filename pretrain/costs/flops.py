@@ -22,6 +22,7 @@ from functools import partial
 import jax
 from flax import linen as nn
 
+from models.parts.chunks import undivided
 from models.stack.block import Block
 from pretrain.costs import attention, program
 from pretrain.objectives.applied import STATES, TEACHER, Applied
@@ -81,7 +82,8 @@ def _trace(learner: Learner, model: nn.Module, rows: int, length: int):
     def forward(params, batch, carried, frozen):
         return objective.score(Applied(model, params, learner.inputs, frozen), batch, carried, None)
 
-    return jax.make_jaxpr(forward)(learner.shapes, batch, carried, frozen).jaxpr
+    with undivided():
+        return jax.make_jaxpr(forward)(learner.shapes, batch, carried, frozen).jaxpr
 
 
 def _by_part(counts: Counter) -> dict[str, int]:
