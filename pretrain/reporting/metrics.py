@@ -8,7 +8,6 @@ import contextlib
 import csv
 import io
 import json
-import math
 import os
 import socket
 import struct
@@ -21,6 +20,7 @@ from input_pipeline.remote import RemotePath, at
 from pretrain import aside, workdir
 from pretrain.errors import UserError
 from pretrain.reporting.staged import Staged
+from pretrain.reporting.tables import one_line
 
 SPLITS = ("train", "validation")  # that training writes of; other files beside theirs are the user's
 Number = int | float
@@ -176,8 +176,7 @@ class JsonlFile(RowFile):
         return "".join(map(self.line, rows))
 
     def line(self, row):
-        finite = {name: value if value is not None and math.isfinite(value) else None for name, value in row.items()}
-        return json.dumps(finite, allow_nan=False) + "\n"
+        return one_line(row) + "\n"
 
 
 class CsvFile(RowFile):

@@ -33,7 +33,7 @@ def start(code, logs, processes=2, devices=None, grace=30.0, restarts=0):
     return subprocess.Popen([sys.executable, "-c", source], cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
 
 
-def finish(launcher, timeout=60):
+def finish(launcher, timeout=30):
     out, err = launcher.communicate(timeout=timeout)
     return launcher.returncode, out, err
 
@@ -156,7 +156,7 @@ def test_the_processes_go_on_when_the_reader_leaves(tmp_path):
     launcher = start(code, tmp_path)
     for pipe in (launcher.stdout, launcher.stderr):
         pipe.close()
-    assert launcher.wait(timeout=60) == 0
+    assert launcher.wait(timeout=30) == 0
     assert logs_contain(tmp_path, "more")
 
 
@@ -285,7 +285,7 @@ def test_no_process_outlives_a_killed_launcher(tmp_path):
     wait_for(lambda: logs_contain(tmp_path, "ready"))
     pids = [int((tmp_path / f"process-{index}.log").read_text().split()[1]) for index in range(2)]
     launcher.kill()
-    launcher.communicate(timeout=60)
+    launcher.communicate(timeout=10)
 
     def gone(pid):
         try:

@@ -95,7 +95,7 @@ def run_script(cluster, body, send=None, options=()):
             time.sleep(0.02)
         time.sleep(0.2)  # for the body to set its trap
         shell.send_signal(send)
-    return shell.wait(timeout=60), (cluster / "calls").read_text()
+    return shell.wait(timeout=30), (cluster / "calls").read_text()
 
 
 def test_slurm_processes_learn_their_places(cluster):

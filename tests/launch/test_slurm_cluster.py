@@ -106,7 +106,7 @@ def cluster(tmp_path_factory):
         wait_for(lambda: not run(environment, "squeue", "--noheader"), seconds=60)  # slurmd waits for its jobs
         for daemon in reversed(started):
             daemon.terminate()
-            daemon.wait(timeout=60)
+            daemon.wait(timeout=30)
 
 
 def run(environment, *command, **options):

@@ -101,7 +101,7 @@ def test_programs_save_and_stop_when_the_launcher_is_killed(hosts):
     running = start(hosts)
     wait_for(lambda: logged(hosts, "ready"))
     running.kill()
-    running.communicate(timeout=60)
+    running.communicate(timeout=10)
     for name in ("longhaul-node1", "longhaul-node2"):
         wait_for(lambda name=name: "saved" in kept_log(hosts, name))
 
@@ -169,7 +169,7 @@ def test_stop_between_two_attempts_ends_the_launch(hosts):
     assert "starting again" in next(line for line in running.stderr if "starting" in line)
     code, out, _ = finish(start(hosts, "--stop", program=()))
     assert code == 0 and out.count("nothing runs") == 2
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=20)
     assert running.returncode == 75 and "starting again" not in err
     assert kept_log(hosts, "longhaul-node1").split() == ["ready"]
 
@@ -219,16 +219,16 @@ def test_an_attempt_that_is_asked_for_again_stops_and_is_not_run_twice(tmp_path)
     first = keeper(folder, "--launch=a", "--attempt=0")
     wait_for(lambda: "ready" in log_of(folder))
     again = keeper(folder, "--launch=a", "--attempt=0")
-    out, _ = again.communicate(timeout=60)
+    out, _ = again.communicate(timeout=20)
     assert again.returncode == 75 and "stopping the program of attempt 0" in out
-    assert first.wait(timeout=60) == 75
+    assert first.wait(timeout=10) == 75
     late = keeper(folder, "--launch=a", "--attempt=0")
-    assert late.wait(timeout=60) == 75
+    assert late.wait(timeout=20) == 75
     assert log_of(folder).count("ready") == 1 and log_of(folder).count("saved") == 1
     later = keeper(folder, "--launch=a", "--attempt=1")
     wait_for(lambda: log_of(folder).count("ready") == 2)
     later.send_signal(signal.SIGHUP)  # as where a connection is hung up
-    assert later.wait(timeout=60) == 75 and log_of(folder).count("saved") == 2
+    assert later.wait(timeout=10) == 75 and log_of(folder).count("saved") == 2
     for process in (first, late, later):
         process.communicate()
 
@@ -240,7 +240,7 @@ def test_a_later_attempt_stops_what_still_runs_of_an_earlier_one(tmp_path):
     second = keeper(folder, "--launch=a", "--attempt=1")
     wait_for(lambda: log_of(folder).count("ready") == 2)
     assert log_of(folder).split() == ["ready", "saved", "ready"]  # one after the other
-    second.communicate(timeout=60)  # which closes its standard input
+    second.communicate(timeout=10)  # which closes its standard input
     assert second.returncode == 75
     first.communicate()
 
@@ -254,7 +254,7 @@ def test_a_silent_launcher_counts_as_gone(tmp_path):
         process.stdin.flush()
         time.sleep(0.2)
     assert process.poll() is None and "saved" not in log_of(folder)
-    assert process.wait(timeout=60) == 75 and "saved" in log_of(folder)
+    assert process.wait(timeout=10) == 75 and "saved" in log_of(folder)
     process.communicate()
 
 
@@ -267,11 +267,11 @@ def test_a_program_saves_when_its_keeper_is_killed_and_keeps_others_out_until_th
     process.kill()
     process.communicate()
     other = keeper(folder, "--launch=b")
-    out, _ = other.communicate(timeout=60)
+    out, _ = other.communicate(timeout=20)
     assert other.returncode == 2 and "of another launch" in out
     wait_for(lambda: "saved" in log_of(folder))
     stop = keeper(folder, "--stop")
-    assert "nothing runs" in stop.communicate(timeout=60)[0]
+    assert "nothing runs" in stop.communicate(timeout=20)[0]
 
 
 @pytest.mark.parametrize(

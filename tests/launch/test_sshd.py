@@ -65,7 +65,7 @@ def reach(tmp_path_factory):
         yield f"--ssh={option}"
     finally:
         server.terminate()
-        server.wait(timeout=60)
+        server.wait(timeout=10)
 
 
 def start(reach, folder, *options, program=("train",), **environment):

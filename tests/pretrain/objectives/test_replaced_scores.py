@@ -94,6 +94,8 @@ def test_a_sample_depends_on_key_and_place_alone():
     whole = drawn_of(hidden, matrix, None, keys, places)
     np.testing.assert_array_equal(whole[:, 5], whole[:, 2])  # two slots of one place
     np.testing.assert_array_equal(drawn_of(hidden, matrix, None, keys, places, chunk=6), whole)
+    odd = drawn_of(hidden[:, :7], matrix, None, keys, places[:, :7], chunk=15)  # in two chunks of four, and a zero
+    np.testing.assert_array_equal(odd, whole[:, :7])
     np.testing.assert_array_equal(drawn_of(hidden[1:], matrix, None, keys[1:], places[1:]), whole[1:])
 
 

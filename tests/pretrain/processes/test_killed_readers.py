@@ -80,7 +80,7 @@ def test_a_run_that_was_stopped_so_is_the_same_as_one_that_was_not(tmp_path, tex
 def test_they_end_with_a_run_that_is_killed(tmp_path, text):
     process, readers = started(tmp_path / "run", text)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=10)
     deadline = time.monotonic() + 20
     while not all(map(gone, readers)):
         assert time.monotonic() < deadline, "a reader goes on without the run that it reads for"

@@ -155,7 +155,7 @@ def test_a_second_ctrl_c_does_not_wait():
     time.sleep(0.2)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=10)
     assert process.returncode == UNWANTED
     assert "updates since the last checkpoint are not saved" in err
 

@@ -122,7 +122,7 @@ def test_of_many_that_find_a_dead_holder_one_gets_the_folder(holder, workdir):
 def test_a_holder_that_was_taken_for_dead_stops_when_it_wakes(holder, workdir):
     other = json.loads((workdir / "lock").read_text()) | {"token": "another", "process": 12}
     (workdir / "lock").write_text(json.dumps(other))
-    _, said = holder.communicate(timeout=60)
+    _, said = holder.communicate(timeout=30)
     assert holder.returncode == 2
     assert "process 12" in said
     assert json.loads((workdir / "lock").read_text()) == other
@@ -134,7 +134,7 @@ def test_a_folder_that_is_moved_while_it_is_used_stops_its_holder(holder, workdi
     workdir.rename(workdir.with_name("moved"))
     if another:
         (workdir / "checkpoints").mkdir(parents=True)
-    _, said = holder.communicate(timeout=60)
+    _, said = holder.communicate(timeout=30)
     assert holder.returncode == 2
     assert f"{workdir} has been moved or removed while this process used it; start" in said
     assert not (workdir / "lock").exists()
@@ -188,7 +188,7 @@ def test_processes_that_prepare_wait_for_one_another(workdir):
     first, said = hold(workdir, seconds=1, command="prepare"), []
     assert first.stdout.readline() == "held\n"
     with lock.held(str(workdir), "prepare", said.append, in_turn=True):
-        assert first.wait(timeout=60) == 0
+        assert first.wait(timeout=10) == 0
         assert json.loads((workdir / "lock").read_text())["process"] == os.getpid()
     assert len(said) == 1 and said[0].startswith("waiting for `pretrain prepare`")
     first.communicate()

@@ -52,14 +52,14 @@ def ready(processes, word="ready"):
 @pytest.mark.parametrize("culprit", [0, 1])
 def test_a_mistake_of_one_ends_both_with_its_code_and_words(culprit):
     processes = working(f"if INDEX == {culprit}: raise UserError('no such file')\n        {WAIT}")
-    for code, _, err in ends(processes, timeout=60):
+    for code, _, err in ends(processes, timeout=30):
         assert code == MISTAKE
         assert err.splitlines()[-1].endswith("no such file")
         assert "Traceback" not in err
 
 
 def test_a_bug_in_one_shows_its_traceback_once():
-    (code, _, err), (other, _, cause) = ends(working(f"if INDEX: 1 / 0\n        {WAIT}"), timeout=60)
+    (code, _, err), (other, _, cause) = ends(working(f"if INDEX: 1 / 0\n        {WAIT}"), timeout=30)
     assert (code, other) == (FAILED, FAILED)
     assert err.splitlines()[-1] == "pretrain: process 1: ZeroDivisionError: division by zero"
     assert "Traceback" not in err
@@ -70,7 +70,7 @@ def test_what_breaks_after_another_has_failed_is_not_said():
     """Process 0 fails too, a moment later, as where a connection is lost: the first failure is the reason."""
     work = """time.sleep(0 if INDEX else 0.1)
         raise UserError('the reason') if INDEX else OSError('connection lost')"""
-    (code, _, err), (other, _, _) = ends(working(work), timeout=60)
+    (code, _, err), (other, _, _) = ends(working(work), timeout=30)
     assert (code, other) == (MISTAKE, MISTAKE)
     assert err.splitlines() == ["pretrain: process 1: the reason"]
 
@@ -88,7 +88,7 @@ def test_a_signal_to_one_ends_both_while_there_is_nothing_to_save():
     processes = working(WAIT)
     ready(processes)
     processes[1].send_signal(signal.SIGTERM)
-    for code, _, err in ends(processes, timeout=60):
+    for code, _, err in ends(processes, timeout=30):
         assert code == PREEMPTED
         assert err.splitlines()[-1].endswith("nothing is lost; start the same command again")
 
