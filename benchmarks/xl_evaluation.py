@@ -23,6 +23,12 @@ from pretrain.processes.heap import keep_freed_memory
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 
 
+def losses(model, params, hidden, targets):
+    """Negative log-likelihood of each target."""
+    log_probs = jax.nn.log_softmax(model.apply(params, hidden, method="logits"))
+    return -jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
+
+
 def both_ways(length: int, changes: dict):
     """Two functions that wait for what they compute: score one token by a window, and `length` tokens with memory."""
     fields = transformer_xl.get_config("enwik8").model.to_dict() | changes | {"memory": length, "clamp": 0}
@@ -35,12 +41,12 @@ def both_ways(length: int, changes: dict):
     @jax.jit
     def last_token(params, tokens, targets):
         hidden = window.apply(params, tokens).hidden
-        return window.apply(params, hidden[:, -1:], targets[:, -1:], method="log_probs")
+        return losses(window, params, hidden[:, -1:], targets[:, -1:])
 
     @jax.jit
     def segment(params, tokens, targets, carried):
         output = recurrent.apply(params, tokens, carried=carried)
-        return recurrent.apply(params, output.hidden, targets, method="log_probs"), output.carried
+        return losses(recurrent, params, output.hidden, targets), output.carried
 
     _, carried = segment(params, tokens, targets, nn.unbox(recurrent.start(1)))
     return (

@@ -9,6 +9,7 @@ Every launcher is called as `python -m launch.NAME [its options] -- COMMAND --fl
 """
 
 import argparse
+import difflib
 import math
 import re
 import shlex
@@ -18,6 +19,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+COMMANDS = ("train", "evaluate", "generate", "describe", "plan", "goodput", "prepare", "import", "export")
+HELP = ("help", "-h", "--help")
 PREEMPTED = 75  # exit code of a program that was asked to stop and has saved everything: start it again
 MISTAKE = 2  # exit code of a user's mistake: starting it again would not help
 STOPPED = 76  # as PREEMPTED, where `--stop` asked; between `launch.keeper` and its launcher, which ends with PREEMPTED
@@ -52,6 +55,9 @@ def parse(
         parser.error("name what to run after '--', such as: -- train --config=configs/quickstart.py --workdir=runs/q")
     if program and Path(program[0]).name in ("pretrain", "python", "python3"):
         parser.error(f"'{program[0]}' is started by the launcher itself; write the command alone, such as: -- train")
+    if program and program[0] not in (*COMMANDS, *HELP):  # said here, not by a job that waited for its machines
+        close = difflib.get_close_matches(program[0], COMMANDS, n=1) or [f"one of {', '.join(COMMANDS)}"]
+        parser.error(f"there is no command '{program[0]}' to run; did you mean {close[0]}?")
     return options, program
 
 

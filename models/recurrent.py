@@ -116,13 +116,13 @@ class Recurrent(Remembering):
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array] | None:
         """What logits are made of: hidden [..., E] as projected, the matrix [V, E] and the bias [V].
 
-        None with cutoffs: then no single softmax gives the probabilities, and `log_probs` scores.
+        None with cutoffs: then no single softmax gives the probabilities, but `softmaxes` together.
         """
         return None if self.cutoffs else self.vocabulary.softmax_inputs(hidden, 0)
 
-    def log_probs(self, hidden: jax.Array, targets: jax.Array) -> jax.Array:
-        """Log-probability of targets [B, T] given hidden [B, T, D]: float32 [B, T]."""
-        return self.vocabulary.log_probs(hidden, targets)
+    def softmaxes(self, hidden: jax.Array) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
+        """What the logits of an adaptive softmax are made of, as `head_inputs` gives it, of each cluster's."""
+        return self.vocabulary.softmaxes(hidden)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> log-probabilities [..., V] float32."""

@@ -17,13 +17,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from models.errors import ModelError
-from models.parts.chunks import in_chunks, whole
 from models.parts.heads import head_logits
 from models.parts.initialisers import constant, normal
 from models.parts.parameter import picked
 
 SHARING = ("all", "tails", "none")  # which projections the output shares with the input
-ROWS = 256  # positions whose logits are made at a time
 
 
 def check_clusters(vocab_size, cutoffs, width, embed, divisor):
@@ -89,12 +87,6 @@ class AdaptiveVocabulary(nn.Module):
             total = jnp.where(here[..., None], vectors, total)
         return total * self.width**0.5
 
-    def log_probs(self, hidden: jax.Array, targets: jax.Array) -> jax.Array:
-        """Log-probability of each target [B, T], float32, from hidden [B, T, D]; logits are made ROWS at a time."""
-        parts = in_chunks((hidden, targets), ROWS)
-        found = jax.lax.map(jax.checkpoint(lambda part: self._log_probs(*part)), parts)
-        return whole(found, targets.shape[1])
-
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Log-probabilities of the whole vocabulary, float32 [..., V]: logits that are already normalised."""
         head = self._log_softmax(hidden, 0)
@@ -103,15 +95,9 @@ class AdaptiveVocabulary(nn.Module):
             parts.append(self._log_softmax(hidden, i) + head[..., self.edges[1] + i - 1, None])
         return jnp.concatenate(parts, axis=-1)
 
-    def _log_probs(self, hidden, targets):
-        head = self._log_softmax(hidden, 0)
-        found = _pick(head, targets)
-        for i in range(1, len(self.edges) - 1):
-            start, stop = self.edges[i : i + 2]
-            word = _pick(self._log_softmax(hidden, i), targets - start)
-            here = (targets >= start) & (targets < stop)
-            found = jnp.where(here, head[..., self.edges[1] + i - 1] + word, found)
-        return found
+    def softmaxes(self, hidden: jax.Array) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
+        """What the logits of each softmax are made of, from hidden [..., D]: see `softmax_inputs`."""
+        return [self.softmax_inputs(hidden, i) for i in range(len(self.edges) - 1)]
 
     def softmax_inputs(self, hidden: jax.Array, i: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         """What the logits of softmax i are made of: hidden [..., E] as projected, matrix [C, E], bias [C].
@@ -140,9 +126,3 @@ class AdaptiveVocabulary(nn.Module):
 
     def _param(self, name, std, names, shape):
         return self.param(name, normal(std, *names), shape, self.param_dtype)
-
-
-def _pick(log_probs, index):
-    """The entry at `index` of the last axis, or at its nearest end."""
-    index = jnp.clip(index, 0, log_probs.shape[-1] - 1)
-    return jnp.take_along_axis(log_probs, index[..., None], axis=-1)[..., 0]

@@ -51,7 +51,7 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 DTYPE = ("dtype", "torch_dtype")  # now, and before
-DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
+DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float32"}  # float16 needs its loss scaled
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pretrain.errors import UserError
+from pretrain.objectives import adaptive
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
 from pretrain.objectives.objective import Objective
@@ -55,8 +56,8 @@ class Causal(Objective):
         targets, weights = self._scorable(batch)
         hidden, carried = model(batch, carried, key)
         head = model.run("head_inputs", hidden)
-        if head is None:  # no single matrix: an adaptive softmax, which scores targets itself
-            return {"loss": -jnp.sum(weights * model.run("log_probs", hidden, targets))}, carried
+        if head is None:  # no single matrix
+            return {"loss": adaptive.cross_entropy(model.run("softmaxes", hidden), targets, weights)}, carried
         hidden, matrix, bias = head
         objective, nll = cross_entropy(
             hidden,

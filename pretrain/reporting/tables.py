@@ -34,7 +34,9 @@ def _cell(value) -> str:
         return "" if value is None else str(value)
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.4f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.4f}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return str(value)
 
 
 def one_line(row) -> str:

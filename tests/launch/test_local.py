@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from standins import wait_for
 
-from launch import hints, supervise, work_folder
+from launch import COMMANDS, hints, supervise, work_folder
 from launch.local import WAIT_FOR_DEVICES
+from pretrain.commands.flags import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -307,9 +308,13 @@ def test_runs_the_program(tmp_path):
 
 
 def test_passes_on_the_programs_mistake(tmp_path):
-    done = launch_program("--logs", tmp_path, "--", "trian")
+    done = launch_program("--logs", tmp_path, "--", "train", "--config=configs/quickstrat.py")
     assert done.returncode == 2
-    assert "there is no command 'trian'" in done.stdout + done.stderr  # of whichever process ends first
+    assert "there is no recipe configs/quickstrat" in done.stdout + done.stderr  # of whichever process ends first
+
+
+def test_knows_the_programs_commands():
+    assert {*COMMANDS} == {*commands()}
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,7 @@ def test_slurm_hints_have_the_jobs_number_and_are_not_said_where_nothing_was_sub
             ["slurm", "--nodes", "2", "--dry-run", "train", "--config=a"],
             "'train' is no option of this launcher; if the",
         ),
+        (["slurm", "--", "trian"], "there is no command 'trian' to run; did you mean train?"),
         (["slurm", "--per", "gpu", "--", "train"], "--per gpu needs --gpus-per-node"),
         (["slurm", "--", "train"], "'sbatch' is not installed here"),
         (["slurm", "--account", "a\nb", "--", "train"], "'a\\nb' is not one line of printable text"),

@@ -25,6 +25,7 @@ from configs.common import decoder, recurrent
         ({"remat": "some"}, "model.remat is 'some', which is unknown; choose from: none, full, dots, dots_no_batch"),
         ({"attention_path": "fast"}, "model.attention_path is 'fast', which is unknown; choose from: auto, "),
         ({"dtype": "int8"}, "model.dtype is 'int8', which is unknown; choose from: float32, bfloat16"),
+        ({"dtype": "float16"}, "model.dtype is 'float16', which is unknown; choose from: float32, bfloat16"),
         ({"param_dtype": "float8"}, "model.param_dtype is 'float8'"),
         ({"attention": ()}, r"model.attention is \(\); give a tuple of at least one pattern"),
         ({"attention": "dense"}, "model.attention is 'dense'; give a tuple"),

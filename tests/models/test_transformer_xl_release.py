@@ -19,11 +19,13 @@ from goldens import make_transformer_xl as asked
 import models
 from configs import common
 from pretrain.objectives.applied import Applied
+from pretrain.objectives.causal import Causal
 from pretrain.optimizers.schedules import schedule
 from pretrain.step.learner import make_learner
 from pretrain.step.step import init_state, train_step
 
 ANSWERS = json.loads(asked.ANSWERS.read_text())
+CAUSAL = Causal(predicted=None, z_loss=0.0, label_smoothing=0.0, bits="bits_per_byte")
 CHECKOUT = "TRANSFORMER_XL_RELEASE"  # the environment variable that names a checkout of the release
 
 
@@ -52,6 +54,13 @@ def close(ours, theirs, tolerance=1e-5):
     np.testing.assert_allclose(ours / theirs[:, :1], theirs / theirs[:, :1], rtol=0, atol=tolerance)
 
 
+def nll(model, params, tokens, targets, carried):
+    """(the loss of each token, what the lanes carry on)."""
+    output = model.apply(params, tokens, carried=carried)
+    log_probs = jax.nn.log_softmax(model.apply(params, output.hidden, method="logits"))
+    return -jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0], output.carried
+
+
 def section(fields, dtype="float32"):
     """The model section of a config."""
     model = common.recurrent()
@@ -73,11 +82,12 @@ def test_losses_memory_and_gradients(name):
     @jax.jit
     def segment(params, carried, tokens, targets, weights):
         def objective(params):
-            output = model.apply(params, tokens, carried=carried)
-            losses = -model.apply(params, output.hidden, targets, method="log_probs")
-            return (losses * weights).sum(), (losses, output.carried)
+            batch = {"tokens": tokens, "targets": targets, "weights": weights, "row": jnp.arange(len(tokens))}
+            terms, carried_on = CAUSAL.score(Applied(model, params["params"], ("tokens",)), batch, carried, None)
+            return terms["loss"], carried_on
 
-        return jax.grad(objective, has_aux=True)(params)
+        gradient, carried_on = jax.grad(objective, has_aux=True)(params)
+        return gradient, (nll(model, params, tokens, targets, carried)[0], carried_on)
 
     text, carried = asked.text(asked.LANES, asked.SEGMENTS * asked.LENGTH), nn.unbox(model.start(asked.LANES))
     counts = np.split(asked.token_weights(), asked.SEGMENTS, axis=1)
@@ -106,8 +116,7 @@ def test_bfloat16_moves_single_losses_and_hardly_their_mean():
 
     @jax.jit
     def segment(params, carried, tokens, targets):
-        output = model.apply(params, tokens, carried=carried)
-        return -model.apply(params, output.hidden, targets, method="log_probs"), output.carried
+        return nll(model, params, tokens, targets, carried)
 
     carried, losses = nn.unbox(model.start(asked.LANES)), []
     for batch in batches(asked.text(asked.LANES, asked.SEGMENTS * asked.LENGTH), asked.LENGTH):
@@ -153,8 +162,8 @@ def test_twenty_updates_of_its_training_loop(name):
     @jax.jit
     def score(params, carried, batch):
         model = Applied(learner.evaluated, params, learner.inputs)
-        hidden, carried = model(batch, carried, None)
-        return -model.run("log_probs", hidden, batch["targets"]).mean(), carried
+        terms, carried = CAUSAL.score(model, batch, carried, None)
+        return terms["loss"] / batch["weights"].sum(), carried
 
     carried, losses = nn.unbox(learner.evaluated.start(asked.EVALUATION_LANES)), []
     for batch in batches(asked.validation(), asked.EVALUATED_LENGTH):

@@ -7,6 +7,7 @@ import pytest
 from flax import linen as nn
 
 from models.parts.adaptive import AdaptiveVocabulary
+from pretrain.objectives import adaptive
 
 V, CUTS, D = 20, (6, 11), 8
 PLAIN = {"divisor": 1, "project_always": False, "tied_words": True, "shared_projections": "tails"}
@@ -59,12 +60,9 @@ def test_probabilities_by_definition(name):
     kind = KINDS[name]
     model, params = make(**kind)
     hidden = jax.random.normal(jax.random.key(1), (1, 20, D))
-    every = jnp.arange(V)[None]
-    found = model.apply(params, hidden, every, method="log_probs")
     whole = model.apply(params, hidden, method="logits")
     expected = np.stack([by_definition(params, kind, np.asarray(h, np.float64)) for h in hidden[0]])
     np.testing.assert_allclose(whole[0], expected, atol=1e-4)
-    np.testing.assert_allclose(found[0], np.diag(expected), atol=1e-4)
     np.testing.assert_allclose(np.exp(whole).sum(-1), 1.0, rtol=1e-5)
 
 
@@ -90,12 +88,34 @@ def test_without_cutoffs_it_is_a_plain_softmax():
     assert sorted(p) == ["word_bias", "words_0"]
 
 
+@pytest.mark.parametrize("rows", [1, 4, 100])
+@pytest.mark.parametrize("name", KINDS)
+def test_loss_and_gradients_are_those_of_the_logits(name, rows, monkeypatch):
+    """Whatever the chunks, and whether they divide the row; every word, words of no weight among them."""
+    monkeypatch.setattr(adaptive, "chunk_rows", lambda vocab: rows)
+    model, params = make(**KINDS[name])
+    hidden, targets = jax.random.normal(jax.random.key(1), (1, V, D)), jnp.arange(V)[None, ::-1]
+    weights = jnp.arange(V, dtype=jnp.float32)[None] % 3 / 2
+
+    def chunked(params, hidden):
+        return adaptive.cross_entropy(model.apply(params, hidden, method="softmaxes"), targets, weights)
+
+    def at_once(params, hidden):
+        log_probs = model.apply(params, hidden, method="logits")
+        return -jnp.sum(weights * jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0])
+
+    found, expected = (jax.value_and_grad(way, argnums=(0, 1))(params, hidden) for way in (chunked, at_once))
+    np.testing.assert_allclose(chunked(params, hidden), expected[0], rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected)
+
+
 def test_gradients_reach_every_parameter():
     model, params = make(**KINDS["nothing shared"])
-    hidden = jax.random.normal(jax.random.key(1), (1, V, D))
+    hidden, ones = jax.random.normal(jax.random.key(1), (1, V, D)), jnp.ones((1, V))
 
     def loss(params):
         inputs = model.apply(params, jnp.arange(V)[None], method="embed_tokens")
-        return model.apply(params, hidden + inputs, jnp.arange(V)[None, ::-1], method="log_probs").sum()
+        softmaxes = model.apply(params, hidden + inputs, method="softmaxes")
+        return adaptive.cross_entropy(softmaxes, jnp.arange(V)[None, ::-1], ones)
 
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(jax.grad(loss)(params)))

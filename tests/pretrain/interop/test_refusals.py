@@ -150,6 +150,13 @@ def shard(folder, tensors, count=3):
     return held
 
 
+def test_what_was_saved_in_float16_is_computed_in_float32(tmp_path):
+    """Its weights fit there, and gradients of float16 would be lost without a scaled loss."""
+    folder = hub.make(tmp_path / "theirs", "gpt2", config=changed("gpt2", dtype="float16"))
+    imported = imports.import_folder(str(folder), str(tmp_path / "run"), print)
+    assert imported.model.dtype == imported.model.param_dtype == "float32"
+
+
 def test_shards_in_bfloat16_and_names_without_the_prefix(tmp_path, refused):
     """As of a model without a head, in older files; a missing file is named."""
     tensors = {
