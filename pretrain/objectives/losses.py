@@ -44,12 +44,12 @@ def chunk_rows(vocab: int) -> int:
 
 
 def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits):
-    """Over one chunk: ((objective, nll) and perhaps hits, logits [B, c, V], log Z [B, c])."""
+    """Over one chunk: ((objective, nll) and perhaps hits, logits [B, c, V], log Z [B, c], probabilities as logits)."""
     logits = (
         jnp.einsum("btd,vd->btv", hidden, matrix, preferred_element_type=jnp.float32)
         + bias.astype(jnp.float32)[None, None]
     )
-    log_z = jax.nn.logsumexp(logits, axis=-1)
+    log_z, probability = jax.lax.platform_dependent(logits, cpu=_softmax_once, default=_softmax)
     target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     nll = jnp.sum(weights * (log_z - target))
     loss = log_z - (1 - smoothing) * target
@@ -60,7 +60,21 @@ def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits)
     sums = jnp.sum(weights * loss), nll
     if hits:
         sums += (jnp.sum(weights * (target >= logits.max(-1))),)
-    return sums, logits, log_z
+    return sums, logits, log_z, probability
+
+
+def _softmax(logits):
+    """log Z [...] and the probabilities [..., V] of logits [..., V]."""
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    return log_z, jnp.exp(logits - log_z[..., None])
+
+
+def _softmax_once(logits):
+    """The same with one exponential of each logit, which XLA's CPU programs would else make twice, once slowly."""
+    highest = logits.max(-1)
+    share = jax.lax.optimization_barrier(jnp.exp(logits - highest[..., None]))  # of the likeliest id's probability
+    total = share.sum(-1)
+    return highest + jnp.log(total), share / total[..., None]
 
 
 def _added(sums, more):
@@ -76,7 +90,7 @@ def _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, smooth
     def run(tokens, keys, shared):
         def body(sums, part):
             hidden, targets, weights, places = part
-            more, logits, _ = _chunk_loss(hidden, *shared, targets, weights, z_loss, smoothing, hits)
+            more, logits, *_ = _chunk_loss(hidden, *shared, targets, weights, z_loss, smoothing, hits)
             return _added(sums, more), _drawn(logits, keys, places)
 
         sums, drawn = jax.lax.scan(body, (jnp.float32(0),) * (2 + hits), in_chunks(tokens, chunk))
@@ -95,8 +109,9 @@ def _forward(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, h
         def body(carry, part):
             sums, d_matrix, d_bias = carry
             hidden, targets, weights, places = part
-            more, logits, log_z = _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits)
-            probability = jnp.exp(logits - log_z[..., None])
+            more, logits, log_z, probability = _chunk_loss(
+                hidden, matrix, bias, targets, weights, z_loss, smoothing, hits
+            )
             scale = weights * (1 + 2 * z_loss * log_z) if z_loss else weights
             here = jnp.arange(vocab)[None, None] == targets[..., None]
             d_logits = probability * scale[..., None] - jnp.where(here, ((1 - smoothing) * weights)[..., None], 0.0)
