@@ -3,6 +3,7 @@
 import pytest
 from updates import BATCH, small_config
 
+from configs import common
 from pretrain.plan import hlo
 from pretrain.plan.collectives import collectives
 from pretrain.step.engine import make_engine
@@ -17,6 +18,10 @@ def found(**mesh):
     config = small_config(**{f"mesh__{axis}": size for axis, size in mesh.items()})
     config.model.update(vocab_size=VOCABULARY, context=LENGTH, layers=LAYERS, width=WIDTH, ff=FF, remat="full")
     config.data.length = LENGTH
+    return of_step(config)
+
+
+def of_step(config):
     engine = make_engine(make_learner(config), config)
     program = engine.lower_step(BATCH, LENGTH).compile()
     return collectives(hlo.read(program.as_text()), dict(engine.mesh.shape))
@@ -32,6 +37,19 @@ def test_nothing_of_the_vocabulary_is_told_in_every_turn_of_a_loop(mesh):
     assert max(one.bytes for one in often) < table / 4
     logits = BATCH * LENGTH * VOCABULARY * 4 // mesh.get("tensor", 1)
     assert max(one.bytes for one in all_of_them) < logits / 4
+
+
+def test_an_adaptive_softmax_is_added_up_over_devices_once():
+    """Of its tables, which were all-reduced with every chunk of 256 of the batch's tokens."""
+    config = small_config(mesh__data=8)
+    config.model = common.recurrent()
+    config.model.update(vocab_size=VOCABULARY, cutoffs=(1000, 4000), layers=LAYERS, width=WIDTH, heads=4, ff=FF)
+    config.model.update(context=LENGTH, memory=LENGTH)
+    config.data.update(layout="stream", length=LENGTH)
+    all_of_them = of_step(config)
+    assert max(one.bytes for one in all_of_them) >= 4000 * WIDTH * 2  # read rightly
+    assert {one.times for one in all_of_them} <= {1, LAYERS}
+    assert sum(one.bytes * one.times for one in all_of_them) < 4 * VOCABULARY * WIDTH * 4
 
 
 def test_a_kernel_is_gathered_once_forward_and_once_backward():
