@@ -20,8 +20,8 @@ def cross_entropy(
 
     softmaxes: what a model's `softmaxes` gives, hidden [B, T, E], matrix [C, E] and bias [C] of each; weights [B, T].
     """
-    hidden = tuple(hidden for hidden, _, _ in softmaxes)
-    shared = tuple((matrix.astype(hidden.dtype), bias) for hidden, matrix, bias in softmaxes)
+    hidden = tuple(states for states, _, _ in softmaxes)
+    shared = tuple((matrix.astype(states.dtype), bias) for states, matrix, bias in softmaxes)
     rows = chunk_rows(sum(len(matrix) for matrix, _ in shared))
     return chunked.summed(_nll, rows, hidden, shared, (targets, weights))[0]
 
@@ -40,6 +40,6 @@ def _nll(hidden, shared, given, _):
 
 
 def _surprise(logits, place):
-    """Negative log-probability of the word at `place`; of one outside, the whole of the softmax."""
+    """Negative log-probability of the word at `place`, where there is one."""
     here = jnp.arange(logits.shape[-1])[None, None] == place[..., None]  # no gather, whose gradient would be a scatter
     return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(jnp.where(here, logits, 0.0), axis=-1)
