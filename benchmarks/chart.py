@@ -58,6 +58,7 @@ class _Axis:
         low, high = self.scale(min(values)), self.scale(max(values))
         self.step = 1.0 if logarithmic else _round_step(high - low)
         self.low, self.high = math.floor(low / self.step) * self.step, math.ceil(high / self.step) * self.step
+        self.high = max(self.high, self.low + self.step)
         self.logarithmic = logarithmic
 
     def place(self, value: float) -> float:
@@ -72,6 +73,7 @@ class _Axis:
 
 def _round_step(extent: float) -> float:
     """1, 2 or 5 times a power of ten: four to nine of them are `extent`."""
+    extent = extent or 1.0  # of values that are all the same
     power = 10.0 ** math.floor(math.log10(extent / 4))
     return next(power * m for m in (5, 2, 1) if extent / (power * m) >= 4)
 

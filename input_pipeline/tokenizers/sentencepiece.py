@@ -167,6 +167,7 @@ def _trained(sentences: Iterable[str], vocab_size: int, algorithm: str, pieces: 
         model_type=algorithm,
         vocab_size=vocab_size,
         byte_fallback=True,
+        required_chars=META_SPACE,  # without a piece of its own, a space would be read as that letter
         normalization_rule_name="identity",
         add_dummy_prefix=False,
         remove_extra_whitespaces=False,

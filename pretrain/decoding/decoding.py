@@ -222,7 +222,7 @@ def _check(model, prompts, max_tokens, temperature, beams, length_penalty, repet
             f"beams={beams} searches for the likeliest text, and repetition_penalty={repetition_penalty:g} changes "
             "what is likely token by token; set beams or repetition_penalty to 1"
         )
-    if beams > 1 and abs(length_penalty) * math.log10((5 + max_tokens) / 6) > 30:  # float32 ends at 1e38
+    if beams > 1 and abs(length_penalty) * math.log10(max(2, max_tokens)) > 30:  # float32 ends at 1e38
         raise UserError(
             f"length_penalty={length_penalty:g} is beyond what float32 holds at max_tokens={max_tokens}; give a number "
             "nearer to 0, such as 0.6"

@@ -186,6 +186,11 @@ class Loop:
                 if bad is not None and config.train.on_bad_step == "rewind":
                     feed, pending = self.rewind(feed, bad), None
                     continue
+                if pending and config.train.on_bad_step == "rewind" and self.due(config.checkpoint.every):
+                    bad, pending = self.record(*pending), None  # a checkpoint of a bad update is none to go back to
+                    if bad is not None:
+                        feed = self.rewind(feed, bad)
+                        continue
                 if self.replicas.due(self.step):
                     self.compare()
                 if self.due(config.evaluate.every):

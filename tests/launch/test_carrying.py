@@ -10,6 +10,7 @@ import yaml
 from standins import GCLOUD, ROOT, SSH, called, project, said, tool
 
 NASTY = [
+    "train",
     "--config.data.train=text:my files/a b.txt,c",
     "--workdir=/shared/it's a run",
     'say "hello"',

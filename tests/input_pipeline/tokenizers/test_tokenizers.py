@@ -122,6 +122,14 @@ def test_training_is_deterministic():
         assert train([CODE], 350, algorithm, "words") == train([CODE], 350, algorithm, "words")
 
 
+def test_a_space_is_a_space_though_no_text_of_training_had_one(tmp_path):
+    model = tmp_path / "model"
+    model.write_bytes(sentencepiece_tokenizer.train(["GATTACA" * 50, "CATTAGGA" * 50], 300, "bpe", "words"))
+    tokenizer = sentencepiece_tokenizer.load(model)
+    for text in ("GATTA CAT", " a  b ", "\u2581 \u2581"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
 def test_phrases_span_words_and_indentation(tmp_path):
     def count(pieces: str) -> int:
         path = tmp_path / f"{pieces}.model"

@@ -75,9 +75,9 @@ def test_rewinding_does_not_go_on_for_ever(run):
         run(**options, train__max_bad_steps=3)
 
 
-@pytest.mark.parametrize("position", [0, 23])
-def test_rewinding_goes_past_the_first_batch_and_the_last(run, capsys, position):
-    """Update 1 goes back to the beginning, update 24 to checkpoint 20; both end with all updates made, and good."""
+@pytest.mark.parametrize("position", [0, 11, 23])
+def test_rewinding_goes_past_the_first_batch_a_saved_one_and_the_last(run, capsys, position):
+    """Update 1 goes back to the beginning, 12 to checkpoint 8 and not to its own, 24 to 20; all are made, and good."""
     workdir, rows = run(poison=position, train__on_bad_step="rewind")
     back = position // 4 * 4
     assert f"rewound to update {back}; the data goes on at position {position + 1}" in capsys.readouterr().err
