@@ -40,7 +40,8 @@ def unhurried(*what):
     return found
 restore._read_whole = unhurried
 """
-# Changes a bit of the first large array on the first device of process 1, after update `at`.
+# Changes the highest bit of a number's fraction, in the first large array on the first device of process 1, after update
+# `at`: what the lowest bit changes can be rounded away by the next update, before devices are compared.
 CORRUPT = """
 import os, jax, numpy as np, pretrain.step.engine as engine
 own, count = engine.JitEngine.step, [0]
@@ -51,7 +52,7 @@ def step(self, state, batch):
         leaves, tree = jax.tree_util.tree_flatten(state)
         place = next(i for i, leaf in enumerate(leaves) if leaf.ndim > 2)
         pieces = [np.array(shard.data) for shard in leaves[place].addressable_shards]
-        pieces[0].reshape(-1).view(np.uint32)[0] ^= 1
+        pieces[0].reshape(-1).view(np.uint32)[0] ^= 1 << 22
         devices = [shard.device for shard in leaves[place].addressable_shards]
         pieces = [jax.device_put(piece, device) for piece, device in zip(pieces, devices)]
         array = leaves[place]
