@@ -40,8 +40,8 @@ def unhurried(*what):
     return found
 restore._read_whole = unhurried
 """
-# Changes the highest bit of a number's fraction, in the first large array on the first device of process 1, after update
-# `at`: what the lowest bit changes can be rounded away by the next update, before devices are compared.
+# Changes the highest bit of a number's fraction, in the first large array on the first device of process 1, after
+# update `at`: what the lowest bit changes can be rounded away by the next update, before devices are compared.
 CORRUPT = """
 import os, jax, numpy as np, pretrain.step.engine as engine
 own, count = engine.JitEngine.step, [0]

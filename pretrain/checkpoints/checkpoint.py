@@ -217,7 +217,7 @@ class Checkpoints:
         return found
 
     def measures(self) -> list[str]:
-        """How the losses of the checkpoints that have one were measured, as process 0 finds it."""
+        """How the losses of the checkpoints that have one were measured, oldest first, as process 0 finds it."""
         return decided(lambda: [measure for _, measure in self.losses().values()], self._unreadable)
 
     def loss(self, step: int, measure: str) -> float | None:

@@ -12,7 +12,7 @@ from pretrain.config.values import tuples
 from pretrain.errors import UserError
 from pretrain.workdir import CONFIG, Workdir, write
 
-# Keys that a run may change when it goes on: where and how it runs, not what it learns.
+# Keys that a run may change when it goes on: where, how and how long it runs, not what it learns.
 FREE = (
     "name",
     "mesh",
@@ -20,6 +20,7 @@ FREE = (
     "checkpoint",
     "evaluate",
     "objective.selects",
+    "schedule.decay_steps",
     "train.steps",
     "train.backend",
     "train.max_bad_steps",
@@ -86,9 +87,6 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
     """What `new` would change in a run that began as `old`, beyond the keys that a run may change."""
     a, b = flat(old), flat(new)
     keys = [k for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
-    lengths = {keys_of.get("schedule.decay_steps") or keys_of.get("train.steps") for keys_of in (a, b)}
-    if len(lengths) == 1:  # the same schedule, whichever key says so
-        keys = [k for k in keys if k != "schedule.decay_steps"]
     fixed = [k for k in keys if not any(k == f or k.startswith(f + ".") for f in FREE) and not k.startswith(DROPOUT)]
     there, here = ([keys_of.get(k, "absent") for k in fixed] for keys_of in (a, b))
     return [

@@ -40,7 +40,7 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
 
 
 def moved(before, now, step: int) -> str | None:
-    """What to tell a run that goes on after `step` updates, if a new `train.steps` moves its schedule; else None.
+    """What to tell a run that goes on after `step` updates, if another length moves its schedule; else None.
 
     It names the update at which the two schedules are furthest apart.
     `before` and `now` are the whole configs: of the run as it was, and as it goes on.
@@ -55,11 +55,12 @@ def moved(before, now, step: int) -> str | None:
     if np.array_equal(old, new):
         return None
     most = int(np.argmax(np.abs(new - old)))
-    length = before.schedule.decay_steps or before.train.steps
+    was, length = (config.schedule.decay_steps or config.train.steps for config in (before, now))
+    key = "schedule.decay_steps" if now.schedule.decay_steps else "train.steps"
     return (
-        f"config.train.steps is {now.train.steps} and was {before.train.steps}, which moves the schedule: update "
-        f"{ahead[most] + 1} has the learning rate {new[most]:.2e} instead of {old[most]:.2e}; to keep the schedule as "
-        f"it was, give --config.schedule.decay_steps={length}"
+        f"config.{key} makes the schedule {length} updates long, which was {was}: update {ahead[most] + 1} has the "
+        f"learning rate {new[most]:.2e} instead of {old[most]:.2e}; to keep the schedule as it was, give "
+        f"--config.schedule.decay_steps={was}"
     )
 
 

@@ -72,7 +72,7 @@ class MetricWriter:
         return self._files[split]
 
     def write(self, split: str, step: int, values: dict[str, Number]) -> None:
-        """Adds the row of `split` at `step`; a row that the restored run had already written is not repeated."""
+        """Adds the row of `split` at `step`, in the place of the last one where that is of the same step."""
         row = {"step": int(step), **{name: _number(value) for name, value in values.items()}}
         for file in self._open(split):
             file.append(row)
@@ -111,7 +111,7 @@ class RowFile:
 
     def __init__(self, path: Path, start: int, report: Callable[[str], None]):
         self._path = path
-        self._kept = self._last = -1
+        self._last = -1
         self._file: int | None = None  # descriptor, from the first row on
         if persistently(path.exists):
             self._restore(start, report)
@@ -125,7 +125,7 @@ class RowFile:
         except (ValueError, KeyError, TypeError, OverflowError, csv.Error, IsADirectoryError):
             _set_aside(self._path, "file", report)
             return
-        self._kept = self._last = max((int(row["step"]) for row in rows), default=-1)
+        self._last = max((int(row["step"]) for row in rows), default=-1)
         self._replace(text)
 
     def _replace(self, text: str) -> None:
@@ -135,10 +135,11 @@ class RowFile:
             workdir.write(self._path, text.encode())
 
     def append(self, row: Row) -> None:
-        if row["step"] <= self._kept:
-            return
-        if row["step"] <= self._last:
+        if row["step"] < self._last:
             raise ValueError(f"{self._path.name} holds step {self._last} already; rows must come in rising steps")
+        if row["step"] == self._last:
+            rows = self.parse(persistently(lambda: self._path.read_text(encoding="utf-8")))
+            self._replace(self.text(rows[:-1]))
         self._last = row["step"]
         line = self.line(row).encode()
         if self._file is None:

@@ -113,7 +113,7 @@ class Loop:
         self.begun = self.step  # updates that were made before this start
         self.measure = measure(run) if self.validates else ""
         earlier = checkpoints.measures()
-        if self.validates and earlier and self.measure not in earlier:
+        if self.validates and earlier and self.measure != earlier[-1]:
             say(
                 "the validation loss is measured in another way than before (config.evaluate, config.objective.selects "
                 "or the validation text changed): earlier losses no longer count towards the best checkpoint"

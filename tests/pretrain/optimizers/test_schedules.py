@@ -40,7 +40,8 @@ def test_another_number_of_updates_is_announced_during_warm_up_too(kind, step):
         config.schedule.update(kind=kind, peak=1.0, warmup=10, end=0.0, decay_steps=0)
         config.train.steps = steps
     said = moved(before, now, step)
-    assert "config.train.steps is 2000 and was 1000" in said and said.endswith("--config.schedule.decay_steps=1000")
+    assert "config.train.steps makes the schedule 2000 updates long, which was 1000" in said
+    assert said.endswith("--config.schedule.decay_steps=1000")
     number, new, old = re.search(r"update (\d+) has the learning rate (\S+) instead of (\S+);", said).groups()
     for config, rate in ((before, old), (now, new)):
         exact = schedule(config.schedule, config.train.steps)(int(number) - 1)

@@ -69,13 +69,13 @@ def test_torn_last_line_is_repaired(tmp_path, torn):
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
-def test_row_written_before_the_restart_is_not_repeated(tmp_path):
+def test_a_row_of_the_restored_step_takes_the_place_of_the_earlier_one(tmp_path):
     train(tmp_path, 0, 6)
     writer = MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=True, start_step=6)
     writer.write("validation", 6, {"loss": 9.0})
     writer.close()
     assert [row["step"] for row in rows_jsonl(tmp_path / "validation.jsonl")] == [3, 6]
-    assert rows_csv(tmp_path / "validation.csv")[-1]["loss"] == "0.333333333"
+    assert [row["loss"] for row in rows_csv(tmp_path / "validation.csv")] == ["0.666666667", "9.0"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_steps_must_rise(tmp_path):
     writer = MetricWriter(tmp_path, tensorboard=False, csv=False, jsonl=True, start_step=0)
     writer.write("train", 2, {"loss": 1.0})
     with pytest.raises(ValueError, match="rising steps"):
-        writer.write("train", 2, {"loss": 1.0})
+        writer.write("train", 1, {"loss": 1.0})
     writer.close()
 
 

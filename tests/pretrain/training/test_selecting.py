@@ -1,5 +1,6 @@
-"""The term that selects the best checkpoint may change when a run goes on: it is not what is learned."""
+"""What selects the best checkpoint may change when a run goes on: it is not what is learned."""
 
+import csv
 import json
 
 import pytest
@@ -26,3 +27,17 @@ def test_figures_of_another_term_are_not_compared_with(tmp_path, text, signals, 
     assert cost(8) > nats
     found = Checkpoints(str(tmp_path), {"keep": 1, "keep_best": True}, read_only=True)
     assert (found.steps(), found.find("best")) == ([8], 8)
+
+
+def test_a_checkpoint_is_scored_again_where_it_was_measured_in_another_way(tmp_path, text, signals, capsys):
+    def scored():
+        (row,) = csv.DictReader((tmp_path / "metrics" / "validation.csv").open())
+        (kept,) = Checkpoints(str(tmp_path), {"keep": 1, "keep_best": True}, read_only=True).losses().values()
+        return row["tokens"], row["loss"], kept
+
+    rows = []
+    for batches in (1, 2, 1):
+        assert train_here(tmp_path, text, train__steps=4, evaluate__every=0, evaluate__batches=batches) == 0
+        rows.append(scored())
+        assert ("measured in another way than before" in capsys.readouterr().err) == (len(rows) > 1)
+    assert rows[0] == rows[2] and int(rows[1][0]) == 2 * int(rows[0][0]) and rows[0][1:] != rows[1][1:]
