@@ -54,6 +54,7 @@ class Denoising(TwoTexts):
             )
         if tokenizer:
             self.mask = tokenizer.special["mask"]
+            self.gaps = {"<mask>": self.mask}
             self.front = [] if self.codes else [tokenizer.special["classifier"]]
             self.code_ids = np.array([tokenizer.special[code] for code in self.codes], np.int32)
             stops = stop_ids(tokenizer, section["stop"]) if section["permutation"] else []

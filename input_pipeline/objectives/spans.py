@@ -36,6 +36,7 @@ class Spans(TwoTexts):
         self.sentinels = None
         if tokenizer and self.noise == "spans":
             self.sentinels = np.array(tokenizer.sentinels, np.int32)
+            self.gaps = {f"<extra_id_{n}>": i for n, i in enumerate(tokenizer.sentinels)}
 
     def raw_length(self, length: int) -> int:
         """Errors: DataError where a row has more spans than the tokenizer has sentinels."""

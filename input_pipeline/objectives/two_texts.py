@@ -1,5 +1,6 @@
 """What objectives of an encoder and a decoder share: a text that is read, and one that is written."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ class TwoTexts(Objective):
     """Batches of `inputs` [B, T], and of `tokens`, `targets` and `weights` [B, T'], which the decoder reads and writes.
 
     Each side has its segments and positions. The decoder reads `start`, one of `special`, and then what it wrote.
+    gaps: words of a prompt that stand for what is left out there, and their ids.
     """
 
     two_texts = True
@@ -35,7 +37,7 @@ class TwoTexts(Objective):
     start = "end"
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
-        self.tokenizer = tokenizer
+        self.tokenizer, self.gaps = tokenizer, {}
         if tokenizer:
             self.start_id, self.end = tokenizer.special[self.start], tokenizer.special["end"]
 
@@ -67,12 +69,20 @@ class TwoTexts(Objective):
 
     def prompts(self, texts: Sequence[str]) -> Prompts:
         """What is written for texts that are read: they end as rows' do, and it begins with the start token."""
-        ids = [self.read(self.tokenizer.encode(text)) for text in texts]
+        ids = [self.read(self._ids(text)) for text in texts]
         there = np.arange(max(map(len, ids)))[None] < np.array([[len(one)] for one in ids])
         inputs = np.zeros(there.shape, np.int32)
         inputs[there] = np.concatenate(ids)
         source = {"inputs": inputs, "input_segments": there.astype(np.int32)}
         return Prompts([np.array([self.start_id], np.int32) for _ in texts], source, continued=False)
+
+    def _ids(self, text: str) -> np.ndarray:
+        """The ids of a prompt with gaps. The space before one is a part of what is left out, as a word's own is."""
+        if not self.gaps:
+            return self.tokenizer.encode(text)
+        parts = re.split(f" ?({'|'.join(map(re.escape, self.gaps))})", text)
+        ids = [[self.gaps[part]] if part in self.gaps else self.tokenizer.encode(part) for part in parts]
+        return np.concatenate(ids).astype(np.int32)
 
     def read(self, ids: np.ndarray) -> np.ndarray:
         """A text's ids as an encoder reads them: with the end token."""

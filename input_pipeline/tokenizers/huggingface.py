@@ -1,6 +1,7 @@
 """Hugging Face tokenizer.json files (package `tokenizers`, extra `hf`)."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,13 +22,14 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
     """
     tokenizers = library()
     try:
-        model = tokenizers.Tokenizer.from_file(str(path))
+        spec = json.loads(path.read_text(encoding="utf-8"))
+        _hide_special(spec)
+        model = tokenizers.Tokenizer.from_str(json.dumps(spec))
     except Exception as error:  # the library raises nothing more precise
         raise DataError(f"{path} is no tokenizer.json ({error}); save one with tokenizer.save(...)") from None
     model.encode_special_tokens = True  # "<|endoftext|>" within a text is text
     model.no_truncation()
     model.no_padding()
-    spec = json.loads(path.read_text(encoding="utf-8"))
     named, sentinels = _special(spec, model)
     special = named | _by_role(spec, model, roles or {})
     fingerprint = fingerprint_of(path) + (json.dumps(roles, sort_keys=True) if special != named else "")
@@ -60,6 +62,22 @@ def library():
             "pip install -e '.[hf]'"
         ) from None
     return tokenizers
+
+
+def _hide_special(spec: dict) -> None:
+    """Lets no text give a special token of a Unigram model, whose vocabulary has them at the best score of all pieces.
+
+    Text is cut behind the first letter of what spells one, and pieces do not reach over a cut.
+    """
+    if spec["model"].get("type") != "Unigram":
+        return
+    pieces = {piece for piece, _ in spec["model"]["vocab"]}
+    names = [t["content"] for t in spec["added_tokens"] if t["special"] and t["content"] in pieces]
+    first = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names if name[1:])
+    if first:
+        cut = {"type": "Split", "pattern": {"Regex": first}, "behavior": "Isolated", "invert": False}
+        steps = [step for step in (spec["pre_tokenizer"], cut) if step]
+        spec["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
 
 
 def _special(spec: dict, model) -> tuple[dict[str, int], tuple[int, ...]]:

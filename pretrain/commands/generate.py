@@ -67,6 +67,7 @@ def run(arguments: Generate) -> None:
     elif arguments.format == "json":
         for prompt, text, (ids, score) in zip(prompts, texts, results, strict=True):
             row = {"step": step, "prompt": prompt, "text": text, "tokens": len(ids), "log_probability": float(score)}
+            row["ids"] = [int(i) for i in ids]
             print(one_line(row))
     else:
         print("\n\n".join(head + text for head, text in zip(shown, texts, strict=True)))

@@ -48,6 +48,18 @@ def test_text_that_is_read():
     assert all(array.dtype == np.int32 for array in (*begun, *source.values()))
 
 
+@pytest.mark.parametrize(("kind", "gap", "there"), [("spans", "<extra_id_0>", 99), ("denoising", "<mask>", 5)])
+def test_a_text_says_what_it_leaves_out(kind, gap, there):
+    section = common.OBJECTIVES[kind]().to_dict()
+    if kind == "denoising":
+        section |= {"noise": "deletion", "permutation": 0.0}
+    source = objectives.build(section, Letters()).prompts([f"ab {gap} d{gap}", f"{gap}<extra_id_1>"]).source
+    front = [6] if kind == "denoising" else []
+    first, second = ([i for i in row if i] for row in source["inputs"].tolist())
+    assert first == [*front, 97, 98, there, 32, 100, there, 7]
+    assert second == [*front, there, *map(ord, "<extra_id_1>"), 7]  # there is one sentinel
+
+
 def test_what_fills_in_goes_on_with_nothing():
     with pytest.raises(DataError, match="does not go on with a text; train with one that writes, such as causal"):
         prompts("masked", ["ab"])

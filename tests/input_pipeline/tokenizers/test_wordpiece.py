@@ -142,3 +142,4 @@ def test_other_words_may_continue_too(tmp_path):
     assert tokenizer.special == {"end": 1, "unknown": 0, "separator": 1, "mask": 6}
     assert tokenizer.sentinels == (4, 5)
     assert tokenizer.continues.tolist() == [False, False, False, True, False, False, False]
+    assert tokenizer.encode("ab</s>b<mask>").tolist() == [2, 3, 0, 0, 3, 0]  # "<", "/s>": text is no special id
