@@ -195,7 +195,9 @@ class Corpus:
         batching = Batching(self._objective, data["layout"], seed, batch_size, data["length"], _rows(rows, batch_size))
         if data["layout"] == "stream" and self._objective.segmented:
             segmented = self._layouts.segments(self._streams["train"], data["length"])
-            batches = SegmentLanes(batching, segmented, data["shuffle"], self._objective.both_ways)
+            both_ways = self._objective.both_ways
+            lanes = batch_size // 2 if both_ways else batch_size
+            batches = SegmentLanes(batching, segmented, lanes, data["shuffle"], both_ways)
         elif data["layout"] == "stream":
             batches = Lanes(batching, self._streams["train"], data["shuffle"])
         else:
@@ -227,7 +229,9 @@ class Corpus:
         batching = Batching(objective, layout, SCORING_SEED, batch_size, length, _rows(rows, batch_size))
         overlap, whole = length - stride, predicted(stream, self.tokenizer)
         if layout == "stream" and objective.segmented:
-            scored = SegmentLanes(batching, self._layouts.segments(stream, length), shuffle=False, both_ways=False)
+            segmented = self._layouts.segments(stream, length)
+            lanes = min(batch_size, stream.tokens // segmented.reuse)  # no text is scored twice
+            scored = SegmentLanes(batching, segmented, lanes, shuffle=False, both_ways=False)
         elif layout == "stream":
             scored = Lanewise(batching, stream, whole.tokens)
         else:

@@ -24,6 +24,7 @@ HELP = ("help", "-h", "--help")
 PREEMPTED = 75  # exit code of a program that was asked to stop and has saved everything: start it again
 MISTAKE = 2  # exit code of a user's mistake: starting it again would not help
 STOPPED = 76  # as PREEMPTED, where `--stop` asked; between `launch.keeper` and its launcher, which ends with PREEMPTED
+LONGEST = 100_000  # bytes of a command with its environment: Linux takes 128 KiB in one word, as ssh is given it
 NOT_RUN = (126, 127)  # a shell's exit codes where a command is not executable, or not there: no help either
 
 
@@ -58,6 +59,11 @@ def parse(
     if program and program[0] not in (*COMMANDS, *HELP):  # said here, not by a job that waited for its machines
         close = difflib.get_close_matches(program[0], COMMANDS, n=1) or [f"one of {', '.join(COMMANDS)}"]
         parser.error(f"there is no command '{program[0]}' to run; did you mean {close[0]}?")
+    size = len(shlex.join([*program, *getattr(options, "env", [])]).encode(errors="surrogateescape"))
+    if size > LONGEST:
+        parser.error(
+            f"the command is {size:,} bytes long, and hosts take {LONGEST:,}; put what it says into a config file"
+        )
     return options, program
 
 

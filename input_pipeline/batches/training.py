@@ -106,30 +106,27 @@ class Lanes:
 class SegmentLanes:
     """Contiguous streams whose rows end with two segments (Yang et al. 2019): the text of row n + 1 follows that of n.
 
-    With `both_ways` the second half of the lanes read backwards what the first half read forwards. With `shuffle` each
-    epoch begins at another place of the circular stream. `n` has no end in training; a pass has as many batches as fit
-    a lane, at least one.
+    With `both_ways` as many lanes more read backwards what the first ones read forwards. With `shuffle` each epoch
+    begins at another place of the circular stream. `n` has no end in training; a pass has as many batches as fit a
+    lane, at least one. Rows of a batch beyond the lanes are padding.
     """
 
     batching: Batching
     segments: Segments
+    lanes: int
     shuffle: bool
     both_ways: bool
 
-    @property
-    def lanes(self) -> int:
-        return self.batching.batch_size // (2 if self.both_ways else 1)
-
     def __len__(self) -> int:
-        """Batches of an epoch."""
-        return max(1, self.segments.stream.tokens // self.lanes // self.segments.reuse)
+        """Batches of an epoch; none where there are no lanes."""
+        return self.lanes and max(1, self.segments.stream.tokens // self.lanes // self.segments.reuse)
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         batching, total = self.batching, self.segments.stream.tokens
         epoch, step = divmod(n, len(self))
         offset = key(batching.seed, epoch) * total >> 32 if self.shuffle else 0
         batch = batching.empty()
-        slots = np.flatnonzero(batching.rows < batching.batch_size)
+        slots = np.flatnonzero(batching.rows < self.lanes * (2 if self.both_ways else 1))
         rows = batching.rows[slots]
         starts = offset + rows % self.lanes * (total // self.lanes) + step * self.segments.reuse
         keys = batching.keys(rows, n)

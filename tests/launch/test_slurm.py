@@ -218,6 +218,7 @@ def test_slurm_hints_have_the_jobs_number_and_are_not_said_where_nothing_was_sub
             "'train' is no option of this launcher; if the",
         ),
         (["slurm", "--", "trian"], "there is no command 'trian' to run; did you mean train?"),
+        (["ssh", "--hosts=a", "--env=A=" + "x" * 100_000, "--", "train"], "bytes long, and hosts take 100,000; put"),
         (["slurm", "--per", "gpu", "--", "train"], "--per gpu needs --gpus-per-node"),
         (["slurm", "--", "train"], "'sbatch' is not installed here"),
         (["slurm", "--account", "a\nb", "--", "train"], "'a\\nb' is not one line of printable text"),

@@ -132,3 +132,13 @@ def test_what_cannot_be(prepare, lines, options, message):
             lines, **{"tokenizer": WORDS, "objective": OBJECTIVE, "layout": "stream", "length": LENGTH} | options
         )
         batches(corpus, 1)
+
+
+@pytest.mark.parametrize("size", [4, 4000])
+def test_a_pass_scores_no_text_twice(corpus, size):
+    """However many rows a batch has: those beyond the text are padding."""
+    scored = corpus.evaluation("train", length=LENGTH, stride=0, batch_size=size)
+    found, tokens = list(scored.batches()), corpus.stream("train").tokens
+    read = [batch["tokens"][row, :16] for row in range(size) for batch in found if batch["segments"][row].any()]
+    assert len(read) == tokens // 16 if size > tokens else tokens // 16 - size < len(read) <= tokens // 16
+    np.testing.assert_array_equal(np.concatenate(read)[:64], ids_of(corpus)[:64])
