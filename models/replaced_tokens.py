@@ -91,8 +91,8 @@ class ReplacedTokens(Bidirectional):
         """As of an encoder, where the head predicts tokens; errors: ModelError where it tells replaced ones."""
         if self.head == "replaced":
             raise ModelError(
-                "a model with model.head = 'replaced' tells replaced tokens and has no logits of a vocabulary; ask its "
-                "replaced_logits, or export its generator"
+                "a model with model.head = 'replaced' tells replaced tokens and has no logits of a vocabulary; ask it "
+                "for model.apply(variables, hidden, method='replaced_logits'), or export its generator"
             )
         return super().head_inputs(hidden)
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from input_pipeline.errors import DataError
 from input_pipeline.features import REAL, Feature, by_token
 from input_pipeline.layouts.texts import RawTexts
 from input_pipeline.objectives.objective import Objective
@@ -68,7 +69,12 @@ class TwoTexts(Objective):
         batch["tokens"][slots] = tokens * (batch["segments"][slots] > 0)
 
     def prompts(self, texts: Sequence[str]) -> Prompts:
-        """What is written for texts that are read: they end as rows' do, and it begins with the start token."""
+        """What is written for texts that are read: they end as rows' do, and it begins with the start token.
+
+        Errors: DataError where a text is empty, of which there is nothing to write.
+        """
+        if not all(texts):
+            raise DataError("this model reads a text and writes another, and a prompt is empty; give --prompt")
         ids = [self.read(self._ids(text)) for text in texts]
         there = np.arange(max(map(len, ids)))[None] < np.array([[len(one)] for one in ids])
         inputs = np.zeros(there.shape, np.int32)

@@ -15,7 +15,7 @@ import numpy as np
 
 from pretrain.costs import capacity
 from pretrain.decoding import options
-from pretrain.decoding.beams import NOTHING, search
+from pretrain.decoding.beams import NORMALISATIONS, NOTHING, search
 from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, empty, for_tokens, known
 from pretrain.errors import UserError
 
@@ -81,7 +81,7 @@ def generate(
         normalisation=normalisation,
         stopping=stopping,
     )
-    _check(model, prompts, max_tokens, temperature, beams, length_penalty, repetition_penalty)
+    _check(model, prompts, max_tokens, temperature, beams, length_penalty, normalisation, repetition_penalty)
     _check_source(model, source)
     limits = np.full(len(prompts), max_tokens, np.int32)
     if beyond is not None:
@@ -210,7 +210,7 @@ def _power_of_two(least: int) -> int:
     return 1 << (int(least) - 1).bit_length()
 
 
-def _check(model, prompts, max_tokens, temperature, beams, length_penalty, repetition_penalty):
+def _check(model, prompts, max_tokens, temperature, beams, length_penalty, normalisation, repetition_penalty):
     if not len(prompts):
         raise UserError("there is no prompt; give at least one")
     if beams > 1 and temperature > 0:
@@ -222,7 +222,8 @@ def _check(model, prompts, max_tokens, temperature, beams, length_penalty, repet
             f"beams={beams} searches for the likeliest text, and repetition_penalty={repetition_penalty:g} changes "
             "what is likely token by token; set beams or repetition_penalty to 1"
         )
-    if beams > 1 and abs(length_penalty) * math.log10(max(2, max_tokens)) > 30:  # float32 ends at 1e38
+    longest = NORMALISATIONS[normalisation](max_tokens)
+    if beams > 1 and abs(length_penalty) * math.log10(longest) > 30:  # float32 ends at 1e38
         raise UserError(
             f"length_penalty={length_penalty:g} is beyond what float32 holds at max_tokens={max_tokens}; give a number "
             "nearer to 0, such as 0.6"

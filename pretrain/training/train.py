@@ -170,6 +170,7 @@ class Loop:
         config = self.config
         feed = self.feed()
         pending = None  # what `update` says of the last one, read once the next one is on its way
+        rewinds = config.train.on_bad_step == "rewind"
         try:
             if not self.make_up():
                 return self.interrupted()
@@ -181,25 +182,23 @@ class Loop:
                     except DataError:
                         self.keep(previous)
                         raise
+                saves = self.due(config.checkpoint.every) or self.checkpoints.owes()
                 with self.ledger.spend("step"):
                     bad = self.record(*previous) if previous else None
-                if bad is not None and config.train.on_bad_step == "rewind":
+                    if rewinds and bad is None and pending and saves:
+                        bad, pending = self.record(*pending), None  # a bad update's checkpoint is none to go back to
+                if rewinds and bad is not None:
                     feed, pending = self.rewind(feed, bad), None
                     continue
-                if pending and config.train.on_bad_step == "rewind" and self.due(config.checkpoint.every):
-                    bad, pending = self.record(*pending), None  # a checkpoint of a bad update is none to go back to
-                    if bad is not None:
-                        feed = self.rewind(feed, bad)
-                        continue
                 if self.replicas.due(self.step):
                     self.compare()
                 if self.due(config.evaluate.every):
                     self.evaluate()
-                if self.due(config.checkpoint.every) or self.checkpoints.owes():
+                if saves:
                     self.save()
                 if leaving.reached():
                     bad = self.record(*pending) if pending else None
-                    if bad is not None and config.train.on_bad_step == "rewind":
+                    if rewinds and bad is not None:
                         feed = self.rewind(feed, bad)
                     return self.interrupted()
             return self.finish()

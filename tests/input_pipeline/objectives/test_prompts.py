@@ -41,11 +41,13 @@ def test_text_that_is_gone_on_with():
 
 
 def test_text_that_is_read():
-    begun, source, continued = prompts("spans", ["abc", ""])
+    begun, source, continued = prompts("spans", ["abc", "d"])
     assert [list(ids) for ids in begun] == [[3], [3]] and not continued
-    np.testing.assert_array_equal(source["inputs"], [[97, 98, 99, 7], [7, 0, 0, 0]])
-    np.testing.assert_array_equal(source["input_segments"], [[1, 1, 1, 1], [1, 0, 0, 0]])
+    np.testing.assert_array_equal(source["inputs"], [[97, 98, 99, 7], [100, 7, 0, 0]])
+    np.testing.assert_array_equal(source["input_segments"], [[1, 1, 1, 1], [1, 1, 0, 0]])
     assert all(array.dtype == np.int32 for array in (*begun, *source.values()))
+    with pytest.raises(DataError, match="reads a text and writes another, and a prompt is empty; give --prompt"):
+        prompts("spans", ["abc", ""])
 
 
 @pytest.mark.parametrize(("kind", "gap", "there"), [("spans", "<extra_id_0>", 99), ("denoising", "<mask>", 5)])
