@@ -1,7 +1,8 @@
-"""Whether a run fits the machine, worked out from shapes before anything is allocated.
+"""Whether a run fits the machine, worked out before anything is allocated.
 
-What is counted is a floor, what no compiler can do without: a run that is refused here cannot be, one that is not may
-still need more.
+What is counted from shapes is a floor, what no compiler can do without: a run that is refused cannot be, one that is
+not may still need more. An accelerator then says so itself, of which there is an error. A host's kernel kills instead:
+there the step is compiled first where that floor leaves a doubt.
 """
 
 import math
@@ -22,6 +23,7 @@ CONTAINER = (
     ("/sys/fs/cgroup", "memory.max", "memory.current"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
+DOUBT = 50  # times the layers' inputs: more than a step keeps for its backward pass
 QUEUED = 2  # batches on their way besides those that are read ahead
 
 
@@ -68,7 +70,24 @@ def check_training(engine, config) -> None:
             least=0.0,
         ),
     )
-    _compare("training", needs, engine.layout.mesh.devices.flat)
+    devices = list(engine.layout.mesh.devices.flat)
+    _compare("training", needs, devices)
+    on_host = devices[0].platform == "cpu" and jax.process_count() == 1 and train.backend == "jit"
+    if on_host and DOUBT * len(devices) * inputs > free_memory():
+        _check_step(engine, config, len(devices))
+
+
+def _check_step(engine, config, devices: int) -> None:
+    """Raises UserError where so many devices of this host have not the memory for a step, as it is compiled."""
+    facts = engine.lower_step(config.train.batch_size, config.data.length).compile().memory_analysis()
+    own = facts.output_size_in_bytes - facts.alias_size_in_bytes + facts.temp_size_in_bytes
+    needed, free = devices * (facts.argument_size_in_bytes + own), free_memory()
+    if needed > free:
+        raise UserError(
+            f"a training step needs {amount(needed)}B on this machine, {amount(devices * own)}B of it for activations, "
+            f"gradients and the like, and {amount(free)}B are there; lower config.train.batch_size, raise "
+            "config.train.accumulate or set --config.model.remat=full"
+        )
 
 
 def check_evaluation(engine, config) -> None:

@@ -50,8 +50,9 @@ def test_what_would_take_the_machines_memory(change, words, capsys, tmp_path):
     assert time.monotonic() - began < 60 and not (tmp_path / "run").exists()
 
 
-def test_the_floor_of_training(machine):
+def test_the_floor_of_training(machine, monkeypatch):
     """Eight devices of one host hold a copy each: parameters, gradients and Adam's two moments in float32."""
+    monkeypatch.setattr(capacity, "DOUBT", 0)
     engine, config = built(optimizer__name="adamw", mesh__data=8)
     count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(0, 8).params))
     inputs = 2 * 8 * 64 * 64 * 4  # layers, rows, tokens, width: all eight rows, a device each
@@ -62,6 +63,17 @@ def test_the_floor_of_training(machine):
     machine(floor - 1)
     with pytest.raises(UserError, match=r"training needs at least .* on this machine, .* of it for "):
         capacity.check_training(engine, config)
+
+
+def test_activations_that_a_host_has_not_the_memory_for(machine):
+    """Of what the compiler says, where the layers' inputs leave a doubt; a step that is cut in parts needs less."""
+    rows = {"train__batch_size": 512}
+    machine(2 * GIGABYTE)
+    capacity.check_training(*built(**rows))
+    machine(0.2 * GIGABYTE)
+    with pytest.raises(UserError, match=r"a training step needs \S+B on this machine, .* for activations, .*; lower"):
+        capacity.check_training(*built(**rows))
+    capacity.check_training(*built(train__accumulate=32, **rows))
 
 
 def test_a_smaller_batch_is_advised_only_where_it_helps(machine):
@@ -75,8 +87,9 @@ def test_a_smaller_batch_is_advised_only_where_it_helps(machine):
         capacity.check_training(*run)
 
 
-def test_what_is_split_is_counted_once(machine):
+def test_what_is_split_is_counted_once(machine, monkeypatch):
     """Sixteen bytes a parameter, on eight devices whole and then in eighths."""
+    monkeypatch.setattr(capacity, "DOUBT", 0)
     engine, config = built(optimizer__name="adamw")
     count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(0, 8).params))
     machine(4 * 16 * count)
