@@ -21,8 +21,7 @@ def run(arguments: Plan) -> None:
     if arguments.search:
         _search(config, topology, arguments.format)
         return
-    say(f"compiling a step of {config.name} for {topology.name}: seconds, minutes for the largest")
-    facts = step.plan(config, topology)
+    facts = step.plan(config, topology, report=say)
     if arguments.format == "json":
         print(json.dumps(facts, allow_nan=False))
     else:

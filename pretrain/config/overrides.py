@@ -88,8 +88,9 @@ def _other_kind(walked: str, section: str, kind: str, ours: str) -> str:
     """What to say of an override that would have a section be of another kind than its keys are."""
     if kind not in OF_A_KIND[section]:
         return f"{walked}.kind is '{kind}'{nearest(kind, OF_A_KIND[section])}"
-    other = next(name for name in recipes() if recipe_module(f"configs/{name}.py").get_config()[section].kind == kind)
+    others = [f"configs/{name}.py" for name in recipes()]
+    others = [path for path in others if recipe_module(path).get_config()[section].kind == kind]
     return (
         f"{walked}.kind is '{ours}', as the recipe's other keys of config.{section} have it, and cannot be '{kind}' "
-        f"with those; give --config a recipe of that kind, such as configs/{other}.py"
+        f"with those; give --config a recipe of that kind: {', '.join(others)}"
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 
 import jax
 
@@ -59,14 +60,16 @@ def check_config(config) -> None:
         )
 
 
-def plan(config, topology: Topology, devices=None) -> dict:
+def plan(config, topology: Topology, devices=None, report: Callable[[str], None] = lambda message: None) -> dict:
     """What a step of `config` takes on `topology`: memory, FLOPs, collectives, time at least, where parameters lie.
 
+    `report` hears that the compiler begins, which may take minutes.
     `memory.fits` is None where nothing is known of the devices' memory. A program that the compiler refuses for its
     size has no collectives, moves nothing and takes no time: those keys are None. Errors: UserError and its kin.
     """
     subject = prepare(config, topology, devices)
     config, engine, mesh = subject.config, subject.engine, subject.mesh
+    report(f"compiling a step of {config.name} for {topology.name}: seconds, minutes for the largest")
     began = time.perf_counter()
     lowered = _lowered(engine, config)
     traced = time.perf_counter()
