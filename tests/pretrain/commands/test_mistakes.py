@@ -105,7 +105,7 @@ def small(**changes):
             ["describe", CONFIG, "--config.train.steps.x=1"],
             "a value, not a section with keys; write --config.train.st",
         ),
-        (["describe", CONFIG, "--config.model.kind=recurrent"], "such as configs/transformer_xl.py"),
+        (["describe", CONFIG, "--config.model.kind=recurrent"], "a recipe of that kind: configs/transformer_xl.py"),
         (["describe", CONFIG, "--config.model.kind=decodr"], "config.model.kind is 'decodr', did you mean 'decoder'?"),
         (["describe", CONFIG, "--config.evaluate.model.kind=recurrent"], "config.evaluate.model.kind is 'decoder', as"),
         (["describe", CONFIG, "--config.model.attention=dense"], """; write --config.model.attention="('dense',)\""""),
