@@ -83,10 +83,10 @@ class TwoTexts(Objective):
         return Prompts([np.array([self.start_id], np.int32) for _ in texts], source, continued=False)
 
     def _ids(self, text: str) -> np.ndarray:
-        """The ids of a prompt with gaps. The space before one is a part of what is left out, as a word's own is."""
+        """The ids of a prompt with gaps. White space before one is a part of what is left out, as a word's own is."""
         if not self.gaps:
             return self.tokenizer.encode(text)
-        parts = re.split(f" ?({'|'.join(map(re.escape, self.gaps))})", text)
+        parts = re.split(rf"\s*({'|'.join(map(re.escape, self.gaps))})", text)
         ids = [[self.gaps[part]] if part in self.gaps else self.tokenizer.encode(part) for part in parts]
         return np.concatenate(ids).astype(np.int32)
 

@@ -282,22 +282,25 @@ class Checkpoints:
     def read(self, which: str, step: int, what: Callable[[int], Result]) -> tuple[int, Result]:
         """(step, `what(step)`) of the checkpoint that `which` was found to mean.
 
-        A training beside may have deleted it meanwhile; then it is the one that "latest" or "best" means now. Errors:
-        UserError where that was a number, and whatever `what` raises of a checkpoint that is there.
+        A training beside may have deleted it meanwhile, or one before it that `what` reads too; then it is the one that
+        "latest" or "best" means now. Errors: UserError where that was a number, and whatever `what` raises of
+        checkpoints that are there.
         """
         while True:
+            there = decided(self.steps, self._unreadable)
             try:
                 return step, what(step)
             except UserError as error:
                 left = decided(self.steps, self._unreadable)
-                if step in left:
-                    raise
-                if which.isdecimal():
+                if which.isdecimal() and step not in left:
                     raise UserError(
                         f"checkpoint {step} was deleted by the training of this folder while this command was starting;"
                         f" choose one of: {', '.join(map(str, left))}, latest, or keep more with config.checkpoint.keep"
                     ) from error
-                step = self.find(which)
+                again = step if which.isdecimal() else self.find(which)
+                if again == step and {one for one in there if one <= step} <= set(left):
+                    raise
+                step = again
 
     def check_tokenizer(self, step: int, tokenizer) -> None:
         """Raises UserError unless the checkpoint of `step` was trained with `tokenizer`."""

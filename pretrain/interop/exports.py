@@ -48,31 +48,32 @@ def export_folder(
     table = families.table(family, config.model.to_dict())
     whole = families.leaves(config.model.to_dict())
     shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in whole.items()}
-
     averaged = Averaged(checkpoints, average, report)
+    architecture = family.architecture(config.model)
 
-    def opened(number: int) -> Callable[[str], np.ndarray]:
+    def export(number: int) -> None:
         checkpoints.check_tokenizer(number, tokenizer)
-        return averaged.reader(number, shapes)
+        steps, read = averaged.steps(number), averaged.reader(number, shapes)
+        with new_folder(Path(target)) as folder:
+            special = tokenizers.write(here.folders.tokenizer, tokenizer, folder, family, config.model.context)
+            about = {"architectures": [architecture], "model_type": family.model_type}
+            whole = about | {"dtype": config.model.param_dtype} | written | family.ids(special) | family.more(config)
+            write(folder / CONFIG, json.dumps(whole, indent=2).encode())
+            tensors = _tensors(table, lambda path: read(family.path_of(path)))
+            files.write(folder, _sizes(table), tensors, report=report)
+            exported = Exported(
+                family,
+                architecture=architecture,
+                parameters=sum(int(np.prod(leaf.shape)) for leaf in table.leaves.values()),
+                entries=tokenizer.vocab_size,
+                steps=steps,
+                part=part,
+            )
+            write(folder / CARD, card(here, config, target, exported).encode())
 
-    with quiet(), new_folder(Path(target)) as folder:
-        number, read = checkpoints.read(step, checkpoints.find(step), opened)
-        special = tokenizers.write(here.folders.tokenizer, tokenizer, folder, family, config.model.context)
-        about = {"architectures": [family.architecture(config.model)], "model_type": family.model_type}
-        whole = about | {"dtype": config.model.param_dtype} | written | family.ids(special) | family.more(config)
-        write(folder / CONFIG, json.dumps(whole, indent=2).encode())
-        tensors = _tensors(table, lambda path: read(family.path_of(path)))
-        files.write(folder, _sizes(table), tensors, report=report)
-        exported = Exported(
-            family,
-            architecture=whole["architectures"][0],
-            parameters=sum(int(np.prod(leaf.shape)) for leaf in table.leaves.values()),
-            entries=tokenizer.vocab_size,
-            steps=averaged.steps(number),
-            part=part,
-        )
-        write(folder / CARD, card(here, config, target, exported).encode())
-    report(f"{target} holds checkpoint {number} of {workdir} as {whole['architectures'][0]}")
+    with quiet():
+        number, _ = checkpoints.read(step, checkpoints.find(step), export)
+    report(f"{target} holds checkpoint {number} of {workdir} as {architecture}")
     return number
 
 

@@ -111,6 +111,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     "t5:3b": (Target("v5e:4x8", fsdp=32, parts=16, remat="full"),),
     "t5:11b": (
         Target("v4:4x4x8", fsdp=128, parts=4, remat="full"),
+        Target("v5p:4x4x4", fsdp=64, remat="full"),
         Target("h200:8", fsdp=8, parts=64, remat="full"),
     ),
     "t5:base_prefix": (Target(MEDIUM, data=16, parts=32),),

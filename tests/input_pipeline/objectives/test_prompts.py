@@ -55,7 +55,7 @@ def test_a_text_says_what_it_leaves_out(kind, gap, there):
     section = common.OBJECTIVES[kind]().to_dict()
     if kind == "denoising":
         section |= {"noise": "deletion", "permutation": 0.0}
-    source = objectives.build(section, Letters()).prompts([f"ab {gap} d{gap}", f"{gap}<extra_id_1>"]).source
+    source = objectives.build(section, Letters()).prompts([f"ab \n{gap} d{gap}", f"{gap}<extra_id_1>"]).source
     front = [6] if kind == "denoising" else []
     first, second = ([i for i in row if i] for row in source["inputs"].tolist())
     assert first == [*front, 97, 98, there, 32, 100, there, 7]

@@ -9,9 +9,10 @@ import time
 import jax.numpy as jnp
 import pytest
 
-from pretrain.checkpoints import record, restore
+from pretrain.checkpoints import alone, record, restore
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import UserError
+from pretrain.interop import exports
 from pretrain.main import main
 
 
@@ -181,3 +182,37 @@ def test_a_numbered_checkpoint_that_a_training_has_deleted_is_named(training, ca
         "checkpoint 16 was deleted by the training of this folder while this command was starting; choose one" in said
     )
     assert "choose one of: 4, 8, 12, latest" in said
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export"])
+def test_a_mean_is_of_what_is_there_if_a_training_has_deleted_a_part_of_it(copy, monkeypatch, capsys, command):
+    """It saves one more meanwhile, for which the oldest goes."""
+    workdir = copy(16)
+    newest, oldest = (workdir / "checkpoints" / name for name in ("16", "8"))
+    newest.rename(workdir / "16")
+    look = {"evaluate": (restore, "damage"), "export": (alone, "reader")}[command]
+    own = getattr(*look)
+
+    def trained_before(*arguments):
+        monkeypatch.undo()
+        (workdir / "16").rename(newest)
+        shutil.rmtree(oldest)
+        return own(*arguments)
+
+    monkeypatch.setattr(*look, trained_before)
+    words = ["--batches=1"] if command == "evaluate" else [f"--folder={workdir}/there"]
+    assert main([command, f"--workdir={workdir}", "--average=2", *words]) == 0
+    assert "the mean of the checkpoints 12, 16 is read" in capsys.readouterr().err
+
+
+def test_an_export_begins_again_if_a_training_has_deleted_what_it_reads(copy, monkeypatch, capsys):
+    workdir, own = copy(16), exports.files.write
+
+    def written(folder, sizes, tensors, report):
+        monkeypatch.undo()
+        shutil.rmtree(workdir / "checkpoints" / "16")
+        return own(folder, sizes, tensors, report=report)
+
+    monkeypatch.setattr(exports.files, "write", written)
+    assert main(["export", f"--workdir={workdir}", f"--folder={workdir}/there"]) == 0
+    assert f"{workdir}/there holds checkpoint 12 of {workdir}" in capsys.readouterr().err
