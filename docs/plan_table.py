@@ -24,7 +24,6 @@ PAGE = ROOT / "docs" / "plan.md"
 BEGIN, END = "<!-- figures of docs/plan_table.py -->\n", "<!-- end -->\n"
 COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
 KEPT = ("memory", "roofline")
-COUNTING = 2  # raised where `roofline.moved` counts bytes in another way: rows of before say so
 
 
 def compiled(recipe: str, target: targets.Target) -> dict:
@@ -32,7 +31,7 @@ def compiled(recipe: str, target: targets.Target) -> dict:
     config = target.config(recipe)
     facts = step.plan(config, topology.parse(target.topology))
     kept = {name: facts[name] for name in KEPT}
-    return kept | {"fingerprint": targets.fingerprint(config), "versions": versions(), "counting": COUNTING}
+    return kept | {"fingerprint": targets.fingerprint(config), "versions": versions()}
 
 
 def versions() -> dict[str, str]:
@@ -71,9 +70,7 @@ def _cells(found: dict) -> list[str]:
     bytes[0] += "" if memory["fits"] else ", **too much**"
     if not time:
         return [*bytes, "-", "-", "-"]
-    before = time["bound"] == "memory" and found.get("counting", 1) < COUNTING
-    most, least = ("≤ ", "≥ ") if before else ("", "")
-    return [*bytes, f"{most}{time['step_seconds']:.3g} s", time["bound"], f"{least}{time['mfu']:.0%}"]
+    return [*bytes, f"{time['step_seconds']:.3g} s", time["bound"], f"{time['mfu']:.0%}"]
 
 
 def write(figures: dict) -> None:
