@@ -275,8 +275,8 @@ class Corpus:
         """The ids of a split, as one circular array."""
         if split not in self._streams:
             raise DataError(
-                f"the run has no split '{split}'; choose one of: {', '.join(self._streams)}, or score any text with "
-                "evaluate --data=SOURCE"
+                f"the run has no split '{split}'; choose one of: {', '.join(self._streams)}, or name any source "
+                "instead (evaluate --data=SOURCE, generate --images=SOURCE)"
             )
         return self._streams[split]
 

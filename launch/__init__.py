@@ -153,10 +153,9 @@ def flag(program: Sequence[str], name: str) -> str:
 
 def natural(text: str) -> int:
     """An argparse type: a whole number from zero up."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
-    return value
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 up")
+    return int(text)
 
 
 def seconds(text: str) -> float:
@@ -201,10 +200,9 @@ def line(text: str) -> str:
 
 def positive(text: str) -> int:
     """An argparse type: a whole number above zero."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 up")
+    return int(text)
 
 
 def run(command: Sequence[str]) -> int:

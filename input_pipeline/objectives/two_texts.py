@@ -86,6 +86,9 @@ class TwoTexts(Objective):
         """The ids of a prompt with gaps. White space before one is a part of what is left out, as a word's own is."""
         if not self.gaps:
             return self.tokenizer.encode(text)
+        numbered = [word for word in re.findall(r"<extra_id_\d+>", text) if word not in self.gaps]
+        if numbered and "<extra_id_0>" in self.gaps:
+            raise DataError(f"a prompt has the gap {numbered[0]}, and this model knows {len(self.gaps)}, from 0 on")
         parts = re.split(rf"\s*({'|'.join(map(re.escape, self.gaps))})", text)
         ids = [[self.gaps[part]] if part in self.gaps else self.tokenizer.encode(part) for part in parts]
         return np.concatenate(ids).astype(np.int32)

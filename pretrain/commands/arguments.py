@@ -17,6 +17,13 @@ WORKDIR = "folder of the run: config, tokenizer, checkpoints, metrics"
 Overrides = tuple[tuple[str, str], ...]  # dotted key and text, as of --config.train.steps=200
 
 
+def check_overrides(overrides: Overrides) -> None:
+    """Raises UserError for what is no pairs of two texts."""
+    pairs = isinstance(overrides, list | tuple) and all(isinstance(one, list | tuple) for one in overrides)
+    if not pairs or not all(len(one) == 2 and all(isinstance(word, str) for word in one) for one in overrides):
+        raise UserError(f"overrides is {shown(overrides)}; write pairs of texts, such as (('train.steps', '200'),)")
+
+
 @dataclasses.dataclass(frozen=True)
 class Flag:
     """What an argument's flag has besides its name and default."""
@@ -84,6 +91,10 @@ class OfConfig(Arguments):
     config: str = ""  # a recipe, such as configs/gpt2.py:medium; empty means the work folder's own, or the quickstart
     overrides: Overrides = ()
 
+    def __post_init__(self):
+        super().__post_init__()
+        check_overrides(self.overrides)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfRun(Arguments):
@@ -132,6 +143,7 @@ class Evaluate(OfRun):
 
     def __post_init__(self):
         super().__post_init__()
+        check_overrides(self.overrides)
         check_own("evaluate", self.section, [f"--config.{key}" for key, _ in self.overrides], self.workdir)
         if self.data and self.split:
             raise UserError("--data and --split both say what is scored; leave one out")

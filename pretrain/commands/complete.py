@@ -122,6 +122,8 @@ def _check(config, target: Path, arguments: Complete) -> None:
     rows = config.data.image[0]
     if round(arguments.keep * rows) >= rows:
         raise UserError(f"--keep={arguments.keep} leaves none of an image's {rows} rows to fill in; lower it")
+    if target.suffix.lower() != ".png" and not target.is_dir():
+        raise UserError(f"--complete={target} is written as PNG; give it a name that ends in .png")
     if not target.parent.is_dir():
         raise UserError(f"--complete={target} is to lie in {target.parent}, which is no folder; make it first")
     if target.is_dir():

@@ -113,7 +113,8 @@ class Command:
         elif key != word and key in self.flags:
             flag = f"--{word}"
         else:
-            return f"see `pretrain {self.name} --help`"
+            quoted = "; put quotes around a text with blanks" if "prompt" in self.flags else ""
+            return f"see `pretrain {self.name} --help`{quoted}"
         return f"did you mean {flag}?"
 
     def _nearest(self, error: flags.UnrecognizedFlagError) -> str:

@@ -12,7 +12,7 @@ from pretrain import config as configs
 from pretrain.commands.arguments import Generate
 from pretrain.commands.shared import check_processes
 from pretrain.decoding.decoding import generate
-from pretrain.errors import UserError
+from pretrain.errors import UserError, reason
 from pretrain.processes.host import say, start
 from pretrain.reporting.tables import one_line
 from pretrain.run import Run
@@ -79,9 +79,13 @@ def read_prompts(arguments: Generate) -> list[str]:
     if arguments.prompt_file:
         try:
             text = Path(arguments.prompt_file).read_bytes().decode("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise UserError(
-                f"--prompt_file={arguments.prompt_file} cannot be read ({error}); give a UTF-8 text file"
+                f"--prompt_file={arguments.prompt_file} cannot be read ({reason(error)}); name a file of prompts"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"--prompt_file={arguments.prompt_file} is not UTF-8 ({error}); write it in UTF-8"
             ) from error
         if not text:
             raise UserError(f"--prompt_file={arguments.prompt_file} is empty; write one prompt a line, or leave it out")

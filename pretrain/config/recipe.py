@@ -1,5 +1,6 @@
 """Recipe files: finding the one that a command names, and running it; what fails in it is said in one sentence."""
 
+import ast
 import contextlib
 import difflib
 import importlib.util
@@ -62,5 +63,8 @@ def blaming(path: str, file: Path):
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
         where = f"{path}, line {line}," if line else path
-        reason = (error.msg if isinstance(error, SyntaxError) else str(error)).split("\n")[0]
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        with contextlib.suppress(ValueError, SyntaxError):  # ml_collections' of a key, which is a text in quotes
+            reason = str(ast.literal_eval(reason)).replace("\n", ": ")
+        reason = reason.split("\n")[0]
         raise UserError(f"{where} fails with {type(error).__name__}: {reason}; correct the recipe") from error

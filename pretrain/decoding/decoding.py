@@ -236,12 +236,13 @@ def _check(model, prompts, max_tokens, temperature, beams, length_penalty, norma
                 f"prompt {index} holds token {max(prompt)}, outside the model's vocabulary of {model.vocab_size}; "
                 "use the tokenizer that the model was trained with"
             )
-        room = _room(model, len(prompt))
+        room, has = _room(model, len(prompt)), f"prompt {index} has {len(prompt)} tokens, a start token included, which"
+        if room < 1:
+            raise UserError(f"{has} leave no room in the model's context of {model.context}; shorten the prompt")
         if max_tokens > room:
-            fewer = f"lower that to at most {room}, or shorten the prompt" if room > 0 else "shorten the prompt"
             raise UserError(
-                f"prompt {index} has {len(prompt)} tokens, a start token included, which with --max_tokens="
-                f"{max_tokens} exceed the model's context of {model.context}; {fewer}"
+                f"{has} with --max_tokens={max_tokens} exceed the model's context of {model.context}; lower that to at "
+                f"most {room}, or shorten the prompt"
             )
 
 

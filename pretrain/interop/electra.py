@@ -122,7 +122,7 @@ def _section_of_generator(section: Mapping) -> dict:
     """The encoder that the generator of a discriminator of ours is."""
     if not section["generator_size"]:
         raise UserError(
-            "the model has no generator (config.model.generator_size = 0) that could be exported; leave --part out"
+            "as electra's generator: the model has none (config.model.generator_size = 0); leave --part out"
         )
     own = {name: value for name, value in section.items() if name not in ("generator_size", "head")}
     sizes = generator_sizes(section["width"], section["heads"], section["generator_size"])

@@ -53,6 +53,8 @@ def train(config, workdir: str, fresh: str = "") -> int:
         decided(lambda: held.enter_context(lock.held(workdir, "train", say)), cannot)
         lock.check_shared(workdir)
         due = decided(lambda: fresh_start_due(workdir, fresh), cannot)
+        if fresh and not due:
+            say(f"--fresh={fresh} was done before: going on with what began then (another name begins at update 0)")
         teacher = teacher_of(config, workdir, due)
         config = resolved(config, teacher)
         if not due:
@@ -80,7 +82,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
                 for change in (moved(before, config, loop.step), configs.changed_dropout(before, config)):
                     if change:
                         say(change)
-            if loop.step <= config.train.steps:  # else the folder's own says how far the run was to go
+            if loop.step < config.train.steps:  # else nothing is made of it, and the folder's own says what was
                 configs.save(config, workdir)
         return loop.run()
 

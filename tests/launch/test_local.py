@@ -321,7 +321,7 @@ def test_knows_the_programs_commands():
     ("argv", "message"),
     [
         (["--processes", "2"], "name what to run after '--'"),
-        (["--processes", "0", "--", "train"], "0 is not above 0"),
+        (["--processes", "0", "--", "train"], "'0' is no whole number from 1 up"),
         (["--grace", "nan", "--", "train"], "nan is no time"),
         (["--grace", "-1", "--", "train"], "-1 is no time"),
         (["--logs", "pyproject.toml", "--", "train"], "pyproject.toml cannot be made a folder (File exists)"),

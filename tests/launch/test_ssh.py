@@ -289,7 +289,7 @@ def test_a_program_saves_when_its_keeper_is_killed_and_keeps_others_out_until_th
         (["--hosts=a", "--env=A", "--", "train"], "A is not NAME=VALUE"),
         (["--hosts=a", "--name=a b", "--", "train"], "'a b' is no name"),
         (["--hosts=a", "--folder=a\nb", "--", "train"], "is not one line of printable text"),
-        (["--hosts=a", "--restarts=-1", "--", "train"], "-1 is below 0"),
+        (["--hosts=a", "--restarts=-1", "--", "train"], "'-1' is no whole number from 0 up"),
         (["--hosts=a", "--grace=inf", "--", "train"], "inf is no time; write seconds from 0 up"),
         (["--hosts=a", "--ssh=ssh 'x", "--dry-run", "--", "train"], "is no command (No closing quotation)"),
         (["--hosts=a", "--ssh=", "--", "train"], "'' is no command"),

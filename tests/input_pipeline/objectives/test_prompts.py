@@ -55,11 +55,15 @@ def test_a_text_says_what_it_leaves_out(kind, gap, there):
     section = common.OBJECTIVES[kind]().to_dict()
     if kind == "denoising":
         section |= {"noise": "deletion", "permutation": 0.0}
-    source = objectives.build(section, Letters()).prompts([f"ab \n{gap} d{gap}", f"{gap}<extra_id_1>"]).source
+    built = objectives.build(section, Letters())
+    source = built.prompts([f"ab \n{gap} d{gap}", f"{gap}<e>"]).source
     front = [6] if kind == "denoising" else []
     first, second = ([i for i in row if i] for row in source["inputs"].tolist())
     assert first == [*front, 97, 98, there, 32, 100, there, 7]
-    assert second == [*front, there, *map(ord, "<extra_id_1>"), 7]  # there is one sentinel
+    assert second == [*front, there, *map(ord, "<e>"), 7]
+    if kind == "spans":
+        with pytest.raises(DataError, match="a prompt has the gap <extra_id_1>, and this model knows 1, from 0 on"):
+            built.prompts(["a <extra_id_1>"])
 
 
 def test_what_fills_in_goes_on_with_nothing():

@@ -237,7 +237,7 @@ def test_a_fresh_start_keeps_the_earlier_run_and_is_made_once(copy, run):
     assert files(workdir / "earlier" / "second") == before
     code, said = run(workdir, "--fresh=second", train__steps=7, schedule__peak=0.001)
     assert code == 0, said
-    assert "restored checkpoint 6" in said
+    assert "--fresh=second was done before: going on" in said and "restored checkpoint 6" in said
     assert files(workdir / "earlier" / "second") == before
     for name in ("a/b", "..", "a.partial/", "a.partial"):
         code, said = run(workdir, f"--fresh={name}", schedule__peak=0.001)

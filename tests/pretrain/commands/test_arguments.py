@@ -1,6 +1,7 @@
 """Commands called from Python: what they are told is typed and checked, as their flags are, and cannot change."""
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
@@ -121,3 +122,12 @@ def test_figures_that_are_not_finite_are_null_in_json(capsys):
     row = json.loads(capsys.readouterr().out, parse_constant=refused)
     known = {"step": 5, "split": "validation", "tokens": 3, "tokens_per_second": 1.5}
     assert row == known | {"loss": None, "perplexity": None, "tasks": {"a": {"loss": None, "examples": 2}}}
+
+
+@pytest.mark.parametrize(
+    "overrides", [{"train.steps": "2"}, (("train.steps", 2),), ("train.steps", "2"), "train.steps=2", None]
+)
+def test_overrides_are_pairs_of_texts(overrides):
+    for form in (Train, functools.partial(Evaluate, workdir="x")):
+        with pytest.raises(UserError, match=r"^overrides is .*; write pairs of texts, such as \(\('train.steps'"):
+            form(overrides=overrides)

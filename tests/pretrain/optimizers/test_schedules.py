@@ -2,6 +2,7 @@
 
 import re
 
+import jax
 import numpy as np
 import pytest
 
@@ -53,3 +54,10 @@ def test_another_number_of_updates_is_announced_during_warm_up_too(kind, step):
     for config in (before, now):
         config.schedule.update(kind="rsqrt", decay_steps=0)
     assert moved(before, now, step) is None
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_no_rate_is_below_zero_where_it_is_compiled(kind):
+    options = common.base().schedule.to_dict() | {"kind": kind, "peak": 3e-3, "warmup": 5, "end": 0.0}
+    for steps in range(6, 60):
+        assert 0 <= jax.jit(schedule(options | {"decay_steps": 0}, steps))(steps) < 1e-9

@@ -173,6 +173,7 @@ def test_completions_that_cannot_be(refused, trained, whole, folder, tmp_path):
         assert f"--keep={keep:.2g}"[:8] in refused(*generate, picture, f"--keep={keep}")
     assert "which is no folder; make it first" in refused(*generate, f"--complete={tmp_path}/no/x.png")
     assert "is a folder; give the name of a file in it" in refused(*generate, f"--complete={tmp_path}")
+    assert "is written as PNG; give it a name that ends in .png" in refused(*generate, f"--complete={tmp_path}/a.jpg")
     assert "--average=99 checkpoints up to 6, of which" in refused(*generate, picture, "--average=99")
     assert "the run has no split 'tset'" in refused(*generate, picture, "--images=tset")
     images.write_png(tmp_path / "grey.png", np.zeros((8, 8, 1), np.uint8))

@@ -41,3 +41,14 @@ def test_a_checkpoint_is_scored_again_where_it_was_measured_in_another_way(tmp_p
         rows.append(scored())
         assert ("measured in another way than before" in capsys.readouterr().err) == (len(rows) > 1)
     assert rows[0] == rows[2] and int(rows[1][0]) == 2 * int(rows[0][0]) and rows[0][1:] != rows[1][1:]
+
+
+def test_a_start_that_makes_no_update_changes_nothing_of_the_run(tmp_path, text, signals, capsys):
+    """Its length of the schedule once became the run's, by which the next start trained without a word."""
+    assert train_here(tmp_path, text, train__steps=8) == 0
+    before = (tmp_path / "config.json").read_text()
+    assert train_here(tmp_path, text, train__steps=8, schedule__decay_steps=500) == 0
+    assert (tmp_path / "config.json").read_text() == before
+    capsys.readouterr()
+    assert train_here(tmp_path, text, train__steps=9, schedule__decay_steps=500) == 0
+    assert "config.schedule.decay_steps makes the schedule 500 updates long, which was 8" in capsys.readouterr().err
