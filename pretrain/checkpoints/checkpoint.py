@@ -30,6 +30,7 @@ from pretrain.workdir import DATA, LOSS, METRICS, POSITION, STATE, Workdir, writ
 Result = TypeVar("Result")
 TROUBLE = (OSError, ValueError, RuntimeError)  # of saving, however Orbax and TensorStore put it
 SAVING = 3600  # seconds that a save may take
+TRIES = 3  # of reading checkpoints that a training beside deletes meanwhile
 
 
 class Checkpoints:
@@ -283,22 +284,24 @@ class Checkpoints:
         """(step, `what(step)`) of the checkpoint that `which` was found to mean.
 
         A training beside may have deleted it meanwhile, or one before it that `what` reads too; then it is the one that
-        "latest" or "best" means now. Errors: UserError where that was a number, and whatever `what` raises of
-        checkpoints that are there.
+        "latest" or "best" means now, `TRIES` times at most. Errors: UserError where that was a number, or where the
+        training is faster, and whatever `what` raises of checkpoints that are there.
         """
+        tries = TRIES
         while True:
             there = decided(self.steps, self._unreadable)
             try:
                 return step, what(step)
             except UserError as error:
+                tries -= 1
                 left = decided(self.steps, self._unreadable)
-                if which.isdecimal() and step not in left:
+                again = step if which.isdecimal() else self.find(which)
+                if step not in left and (which.isdecimal() or not tries):
                     raise UserError(
-                        f"checkpoint {step} was deleted by the training of this folder while this command was starting;"
+                        f"checkpoint {step} was deleted by the training of this folder while this command was reading;"
                         f" choose one of: {', '.join(map(str, left))}, latest, or keep more with config.checkpoint.keep"
                     ) from error
-                again = step if which.isdecimal() else self.find(which)
-                if again == step and {one for one in there if one <= step} <= set(left):
+                if not tries or (again == step and {one for one in there if one <= step} <= set(left)):
                     raise
                 step = again
 

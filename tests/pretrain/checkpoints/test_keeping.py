@@ -178,9 +178,7 @@ def test_the_newest_checkpoint_is_taken_again_if_a_training_has_deleted_it(train
 def test_a_numbered_checkpoint_that_a_training_has_deleted_is_named(training, capsys):
     assert main(["generate", "--prompt=a", f"--workdir={training}", "--step=16"]) == 2
     said = capsys.readouterr().err
-    assert (
-        "checkpoint 16 was deleted by the training of this folder while this command was starting; choose one" in said
-    )
+    assert "checkpoint 16 was deleted by the training of this folder while this command was reading; choose one" in said
     assert "choose one of: 4, 8, 12, latest" in said
 
 
@@ -216,3 +214,17 @@ def test_an_export_begins_again_if_a_training_has_deleted_what_it_reads(copy, mo
     monkeypatch.setattr(exports.files, "write", written)
     assert main(["export", f"--workdir={workdir}", f"--folder={workdir}/there"]) == 0
     assert f"{workdir}/there holds checkpoint 12 of {workdir}" in capsys.readouterr().err
+
+
+def test_a_training_that_is_faster_than_a_reader_is_not_run_after_for_ever(copy, monkeypatch, capsys):
+    workdir, own = copy(16), alone.reader
+
+    def deleted_before(folder, shapes):
+        shutil.rmtree(folder)
+        return own(folder, shapes)
+
+    monkeypatch.setattr(alone, "reader", deleted_before)
+    assert main(["export", f"--workdir={workdir}", f"--folder={workdir}/there"]) == 2
+    said = capsys.readouterr().err
+    assert "checkpoint 8 was deleted by the training of this folder" in said and "choose one of: 4, latest" in said
+    assert not (workdir / "there").exists()
