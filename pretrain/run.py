@@ -72,6 +72,11 @@ class Run:
         for name in given:
             if name not in known:
                 raise UserError(f"the model takes no '{name}'{nearest(name, known)}")
+        if "inputs" in known and inputs.get("inputs") is None:
+            raise UserError(
+                "the model writes for a text that it reads, its 'inputs'; give run.logits(tokens, "
+                "**run.prompts([text]).source)"
+            )
         rows = {name: np.atleast_2d(_whole_numbers(name, values)) for name, values in given.items()}
         for name, values in rows.items():
             self._check_range(name, values)

@@ -89,9 +89,9 @@ class TwoTexts(Objective):
         numbered = [word for word in re.findall(r"<extra_id_\d+>", text) if word not in self.gaps]
         if numbered and "<extra_id_0>" in self.gaps:
             raise DataError(f"a prompt has the gap {numbered[0]}, and this model knows {len(self.gaps)}, from 0 on")
-        parts = re.split(rf"\s*({'|'.join(map(re.escape, self.gaps))})", text)
-        ids = [[self.gaps[part]] if part in self.gaps else self.tokenizer.encode(part) for part in parts]
-        return np.concatenate(ids).astype(np.int32)
+        *parts, last = re.split(f"({'|'.join(map(re.escape, self.gaps))})", text)  # a text and a gap in turn
+        ids = [[self.gaps[part]] if part in self.gaps else self.tokenizer.encode(part.rstrip()) for part in parts]
+        return np.concatenate([*ids, self.tokenizer.encode(last)]).astype(np.int32)
 
     def read(self, ids: np.ndarray) -> np.ndarray:
         """A text's ids as an encoder reads them: with the end token."""

@@ -53,6 +53,8 @@ def import_folder(
         other = _generator(generator, family, config.model) if generator else None
         kinds = (*family.tokenizers, *[kind for name, kind in family.files.items() if name == given["model_type"]])
         config.tokenizer.update(tokenizers.section(folder, kinds, prepared))
+        if prepared and config.tokenizer.kind != "xlm":
+            raise UserError(f"--prepared is of XLM's vocab.json, and {config.tokenizer.path} is another; leave it out")
         config.data.length = min(config.data.length, config.model.context)
         family.complete(config)
         family.speak(config, given, file, tokenizers.codes(config.tokenizer))

@@ -113,3 +113,11 @@ def test_text_from_a_prompt(run, capsys):
         assert all(row["tokens"] for row in rows)
     assert main(["generate", f"--workdir={run}", "--max_tokens=6", "--prompt=" + "word " * 400]) == 2
     assert "exceed the model's context of 128; shorten the prompt" in capsys.readouterr().err
+
+
+def test_logits_of_a_text_need_the_text_that_is_read(run):
+    opened = pretrain.open(str(run))
+    begun, source, _ = opened.prompts(["likely: 7"])
+    with pytest.raises(UserError, match=r"the model writes for a text that it reads, .*prompts\(\[text\]\)\.source"):
+        opened.logits(begun[0][None])
+    assert opened.logits(begun[0][None], **source).shape[:2] == (1, len(begun[0]))

@@ -258,3 +258,10 @@ def test_a_tokenizer_whose_padding_is_another_id(tmp_path):
     ):
         exports.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
     assert not (tmp_path / "back").exists()
+
+
+def test_texts_are_prepared_for_xlm_alone(tmp_path):
+    folder = hub.make(tmp_path / "theirs", "gpt2")
+    with pytest.raises(UserError, match=r"--prepared is of XLM's vocab\.json, and .* is another; leave it out"):
+        imports.import_folder(str(folder), str(tmp_path / "run"), prepared=True)
+    assert not (tmp_path / "run").exists()
