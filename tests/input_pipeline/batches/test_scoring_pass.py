@@ -125,7 +125,7 @@ def test_a_split_shorter_than_a_row(corpus):
     [
         (
             {"split": "test"},
-            r"the run has no split 'test'; choose one of: train, validation, or score .* --data=SOURCE",
+            r"the run has no split 'test'; choose one of: train, validation, or name any .* --data=SOURCE, ",
         ),
         ({"stride": 17}, r"evaluate\.stride is 17; it must be from 1 to the row's length, 16"),
         ({"stride": 4, "layout": "packed"}, r"needs layout concat, not packed; set it to 0"),

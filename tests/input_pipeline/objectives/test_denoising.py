@@ -279,9 +279,9 @@ def test_codes_of_languages(prepare, write):
         assert tokens[0] == code and (tokens[1:15] == inputs[:14]).all()
         assert (targets[:15] == inputs[:15]).all() and weights.tolist() == [1] * 15 + [0]
     assert {special[code] for code in codes} == set(batch["tokens"][:, 0].tolist())
-    found = objectives.build(objective, corpus.tokenizer).prompts(["de_DE die", "en_XX "])
+    found = objectives.build(objective, corpus.tokenizer).prompts(["de_DE die", "en_XX a"])
     end, english, german = special["end"], special["en_XX"], special["de_DE"]
-    assert found.source["inputs"].tolist() == [[*b"die", end, german], [end, english, 0, 0, 0]]
+    assert found.source["inputs"].tolist() == [[*b"die", end, german], [*b"a", end, english, 0, 0]]
     scored = corpus.evaluation("train", length=16, stride=0, batch_size=8)
     read = np.concatenate([batch["inputs"] for batch in scored.batches()])
     assert {english, german} <= set(read.ravel().tolist())

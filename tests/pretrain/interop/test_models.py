@@ -202,7 +202,7 @@ def test_a_generator_beside_its_discriminator_gives_its_own_numbers(two_folders,
         ("size", "is no generator of this discriminator, as models here have them: ff = 31, not 32"),
         ("discriminator", "leave it out, or give both"),
         ("part", "has no part 'judge'; choose one of: discriminator, generator"),
-        ("none", "has no generator (config.model.generator_size = 0) that could be exported"),
+        ("none", "electra's generator: the model has none (config.model.generator_size = 0); leave --part out"),
     ],
 )
 def test_what_electra_cannot_be(change, words, two_folders, tmp_path):
