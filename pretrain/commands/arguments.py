@@ -116,7 +116,7 @@ class OfRun(Arguments):
 class Train(OfConfig):
     """Trains; goes on from the newest checkpoint if the work folder has one."""
 
-    workdir: str = text("", WORKDIR + "; empty means runs/<name of the config>")
+    workdir: str = text("", WORKDIR + " (default: runs/<name of the config>)")
     fresh: str = text("", "begin at update 0, and keep what the work folder has in earlier/NAME; once for each NAME")
 
 
@@ -279,7 +279,7 @@ class Plan(OfConfigOrRun):
 class Prepare(OfConfig):
     """Trains the tokenizer if asked and builds the token store."""
 
-    workdir: str = text("", WORKDIR + "; empty means runs/<name of the config>")
+    workdir: str = text("", WORKDIR + " (default: runs/<name of the config>)")
     processes: int = integer(non_negative(0, below=2**12), "processes that tokenise; 0: one for each core")
     beam: str = text(
         "", "options of an Apache Beam pipeline that tokenises instead: '--runner=DirectRunner --direct_num_workers=2'"

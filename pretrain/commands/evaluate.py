@@ -54,6 +54,10 @@ def run(arguments: Evaluate) -> None:
 def evaluate(config, arguments: Evaluate) -> None:
     """The same, of the work folder's `config` with what the user changes of its evaluation."""
     workdir = arguments.workdir
+    if not (arguments.data or config.data.train):
+        raise UserError(
+            f"{workdir} holds imported weights and names no text; say what is scored, such as --data=text:/books/*.txt"
+        )
     checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
     tokenizer, step = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer), checkpoints.find(arguments.step)
     step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_tokenizer(step, tokenizer))

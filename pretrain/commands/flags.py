@@ -82,7 +82,9 @@ class Command:
         form = next((form for form in self.forms[1:] if values[form.__name__.lower()]), self.forms[0])
         names = [field.name for field in flagged(form)]
         for name, value in values.items():
-            if self.flags[name].present and value != "" and name not in names:
+            if self.flags[name].present and value == "":
+                raise UserError(f"--{name} is empty; give it a value, or leave it out")
+            if self.flags[name].present and name not in names:
                 raise UserError(f"--{name} {form.apart}; leave it out")
         told = {name: tuple(values[name]) if isinstance(values[name], list) else values[name] for name in names}
         told |= {"config": config} if self.takes_config else {}
@@ -197,6 +199,8 @@ def split_config(argv: Sequence[str]) -> tuple[str, list[tuple[str, str]], list[
             if value is None:
                 raise UserError(f"{argument} lacks a value; write {argument}=VALUE")
         if name == "config":
+            if not value:
+                raise UserError("--config is empty; give it a recipe, such as configs/gpt2.py:medium, or leave it out")
             spec = value
         else:
             overrides.append((name.removeprefix("config."), value))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from configs import common
 from input_pipeline.batches.tasks import Task
 from pretrain.assemble import Assembly
 from pretrain.costs import capacity
@@ -66,14 +67,17 @@ def sacrebleu():
 
 
 MEASURES = {"exact_match": exact_match, "sequence_accuracy": sequence_accuracy, "bleu": bleu}
+KEYS = ("beams", "length_penalty", "stopping", "beyond")  # of config.evaluate: how what is decoded is searched for
 
 
 def tasks(run: Assembly, split: str, *, decode: int | None, length: int = 0, batch_size: int = 0) -> dict[str, Task]:
     """The tasks of a split, by their sources: the first `decode` examples of each, None for all that there are.
 
-    Errors: UserError where some are asked for and there are none, or where a device has not the memory to decode.
+    Errors: UserError where some are asked for and there are none, where the config says how to decode and its objective
+    decodes nothing, or where a device has not the memory to decode.
     """
     config, engine = run.config, run.engine
+    _check_keys(config, run.learner.objective.decoded)
     length, size = length or config.evaluate.length or config.data.length, batch_size or config.evaluate.batch_size
     found = {}
     if run.learner.objective.decoded and decode != 0:
@@ -166,10 +170,22 @@ def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], tokenizer) -> lis
     found = []
     for row, target in zip(rows, targets, strict=False):  # padding follows
         ids = row[row != NOTHING]
-        ended = ids[-1] == tokenizer.special["end"]
+        ended = len(ids) > 0 and ids[-1] == tokenizer.special["end"]  # a search over no numbers writes nothing
         ids = ids[:-1] if ended else ids
         found.append(Written(ids, bool(ended), tokenizer.decode(ids), target, tokenizer.decode(target)))
     return found
+
+
+def _check_keys(config, measures: Sequence[str]) -> None:
+    """Raises UserError where keys say how to decode, and the objective has no `measures` of what is decoded."""
+    usual = common.base()["evaluate"]
+    changed = [name for name in KEYS if config.evaluate[name] != usual[name]]
+    if changed and not measures:
+        key = changed[0]
+        raise UserError(
+            f"config.evaluate.{key} = {config.evaluate[key]} is of targets that are decoded, and config.objective.kind "
+            f"= {config.objective.kind} decodes none; set it to {usual[key]}"
+        )
 
 
 def _check_memory(run: Assembly, length: int, size: int) -> None:

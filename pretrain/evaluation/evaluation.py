@@ -11,7 +11,7 @@ import jax
 from input_pipeline.batches.evaluation import Evaluation
 from pretrain.assemble import Assembly
 from pretrain.errors import UserError
-from pretrain.evaluation.decoded import decoded, tasks
+from pretrain.evaluation.decoded import KEYS, decoded, tasks
 from pretrain.objectives import reported
 
 
@@ -32,7 +32,7 @@ def measure(run: Assembly) -> str:
     That is `config.evaluate`, but for when it is done and what is decoded besides, the term that selects, and the text.
     """
     settings = run.config.evaluate.to_dict() | {"every": None, "text": run.corpus.stream("validation").identity}
-    for name in ("decode", "beams", "length_penalty", "stopping", "beyond"):
+    for name in ("decode", *KEYS):
         del settings[name]
     settings["selects"] = run.config.objective.selects
     settings["length"] = run.config.evaluate.length or run.config.data.length

@@ -65,7 +65,10 @@ def train(config, workdir: str, fresh: str = "") -> int:
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
             aside = Workdir(workdir).earlier / fresh
-            say(f"what was there is kept in {aside}")
+            if Workdir(aside).config.exists():
+                say(f"what was there is kept in {aside}")
+            else:
+                say(f"--fresh={fresh} has put nothing aside: {workdir} held no run")
             if weights is None and alone.is_alone(alone.folder_in(Workdir(aside))):
                 say(
                     "the imported weights are there too, and this run does not begin with them; to have it begin so, "

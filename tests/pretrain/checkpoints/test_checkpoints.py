@@ -234,6 +234,7 @@ def test_a_fresh_start_keeps_the_earlier_run_and_is_made_once(copy, run):
     code, said = run(workdir, "--fresh=second", train__steps=6, schedule__peak=0.001)
     assert code == 0, said
     assert "restored" not in said
+    assert f"what was there is kept in {workdir}/earlier/second" in said
     assert files(workdir / "earlier" / "second") == before
     code, said = run(workdir, "--fresh=second", train__steps=7, schedule__peak=0.001)
     assert code == 0, said
@@ -243,6 +244,12 @@ def test_a_fresh_start_keeps_the_earlier_run_and_is_made_once(copy, run):
         code, said = run(workdir, f"--fresh={name}", schedule__peak=0.001)
         assert code == 2
         assert f"--fresh={name} must be the name of a folder" in said
+
+
+def test_a_fresh_start_where_no_run_is_puts_nothing_aside(tmp_path, run):
+    code, said = run(tmp_path / "none", "--fresh=first", train__steps=1, schedule__warmup=0)
+    assert code == 0, said
+    assert "--fresh=first has put nothing aside" in said and "held no run" in said and "is kept in" not in said
 
 
 def test_a_fresh_start_that_was_killed_is_finished(copy, run, capsys):

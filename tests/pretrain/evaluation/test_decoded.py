@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from configs import t5
+from configs.common import causal
 from pretrain.assemble import assemble
 from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError
@@ -169,6 +170,24 @@ def test_what_counts_as_a_match():
     )
     assert exact_match([same, pieces, endless, endless]) == 0.5
     assert sequence_accuracy([same, pieces, endless, endless]) == 0.25
+
+
+def test_a_search_over_no_numbers_writes_nothing(folder, params):
+    """Parameters that are not finite: no beam is better than another, and none is written."""
+    nowhere = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), params)
+    result = scored(folder, nowhere, {"data": 8}, decode=2, beams=2)
+    assert result["exact_match"] == result["written_length"] == 0
+
+
+@pytest.mark.parametrize("key", ["beams", "length_penalty", "stopping", "beyond"])
+def test_keys_of_decoding_are_refused_where_nothing_is_decoded(folder, key):
+    config = config_of(folder, {"data": 8})
+    with config.unlocked():
+        config.objective = causal()
+        config.evaluate[key] = "full" if key == "stopping" else 3
+    run = SimpleNamespace(config=config, engine=None, learner=SimpleNamespace(objective=SimpleNamespace(decoded=())))
+    with pytest.raises(UserError, match=f"config.evaluate.{key} = (3|full) is of targets that are decoded, and"):
+        tasks(run, "validation", decode=None)
 
 
 def test_nothing_to_decode(folder):
