@@ -12,9 +12,10 @@ from pathlib import Path
 import jax
 
 from input_pipeline import pipeline
-from input_pipeline.errors import UnwritableError
+from input_pipeline.errors import DataError, UnwritableError
 from pretrain import config as configs
 from pretrain.assemble import assemble
+from pretrain.checkpoints import alone
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.teacher import kept
@@ -83,7 +84,15 @@ def evaluate(config, arguments: Evaluate) -> None:
         prepare, split = functools.partial(pipeline.prepare, scratch=Path(folder)), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
-        run = assemble(config, workdir, say, prepare=prepare, teacher=kept(config, workdir))
+        try:
+            run = assemble(config, workdir, say, prepare=prepare, teacher=kept(config, workdir))
+        except DataError as error:
+            if arguments.data or isinstance(error, UnwritableError) or not alone.begins(Workdir(workdir)):
+                raise
+            raise UserError(
+                f"{workdir} holds imported weights, and what their recipe is trained on cannot be scored "
+                f"({str(error).partition(';')[0]}); give --data, such as --data=text:/books/*.txt"
+            ) from None
         objective = run.engine.learner.objective
         for name in ("word_level", *COMPRESSORS):
             if getattr(arguments, name) and objective.bits is None:

@@ -52,7 +52,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
     with contextlib.ExitStack() as held:
         decided(lambda: held.enter_context(lock.held(workdir, "train", say)), cannot)
         lock.check_shared(workdir)
-        due = decided(lambda: fresh_start_due(workdir, fresh), cannot)
+        due, held_run = decided(lambda: fresh_start_due(workdir, fresh), cannot), Workdir(workdir).config.exists()
         if fresh and not due:
             say(f"--fresh={fresh} was done before: going on with what began then (another name begins at update 0)")
         teacher = teacher_of(config, workdir, due)
@@ -65,7 +65,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
             aside = Workdir(workdir).earlier / fresh
-            if Workdir(aside).config.exists():
+            if held_run:
                 say(f"what was there is kept in {aside}")
             else:
                 say(f"--fresh={fresh} has put nothing aside: {workdir} held no run")

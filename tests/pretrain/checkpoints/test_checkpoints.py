@@ -160,6 +160,7 @@ def test_trouble_that_proves_no_damage_stops_the_run_and_touches_nothing(copy, r
 def test_whatever_else_goes_wrong_while_restoring_stops_the_run(copy, run, monkeypatch, error, code, words):
     workdir = copy(8)
     before = files(workdir)
+    monkeypatch.setattr("input_pipeline.files.PATIENCE", 0.5)  # with a folder that may be away for a while
 
     def fail(*_, **__):
         raise error

@@ -186,7 +186,7 @@ def test_keys_of_decoding_are_refused_where_nothing_is_decoded(folder, key):
         config.objective = causal()
         config.evaluate[key] = "full" if key == "stopping" else 3
     run = SimpleNamespace(config=config, engine=None, learner=SimpleNamespace(objective=SimpleNamespace(decoded=())))
-    with pytest.raises(UserError, match=f"config.evaluate.{key} = (3|full) is of targets that are decoded, and"):
+    with pytest.raises(UserError, match=f"config.evaluate.{key} = (3|3.0|full) is of targets that are decoded, and"):
         tasks(run, "validation", decode=None)
 
 
