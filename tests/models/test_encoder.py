@@ -261,7 +261,7 @@ def test_matrices_that_start_by_their_inputs():
         assert 0.99 < kernel.max() * inputs**0.5 <= 1 and kernel.mean() * inputs**0.5 == pytest.approx(0.5, rel=0.02)
 
 
-@pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (1, 2, 2, 2)], ids=str)
+@pytest.mark.parametrize("sizes", [pytest.param((8, 1, 1, 1), marks=pytest.mark.slow), (1, 2, 2, 2)], ids=str)
 def test_a_mesh_changes_nothing(sizes):
     model = build(vocab_size=32)
     params, row = initial(model), tokens(8, 12)

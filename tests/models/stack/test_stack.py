@@ -36,7 +36,7 @@ def unrolled():
 
 @pytest.mark.parametrize(
     ("scan", "remat"),
-    [slow(True, "none"), (True, "full"), slow(True, "dots"), slow(True, "dots_no_batch"), (False, "full")],
+    [slow(True, "none"), (True, "full"), slow(True, "dots"), slow(True, "dots_no_batch"), slow(False, "full")],
 )
 def test_scan_and_remat_change_nothing(small, unrolled, scan, remat):
     if not unrolled:

@@ -45,6 +45,7 @@ def test_a_save_that_failed_is_made_again_of_a_later_update(away, tmp_path, text
     assert found[-1] == 12 and 4 not in found
 
 
+@pytest.mark.slow
 def test_the_last_save_is_made_again_until_it_is_whole(away, tmp_path, text):
     away(record, "write", 3)
     assert train_here(tmp_path, text, train__steps=6, checkpoint__every=100, evaluate__every=0) == 0

@@ -67,6 +67,7 @@ def test_other_text_is_refused_however_it_came_and_the_same_text_tokenised_again
     assert "restored" not in said
 
 
+@pytest.mark.slow
 def test_another_tokenizer_is_refused_by_all_and_none_is_made_to_evaluate(run, own, tmp_path, capsys):
     workdir = tmp_path / "run"
     assert run(workdir, own, **TRAINED)[0] == 0

@@ -119,6 +119,7 @@ def test_other_positions_are_refused(whole):
     other.check(norm, here)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_needs_the_other_no_more(copy, start, text, tmp_path, capsys):
     other = copy(24)
     assert start(str(other))[0] == 0

@@ -62,6 +62,7 @@ def scores(capsys, run, *flags):
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_what_an_encoder_cannot_read_is_refused(run):
     opened = pretrain.open(run)
     ids = opened.prompts(["def"]).source["inputs"][0]
@@ -104,6 +105,7 @@ def test_from_training_to_text(run, sources, tmp_path, capsys):
     assert "is for training alone; give --decode=N" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_text_from_a_prompt(run, capsys):
     for options in (["--temperature=0"], ["--beams=2"]):
         prompts = ["--prompt=likely: 7", "--prompt=rare: 8"]
@@ -115,6 +117,7 @@ def test_text_from_a_prompt(run, capsys):
     assert "exceed the model's context of 128; shorten the prompt" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_logits_of_a_text_need_the_text_that_is_read(run):
     opened = pretrain.open(str(run))
     begun, source, _ = opened.prompts(["likely: 7"])

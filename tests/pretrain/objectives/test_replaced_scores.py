@@ -187,7 +187,7 @@ def test_other_keys_draw_other_tokens_and_evaluation_the_same():
     assert drawn[0] == drawn[1] and len(set(drawn)) == 4
 
 
-@pytest.mark.parametrize("head", ["tokens", "copied"])
+@pytest.mark.parametrize("head", ["tokens", pytest.param("copied", marks=pytest.mark.slow)])
 def test_a_discriminator_may_predict_tokens(head):
     learner, params, batch = made(head)
     sums = jax.jit(functools.partial(scored, learner))(params, batch)

@@ -5,6 +5,7 @@ import shutil
 import sys
 import time
 
+import pytest
 from runs import command, ends, pair
 
 from pretrain import config as configs
@@ -41,6 +42,7 @@ def test_training_with_other_keys_and_flags_stops_all_and_writes_nothing(tmp_pat
     assert not (tmp_path / "run").exists() and not (tmp_path / "here").exists()
 
 
+@pytest.mark.slow
 def test_another_work_folder_stops_all(tmp_path, text):
     """Each once wrote its half of every checkpoint into a folder of its own."""
     line, elsewhere = command(tmp_path / "run", text), f"--workdir={tmp_path}/other"
@@ -58,6 +60,7 @@ def test_evaluating_otherwise_stops_all(tmp_path):
     assert "config.evaluate.length is 0 in process 0 and 16 in process 1" in said
 
 
+@pytest.mark.slow
 def test_other_text_of_the_same_name_stops_all(tmp_path, text):
     """As where each host has a disk of its own, and one of them what was made of an older copy."""
     own, stores = shutil.copytree(text, tmp_path / "own"), (tmp_path / "new", tmp_path / "old")

@@ -49,6 +49,7 @@ def gone(pid):
         return True
 
 
+@pytest.mark.slow
 def test_they_outlive_a_signal_to_all_processes_of_a_job(tmp_path, text):
     """As SLURM sends it at a job's end: to the run and its readers alike."""
     workdir = tmp_path / "run"

@@ -60,7 +60,8 @@ def test_an_evaluation_that_outlasts_the_notice_is_cut_short(asked_at, tmp_path,
     assert [row.split(",")[0] for row in rows] == scored
 
 
-@pytest.mark.parametrize(("step", "before"), [(8, 7), pytest.param(STEPS, 27, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("step", "before"), [(8, 7), (STEPS, 27)])
 def test_an_evaluation_that_was_cut_short_is_made_up(signals, tmp_path, text, monkeypatch, step, before):
     """Its row and the checkpoint's claim to be best were once lost. `before`: turns until it begins."""
     undisturbed, workdir = tmp_path / "undisturbed", tmp_path / "run"
@@ -160,6 +161,7 @@ def test_a_second_ctrl_c_does_not_wait():
     assert "updates since the last checkpoint are not saved" in err
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_its_audience(whole, tmp_path, text):
     process = start(command(tmp_path / "run", text), stdout=subprocess.DEVNULL)
     process.stderr.readline()

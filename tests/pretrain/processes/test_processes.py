@@ -153,7 +153,7 @@ if "LONGHAUL_PROCESS" in os.environ:
 @pytest.mark.parametrize(
     ("number", "why"),
     [
-        (errno.EACCES, r"process 1: \S+/8/state/manifest.ocdbt: Permission denied"),
+        pytest.param(errno.EACCES, r"process 1: \S+/8/state/manifest.ocdbt: Permission denied", marks=pytest.mark.slow),
         (errno.ENOENT, r"process 1: state/manifest.ocdbt is missing; but process 0 finds these files whole"),
     ],
 )

@@ -109,6 +109,7 @@ INITIAL = """if True:
 ODD = {"model__vocab_size": 1001, "model__width": 42, "model__heads": 6, "model__ff": 126, "model__norm_init_std": 0.02}
 
 
+@pytest.mark.slow
 def test_initial_parameters_do_not_depend_on_the_devices():
     """To the last bit, as users compile: without the fusion emitters, as tests are quick, shapes decide on rounding."""
     env = os.environ | {

@@ -102,6 +102,7 @@ def test_another_teacher_is_refused(student, teacher, text, tmp_path, capsys):
     assert "is to have the teacher that this run learns from, and has none" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_copy_is_no_teacher_of_a_fresh_start_and_is_kept_however_it_is_named(student, text, tmp_path, capsys):
     workdir = cut(student, tmp_path, 0)
     given = STUDENT | {"distill.teacher": workdir / "metrics" / ".." / "teacher", "train.steps": 2}

@@ -163,7 +163,7 @@ def test_sparse_evaluation_with_a_stride(sparse, scores):
     assert abs(plain["loss"] - strided["loss"]) < 0.5  # of hardly trained models: nearly uniform over the bytes
 
 
-@pytest.mark.parametrize("kind", ["recurrent", "sparse"])
+@pytest.mark.parametrize("kind", ["recurrent", pytest.param("sparse", marks=pytest.mark.slow)])
 def test_cached_generation_equals_uncached(kind, request, capsys, monkeypatch):
     """Prompts of different lengths, one longer than a segment of Transformer-XL, are continued beyond it."""
     monkeypatch.setenv("LONGHAUL_CACHE", "")

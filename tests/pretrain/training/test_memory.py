@@ -104,6 +104,7 @@ def test_memory_after_bad_updates_is_that_of_the_text_before_or_empty(way):
     assert [len(row) for row in text] == [12, 12, 12, 12]
 
 
+@pytest.mark.slow
 def test_memory_is_empty_after_rewinding_past_a_batch(text, tmp_path, monkeypatch, signals):
     """Back at update 4, on with batch 6: of the text before batch 6 the lanes have read nothing."""
     whole = pipeline.Corpus.batches

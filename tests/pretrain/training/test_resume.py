@@ -34,6 +34,7 @@ def test_fewer_updates_than_are_made_leave_the_run_as_it_is(copy, text, signals,
     assert (workdir / "config.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_a_killed_reader_ends_the_run_with_all_its_updates_saved(tmp_path, text, signals, capsys, monkeypatch):
     monkeypatch.setattr(leaving, "asked", False)  # and so it is again for the tests that follow
     workdir, rows = tmp_path / "run", tmp_path / "run" / "metrics" / "train.jsonl"

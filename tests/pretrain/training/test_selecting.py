@@ -29,6 +29,7 @@ def test_figures_of_another_term_are_not_compared_with(tmp_path, text, signals, 
     assert (found.steps(), found.find("best")) == ([8], 8)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_scored_again_where_it_was_measured_in_another_way(tmp_path, text, signals, capsys):
     def scored():
         (row,) = csv.DictReader((tmp_path / "metrics" / "validation.csv").read_text().splitlines())
