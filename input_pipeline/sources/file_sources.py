@@ -127,6 +127,10 @@ class Files(Source):
     def _there(self) -> list[tuple[str, tuple[int, int]]]:
         """As `_found`. Errors: DataError where there is none."""
         paths = self._found()
+        if not is_remote(self.pattern):
+            for path in glob.glob(self.pattern, recursive=True):
+                if not os.path.exists(path):
+                    raise DataError(f"'{self.spec}' matches {path}, a link that leads nowhere; mend or delete it")
         if not paths and is_remote(self.pattern):
             raise DataError(
                 f"'{self.spec}' matches no file; check the bucket and the path, and write a glob's ** and *"

@@ -31,6 +31,8 @@ MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 COMPRESSED = (".gz", ".zst")  # these can only be read from the beginning
+UNREAD = (".xz", ".bz2", ".lz4", ".zip", ".7z", ".Z")
+PACKED = 1 << 12  # bytes of a frame at a time, of which each may be tens of thousands
 
 
 class Document(NamedTuple):
@@ -71,7 +73,10 @@ def raw(chunk: str | bytes) -> bytes:
 @contextlib.contextmanager
 def opened(path: str, start: int) -> Iterator[BinaryIO]:
     """The file's bytes from `start` on, decompressed where its name ends in .gz or .zst."""
-    unpack = {".gz": gzip.open, ".zst": _open_zstd}.get(os.path.splitext(path)[1])
+    ending = os.path.splitext(path)[1]
+    if ending in UNREAD:
+        raise DataError(f"{path} is compressed in a way that is not read; unpack it, or pack it with gzip or zstd")
+    unpack = {".gz": gzip.open, ".zst": _open_zstd}.get(ending)
     with raw_bytes(path) as file, unpack(file, "rb") if unpack else contextlib.nullcontext(file) as stream:
         try:
             if not unpack:
@@ -102,8 +107,38 @@ def _open_zstd(file: BinaryIO, mode: str) -> BinaryIO:
         raise DataError(
             f"reading {file.name} needs the package zstandard; in the clone, pip install -e '.[zstd]'"
         ) from None
-    frames = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)  # pzstd writes many
-    return io.BufferedReader(frames, CHUNK)
+    frames = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as `zstd --long=31` writes them
+    return io.BufferedReader(_Frames(file, frames.decompressobj), CHUNK)
+
+
+class _Frames(io.RawIOBase):
+    """What the frames of a file hold, one after the other, as pzstd writes many; the last must be whole."""
+
+    def __init__(self, file: BinaryIO, frame: Callable):
+        self._file, self._new, self._frame = file, frame, None
+        self._packed, self._text, self._given = b"", b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._given
+
+    def readinto(self, buffer) -> int:
+        while not self._text:
+            self._packed = self._packed or self._file.read(PACKED)
+            if not self._packed and self._frame:
+                raise EOFError("it ends within a frame")
+            if not self._packed:
+                return 0
+            self._frame = self._frame or self._new()
+            self._text = self._frame.decompress(self._packed)
+            self._packed = self._frame.unused_data
+            self._frame = None if self._frame.eof else self._frame
+        size = min(len(buffer), len(self._text))
+        buffer[:size], self._text = self._text[:size], self._text[size:]
+        self._given += size
+        return size
 
 
 def _zstd_errors() -> list[type]:
@@ -175,7 +210,16 @@ def whole_file(span: Span) -> Iterator[Document]:
 
 def joined_file(span: Span) -> Iterator[Document]:
     """The span as one document, without its line ends."""
-    yield Document(place(os.fsencode(span.name)), (chunks(block.replace("\n", "") for block in _decoded(span)),))
+    yield Document(place(os.fsencode(span.name)), (chunks(_without_line_ends(_decoded(span))),))
+
+
+def _without_line_ends(blocks: Iterable[str]) -> Iterator[str]:
+    held = ""  # which may be the first half of a line's end
+    for block in blocks:
+        block = held + block
+        held = "\r" * block.endswith("\r")
+        yield block.removesuffix("\r").replace("\r\n", "").replace("\n", "")
+    yield held
 
 
 def divided_file(span: Span, holdout: float, read: Callable[[Span], Iterator[Document]]) -> Iterator[Document]:

@@ -9,7 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from models.parts.gradients import added_up
 from models.parts.initialisers import constant, normal
-from models.parts.products import PRODUCT, product
+from models.parts.products import PRODUCT, TURNED, product, turned_product
 
 
 class Linear(nn.Module):
@@ -29,10 +29,14 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        names, shape = (*self.inputs, *self.outputs), (*self.inputs.values(), *self.outputs.values())
-        start = self.initialiser(self.std, *names, inputs=len(self.inputs))
-        kernel = added_up(self.param("kernel", start, shape, self.param_dtype), names)
-        y = checkpoint_name(product(x.astype(self.dtype), kernel, len(self.inputs)), PRODUCT)
+        x = x.astype(self.dtype)
+        if self.has_variable("params", TURNED):  # as decoding has it
+            y = turned_product(x, self.get_variable("params", TURNED), len(self.inputs))
+        else:
+            names, shape = (*self.inputs, *self.outputs), (*self.inputs.values(), *self.outputs.values())
+            start = self.initialiser(self.std, *names, inputs=len(self.inputs))
+            kernel = added_up(self.param("kernel", start, shape, self.param_dtype), names)
+            y = checkpoint_name(product(x, kernel, len(self.inputs)), PRODUCT)
         if not self.bias:
             return y
         bias = self.param("bias", constant(0.0, *self.outputs), tuple(self.outputs.values()), self.param_dtype)

@@ -14,13 +14,14 @@ class Cache:
     The token at position p of row b lies in slot p, whatever the other rows hold: prompts of different length are
     padded on the right, and a row's next token overwrites its padding. A slot at or beyond `lengths` is never
     attended to, because no query has reached its position yet. Heads come before slots, as attention's products want
-    them: otherwise every token's step would turn all that is held.
+    them: otherwise every token's step would turn all that is held. Those of all layers are one array, or, `apart`, a
+    tuple with each layer's.
     """
 
     of_prompt: ClassVar[bool] = False  # each row has its own
 
-    key: jax.Array  # [L, B, G, S, H]
-    value: jax.Array  # [L, B, G, S, H], where H may be another than the keys'
+    key: jax.Array | tuple[jax.Array, ...]  # [L, B, G, S, H]
+    value: jax.Array | tuple[jax.Array, ...]  # [L, B, G, S, H], where H may be another than the keys'
     lengths: jax.Array  # [B] int32, tokens held by each row
 
     @classmethod
@@ -32,18 +33,21 @@ class Cache:
     @property
     def room(self) -> int:
         """How many tokens a row may hold."""
-        return self.key.shape[3]
+        return self.key[0].shape[2]
 
     def slots(self, length: int) -> jax.Array:
         """[B, T] int32: where each row's next `length` tokens go, which is also their position."""
         return self.lengths[:, None] + jnp.arange(length, dtype=jnp.int32)[None, :]
 
-    def extend(self, layer: jax.Array, key: jax.Array, value: jax.Array) -> tuple["Cache", jax.Array, jax.Array]:
+    def extend(self, layer: jax.Array | int, key: jax.Array, value: jax.Array) -> tuple["Cache", jax.Array, jax.Array]:
         """The same with key and value [B, T, G, H] of a layer behind each row's tokens; and all of that layer's."""
         rows, slots = jnp.arange(key.shape[0])[:, None], self.slots(key.shape[1])
 
         def write(old, new):
             # Slots beyond the end are dropped: the padding of a row that is nearly full falls there.
+            if isinstance(old, tuple):
+                one = old[layer].at[rows, :, slots].set(new.astype(old[layer].dtype), mode="drop")
+                return (*old[:layer], one, *old[layer + 1 :])
             return old.at[layer, rows, :, slots].set(new.astype(old.dtype), mode="drop")
 
         cache = self.replace(key=write(self.key, key), value=write(self.value, value))
@@ -56,4 +60,13 @@ class Cache:
 
     def take(self, rows: jax.Array) -> "Cache":
         """The cache of a batch whose rows are `rows` [B'] of this one's: beams that part or die."""
-        return self.replace(key=self.key[:, rows], value=self.value[:, rows], lengths=self.lengths[rows])
+        return self.replace(key=taken(self.key, rows), value=taken(self.value, rows), lengths=self.lengths[rows])
+
+    def apart(self) -> "Cache":
+        """The same with a tuple of each layer's keys and values."""
+        return self.replace(key=tuple(jnp.unstack(self.key)), value=tuple(jnp.unstack(self.value)))
+
+
+def taken(held: jax.Array | tuple[jax.Array, ...], rows: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
+    """The `rows` of what is held for all layers, [L, B, ...] or each layer's [B, ...]."""
+    return tuple(one[rows] for one in held) if isinstance(held, tuple) else held[:, rows]

@@ -58,7 +58,7 @@ class Stack:
         if not self.scan or isinstance(params, tuple):
             for first, own in zip(range(0, self.layers, sharing), apart(params), strict=True):
                 for layer in range(first, first + sharing):
-                    carry = runs[layer % period](*carry, own, jnp.asarray(layer))
+                    carry = runs[layer % period](*carry, own, layer)
             return carry
         if sharing > 1:
             return self._scan_shared(runs, sharing, carry, params)

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from models.stack.cache import taken
+
 
 @struct.dataclass
 class SourceCache:
@@ -13,14 +15,18 @@ class SourceCache:
 
     of_prompt: ClassVar[bool] = True  # all that is written for one text shares it
 
-    key: jax.Array  # [L, B, N, S, H], heads first as in a Cache
-    value: jax.Array  # [L, B, N, S, H]
+    key: jax.Array | tuple[jax.Array, ...]  # [L, B, N, S, H], or each layer's, and heads first, as in a Cache
+    value: jax.Array | tuple[jax.Array, ...]  # [L, B, N, S, H]
     valid: jax.Array  # [B, S] bool: not padding
 
-    def of_layer(self, layer: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def of_layer(self, layer: jax.Array | int) -> tuple[jax.Array, jax.Array]:
         """Keys and values [B, S, N, H] of a layer."""
         return jnp.swapaxes(self.key[layer], 1, 2), jnp.swapaxes(self.value[layer], 1, 2)
 
     def take(self, rows: jax.Array) -> "SourceCache":
         """The same of a batch whose rows are `rows` [B'] of this one's: beams that part or die."""
-        return SourceCache(self.key[:, rows], self.value[:, rows], self.valid[rows])
+        return SourceCache(taken(self.key, rows), taken(self.value, rows), self.valid[rows])
+
+    def apart(self) -> "SourceCache":
+        """The same with a tuple of each layer's keys and values."""
+        return self.replace(key=tuple(jnp.unstack(self.key)), value=tuple(jnp.unstack(self.value)))

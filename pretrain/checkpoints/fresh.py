@@ -1,6 +1,7 @@
 """A fresh start in a work folder that holds a run: the run is put aside, whole, and can be taken up again."""
 
 import os
+from pathlib import Path
 
 from pretrain import aside
 from pretrain import config as configs
@@ -21,6 +22,17 @@ def fresh_start_due(workdir: str, name: str) -> bool:
     return bool(name) and not (Workdir(workdir).earlier / name).exists()
 
 
+def holds_run(workdir: str) -> bool:
+    """Whether there is anything of a run that a fresh start puts aside."""
+    here = Workdir(workdir)
+    return any(map(os.path.lexists, (here.config, *_parts(here))))
+
+
+def _parts(here: Workdir) -> tuple[Path, ...]:
+    """What is moved; the config is copied."""
+    return here.checkpoints, here.metrics, here.goodput, here.teacher.path
+
+
 def start_fresh(workdir: str, name: str, config) -> None:
     """Moves the run of `workdir` into its folder earlier/`name`, and makes the work folder one of `config`.
 
@@ -34,7 +46,7 @@ def start_fresh(workdir: str, name: str, config) -> None:
         kept.path.mkdir(parents=True, exist_ok=True)
         if here.config.exists() and not kept.config.exists():
             write(kept.config, here.config.read_bytes())  # a work folder is never without a config
-        for part in (here.checkpoints, here.metrics, here.goodput, here.teacher.path):
+        for part in _parts(here):
             if os.path.lexists(part):
                 to = aside.free(kept.path / part.name)  # numbered: a run was begun between two halves of the move
                 aside.move(part, to)

@@ -38,6 +38,10 @@ def run(arguments: Goodput) -> None:
         return
     again = f", {found['made_again']:,} of them made again" if found["made_again"] else ""
     total = found["total"] or 1.0
-    rows = [(WORDS[name], clock(value), f"{value / total:.1%}") for name, value in found["seconds"].items() if value]
+    rows = [
+        (WORDS.get(name, name), clock(value), f"{value / total:.1%}")
+        for name, value in found["seconds"].items()
+        if value
+    ]
     title = f"goodput {found['goodput']:.1%}: {found['updates']:,} updates{again}, in {clock(found['total'])}"
     show(f"{title} and {found['starts']} start{'s' * (found['starts'] != 1)}", ("spent on", "time", "share"), rows)

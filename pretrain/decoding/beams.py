@@ -149,9 +149,10 @@ def beam_search(
     model = model.clone(attention_path="auto")
     lengths = jnp.full((rows,), begun, jnp.int32)
     logits, carried = begin_cached(model, params, tokens, lengths, begun + max_tokens - 1, source)
+    params, carried = for_tokens(params, carried)
     written, _ = search(
         model,
-        for_tokens(params),
+        params,
         logits,
         carried,
         jnp.where(there, limits, 1),  # padding is done at once

@@ -16,7 +16,7 @@ import numpy as np
 from pretrain.costs import capacity
 from pretrain.decoding import options
 from pretrain.decoding.beams import NORMALISATIONS, NOTHING, search
-from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, empty, for_tokens, known
+from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, for_tokens, known
 from pretrain.errors import UserError
 
 MOST = options.OPTIONS["max_tokens"].default  # tokens that follow a prompt where nobody says how many
@@ -88,12 +88,12 @@ def generate(
         limits = np.minimum(limits, _read(source, beyond))
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
     if cached:
-        caches = jax.eval_shape(partial(empty, model, rows=len(prompts), room=room), params, source)
+        _, caches = begin_cached.eval_shape(model, params, tokens, lengths, room, source)
         remedy = "lower the number of prompts or of beams"
         capacity.check_decoding(model, caches, len(prompts), beams, jax.local_devices()[:1], remedy)
     begin = begin_cached if cached else begin_recomputing
     logits, carried = begin(model, params, tokens, lengths, room, source)
-    params = for_tokens(params) if cached else params
+    params, carried = for_tokens(params, carried)
     end_id = -1 if end_id is None else end_id
     if beams > 1:
         how = {"length_penalty": length_penalty, "normalisation": normalisation, "stopping": stopping}

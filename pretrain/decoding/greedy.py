@@ -35,7 +35,7 @@ def greedy(
     model = model.clone(attention_path="auto")
     lengths = jnp.full((rows,), begun, jnp.int32)
     logits, carried = begin_cached(model, params, tokens, lengths, begun + max_tokens - 1, source)
-    params = for_tokens(params)
+    params, carried = for_tokens(params, carried)
 
     def unfinished(state):
         step, writing, *_ = state

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from models.parts.products import TURNED
 from models.stack.depth import apart
 
 
@@ -30,20 +31,38 @@ def empty(model, params, source, rows, room):
     return model.apply({"params": params}, rows, room, **source, method="start_decoding")
 
 
-def for_tokens(params):
-    """The parameters as `advance` takes them best: on a CPU with an array for each layer, elsewhere as they are.
+def for_tokens(params, carried):
+    """Parameters and caches as `advance` takes them best: on a CPU with an array for each layer, elsewhere as they are.
 
-    A layer's part of an array [L, ...] is a copy there, made for every token: with copies GPT-2 small took 42 ms of
-    processor time a token, without 24. Weights of layers are held twice meanwhile.
+    A layer's part of an array [L, ...] is a copy there, made for every token: with copies of weights GPT-2 small took
+    42 ms of processor time a token, without 24. Kernels lie as `turned_product` wants them. Weights of layers are held
+    twice meanwhile.
     """
-    return _apart(params) if jax.default_backend() == "cpu" else params
+    if jax.default_backend() != "cpu" or isinstance(carried, Recomputing):
+        return params, carried
+    return _apart(params, carried)
 
 
 @jax.jit
-def _apart(params):
+def _apart(params, carried):
+    return _by_layer(params), {name: one.apart() for name, one in carried.items()}
+
+
+def _by_layer(params):
     if not isinstance(params, Mapping):
         return params
-    return {name: apart(one) if name == "layers" else _apart(one) for name, one in params.items()}
+    return {
+        name: tuple(map(_turned, apart(one))) if name == "layers" else _by_layer(one) for name, one in params.items()
+    }
+
+
+def _turned(params):
+    if not isinstance(params, Mapping):
+        return params
+    return {
+        TURNED if name == "kernel" else name: one.T if name == "kernel" else _turned(one)
+        for name, one in params.items()
+    }
 
 
 @partial(jax.jit, static_argnames=("model", "room"))

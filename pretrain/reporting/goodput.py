@@ -66,8 +66,12 @@ def rows(path: Path) -> Iterator[dict]:
             row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(row, dict) and any(
-            all(isinstance(row.get(name), kind) for name, kind in kinds.items()) for kinds in (BEGINNING, PROGRESS)
+        if (
+            isinstance(row, dict)
+            and any(
+                all(isinstance(row.get(name), kind) for name, kind in kinds.items()) for kinds in (BEGINNING, PROGRESS)
+            )
+            and all(isinstance(value, (int, float)) for value in row.get("seconds", {}).values())
         ):
             yield row
 

@@ -12,7 +12,7 @@ from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoints import alone
 from pretrain.checkpoints.checkpoint import Checkpoints
-from pretrain.checkpoints.fresh import fresh_start_due, start_fresh
+from pretrain.checkpoints.fresh import fresh_start_due, holds_run, start_fresh
 from pretrain.checkpoints.teacher import begun, keep, resolved
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import tasks
@@ -52,7 +52,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
     with contextlib.ExitStack() as held:
         decided(lambda: held.enter_context(lock.held(workdir, "train", say)), cannot)
         lock.check_shared(workdir)
-        due, held_run = decided(lambda: fresh_start_due(workdir, fresh), cannot), Workdir(workdir).config.exists()
+        due, held_run = decided(lambda: fresh_start_due(workdir, fresh), cannot), holds_run(workdir)
         if fresh and not due:
             say(f"--fresh={fresh} was done before: going on with what began then (another name begins at update 0)")
         teacher = teacher_of(config, workdir, due)

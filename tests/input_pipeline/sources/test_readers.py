@@ -1,7 +1,9 @@
 """From bytes to documents: nothing lost, nothing read whole, every bad byte named."""
 
 import gzip
+import lzma
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -71,6 +73,45 @@ def test_gzip_and_zstandard_are_read_like_the_plain_file(write):
     path = write("a.txt.zst", compress(text[:5000].encode()) + compress(text[5000:].encode()))
     plain, zipped, framed = read(f"text:{path.removesuffix('.zst')}*")
     assert plain == zipped == framed == text
+
+
+def test_frames_that_are_cut_short_are_refused(write):
+    """Such a file once ended as if it were whole."""
+    zstandard = pytest.importorskip("zstandard", reason="needs the extra zstd")
+    compress = zstandard.ZstdCompressor(write_checksum=True).compress
+    lines = [f"line {n} of many\n" * 500 for n in range(6)]
+    frames = [compress(line.encode()) for line in lines]
+    whole = b"".join(frames)
+    ends = [sum(map(len, frames[: n + 1])) for n in range(len(frames))]
+    for size in (1, 5, ends[0] // 2, ends[2] - 4, ends[2] + 1, len(whole) - 1):
+        with pytest.raises(DataError, match=r"a\.zst cannot be decompressed \(it ends within a frame\); fetch it"):
+            read(f"text:{write('a.zst', whole[:size])}")
+    assert read(f"text:{write('a.zst', whole[: ends[2]])}") == ["".join(lines[:3])]
+    nothing = compress(b"")
+    aside = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"  # a frame that is skipped
+    assert read(f"text:{write('a.zst', nothing + aside + whole + nothing)}") == ["".join(lines)]
+    assert read(f"text:{write('a.zst', whole)}?bytes=100:200") == ["".join(lines)[100:200]]
+
+
+@pytest.mark.parametrize("ending", ["xz", "bz2"])
+def test_other_archives_are_refused_by_name(write, ending):
+    with pytest.raises(DataError, match="is compressed in a way that is not read; unpack it, or pack it with gzip or"):
+        read(f"text:{write(f'a.txt.{ending}', lzma.compress(b'text'))}")
+
+
+def test_line_ends_are_dropped_whole(write, monkeypatch):
+    path = write("a.txt", "ab\r\ncd\n\r\n\re\r")
+    for chunk in (readers.CHUNK, 3, 1):
+        monkeypatch.setattr(readers, "CHUNK", chunk)
+        dropped = read(f"text:{path}?line_ends=dropped")
+        assert "".join(dropped) == "abcd\re\r"
+
+
+def test_a_link_that_leads_nowhere_is_named(write, tmp_path):
+    path = Path(write("a.txt", "text"))
+    path.with_name("b.txt").symlink_to(tmp_path / "nowhere" / "b.txt")
+    with pytest.raises(DataError, match=r"matches \S+/b\.txt, a link that leads nowhere; mend or delete it"):
+        read(f"text:{path.parent}/*.txt")
 
 
 def test_zstandard_absent_is_said(write, monkeypatch):

@@ -253,6 +253,15 @@ def test_a_fresh_start_where_no_run_is_puts_nothing_aside(tmp_path, run):
     assert "--fresh=first has put nothing aside" in said and "held no run" in said and "is kept in" not in said
 
 
+def test_a_fresh_start_says_what_it_keeps_of_a_run_that_lost_its_config(copy, run):
+    workdir = copy(8)
+    (workdir / "config.json").unlink()
+    code, said = run(workdir, "--fresh=first", train__steps=6)
+    assert code == 0, said
+    assert f"what was there is kept in {workdir}/earlier/first" in said
+    assert (workdir / "earlier" / "first" / "checkpoints" / "8").is_dir()
+
+
 def test_a_fresh_start_that_was_killed_is_finished(copy, run, capsys):
     workdir = copy(8)
     before = files(workdir)

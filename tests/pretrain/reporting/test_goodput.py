@@ -3,6 +3,7 @@
 import json
 import time
 
+from pretrain.main import main
 from pretrain.reporting.goodput import Goodput, summary
 
 
@@ -111,7 +112,8 @@ def test_starts_that_never_came_to_an_update_and_clocks_that_go_back(tmp_path):
 def test_a_torn_line_is_no_row_and_spoils_none(tmp_path, monkeypatch):
     path = rows(tmp_path / "goodput.jsonl", began(0, 1), at(5, 4, step=4.0))
     whole = summary(path)
-    path.write_bytes(path.read_bytes() + b'{"time": 9, "update": 8, "sec')
+    damaged = b'{"time": 9, "update": 8, "seconds": {"step": "4.0"}}\n{"time": 9, "update": 8, "sec'
+    path.write_bytes(path.read_bytes() + damaged)
     assert summary(path) == whole
     monkeypatch.setattr(time, "time", lambda: 100.0)  # a busy machine's would go on between two rows
     goodput = Goodput(path, age=0.5, host="b")
@@ -128,3 +130,9 @@ def test_nothing_is_written_where_nothing_is_to_be(tmp_path):
     goodput.add(1, {"step": 1.0})
     goodput.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_what_another_version_spends_time_on_is_shown_by_its_name(tmp_path, capsys):
+    rows(tmp_path / "goodput.jsonl", began(0, 1), at(5, 4, step=2.0, dreaming=2.0))
+    assert main(["goodput", f"--workdir={tmp_path}"]) == 0
+    assert "dreaming" in capsys.readouterr().out
