@@ -192,7 +192,7 @@ def small(**model):
 
 
 def traced_products(jaxpr) -> int:
-    """Multiply-adds of all dot_generals in a traced program, loops unrolled."""
+    """Multiply-adds of all dot_generals in a traced program, loops unrolled; of branches, one for each platform."""
     total = 0
     for equation in jaxpr.eqns:
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
@@ -200,6 +200,8 @@ def traced_products(jaxpr) -> int:
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
                 total += times * traced_products(inner)
+        if equation.primitive.name == "cond":
+            total += max(traced_products(branch.jaxpr) for branch in equation.params["branches"])
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             depth = 1
