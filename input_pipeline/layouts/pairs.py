@@ -60,6 +60,11 @@ def plan(
     read_all: bool,
 ) -> Plan:
     """The stored plan of a stream, made first if it is not there, and again where its files are damaged."""
+    if stream.counts.documents == 1 and not swapped:
+        report(
+            "all sentences are of one document, so that those that do not follow are from it too; where a file holds "
+            "several, ?document=blank_line or ?document=line tells them apart"
+        )
     return plans.kept(
         Plan,
         folder / f"pairs-{stream.identity}-{length}-{short:g}-{passes}{'-swapped' * swapped}",

@@ -28,5 +28,5 @@ def _of_few_rows(hidden: jax.Array, matrix: jax.Array, bias: jax.Array | None) -
     """`head_logits` on a CPU, which reads the matrix as it lies where rows are few."""
     if math.prod(hidden.shape[:-1]) > FEW:
         return head_logits(hidden, matrix, bias)
-    y = turned_product(hidden, matrix, 1).astype(jnp.float32)
+    y = turned_product(hidden, matrix, 1, jnp.float32)
     return y if bias is None else y + jnp.broadcast_to(bias.astype(jnp.float32), y.shape)

@@ -79,6 +79,11 @@ def saved(workdir: str) -> ConfigDict:
         config = ConfigDict(tuples(json.loads(path.read_text())))
     except (ValueError, AttributeError) as error:  # no JSON, or not of an object
         raise UserError(f"{path} is not readable JSON ({error}); restore it or choose another --workdir") from error
+    if "model_type" in config and "model" not in config:
+        raise UserError(
+            f"{workdir} is a model of Hugging Face's library; `pretrain import --folder={workdir} --workdir=runs/NAME` "
+            "makes a work folder of it"
+        )
     check_keys(config, str(path), "restore the file, or use the version of Longhaul that wrote it")
     return with_overrides(config, ())
 

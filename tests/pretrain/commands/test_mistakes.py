@@ -223,6 +223,13 @@ def test_a_run_that_nobody_named_is_said_to_be_trained(tmp_path, capsys):
     assert said[0] == f"no --config and no run in {tmp_path}/typo: training configs/quickstart.py"
 
 
+def test_a_model_of_hugging_faces_library_is_no_run(run, tmp_path):
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "config.json").write_text('{"architectures": ["BertForMaskedLM"], "model_type": "bert"}')
+    said = run("evaluate", f"--workdir={tmp_path}/bert")
+    assert "is a model of Hugging Face's library; `pretrain import --folder=" in said and "makes a work folder" in said
+
+
 def test_restoring_what_is_not_there(run, whole, tmp_path):
     assert "is not a work folder" in run("evaluate", f"--workdir={tmp_path}")
     assert "no checkpoint '7'; choose one of: 4, 8, 12, 16, 20, 24, latest, best" in run(
