@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from pretrain.decoding.reading import advance, begin_cached, for_tokens, known, regroup, take
+from pretrain.decoding.reading import advance, begin_cached, for_tokens, known, reader, regroup, take
 
 NOTHING = -1  # in the place of ids that are not written
 NORMALISATIONS = {"gnmt": lambda length: (5.0 + length) / 6.0, "length": lambda length: 1.0 * length}
@@ -146,7 +146,7 @@ def beam_search(
 ) -> jax.Array:
     """What each row writes, int32 [B, max_tokens], as `greedy` has it, by a search with so many beams."""
     rows, begun = tokens.shape
-    model = model.clone(attention_path="auto")
+    model = reader(model)
     lengths = jnp.full((rows,), begun, jnp.int32)
     logits, carried = begin_cached(model, params, tokens, lengths, begun + max_tokens - 1, source)
     params, carried = for_tokens(params, carried)

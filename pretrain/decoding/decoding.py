@@ -16,7 +16,7 @@ import numpy as np
 from pretrain.costs import capacity
 from pretrain.decoding import options
 from pretrain.decoding.beams import NORMALISATIONS, NOTHING, search
-from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, for_tokens, known
+from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, for_tokens, known, reader
 from pretrain.errors import UserError
 
 MOST = options.OPTIONS["max_tokens"].default  # tokens that follow a prompt where nobody says how many
@@ -64,7 +64,7 @@ def generate(
 
     Raises UserError for options that cannot be, and for a prompt that leaves no room in the context.
     """
-    model = model.clone(attention_path="auto")
+    model = reader(model)
     source = dict(source or {})
     if max_tokens is None:
         most = MOST if beyond is None else int(max(_read(source, beyond)))

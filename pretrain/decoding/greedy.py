@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from pretrain.decoding.beams import NOTHING
-from pretrain.decoding.reading import advance, begin_cached, for_tokens, known
+from pretrain.decoding.reading import advance, begin_cached, for_tokens, known, reader
 
 
 @partial(jax.jit, static_argnames=("model", "max_tokens"))
@@ -32,7 +32,7 @@ def greedy(
     it; what is written is whole everywhere.
     """
     rows, begun = tokens.shape
-    model = model.clone(attention_path="auto")
+    model = reader(model)
     lengths = jnp.full((rows,), begun, jnp.int32)
     logits, carried = begin_cached(model, params, tokens, lengths, begun + max_tokens - 1, source)
     params, carried = for_tokens(params, carried)

@@ -26,6 +26,11 @@ class Recomputing:
         return jax.tree.map(lambda x: x[rows], self)
 
 
+def reader(model):
+    """The model as it decodes: attention takes the path that serves, and nothing is made again for gradients."""
+    return model.clone(attention_path="auto", remat="none")
+
+
 def empty(model, params, source, rows, room):
     """What a model carries before it has read a token."""
     return model.apply({"params": params}, rows, room, **source, method="start_decoding")
@@ -117,7 +122,7 @@ def lower(model, params, rows: int, length: int, source: Mapping | None = None) 
 
     Prompts have half of `length` tokens, which is the room of the cache. `params` and `source` may be shapes.
     """
-    model, source = model.clone(attention_path="auto"), dict(source or {})
+    model, source = reader(model), dict(source or {})
     tokens, lengths = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, length // 2), (rows,)))
     begin = partial(begin_cached, model, room=length)
     _, carried = jax.eval_shape(lambda *arrays: begin(*arrays[:-1], source=arrays[-1]), params, tokens, lengths, source)

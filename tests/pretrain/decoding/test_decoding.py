@@ -276,3 +276,14 @@ def test_a_length_penalty_beyond_float32_is_refused(tiny, penalty):
         UserError, match=r"length_penalty=.* is beyond what float32 holds at max_tokens=6; give a number"
     ):
         generate(*tiny, PROMPTS, **{**GREEDY, "beams": 2, "length_penalty": penalty})
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("changes", [{"remat": "full"}, {"scan": False}, {"remat": "dots", "scan": False}], ids=str)
+def test_how_training_runs_the_layers_changes_nothing(tiny, changes, beams):
+    model, params = tiny
+    options = GREEDY | {"beams": beams}
+    expected, found = (generate(one, params, PROMPTS, **options) for one in (model, model.clone(**changes)))
+    for (ids, nats), (others, other) in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(ids, others)
+        assert nats == pytest.approx(other, abs=1e-5)
