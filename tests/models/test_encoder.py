@@ -196,6 +196,7 @@ def test_without_types_there_is_no_table():
     )
 
 
+@pytest.mark.slow
 def test_tables_of_another_width():
     """They are normed, then projected; the head comes back to their width before it meets the table."""
     model = build(embed=5)

@@ -69,6 +69,7 @@ def test_the_best_checkpoint(whole, start):
     assert_same(began, there, there)
 
 
+@pytest.mark.slow
 def test_what_is_not_taken_is_named(whole, start, tmp_path):
     code, said, began = start(str(whole), model__vocab_size=300, model__positions="none", model__tied_head="false")
     assert code == 0, said

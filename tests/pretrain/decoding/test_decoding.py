@@ -71,7 +71,8 @@ def test_greedy_takes_the_likeliest(tiny, log_probabilities, cached):
         assert total == pytest.approx(nats(log_probabilities, prompt, ids), abs=1e-4)
 
 
-@pytest.mark.parametrize("cached", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("cached", [True, False])
 def test_tokens_that_are_there_are_less_likely(tiny, log_probabilities, cached):
     """Their logits are divided by the penalty, or multiplied below 0; the log-probability is the model's own."""
     model, params = tiny

@@ -142,6 +142,7 @@ def test_the_first_examples_of_each_task(folder, params, examples):
     assert "tasks" not in scored(folder, params, {"data": 8}, decode=0)
 
 
+@pytest.mark.slow
 def test_a_search_stops_as_the_config_says(folder, params, examples):
     """What is written is as long as what `generate` finds with the same beams and the same stopping."""
     model, lengths = make_learner(config_of("", {})).model, {}

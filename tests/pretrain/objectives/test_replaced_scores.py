@@ -86,6 +86,7 @@ def test_a_sample_is_drawn_from_the_softmax(vocab):
     assert (np.abs(counts - expected) <= 5 * np.sqrt(expected)).all()
 
 
+@pytest.mark.slow
 def test_a_sample_depends_on_key_and_place_alone():
     rng = np.random.default_rng(0)
     hidden, matrix = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in ((3, 8, 5), (40, 5)))

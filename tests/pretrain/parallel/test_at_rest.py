@@ -92,6 +92,7 @@ def test_nothing_sees_the_padding(name):
         np.testing.assert_allclose(leaf, expected[path], atol=2e-5 if optimizer == "sgd" else 5e-3, err_msg=path)
 
 
+@pytest.mark.slow
 def test_every_device_holds_its_share():
     _, state, _ = train(decoder("adamw"), TENSOR, updates=1)
     tables = [leaf for leaf in jax.tree.leaves((state.params, state.opt_state)) if leaf.shape[:1] == (68,)]

@@ -40,6 +40,7 @@ def asked_at(monkeypatch):
     return ask
 
 
+@pytest.mark.slow
 def test_stopping_after_an_update_that_is_being_saved(asked_at, tmp_path, text):
     asked_at(5)
     assert main(command(tmp_path / "run", text, checkpoint__every=1)[3:]) == PREEMPTED

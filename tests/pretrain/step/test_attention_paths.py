@@ -71,7 +71,8 @@ def test_parameters_do_not_depend_on_the_path(kind, path):
     jax.tree.map(np.testing.assert_array_equal, named, auto)
 
 
-@pytest.mark.parametrize("cached", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("cached", [True, False])
 def test_text_is_generated_whatever_path_is_named(cached):
     def text(path):
         model = recipe_of(path)[0].model

@@ -49,7 +49,7 @@ MESHES = {
     "accumulated fsdp": ({"mesh__fsdp": 4, "train__accumulate": 2}, 4),
     "accumulated pmap": ({"train__backend": "pmap", "train__accumulate": 2}, 4),
 }
-SHOWN = {("masked", "accumulated fsdp"), ("masked", "sequence")}
+SHOWN = {("masked", "accumulated fsdp")}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,7 @@ def test_the_gradient_is_that_of_the_sum_of_the_means(masked):
         np.testing.assert_allclose(old - np.asarray(new), g, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_tokens_read_are_those_of_both_sides():
     batch = ragged(make_learner(small("spans")), 0)
     read = reference("spans")[0][0, -1]

@@ -28,7 +28,8 @@ def test_a_step_keeps_the_types_of_its_state(name):
     assert {leaf.dtype for leaf in jax.tree.leaves(before.params)} == {jnp.dtype("bfloat16")}
 
 
-@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False])
 def test_their_gradient_is_that_of_the_same_numbers_in_float32(tied):
     kinds = ("bfloat16", "float32")
     stored, wide = (

@@ -150,6 +150,7 @@ def test_a_bad_update_changes_nothing_but_the_counters():
     assert jnp.isfinite(metrics["sums"]["loss"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jit", "pmap"])
 def test_the_rate_that_is_logged_is_the_one_that_is_applied(backend):
     """Of plain gradient descent: an update is the gradient times it. A skipped update does not move the schedule."""

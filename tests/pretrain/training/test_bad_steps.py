@@ -55,6 +55,7 @@ def test_a_bad_update_is_skipped_counted_and_named_and_does_not_move_the_schedul
     assert rates[POISONED - 1] > rates[POISONED + 1] > rates[POISONED + 2]
 
 
+@pytest.mark.slow
 def test_rewinding_goes_back_to_the_checkpoint_and_past_the_data(run, capsys):
     workdir, rows = run(train__on_bad_step="rewind")
     assert [int(float(row["bad_total"])) for row in rows[-15:]] == [0] * 15

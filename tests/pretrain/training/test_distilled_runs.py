@@ -44,6 +44,7 @@ def cut(student, tmp_path, step):
     return workdir
 
 
+@pytest.mark.slow
 def test_it_begins_as_its_teacher_and_leaves_that_alone(student, teacher):
     kept = Workdir(student).teacher
     (step,) = kept.steps()
@@ -59,6 +60,7 @@ def test_it_begins_as_its_teacher_and_leaves_that_alone(student, teacher):
     assert len([name for name in last if "opt_state" in name]) == len([name for name in first if "opt_state" in name])
 
 
+@pytest.mark.slow
 def test_it_goes_on_bit_exactly_without_the_run_that_taught_it(student, teacher, text, tmp_path, capsys, signals):
     workdir = cut(student, tmp_path, 2)
     away = teacher.rename(teacher.with_name("away"))
@@ -70,6 +72,7 @@ def test_it_goes_on_bit_exactly_without_the_run_that_taught_it(student, teacher,
     assert_same_leaves(leaves(student, STEPS), leaves(workdir, STEPS))
 
 
+@pytest.mark.slow
 def test_it_is_scored_from_its_folder_alone(student, teacher, capsys):
     row = json.loads((student / "metrics/validation.jsonl").read_text().splitlines()[-1])
     away = teacher.rename(teacher.with_name("away"))
@@ -83,6 +86,7 @@ def test_it_is_scored_from_its_folder_alone(student, teacher, capsys):
     assert scores["kl"] > 0
 
 
+@pytest.mark.slow
 def test_another_teacher_is_refused(student, teacher, text, tmp_path, capsys):
     workdir = cut(student, tmp_path, 2)
     here = Workdir(workdir).teacher

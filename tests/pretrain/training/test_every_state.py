@@ -38,7 +38,7 @@ KINDS = {
 }
 BATCHES = {"recurrent": (stream_batch, LANES), "two_stream": (permuted_batch, BATCH)}
 SLOW = ("uncorrected", "lamb", "sgd", "lion", "recurrent, accumulated", "two streams", "two streams, pmap")
-SLOW += ("adafactor", "muon", "recurrent, pmap")
+SLOW += ("adafactor", "muon", "recurrent, pmap", "adamw")
 
 
 @pytest.mark.parametrize("kind", mostly(KINDS, *SLOW))
