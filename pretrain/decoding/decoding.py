@@ -193,7 +193,7 @@ def _pad(prompts, max_tokens: int, context: int):
     tokens = np.zeros((len(prompts), width), np.int32)
     for row, prompt in zip(tokens, prompts, strict=True):
         row[: len(prompt)] = prompt
-    return tokens, lengths, min(_power_of_two(lengths.max() + max_tokens), context)
+    return tokens, lengths, min(_power_of_two(lengths.max() + max_tokens - 1), context)  # the last one is not read
 
 
 def _read(source: Mapping[str, np.ndarray], beyond: int) -> np.ndarray:
