@@ -63,7 +63,7 @@ def plan(
     if stream.counts.documents == 1 and not swapped:
         report(
             "all sentences are of one document, so that those that do not follow are from it too; where a file holds "
-            "several, ?document=blank_line or ?document=line tells them apart"
+            "several, ?document=blank_line tells them apart"
         )
     return plans.kept(
         Plan,

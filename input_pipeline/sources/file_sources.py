@@ -121,16 +121,16 @@ class Files(Source):
         """The path of every file that is there, with its bytes and when it changed, ns."""
         if is_remote(self.pattern):
             return list(matching(self.pattern).items())
-        paths = sorted(path for path in glob.glob(self.pattern, recursive=True) if os.path.isfile(path))
-        return [(path, size_and_time(path)) for path in paths]
+        paths = sorted(glob.glob(self.pattern, recursive=True))
+        files = [path for path in paths if os.path.isfile(path)]
+        for path in {*paths} - {*files}:
+            if os.path.islink(path) and not os.path.exists(path):
+                raise DataError(f"'{self.spec}' matches {path}, a link that leads nowhere; mend or delete it")
+        return [(path, size_and_time(path)) for path in files]
 
     def _there(self) -> list[tuple[str, tuple[int, int]]]:
         """As `_found`. Errors: DataError where there is none."""
         paths = self._found()
-        if not is_remote(self.pattern):
-            for path in glob.glob(self.pattern, recursive=True):
-                if not os.path.exists(path):
-                    raise DataError(f"'{self.spec}' matches {path}, a link that leads nowhere; mend or delete it")
         if not paths and is_remote(self.pattern):
             raise DataError(
                 f"'{self.spec}' matches no file; check the bucket and the path, and write a glob's ** and *"

@@ -64,10 +64,8 @@ def _by_layer(params):
 def _turned(params):
     if not isinstance(params, Mapping):
         return params
-    return {
-        TURNED if name == "kernel" else name: one.T if name == "kernel" else _turned(one)
-        for name, one in params.items()
-    }
+    kernel = {TURNED: params["kernel"].T} if "kernel" in params else {}
+    return kernel | {name: _turned(one) for name, one in params.items() if name != "kernel"}
 
 
 @partial(jax.jit, static_argnames=("model", "room"))

@@ -66,14 +66,16 @@ def rows(path: Path) -> Iterator[dict]:
             row = json.loads(line)
         except ValueError:
             continue
-        if (
-            isinstance(row, dict)
-            and any(
-                all(isinstance(row.get(name), kind) for name, kind in kinds.items()) for kinds in (BEGINNING, PROGRESS)
-            )
-            and all(isinstance(value, (int, float)) for value in row.get("seconds", {}).values())
-        ):
+        if isinstance(row, dict) and _is_whole(row):
             yield row
+
+
+def _is_whole(row: dict) -> bool:
+    """Whether a row holds what one of its kind does, and numbers of seconds."""
+    kinds = BEGINNING if "began" in row else PROGRESS
+    numbers = row["seconds"].values() if isinstance(row.get("seconds"), dict) else ()
+    typed = all(isinstance(row.get(name), kind) for name, kind in kinds.items())
+    return typed and all(isinstance(number, int | float) for number in numbers)
 
 
 def summary(path: Path) -> dict:

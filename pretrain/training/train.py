@@ -52,7 +52,8 @@ def train(config, workdir: str, fresh: str = "") -> int:
     with contextlib.ExitStack() as held:
         decided(lambda: held.enter_context(lock.held(workdir, "train", say)), cannot)
         lock.check_shared(workdir)
-        due, held_run = decided(lambda: fresh_start_due(workdir, fresh), cannot), holds_run(workdir)
+        due = decided(lambda: fresh_start_due(workdir, fresh), cannot)
+        held_run = due and holds_run(workdir)
         if fresh and not due:
             say(f"--fresh={fresh} was done before: going on with what began then (another name begins at update 0)")
         teacher = teacher_of(config, workdir, due)

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -149,3 +150,11 @@ def test_what_swapped_pairs_are_like(real):
     swapped = plan.is_random & near & (plan.second < plan.first)
     number = swapped.sum() + (~plan.is_random).sum()
     assert abs(swapped.sum() / number - 0.5) < 5 * np.sqrt(0.25 / number)
+
+
+@pytest.mark.parametrize(("documents", "swapped"), [(1, False), (1, True), (2, False)])
+def test_a_lone_document_is_told_of(documents, swapped, tmp_path, monkeypatch):
+    said, stream = [], SimpleNamespace(counts=SimpleNamespace(documents=documents), identity="x")
+    monkeypatch.setattr(pairs.plans, "kept", lambda *_: None)
+    pairs.plan(stream, 16, 0.1, 1, swapped, tmp_path, said.append, False)
+    assert any("of one document" in line for line in said) == (documents == 1 and not swapped)

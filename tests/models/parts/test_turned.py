@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from models.parts.heads import FEW, head_logits, whole_logits
 from models.parts.linear import Linear
@@ -17,8 +18,7 @@ from models.parts.products import TURNED
 def test_a_linear_map(rows, inputs, outputs):
     linear = Linear(inputs, outputs, bias=True, std=0.5, dtype="float32", param_dtype="float32")
     x = jax.random.normal(jax.random.key(0), (*rows, *inputs.values()))
-    params = jax.tree.map(jnp.asarray, linear.init(jax.random.key(1), x)["params"])
-    params = {name: getattr(leaf, "value", leaf) for name, leaf in params.items()}
+    params = nn.unbox(linear.init(jax.random.key(1), x))["params"]
     params["bias"] = jax.random.normal(jax.random.key(2), params["bias"].shape)
     turned = {TURNED: params["kernel"].T, "bias": params["bias"]}
     expected, found = (jax.jit(linear.apply)({"params": which}, x) for which in (params, turned))

@@ -201,7 +201,8 @@ def traced_products(jaxpr) -> int:
             if hasattr(inner, "eqns"):
                 total += times * traced_products(inner)
         if equation.primitive.name == "cond":
-            total += max(traced_products(branch.jaxpr) for branch in equation.params["branches"])
+            (alike,) = {traced_products(branch.jaxpr) for branch in equation.params["branches"]}
+            total += alike
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             depth = 1
