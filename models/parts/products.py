@@ -9,22 +9,24 @@ PRODUCT = "product"  # the name under which remat policies find the results
 TURNED = "turned"  # the name of a kernel that lies with its axes in reverse
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def product(x: jax.Array, kernel: jax.Array, inputs: int) -> jax.Array:
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def product(x: jax.Array, kernel: jax.Array, inputs: int, dtype=None) -> jax.Array:
     """x [..., *inputs] times kernel [*inputs, *outputs] -> [..., *outputs], contracting `inputs` axes, in x's dtype.
 
-    The kernel stays in its own, wider type, and so does its gradient, which is never rounded to x's.
+    The kernel stays in its own, wider type, and so does its gradient, which is never rounded to x's. What comes out is
+    in `dtype`, or x's.
     """
     contracted = tuple(range(x.ndim - inputs, x.ndim)), tuple(range(inputs))
-    return jax.lax.dot_general(x, kernel.astype(x.dtype), (contracted, ((), ())))
+    return jax.lax.dot_general(x, kernel.astype(x.dtype), (contracted, ((), ())), preferred_element_type=dtype)
 
 
-def _forward(x, kernel, inputs):
-    return product(x, kernel, inputs), (x, kernel)
+def _forward(x, kernel, inputs, dtype):
+    return product(x, kernel, inputs, dtype), (x, kernel)
 
 
-def _backward(inputs, saved, d_y):
+def _backward(inputs, dtype, saved, d_y):
     x, kernel = saved
+    d_y = d_y.astype(x.dtype)
     rows = x.ndim - inputs
     contracted = tuple(range(rows, d_y.ndim)), tuple(range(inputs, kernel.ndim))
     d_x = jax.lax.dot_general(d_y, kernel.astype(d_y.dtype), (contracted, ((), ())))

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 import models
-from models.parts.heads import head_logits
+from models.parts.heads import biased, head_logits
+from models.parts.products import product
 from pretrain.errors import UserError
 from pretrain.objectives.applied import TEACHER, Applied
 from pretrain.objectives.chunked import summed
-from pretrain.objectives.losses import chunk_rows
+from pretrain.objectives.losses import chunk_rows, softmax
 from pretrain.objectives.objective import Objective
 
 KINDS = ("masked", "causal")  # of objectives whose student can have a teacher
@@ -108,10 +109,12 @@ class Distilled(Objective):
             teacher = Applied(self.teacher, model.frozen, inputs)
             taught = jax.lax.stop_gradient(teacher(batch, {}, None)[0])
             known = jax.lax.stop_gradient(teacher.run("head_inputs", taught))
-        hidden, *shared = model.run("head_inputs", states)
+        hidden, matrix, bias = model.run("head_inputs", states)
         rows = max(1, chunk_rows(self.teacher.vocab_size) // 2)  # two of them are at hand
         of_chunk = partial(_kl, self.temperature)
-        (sums["kl"],) = summed(of_chunk, rows, hidden, tuple(shared), (known[0], weights), known[1:])
+        # [D, V], whose gradient is a product with hidden states on the left, which XLA transposes on a CPU.
+        shared = matrix.T, bias
+        (sums["kl"],) = summed(of_chunk, rows, hidden, shared, (known[0], weights), known[1:])
         if self.cosine:
             sums["cosine"] = jnp.sum(weights * (1 - _cosine(states, taught)))
         return sums, carried
@@ -151,15 +154,36 @@ class _Known:
 
 def _kl(temperature: float, hidden, shared, given, known):
     """Of a chunk: the weighted sum of KL(teacher, student), without the teacher's gradient."""
-    (of_teacher, weights), (matrix, bias) = given, known
+    (turned, bias), (of_teacher, weights) = shared, given
     with jax.named_scope(TEACHER):
-        wanted = jax.nn.log_softmax(_logits(of_teacher, matrix, bias) / temperature)
-    found = jax.nn.log_softmax(_logits(hidden, *shared) / temperature)
-    return (jnp.sum(weights * jnp.sum(jnp.exp(wanted) * (wanted - found), axis=-1)),)
+        wanted = head_logits(of_teacher, *known) / temperature
+    found = biased(product(hidden, turned, 1, jnp.float32), bias)
+    return (_divergence(found / temperature, wanted, weights),)
 
 
-def _logits(hidden, matrix, bias):
-    return head_logits(hidden, matrix.astype(hidden.dtype), bias)
+@jax.custom_vjp
+def _divergence(found, wanted, weights):
+    """The weighted sum of KL(wanted, found): logits [B, c, V] twice, weights [B, c]; differentiated by `found` alone.
+
+    The gradient is made of the probabilities that the value needs.
+    """
+    return _forward(found, wanted, weights)[0]
+
+
+def _forward(found, wanted, weights):
+    with jax.named_scope(TEACHER):
+        wanted_log_z, wanted_shares, wanted_total = softmax(wanted)
+    log_z, shares, total = softmax(found)
+    kl = jnp.sum(wanted_shares * (wanted - found), axis=-1) / wanted_total + log_z - wanted_log_z
+    apart = shares / total[..., None] - wanted_shares / wanted_total[..., None]
+    return jnp.sum(weights * kl), weights[..., None] * apart
+
+
+def _backward(d_found, cotangent):
+    return cotangent * d_found, None, None
+
+
+_divergence.defvjp(_forward, _backward)
 
 
 def _cosine(one: jax.Array, other: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from models.parts.chunks import in_chunks, whole
+from models.parts.heads import over_rows
 from pretrain.objectives.sampled import sampled
 from pretrain.parallel import shares
 
@@ -49,7 +50,7 @@ def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits)
         jnp.einsum("btd,vd->btv", hidden, matrix, preferred_element_type=jnp.float32)
         + bias.astype(jnp.float32)[None, None]
     )
-    log_z, probability = jax.lax.platform_dependent(logits, cpu=_softmax_once, default=_softmax)
+    log_z, shares, total = softmax(logits)
     target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     nll = jnp.sum(weights * (log_z - target))
     loss = log_z - (1 - smoothing) * target
@@ -60,21 +61,25 @@ def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits)
     sums = jnp.sum(weights * loss), nll
     if hits:
         sums += (jnp.sum(weights * (target >= logits.max(-1))),)
-    return sums, logits, log_z, probability
+    return sums, logits, log_z, shares / total[..., None]
+
+
+def softmax(logits):
+    """log Z [...], and shares [..., V] and their totals [...], of which the quotients are probabilities."""
+    return jax.lax.platform_dependent(logits, cpu=_softmax_once, default=_softmax)
 
 
 def _softmax(logits):
-    """log Z [...] and the probabilities [..., V] of logits [..., V]."""
     log_z = jax.nn.logsumexp(logits, axis=-1)
-    return log_z, jnp.exp(logits - log_z[..., None])
+    return log_z, jnp.exp(logits - log_z[..., None]), jnp.ones_like(log_z)
 
 
 def _softmax_once(logits):
     """The same with one exponential of each logit, which XLA's CPU programs would else make twice, once slowly."""
     highest = logits.max(-1)
-    share = jax.lax.optimization_barrier(jnp.exp(logits - highest[..., None]))  # of the likeliest id's probability
-    total = share.sum(-1)
-    return highest + jnp.log(total), share / total[..., None]
+    shares = jax.lax.optimization_barrier(jnp.exp(logits - highest[..., None]))  # of the likeliest id's
+    total = shares.sum(-1)
+    return highest + jnp.log(total), shares, total
 
 
 def _added(sums, more):
@@ -117,7 +122,7 @@ def _forward(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, h
             d_logits = probability * scale[..., None] - jnp.where(here, ((1 - smoothing) * weights)[..., None], 0.0)
             if smoothing:
                 d_logits -= (smoothing / vocab * weights)[..., None]
-            d_bias += d_logits.sum((0, 1))
+            d_bias += over_rows(d_logits)
             d_logits = d_logits.astype(hidden.dtype)
             d_hidden = jnp.einsum("btv,vd->btd", d_logits, matrix)
             # [D, V], because XLA's matrix product on CPUs transposes its left operand: better hidden than the logits.
