@@ -21,6 +21,8 @@ from pretrain.step.learner import check_attention, make_learner
 from pretrain.step.step import Learner
 from pretrain.workdir import Workdir
 
+MOSTLY_USED = 0.8  # of a vocabulary: released tables have at most a few hundred rows that no token has
+
 
 @dataclasses.dataclass
 class Assembly:
@@ -74,6 +76,12 @@ def assemble(
 
     def accept(tokenizer) -> None:
         check_vocabulary(config, tokenizer)
+        if training and tokenizer.vocab_size < MOSTLY_USED * config.model.vocab_size:
+            report(
+                f"the tokenizer has {tokenizer.vocab_size:,} entries and config.model.vocab_size is "
+                f"{config.model.vocab_size:,}: all other rows of the model's tables stay unused "
+                f"(--config.model.vocab_size={tokenizer.vocab_size} makes none)"
+            )
         for other in others:
             other.check_tokenizer(tokenizer)
         accepted()

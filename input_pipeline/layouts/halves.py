@@ -42,7 +42,7 @@ def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None
         Plan,
         folder / f"halves-{stream.identity}-{length}",
         lambda: _planned(stream, length),
-        f"splitting the sentences of {stream.counts.documents:,} documents for rows of {length}",
+        f"splitting the sentences of {plans.counted(stream.counts.documents, 'document')} for rows of {length}",
         report,
         read_all,
     )

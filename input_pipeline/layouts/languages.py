@@ -106,7 +106,7 @@ def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None
         texts.Plan,
         folder / f"translations-{stream.identity}-{length}-filled",
         made,
-        f"packing {stream.counts.documents:,} translations into rows of {length}",
+        f"packing {plans.counted(stream.counts.documents, 'translation')} into rows of {length}",
         report,
         read_all,
     )

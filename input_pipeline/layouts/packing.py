@@ -32,7 +32,7 @@ def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None
         Plan,
         folder / f"packed-{stream.identity}-{length}",
         lambda: pack(stream.each_documents(), length),
-        f"packing {stream.counts.documents:,} documents into rows of {length}",
+        f"packing {plans.counted(stream.counts.documents, 'document')} into rows of {length}",
         report,
         read_all,
     )

@@ -69,7 +69,7 @@ def plan(
         Plan,
         folder / f"pairs-{stream.identity}-{length}-{short:g}-{passes}{'-swapped' * swapped}",
         lambda: _planned(stream, length, short, passes, swapped),
-        f"pairing the sentences of {stream.counts.documents:,} documents for rows of {length}",
+        f"pairing the sentences of {plans.counted(stream.counts.documents, 'document')} for rows of {length}",
         report,
         read_all,
     )

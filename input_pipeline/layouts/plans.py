@@ -17,6 +17,11 @@ from input_pipeline.store.store import READ
 MADE = "made.json"  # bytes and CRC-32 of a plan's files; written last
 
 
+def counted(number: int, what: str) -> str:
+    """How many there are, in words: "1 document", "1,234 documents"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def by_name(plan: tuple) -> tuple:
     """What `pickle` makes a plan of: an array on disk is its name."""
     return _restored, (type(plan), *(field.filename if isinstance(field, np.memmap) else field for field in plan))

@@ -43,7 +43,7 @@ def plan(stream: Stream, folder: Path, report: Callable[[str], None], read_all: 
         Plan,
         folder / f"sentences-{stream.identity}",
         lambda: _planned(stream),
-        f"listing where the sentences of {documents:,} documents end",
+        f"listing where the sentences of {plans.counted(documents, 'document')} end",
         report,
         read_all,
     )

@@ -34,7 +34,7 @@ def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None
         Plan,
         folder / f"sentences-{stream.identity}-{length}",
         lambda: filled(_sentences(stream), length),
-        f"packing the sentences of {stream.counts.documents:,} documents into rows of {length}",
+        f"packing the sentences of {plans.counted(stream.counts.documents, 'document')} into rows of {length}",
         report,
         read_all,
     )

@@ -50,7 +50,7 @@ def plan(
         Plan,
         folder / f"texts-{stream.identity}-{length}-{target_length}-filled",
         lambda: [_planned(stream, lengths, report)],
-        f"packing {stream.counts.documents:,} pairs of texts into rows of {length} and {target_length}",
+        f"packing {plans.counted(stream.counts.documents, 'pair')} of texts into rows of {length} and {target_length}",
         report,
         read_all,
     )

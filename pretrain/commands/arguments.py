@@ -88,7 +88,7 @@ class Arguments:
 class OfConfig(Arguments):
     """Of a command that takes any config."""
 
-    config: str = ""  # a recipe, such as configs/gpt2.py:medium; empty means the work folder's own, or the quickstart
+    config: str = ""  # a recipe, such as configs/gpt2.py:medium; empty: the work folder's, without one the quickstart
     overrides: Overrides = ()
 
     def __post_init__(self):

@@ -137,7 +137,7 @@ class Command:
         if self.takes_config:
             lines += [
                 "  --config=PATH[:VARIANT]   recipe, such as configs/gpt2.py:medium (default: "
-                + ("the work folder's own, else " if "workdir" in self.flags else "")
+                + ("the work folder's own, without --workdir " if "workdir" in self.flags else "")
                 + "configs/quickstart.py)",
                 "  --config.KEY=VALUE        override of any key, such as --config.train.steps=200 (docs/configs.md)",
             ]

@@ -2,9 +2,10 @@
 
 from pretrain import config as configs
 from pretrain.commands.arguments import Arguments, OfConfigOrRun, Prepare, Train, flagged
+from pretrain.errors import UserError
 from pretrain.processes.agreement import check_alike
 from pretrain.processes.host import say
-from pretrain.workdir import Workdir, of_config
+from pretrain.workdir import CONFIG, Workdir, of_config
 
 DEFAULT_CONFIG = "configs/quickstart.py"
 
@@ -15,10 +16,13 @@ def resolve(arguments: Train | Prepare):
     configs.check_folder(workdir)
     if workdir and not spec and Workdir(workdir).config.is_file():
         return configs.with_overrides(configs.saved(workdir), overrides, say), workdir
+    if workdir and not spec:
+        raise UserError(
+            f"{workdir} has no run to go on with (no {CONFIG}); correct --workdir, or begin one there with --config, "
+            f"such as --config={DEFAULT_CONFIG}"
+        )
     if not spec:
-        nowhere = f" and no run in {workdir}" if workdir else ""
-        doing = "training" if isinstance(arguments, Train) else "preparing"
-        say(f"no --config{nowhere}: {doing} {DEFAULT_CONFIG}")
+        say(f"no --config: {'training' if isinstance(arguments, Train) else 'preparing'} {DEFAULT_CONFIG}")
     config = configs.load(spec or DEFAULT_CONFIG, overrides, say)
     return config, workdir or of_config(config.name)
 

@@ -217,10 +217,19 @@ def test_a_mistake_in_a_key_is_not_laid_to_the_work_folder_of_a_run(run, tmp_pat
     assert run("train", CONFIG, "--workdir=WORKDIR", f"--config.{key}").startswith(f"pretrain: {words}")
 
 
-def test_a_run_that_nobody_named_is_said_to_be_trained(tmp_path, capsys):
-    assert main(["train", f"--workdir={tmp_path}/typo", "--config.train.steps=0"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == f"no --config and no run in {tmp_path}/typo: training configs/quickstart.py"
+@pytest.mark.parametrize("command", ["train", "prepare"])
+def test_a_run_that_is_not_there_is_not_begun_as_another(run, tmp_path, command):
+    """A misspelt --workdir once trained the quickstart."""
+    said = run(command, f"--workdir={tmp_path}/typo")
+    assert said.startswith(
+        f"pretrain: {tmp_path}/typo has no run to go on with (no config.json); correct --workdir, or"
+    )
+    assert not (tmp_path / "typo").exists()
+
+
+def test_what_nobody_named_is_said_to_be_trained(capsys):
+    assert main(["train", "--config.train.steps=0"]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == "no --config: training configs/quickstart.py"
 
 
 def test_a_model_of_hugging_faces_library_is_no_run(run, tmp_path):
