@@ -12,6 +12,8 @@ from pretrain.assemble import check_sizes, check_split
 from pretrain.commands.arguments import Describe
 from pretrain.commands.shared import config_of
 from pretrain.costs import flops
+from pretrain.errors import UserError
+from pretrain.interop import families
 from pretrain.parallel.mesh import AXES, path_name
 from pretrain.reporting.progress import amount
 from pretrain.reporting.tables import show
@@ -27,7 +29,8 @@ def describe(config) -> dict:
     Bytes are those of the training state of one full replica, before any mesh axis divides it, and of the teacher that
     a student learns from, of the size that config.distill.model gives it; `mesh` has the devices
     that the mesh needs (with an axis of -1: or a multiple), the parameters' bytes on each, and the bytes, by module, of
-    what `fsdp` leaves whole. Activations come on top. FLOPs follow the definition of `pretrain.costs.flops`. Raises
+    what `fsdp` leaves whole. Activations come on top. `export` has the class of Hugging Face's library that `pretrain
+    export` makes of such a model, or why there is none. FLOPs follow the definition of `pretrain.costs.flops`. Raises
     ModelError, UserError or DataError for a config that cannot be trained, whatever files and devices there are.
     """
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
@@ -61,6 +64,7 @@ def describe(config) -> dict:
         "tokens_per_step": tokens_per_step,
         "bytes": bytes | {"total": sum(bytes.values())},
         "mesh": _mesh(engine, config),
+        "export": _export(config),
         "modules": _modules(leaves),
         "forward_flops_per_token": {
             convention: {part: round(value) for part, value in parts.items()} for convention, parts in forward.items()
@@ -87,6 +91,8 @@ def report(config, format: str) -> None:
     many = f"{mesh['devices']} devices" if mesh["devices"] > 1 else "1 device"
     multiple = " or a multiple" if mesh["multiples"] else ""
     print(f"mesh: {many}{multiple}; {amount(mesh['bytes_per_device'])}B of parameters on each")
+    export = facts["export"]
+    print(f"export: {export['class'] or export['reason'].removeprefix('it ')}")
     if mesh["whole"]:
         rows = [(name, f"{amount(size)}B") for name, size in sorted(mesh["whole"].items(), key=lambda item: -item[1])]
         show(f"left whole: nothing that config.mesh.fsdp = {config.mesh.fsdp} divides", ("module", "bytes"), rows)
@@ -126,6 +132,15 @@ def _mesh(engine, config) -> dict:
         ),
         "whole": {name: entry["bytes"] for name, entry in _modules(whole).items()},
     }
+
+
+def _export(config) -> dict[str, str]:
+    """The class as which such a model is exported, or why it cannot be."""
+    try:
+        family, _ = families.of_section(config.model.to_dict(), "it")
+    except UserError as error:
+        return {"class": "", "reason": str(error)}
+    return {"class": family.architecture(config.model), "reason": ""}
 
 
 def _count(tree) -> int:

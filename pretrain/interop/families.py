@@ -75,13 +75,21 @@ def of_section(section: Mapping, source: str, part: str = "") -> tuple[Family, d
                 if family.part:
                     break
     if refusals:
-        reasons = (str(error).removeprefix(f"{source} cannot be exported ") for error in refusals)
-        raise UserError(f"{source} cannot be exported {'; '.join(reasons)}")
+        raise UserError(f"{source} cannot be exported {'; '.join(_reasons(source, refusals))}")
     kinds = ", ".join(dict.fromkeys(family.kind for family in FAMILIES.values()))
     raise UserError(
         f"{source} holds a model of kind '{section['kind']}', which Hugging Face's library has none of; models of kind "
         f"{kinds} can be exported"
     )
+
+
+def _reasons(source: str, refusals: Iterable[UserError]) -> Iterable[str]:
+    """As what a model cannot be exported and why, each reason once."""
+    by_reason: dict[str, list[str]] = {}
+    for error in refusals:
+        whose, _, why = str(error).removeprefix(f"{source} cannot be exported ").partition(": ")
+        by_reason.setdefault(why, []).append(whose.removeprefix("as "))
+    return (f"as {', '.join(whose)}: {why}" for why, whose in by_reason.items())
 
 
 def table(family: Family, section: Mapping) -> Table:

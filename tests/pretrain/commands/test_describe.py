@@ -262,3 +262,21 @@ def test_a_teacher_is_held_besides(capsys):
     described.report(config, "table")
     assert "teacher" in capsys.readouterr().out.partition("training state")[2]
     assert "teacher" not in described.describe(tiny())["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("configs/bert.py:mini", "export: BertForPreTraining"),
+        (
+            "configs/long_documents.py:bert_4k",
+            "export: cannot be exported as bert, roberta, albert, xlm, distilbert, electra: "
+            "config.model.attention = ('local_128', 'strided_128') there, and such a model has ('dense', 'dense')",
+        ),
+        ("configs/long_context.py:transformer_xl", "export: holds a model of kind 'recurrent', which Hugging Face's"),
+    ],
+)
+def test_what_a_model_can_be_exported_as(recipe, said, capsys):
+    """Said before hours of training, each reason once."""
+    described.report(load(recipe), "table")
+    assert said in capsys.readouterr().out

@@ -64,7 +64,9 @@ def test_two_short_books_are_enough(books, tmp_path, capsys, monkeypatch):
     assert main(["train", "--config=configs/quickstart.py", workdir, own, *keys]) == 0
     said = capsys.readouterr()
     assert f"tokenising text:{books}" in said.err and "stdlib" not in said.err + said.out
-    entries = re.search(r"the tokenizer has (\d+) entries and config.model.vocab_size is 4,096: all other rows", said.err)
+    entries = re.search(
+        r"the tokenizer has (\d+) entries and config.model.vocab_size is 4,096: all other rows", said.err
+    )
     assert 40 < int(entries[1]) < 3277
     assert main(["evaluate", workdir, "--format=json"]) == 0
     row = json.loads(capsys.readouterr().out)
