@@ -19,6 +19,7 @@ from launch import (
     MISTAKE,
     NOT_RUN,
     PREEMPTED,
+    flag,
     hand_over,
     hints,
     line,
@@ -125,6 +126,9 @@ def main(argv: Sequence[str]) -> int:
     if options.dry_run:
         print(text, end="")
         return 0
+    recipe = flag(program, "config").partition(":")[0]
+    if recipe and not (options.container_image or options.apptainer) and not Path(recipe).is_file():
+        flags.error(f"--config names {recipe}, and there is no such file here, where the job will look for it")
     log_folder(flags, Path(options.logs))
     code, printed = hand_over(["sbatch"], text)
     if code == 0:

@@ -235,3 +235,9 @@ def test_mistakes(argv, message, tmp_path):
     done = launch(*argv[:1], "--logs", tmp_path, *argv[1:], PATH=str(tmp_path))
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_recipe_that_is_not_there_is_not_queued():
+    """It once waited in the queue to be told so by the program."""
+    done = launch("slurm", "--", "train", "--config=configs/gpt9.py:xl", "--workdir=runs/x")
+    assert done.returncode == 2 and "--config names configs/gpt9.py, and there is no such file here" in done.stderr
