@@ -6,7 +6,7 @@
 Variants: base (110M, the default), large (336M), and the smaller ones of Turc et al. 2019: tiny (4.4M), mini (11M),
 small (29M), medium (42M); base_cased (109M) and large_cased (335M) keep case and accents; large_whole_words predicts
 all pieces of a word or none; multilingual_cased (179M) and multilingual_uncased (168M) read a source for each language,
-data/wikipedia/LANGUAGE.txt, mixed by size in tokens to the power 0.7. mini_stdlib is a small network on the standard
+data/wikipedia/LANGUAGE.txt, mixed by size, in rows, to the power 0.7. mini_stdlib is a small network on the standard
 library of the running interpreter.
 
 Text is to have one sentence a line and a blank line between documents: data/books_wikipedia/*.txt. The paper's, books

@@ -167,10 +167,10 @@ def base() -> dict:
             sentences="",  # where sentences of a document end: lines (one a line), which BERT needs; empty: not kept
             image=shape(()),  # rows, columns, colours of the images that all sources hold; empty means they hold text
             holdout=rate(0.05),  # share of documents held out, by hash, if data.validation is empty; 0: no validation
-            weights=positives(()),  # mixing weight of each source of data.train; empty means by size
-            temperature=positive(1.0),  # sizes are raised to 1/temperature before mixing
+            weights=positives(()),  # each source's share of the rows, of data.train; empty means by size
+            temperature=positive(1.0),  # sizes, in examples, are raised to 1/temperature before mixing
             languages=(),  # names of the languages of sources (their option `language`, or fields) that tasks are told
-            cap=non_negative(0, below=2**63),  # sizes are capped at so many tokens before mixing; 0 means no cap
+            cap=non_negative(0, below=2**63),  # sizes are capped at so many examples before mixing; 0 means no cap
             layout="concat",  # concat (joined, cut), packed (no leaks), stream, document, pairs, halves, ...
             length=count(1024),  # T, tokens of one training row
             shuffle=True,  # new order of rows each epoch

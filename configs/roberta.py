@@ -22,7 +22,7 @@ averages, and does not clip; the rate rises, then falls linearly to 0. The relea
 too, as --config.optimizer.decay=all does.
 
 CamemBERT hides whole words, of the text alone. XLM-R reads a source for each language, data/cc100/LANGUAGE.txt, mixed
-by size in tokens to the power alpha = 0.3, which is data.temperature = 1 / 0.3; the paper counts sentences. Give yours
+by size, in rows, to the power alpha = 0.3, which is data.temperature = 1 / 0.3; the paper counts sentences. Give yours
 with --config.data.train, joined by " + ".
 
 Cost: 500,000 updates of 8,000 rows are 2e12 tokens: 1.1e21 FLOPs for base and 3.8e21 for large, attention aside. The

@@ -12,11 +12,11 @@ Text is C4's English part. Rows of 568 tokens lose 85 in 28 spans, so that input
 the released code has them: rounded to even, text first and a span last, sentinels from the highest id down.
 
 Tasks are mixed with it as further sources of two fields, the text that is read, which begins with the name of its task,
-and the text that is written; as many as there is room for share a row. Sources are mixed by their tokens, capped and by
-temperature, as the paper mixes examples (section 3.5.2), or in shares of one's own:
+and the text that is written; as many as there is room for share a row. Sources are mixed by their examples, pairs of
+texts and rows of text, capped and by temperature as in the paper (section 3.5.2), or in shares of one's own:
 
     --config.data.train='tfds:c4/en?split=train + jsonl:data/tasks/*.jsonl?fields=inputs,targets'
-    --config.data.cap=100000000 --config.data.temperature=2
+    --config.data.cap=2097152 --config.data.temperature=2
 
 The optimiser is the paper's: Adafactor, and a rate of 0.01 for 10,000 updates, then 1 / sqrt(update), times the size of
 each parameter. The vocabulary is the release's; docs/data.md, under "Files that recipes need", has the command.

@@ -11,7 +11,7 @@ Masked language modelling reads text as a stream, sentences one a line and </s> 
 anywhere; a coin is tossed for each token but a row's first, 15 % are predicted. Translation language modelling reads a
 sentence and its translation, each between </s>, with positions that begin again; masks fall on both. Of each source it
 is said which language it is: by ?language=NAME, and of two parallel texts by their fields, such as ?fields=en,fr;
-data.languages has the names in the order of the table's rows. Sources are mixed by size in tokens to the power of
+data.languages has the names in the order of the table's rows. Sources are mixed by size, in rows, to the power of
 alpha, which is 1 / data.temperature; the release's flag defaults to uniform, the paper has 0.5 for its vocabulary, and
 0.7 stands here.
 

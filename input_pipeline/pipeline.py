@@ -18,7 +18,7 @@ from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 from input_pipeline.layouts import coded, counts, texts
 from input_pipeline.parts import Part
-from input_pipeline.rows import Plans, Rows
+from input_pipeline.rows import Plans, Rows, examples
 from input_pipeline.sources import sources
 from input_pipeline.sources.readers import raw
 from input_pipeline.sources.sources import Source
@@ -151,7 +151,7 @@ class Corpus:
             self._objective.weigh(plans(("counts",), counts.plan, self._streams, tokenizer.vocab_size).counts)
         if data["layout"] != "stream" and "train" in splits:
             self._rows = [self._layouts.training(part) for part in splits["train"]]
-            sizes = [part.stream.tokens for part in splits["train"]]
+            sizes = [(len(rows), examples(rows)) for rows in self._rows]
             self._weights = mixing_weights(sizes, data["weights"], data["temperature"], data["cap"])
 
     @property

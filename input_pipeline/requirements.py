@@ -187,7 +187,7 @@ def store_root(data: Mapping, root: Path) -> Path:
 def _check_mixing(data: Mapping, count: int) -> None:
     mixing = data["weights"], data["temperature"], data["cap"]
     if data["layout"] != "stream":
-        mixing_weights([1] * count, *mixing)
+        mixing_weights([(1, 1)] * count, *mixing)
     elif len(mixing[0]) or mixing[1:] != (1, 0):
         raise DataError("data.layout = stream does not mix; unset data.weights, data.temperature and data.cap")
 

@@ -185,3 +185,8 @@ class Rows:
         length, text = self.objective.raw_length(length), self._text(part.stream)
         rows = Overlapping(text, text.tokens, length, max(1, length - overlap))
         return languages.told(rows, part.source, self.data["languages"])
+
+
+def examples(rows: Layout) -> int:
+    """How many examples `rows` hold, which is what sources are mixed by: pairs of texts, and of text rows."""
+    return len(rows.plan.documents) if isinstance(rows, Texts | Translations) else len(rows)

@@ -29,21 +29,25 @@ def key(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
-def mixing_weights(sizes: Sequence[int], weights: Sequence[float], temperature: float, cap: int) -> np.ndarray:
-    """Each source's share of the examples, float64, summing to 1.
+def mixing_weights(
+    sizes: Sequence[tuple[int, int]], weights: Sequence[float], temperature: float, cap: int
+) -> np.ndarray:
+    """Each source's share of the rows, float64, summing to 1; `sizes` are the rows and the examples of each.
 
-    By `weights` where given; else by size: r_m = min(e_m, cap)^(1/temperature), renormalised (Raffel et al.
-    2019, section 3.5.2). No share is 0. Errors: DataError for weights that do not fit the sources.
+    By `weights` where given; else such that its share of the examples is r_m = min(e_m, cap)^(1/temperature),
+    renormalised (Raffel et al. 2019, section 3.5.2), whatever number of them shares a row. No share is 0.
+    Errors: DataError for weights that do not fit the sources.
     """
+    rows, examples = np.array(sizes, np.float64).T
     if len(weights):
         if len(weights) != len(sizes):
             raise DataError(f"data.weights has {len(weights)} numbers for {len(sizes)} sources; give one each, or none")
         if temperature != 1 or cap:
             raise DataError("data.weights excludes data.temperature and data.cap, which mix by size; unset one")
-        amounts, power = np.array(weights, np.float64), 1.0
+        amounts, power, in_rows = np.array(weights, np.float64), 1.0, 1.0
     else:
-        amounts, power = np.minimum(sizes, cap or np.inf).astype(np.float64), 1 / temperature
-    shares = (amounts / amounts.max()) ** power  # the largest is 1, so that nothing overflows
+        amounts, power, in_rows = np.minimum(examples, cap or np.inf), 1 / temperature, rows / examples
+    shares = (amounts / amounts.max()) ** power * in_rows  # the largest is 1, so that nothing overflows
     shares = np.maximum(shares, np.finfo(np.float64).tiny)
     return shares / shares.sum()
 

@@ -46,18 +46,27 @@ def test_a_mixture_by_hand():
 
 
 def test_weights_by_size_temperature_and_cap():
-    assert mixing_weights([10, 30], (), 1.0, 0).tolist() == [0.25, 0.75]
-    assert mixing_weights([10, 90], (), 2.0, 0).tolist() == pytest.approx([0.25, 0.75])  # roots: 1 to 3
-    assert mixing_weights([10, 90], (), 1.0, 30).tolist() == [0.25, 0.75]
-    assert mixing_weights([10, 90], (3, 1), 1.0, 0).tolist() == [0.75, 0.25]
+    small, large = (10, 10), (90, 90)
+    assert mixing_weights([small, (30, 30)], (), 1.0, 0).tolist() == [0.25, 0.75]
+    assert mixing_weights([small, large], (), 2.0, 0).tolist() == pytest.approx([0.25, 0.75])  # roots: 1 to 3
+    assert mixing_weights([small, large], (), 1.0, 30).tolist() == [0.25, 0.75]
+    assert mixing_weights([small, large], (3, 1), 1.0, 0).tolist() == [0.75, 0.25]
+
+
+def test_sources_of_many_examples_a_row_have_fewer_rows():
+    """Of 100 examples each, 4 and 1 in a row, both are read as often; where 50 count, of 400 and 50, likewise."""
+    assert mixing_weights([(25, 100), (100, 100)], (), 1.0, 0).tolist() == [0.2, 0.8]
+    capped = mixing_weights([(100, 400), (50, 50)], (), 1.0, 50)
+    assert (capped * [4, 1]).tolist() == pytest.approx([capped[1]] * 2)
+    assert mixing_weights([(25, 100), (100, 100)], (1, 1), 1.0, 0).tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([1, 2], (1, 1, 1), 1.0, 0), r"data\.weights has 3 numbers for 2 sources; give one each, or none"),
-        (([1, 2], (1, 1), 2.0, 0), r"data\.weights excludes data\.temperature and data\.cap"),
-        (([1, 2], (1, 1), 1.0, 5), r"data\.weights excludes data\.temperature and data\.cap"),
+        (([(1, 1), (2, 2)], (1, 1, 1), 1.0, 0), r"data\.weights has 3 numbers for 2 sources; give one each, or none"),
+        (([(1, 1), (2, 2)], (1, 1), 2.0, 0), r"data\.weights excludes data\.temperature and data\.cap"),
+        (([(1, 1), (2, 2)], (1, 1), 1.0, 5), r"data\.weights excludes data\.temperature and data\.cap"),
     ],
 )
 def test_weights_that_do_not_fit(arguments, message):
@@ -66,8 +75,8 @@ def test_weights_that_do_not_fit(arguments, message):
 
 
 def test_extreme_weights_are_shares_still():
-    assert mixing_weights([1, 1], (1.7e308, 1.7e308), 1.0, 0).tolist() == [0.5, 0.5]
-    shares = mixing_weights([10, 1000, 5], (), 1e-3, 0)
+    assert mixing_weights([(1, 1), (1, 1)], (1.7e308, 1.7e308), 1.0, 0).tolist() == [0.5, 0.5]
+    shares = mixing_weights([(10, 10), (1000, 1000), (5, 5)], (), 1e-3, 0)
     assert shares.tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-300)
     for order in (shares, np.sort(shares)[::-1]):
         source, _ = Mixture(order).locate(np.arange(100))
