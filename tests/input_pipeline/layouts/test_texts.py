@@ -137,3 +137,15 @@ def test_windows_of_pairs_do_not_overlap(prepare, records):
 def test_documents_of_more_than_two_fields(prepare, records):
     with pytest.raises(DataError, match=r"has for fields q; name two, the text that is read"):
         prepare(f"jsonl:{records}?fields=q", tokenizer=BYTES, objective=SPANS, length=32)
+
+
+def test_every_example_of_a_mixture_is_read_as_often_as_any_other(prepare, write):
+    """Two tasks of forty pairs each, of which two or many share a row: in an epoch's rows each pair comes as often."""
+    tasks = []
+    for name, length in (("a", 2), ("b", 24)):
+        made = [{"q": name * length, "a": name} for _ in range(40)]
+        tasks.append(write(f"{name}.jsonl", "".join(json.dumps(record) + "\n" for record in made)))
+    source = " + ".join(f"jsonl:{path}?fields=q,a" for path in tasks)
+    corpus = prepare(source, tokenizer=BYTES, objective=SPANS, length=32)
+    found = [corpus.tokenizer.decode(read)[0] for batch in first(corpus, 40) for read, *_ in pairs_of(corpus, batch)]
+    assert abs(found.count("a") / found.count("b") - 1) < 0.05
