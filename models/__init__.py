@@ -24,7 +24,7 @@ What every model offers, so that nobody outside need know which it is:
     head_inputs(hidden)    (hidden, matrix, bias) of that softmax, or None
     softmaxes(hidden)      where it is None: the same of each softmax of an adaptive vocabulary
     logits(hidden)         float32, over the whole vocabulary
-    pair_head              of encoders: whether pooled(hidden) and pair_logits(hidden) tell pairs of texts apart
+    tells_pairs            whether pooled(hidden) and pair_logits(hidden) tell pairs of texts apart
     types                  of encoders: how many texts of a row their type table tells apart; 0 where there is none
     generator_size, head   of replaced_tokens: the generator's width as a share, and what the discriminator's head
                            tells; then generate(tokens, ...), like the call, and generator_inputs(hidden), like

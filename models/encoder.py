@@ -148,8 +148,8 @@ class Bidirectional(Model):
     def start_decoding(self, rows: int, length: int):
         """Raises ModelError: every token's state depends on those that follow it."""
         raise ModelError(
-            "a model of kind 'encoder' or 'replaced_tokens' fills in masks and cannot go on with a text; train a "
-            "decoder for that"
+            "a model that sees both sides of a token fills in masks and cannot go on with a text; train a decoder for "
+            "that"
         )
 
     @property
@@ -255,6 +255,10 @@ class Encoder(Bidirectional):
     def inputs(self) -> tuple[str, ...]:
         """The features of a batch that it takes."""
         return (*super().inputs, *["languages"] * bool(self.languages))
+
+    @property
+    def tells_pairs(self) -> bool:
+        return self.pair_head
 
     @property
     def limits(self) -> dict[str, int]:

@@ -133,7 +133,7 @@ class TwoStream(Remembering):
     def start_decoding(self, rows: int, length: int):
         """Raises ModelError: what a token's state depends on is drawn anew for every row."""
         raise ModelError(
-            "a model of kind 'two_stream' predicts places of a text and does not go on with it; train a decoder or a "
+            "a model of two streams predicts places of a text and does not go on with it; train a decoder or a "
             "recurrent model for that"
         )
 

@@ -37,6 +37,11 @@ class Model(nn.Module):
         return self.vocab_size
 
     @property
+    def tells_pairs(self) -> bool:
+        """Whether it has a head that tells pairs of texts apart."""
+        return False
+
+    @property
     def limits(self) -> dict[str, int]:
         """Below what the numbers are of those inputs that index a table."""
         return {"tokens": self.reads}

@@ -29,10 +29,10 @@ class Causal(Objective):
     def of(cls, config, model) -> "Causal":
         """The objective of a config."""
         if not model.causal:
-            which = "bidirectional = true" if "bidirectional" in config.model else f"kind = {config.model.kind}"
             raise UserError(
-                f"config.objective.kind = causal predicts each token from those before it, and config.model.{which} "
-                "sees more; choose a decoder that does not, or another config.objective.kind"
+                "config.objective.kind = causal predicts each token from those before it, and this model, of "
+                f"config.model.kind = {config.model.kind}, sees more; choose another kind of either, or set "
+                "config.model.bidirectional of a decoder to false"
             )
         for key in ("z_loss", "label_smoothing"):
             if config.train[key] and not model.one_softmax:

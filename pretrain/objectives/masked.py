@@ -45,22 +45,17 @@ class Masked(Objective):
                 raise UserError(
                     f"config.train.{key} = {config.train[key]} is not for config.objective.kind = masked; set it to 0"
                 )
-        if config.objective.next_sentence and "pair_head" not in config.model:
+        if config.objective.next_sentence and not model.tells_pairs:
             raise UserError(
-                "config.objective.next_sentence = true needs a head that tells pairs of texts apart, which a model of "
-                f"kind {config.model.kind} has not; set it to false"
-            )
-        if config.objective.next_sentence and not model.pair_head:
-            raise UserError(
-                "config.objective.next_sentence = true needs the head that config.model.pair_head = false leaves out; "
-                "set the one to false or the other to true"
+                "config.objective.next_sentence = true needs a head that tells pairs of texts apart, and this model of "
+                f"kind {config.model.kind} has none; set it to false, or config.model.pair_head of an encoder to true"
             )
         if config.objective.next_sentence and model.types < 2:
             raise UserError(
                 f"config.objective.next_sentence = true tells two texts apart, and config.model.types = {model.types} "
                 "has one row for both; set --config.model.types=2"
             )
-        rows = config.model.languages if "languages" in config.model else 0
+        rows = model.limits.get("languages", 0)
         if bool(rows) != bool(config.objective.languages) or rows < len(config.data.languages):
             raise UserError(
                 f"config.model.languages = {rows} is the rows of a table, config.objective.languages = "

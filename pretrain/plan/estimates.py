@@ -168,7 +168,7 @@ def _residuals(config, learner, rows: int, devices) -> dict[str, int]:
         for name, feature in learner.features(rows, config.data.length).items()
     }
     carried = jax.eval_shape(partial(start, model, rows))
-    split = {config.model.ff, config.model.heads} if "ff" in config.model else {config.model.heads}
+    split = {config.model.ff, config.model.heads}
 
     def forward(params, batch, carried, key, frozen):
         def loss(params):

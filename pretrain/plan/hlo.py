@@ -1,7 +1,8 @@
 """The text of a compiled program, read: its computations, how often each is run, and what their arrays weigh.
 
-XLA prints an instruction a line, `%name = type opcode(operands), attribute=value, ...`; what it calls is named in
-`calls`, `to_apply`, `body` and the like. Sizes are those of one device, since the program is partitioned already.
+XLA prints an instruction a line, `%name = type opcode(operands), attribute=value, ...`, and over several what a kernel
+notes of itself; what it calls is named in `calls`, `to_apply`, `body` and the like. Sizes are those of one device,
+since the program is partitioned already.
 """
 
 import dataclasses
@@ -87,17 +88,23 @@ class Program:
 
 
 def read(text: str) -> Program:
-    """A program from what `jax.stages.Compiled.as_text` gives."""
-    computations, entry, current = {}, "", None
+    """A program from what `jax.stages.Compiled.as_text` gives. Errors: ValueError where a computation has no end."""
+    lines, entry, current = {}, "", None
     for line in text.splitlines():
-        if current is None or line[:1] not in (" ", "}"):
+        if current is None:
             if header := HEADER.match(line):
-                current = computations[header[2]] = []
+                current = lines[header[2]] = []
                 entry = header[2] if header[1] else entry
-        elif line.startswith("}"):
+        elif line.rstrip() == "}":
             current = None
-        elif named := NAMED.match(line):
-            current.append(_instruction(line, named))
+        elif NAMED.match(line):
+            current.append(line)
+        elif current:  # an instruction goes on: what a kernel notes of itself may be of several lines
+            current[-1] += line
+    computations = {name: [_instruction(line, NAMED.match(line)) for line in of] for name, of in lines.items()}
+    for name, of in computations.items():
+        if not any(one.root for one in of):
+            raise ValueError(f"the compiled program's computation {name} has no ROOT: it was not read to its end")
     return Program(computations, entry)
 
 

@@ -198,7 +198,7 @@ def test_impossible_fields(change, message):
 
 def test_it_writes_no_text_and_reads_no_longer_row(xlnet):
     model, params = xlnet
-    with pytest.raises(models.ModelError, match="'two_stream' predicts places of a text and does not go on with it"):
+    with pytest.raises(models.ModelError, match="two streams predicts places of a text and does not go on with it"):
         model.start_decoding(1, 4)
     with pytest.raises(models.ModelError, match="13 tokens do not fit context=12"):
         model.apply(params, jnp.zeros((1, 13), jnp.int32))

@@ -41,6 +41,8 @@ __all__ = [
     "whole",
 ]
 
+KINDS = (ByBucket, ByDistance, ByMatch, Stored, Sum)
+
 
 class Bias(Protocol):
     """What every bias offers."""
@@ -71,7 +73,7 @@ class Bias(Protocol):
 
 def described(bias) -> Bias | None:
     """A bias as given to `attend`: an array is `Stored`."""
-    return bias if bias is None or hasattr(bias, "tile") else Stored(bias)
+    return bias if bias is None or isinstance(bias, KINDS) else Stored(bias)
 
 
 def tile(bias: Bias | None, mask, start: int, rows: int, first: int, keys: int) -> jax.Array | None:

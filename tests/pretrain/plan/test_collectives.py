@@ -182,3 +182,27 @@ def test_types():
     assert [array.bytes for array in hlo.arrays(type)] == [2048, 4, 3, 4, 8]
     assert [array.main for array in hlo.arrays(type)] == [False, True, True, True, True]
     assert hlo.members("(f32[2]{0}, (bf16[3], s32[]), u32[])") == ["f32[2]{0}", "(bf16[3], s32[])", "u32[]"]
+
+
+KERNEL = """\
+ENTRY %main (q: f32[4]) -> f32[8] {
+  %q = f32[4]{0} parameter(0)
+  %kernel = f32[4]{0} custom-call(%q), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 512}"
+}}, metadata={op_name="jit(step)/splash_mha_fwd/pallas_call"}
+  ROOT %gathered = f32[8]{0} all-gather(%kernel), channel_id=9, replica_groups=[8,2]<=[16], dimensions={0}
+}
+"""
+
+
+def test_an_instruction_of_several_lines():
+    """What followed a TPU's attention kernel, which notes its blocks so, was once not read."""
+    program = hlo.read(KERNEL)
+    assert [one.name for one in program.computations["main"]] == ["q", "kernel", "gathered"]
+    assert program.computations["main"][1].attribute("metadata").startswith('{op_name="jit(step)/splash_mha_fwd')
+    assert [one.kind for one in collectives(program, MESH)] == ["all-gather"]
+
+
+def test_a_program_that_is_not_read_to_its_end():
+    with pytest.raises(ValueError, match="computation main has no ROOT"):
+        hlo.read(KERNEL.replace("ROOT ", ""))
