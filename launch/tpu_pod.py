@@ -11,6 +11,7 @@ the program saves and stops, so keep it in a terminal that outlives you (tmux).
 """
 
 import argparse
+import math
 import re
 import shlex
 import subprocess
@@ -45,8 +46,24 @@ TRIES = 5  # times in a row that gcloud may fail to say how a pod is, or may say
 WAITS = ("CREATING", "STARTING", "RESTARTING", "REPAIRING", "REIMAGING")  # states of a pod that will be ready
 GONE = ("PREEMPTED", "TERMINATED")  # of one that was taken back: it is in the way of a new one, and nothing is on it
 FAILED = ("FAILED", "SUSPENDED")  # of a queued resource of which nothing will come any more
-TYPES = {"v5e": "v5litepod"}  # gcloud's names of types that are called otherwise
 SHAPES = {"v4": "4x4x8", "v5e": "8x8", "v5litepod": "8x8", "v5p": "4x4x4", "v6e": "4x4"}  # one of each type
+# gcloud takes a topology of v4; of the others a name with the number of cores (v5p) or chips, and a shape goes with it.
+NAMES = {"v5e": ("v5litepod", 1), "v5litepod": ("v5litepod", 1), "v5p": ("v5p", 2), "v6e": ("v6e", 1)}
+FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+CUBES = (
+    "2x2x1",
+    "2x2x2",
+    "2x2x4",
+    "2x4x4",
+    "4x4x4",
+    "4x4x8",
+    "4x8x8",
+    "8x8x8",
+    "8x8x16",
+    "8x16x16",
+    "16x16x16",
+    "16x16x24",
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -123,10 +140,10 @@ class Pod:
 
     def create(self) -> list[str]:
         options = self.options
-        kind, colon, topology = options.create.partition(":")
-        asked = [f"--accelerator-type={kind}"]
-        if colon:
-            asked = [f"--type={TYPES.get(kind, kind)}", f"--topology={topology}"]
+        kind, _, topology = options.create.partition(":")
+        asked = [f"--accelerator-type={accelerator(kind, topology)}"]
+        if topology and kind not in NAMES:
+            asked = [f"--type={kind}", f"--topology={topology}"]
         asked += ["--spot"] if options.spot else []
         if options.queued:
             node = [f"--node-id={options.tpu}", f"--runtime-version={options.version}"]
@@ -180,10 +197,10 @@ class Pod:
         options = self.options
         if options.stop:
             return [self.stop()] + ([self.delete()] if options.delete else [])
-        commands = [self.describe(), self.create()] if options.create else []
-        commands += [self.describe_request()] if options.create and options.queued else []
+        request = [self.describe_request()] if options.queued else []
+        commands = [self.describe(), *request, self.create(), self.describe()] if options.create else []
         commands += self.install() if options.install else []
-        commands += [self.train(program, "LAUNCH", 0)] if program else []
+        commands += [["mkdir", "-p", str(self.logs(0))], self.train(program, "LAUNCH", 0)] if program else []
         return commands + ([self.delete()] if options.delete else [])
 
     def _gcloud(self, group: str, verb: str, *more: str) -> list[str]:
@@ -305,7 +322,24 @@ def pod_type(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"{text} is no shape of {kind}; after the colon write {wanted}, as in {kind}:{example}"
         )
+    chips = _chips(topology)
+    made = {_chips(shape): shape for shape in (CUBES if example.count("x") == 2 else FLAT)}
+    if kind in NAMES and made.get(chips) != topology:
+        near = made.get(chips) or made[min(made, key=lambda number: abs(number - chips))]
+        raise argparse.ArgumentTypeError(f"{text} is no shape that gcloud makes of {kind}; did you mean {kind}:{near}?")
     return text
+
+
+def accelerator(kind: str, topology: str) -> str:
+    """gcloud's name of a type and topology, such as v5p-128 of v5p:4x4x4; of no topology the type itself."""
+    if not topology or kind not in NAMES:
+        return kind
+    name, cores = NAMES[kind]
+    return f"{name}-{cores * _chips(topology)}"
+
+
+def _chips(topology: str) -> int:
+    return math.prod(map(int, topology.split("x")))
 
 
 class Workers(Child):

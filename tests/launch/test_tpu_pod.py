@@ -2,7 +2,9 @@
 
 import os
 import shlex
+import shutil
 import signal
+import subprocess
 
 import pytest
 from standins import GCLOUD, called, finish, launcher, project, tool, wait_for
@@ -81,7 +83,7 @@ def test_a_pod_is_created_installed_and_deleted(cloud):
     assert tpu_pod.main([*POD, *options, "--", "train"]) == 0
     assert verbs(cloud) == ["describe", "create", "describe", "scp", "install", "run", "delete"]
     created = dict(calls(cloud))["tpu-vm create"]
-    assert {"--type=v5p", "--topology=4x4x4", "--version=v2-alpha-tpuv5", "--spot"} <= set(created)
+    assert {"--accelerator-type=v5p-128", "--version=v2-alpha-tpuv5", "--spot"} <= set(created)
 
 
 def test_a_pod_that_stands_is_kept(cloud):
@@ -99,7 +101,7 @@ def test_a_queued_resource_is_waited_for(cloud):
     assert verbs(cloud)[:4] == ["describe", "queue describe", "queue delete", "queue create"]  # an earlier one's
     assert verbs(cloud)[4:] == ["describe", *waited, *waited, "run", "queue delete"]
     created = dict(calls(cloud))["queued-resources create"]
-    assert {"--node-id=pod", "--type=v5litepod", "--topology=4x4", "--runtime-version=v"} <= set(created)
+    assert {"--node-id=pod", "--accelerator-type=v5litepod-16", "--runtime-version=v"} <= set(created)
 
 
 def test_a_queued_resource_that_failed_is_said(cloud, capfd):
@@ -218,7 +220,7 @@ def test_a_second_launch_is_refused_and_stop_stops_the_first(cloud):
 
 def test_an_option_that_needs_no_program_may_have_its_value_after_an_equals_sign(cloud):
     code, out, err = called("tpu_pod", *POD, "--create=v5p:4x4x4", "--version=v", "--dry-run", cwd=cloud)
-    assert code == 0 and [shlex.split(line)[4] for line in out.splitlines()] == ["describe", "create"], err
+    assert code == 0 and [shlex.split(line)[4] for line in out.splitlines()] == ["describe", "create", "describe"], err
 
 
 def test_dry_run_prints_what_it_calls(cloud):
@@ -227,7 +229,7 @@ def test_dry_run_prints_what_it_calls(cloud):
     lines = [shlex.split(line) for line in out.splitlines()]
     assert code == 0 and (cloud / "calls").read_text() == ""
     assert [line[4] if line[0] == "gcloud" else line[0] for line in lines] == [
-        *("describe", "create", "describe", "git", "scp", "ssh", "ssh", "delete")
+        *("describe", "describe", "create", "describe", "git", "scp", "ssh", "mkdir", "ssh", "delete")
     ]
     assert err == ""
 
@@ -277,6 +279,8 @@ def test_an_earlier_launchs_logs_are_kept(cloud):
             "v5p:4x4 is no shape of v5p; after the colon write three sizes, as in",
         ),
         ([*POD, "--create=v5e:4x4x4", "--", "train"], "write two sizes, as in v5e:8x8"),
+        ([*POD, "--create=v5p:2x4x8", "--", "train"], "no shape that gcloud makes of v5p; did you mean v5p:4x4x4?"),
+        ([*POD, "--create=v6e:3x5", "--", "train"], "no shape that gcloud makes of v6e; did you mean v6e:4x4?"),
         ([*POD, "--create=v9:4x4", "--", "train"], "v9:4x4 is of no TPU that is known"),
         ([*POD, "--spot", "--", "train"], "--spot says how the pod is created"),
         ([*POD, "--queued", "--", "train"], "--queued says how the pod is created"),
@@ -287,3 +291,25 @@ def test_mistakes(argv, message, tmp_path):
     code, _, err = called("tpu_pod", *argv, PATH=tmp_path)
     assert code == 2
     assert message in err and "Traceback" not in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pod", ["v4:4x4x8", "v5e:4x4", "v5p:4x4x4", "v6e:16x16", "v5p-8"])
+@pytest.mark.parametrize("queued", [[], ["--queued"]])
+def test_gcloud_itself_knows_the_words(pod, queued, tmp_path):
+    """Its parser refuses a command with code 2; what it accepts ends at an account that it has not."""
+    if not shutil.which("gcloud"):
+        pytest.skip("gcloud is not installed")
+    options = [f"--create={pod}", "--version=v2-alpha-tpuv5", "--spot", "--install", "--delete", *queued, "--dry-run"]
+    _, out, _ = called("tpu_pod", *POD, *options, "--", "train", f"--workdir={tmp_path}/it's, a run")
+    commands = [words for words in map(shlex.split, out.splitlines()) if words[0] == "gcloud"]
+    assert len(commands) > 5
+    (tmp_path / "longhaul.tar.gz").touch()
+    nowhere = {"CLOUDSDK_CONFIG": str(tmp_path / "none"), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
+    nowhere |= dict.fromkeys(("https_proxy", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    for words in commands:
+        words.append("--project=a-project")
+        for name in [word for word in words if word.startswith("--output-directory=")]:
+            (tmp_path / name.partition("=")[2]).mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(words, cwd=tmp_path, env=os.environ | nowhere, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "active account" in done.stderr, (words, done.stderr)
