@@ -42,6 +42,7 @@ class Checkpoints:
         self.folder = self.workdir.checkpoints
         self.options = options
         self._done = set()  # steps that need no saving: restored or saved by this run, alike in every process
+        self.whole = 0  # the newest step that is known to have a whole checkpoint, in process 0
         self._saving = None  # the step whose save was begun last, until it is seen to be whole
         self._away, self._pause = None, files.PAUSE  # since when saves fail; how long to leave the folder alone
         self._owed, self._next = False, 0.0  # whether a save is to be made again, and when at the earliest
@@ -185,7 +186,7 @@ class Checkpoints:
         """Once the checkpoint that was being saved is whole, those that it replaces may go."""
         if self._saving is not None and jax.process_index() == 0 and self.workdir.finished(self._saving):
             self._cleaned()
-            self._saving = self._away = None
+            self.whole, self._saving, self._away = self._saving, None, None
             self._cleaning = self._cleaner.submit(self._delete_old)
 
     def _cleaned(self) -> None:
@@ -361,7 +362,7 @@ class Checkpoints:
             report(
                 f"checkpoint {broken} cannot be used ({damage}); it is set aside in {aside_in} and an older one used"
             )
-        self._done = {n for n in steps if n <= step}
+        self._done, self.whole = {n for n in steps if n <= step}, step
         return shapes.replace(**state), data
 
     def _adopt(self, step: int, damaged) -> None:

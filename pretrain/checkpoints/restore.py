@@ -12,7 +12,7 @@ from input_pipeline.remote import RemotePath
 from pretrain.checkpoints import brackets, record, remote
 from pretrain.errors import UserError
 from pretrain.processes.agreement import alike, decided, gathered
-from pretrain.workdir import POSITION, STATE
+from pretrain.workdir import POSITION, STATE, Workdir
 
 SHOWN = 3  # differences between two trees that a sentence names
 
@@ -80,9 +80,15 @@ def check_origin(folder: Path, data: dict, origin: dict) -> None:
 
 def unreadable(folder: Path, why: str) -> str:
     """The sentence of a checkpoint that is not known to be damaged, and yet cannot be read."""
+    steps = [step for step in Workdir(folder.parent.parent).steps() if step < int(folder.name)]
+    otherwise = (
+        f"go on from checkpoint {steps[-1]} by moving {folder} elsewhere"
+        if steps
+        else ("begin at update 0 with train --fresh=NAME, which keeps the run in earlier/NAME")
+    )
     return (
         f"checkpoint {folder.name} cannot be read ({why}); nothing was changed: mend the cause and start the same "
-        f"command again, or go on without this checkpoint by moving {folder} elsewhere"
+        f"command again, or {otherwise}"
     )
 
 

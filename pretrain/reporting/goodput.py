@@ -39,11 +39,14 @@ class Goodput:
         now = time.time()
         self._append({"began": now - age, "time": now} | about, torn)
 
-    def add(self, update: int, seconds: dict[str, float], now: bool = True) -> None:
-        """The start has come to `update`, having spent so many `seconds`; unless `now`, only where a row is due."""
+    def add(self, update: int, seconds: dict[str, float], saved: int = 0, now: bool = True) -> None:
+        """The start has come to `update`, having spent so many `seconds`; unless `now`, only where a row is due.
+
+        `saved` is the update of the newest checkpoint that is known to be whole, 0 where there is none.
+        """
         if self._file is not None and (now or time.monotonic() - self._last >= EVERY):
             spent = {name: round(value, 4) for name, value in seconds.items()}
-            self._append({"time": time.time(), "update": update, "seconds": spent})
+            self._append({"time": time.time(), "update": update, "saved": saved, "seconds": spent})
             if now and self._staged:
                 self._staged.publish()
 
@@ -76,6 +79,14 @@ def _is_whole(row: dict) -> bool:
     numbers = row["seconds"].values() if isinstance(row.get("seconds"), dict) else ()
     typed = all(isinstance(row.get(name), kind) for name, kind in kinds.items())
     return typed and all(isinstance(number, int | float) for number in numbers)
+
+
+def newest_saved(path: Path) -> int:
+    """The update of the newest checkpoint that the rows of a file know of; 0 where none does. Errors: OSError."""
+    try:
+        return max((row["saved"] for row in rows(path) if isinstance(row.get("saved"), int)), default=0)
+    except FileNotFoundError:
+        return 0
 
 
 def summary(path: Path) -> dict:

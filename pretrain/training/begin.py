@@ -10,6 +10,7 @@ from pretrain.checkpoints import alone, teacher
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.processes.agreement import decided
+from pretrain.reporting.goodput import newest_saved
 from pretrain.step.learner import make_learner
 from pretrain.workdir import Workdir
 
@@ -35,12 +36,29 @@ def check_own(config, workdir: str) -> None:
 def check_goes_on(config, workdir: str) -> None:
     """Raises UserError where `workdir` holds a run that `config` cannot go on with. Writes nothing."""
     check_own(config, workdir)
+    check_kept(workdir)
     here = Workdir(workdir)
     if here.steps() and not pipeline.has_tokenizer(here.folders.tokenizer):
         raise UserError(
             f"{workdir} holds checkpoints, but not the tokenizer that they were made with; restore its folder "
             "tokenizer, make it again with `pretrain prepare` if the text is what it was, or begin at update 0 with "
             "--fresh=NAME, which keeps them in earlier/NAME"
+        )
+
+
+def check_kept(workdir: str) -> None:
+    """Raises UserError where a run had checkpoints to go on from, and all are gone. Writes nothing."""
+    here = Workdir(workdir)
+    if any(not alone.is_alone(here.checkpoint(step)) for step in here.steps()):
+        return
+    saved = newest_saved(here.goodput)
+    damaged = here.broken.is_dir() and any(here.broken.iterdir())
+    if saved or damaged:
+        had = f"had checkpoint {saved} and has none now" if saved else "has no checkpoint to go on from"
+        where = f" (damaged ones lie in {here.broken})" if damaged else ""
+        raise UserError(
+            f"{workdir} {had}{where}; bring one back into {here.checkpoints}, or begin at update 0 with --fresh=NAME, "
+            "which keeps what is there in earlier/NAME"
         )
 
 
@@ -59,6 +77,20 @@ def check_place(config, workdir: str, fresh: str) -> None:
                 f"{name} = {value} needs a work folder on a disk, and {workdir} lies in an object store, where no "
                 "folder can be renamed or filled bit by bit; leave it out, or choose another --workdir"
             )
+
+
+def tell_of_fresh(workdir: str, name: str, held_run: bool, has_weights: bool, say) -> None:
+    """Says what `--fresh=name` has put aside, and that imported weights are among it where a run begins without."""
+    aside = Workdir(workdir).earlier / name
+    if held_run:
+        say(f"what was there is kept in {aside}")
+    else:
+        say(f"--fresh={name} has put nothing aside: {workdir} held no run")
+    if not has_weights and alone.is_alone(alone.folder_in(Workdir(aside))):
+        say(
+            "the imported weights are there too, and this run does not begin with them; to have it begin so, give "
+            f"--fresh another name, and --config.train.start_from={aside}@0"
+        )
 
 
 def leave_config(config, workdir: str) -> None:

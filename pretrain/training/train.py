@@ -10,7 +10,6 @@ import jax
 from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
-from pretrain.checkpoints import alone
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.fresh import fresh_start_due, holds_run, start_fresh
 from pretrain.checkpoints.teacher import begun, keep, resolved
@@ -33,6 +32,7 @@ from pretrain.training.begin import (
     check_place,
     leave_config,
     teacher_of,
+    tell_of_fresh,
     weights_to_begin_with,
 )
 from pretrain.training.feed import Feed
@@ -65,16 +65,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
         run = assemble(config, workdir, say, training=True, weights=weights, teacher=teacher, accepted=accepted)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
-            aside = Workdir(workdir).earlier / fresh
-            if held_run:
-                say(f"what was there is kept in {aside}")
-            else:
-                say(f"--fresh={fresh} has put nothing aside: {workdir} held no run")
-            if weights is None and alone.is_alone(alone.folder_in(Workdir(aside))):
-                say(
-                    "the imported weights are there too, and this run does not begin with them; to have it begin so, "
-                    f"give --fresh another name, and --config.train.start_from={aside}@0"
-                )
+            tell_of_fresh(workdir, fresh, held_run, weights is not None, say)
         if teacher:
             run.teacher = keep(teacher, workdir)
         held.enter_context(contextlib.closing(watchdog(config.train.patience, ledger)))
@@ -115,7 +106,7 @@ class Loop:
         self.replicas = Replicas(run.engine, self.config.train.compare_every)
         self.state, self.step, self.position = self.restore(say)
         self.goodput = goodput(Workdir(workdir))  # a start that is refused leaves no row
-        self.goodput.add(self.step, ledger.seconds())
+        self.account()
         self.begun = self.step  # updates that were made before this start
         self.measure = measure(run) if self.validates else ""
         earlier = checkpoints.measures()
@@ -210,7 +201,7 @@ class Loop:
             return self.finish()
         finally:
             feed.close()
-            self.goodput.add(self.step, self.ledger.seconds())
+            self.account()
             self.goodput.close()
             self.profile.close()
             self.writer.close()
@@ -291,7 +282,7 @@ class Loop:
             }
             self.writer.write("train", step, row)
             self.checkpoints.check()
-            self.goodput.add(step, self.ledger.seconds(), now=False)
+            self.goodput.add(step, self.ledger.seconds(), self.checkpoints.whole, now=False)
             self.progress.update(step, row | self.rates.read())
         return position - 1 if bad else None
 
@@ -310,11 +301,11 @@ class Loop:
         self.farthest = max(self.farthest, self.step)
         if self.rewinds >= self.config.train.max_bad_steps:
             self.stop_bad(bad_position, self.rewinds)
-        self.goodput.add(self.step, self.ledger.seconds())
+        self.account()
         with self.ledger.spend("save"):
             self.checkpoints.wait()
         self.state, self.step, position = self.restore(self.progress.note)
-        self.goodput.add(self.step, self.ledger.seconds())
+        self.account()
         self.position, self.validated = bad_position + 1, {}
         if position != self.position:  # what the lanes remember is not what comes before their next rows
             self.state = self.engine.forget(self.state, self.config.train.batch_size)
@@ -322,6 +313,10 @@ class Loop:
         self.writer = self.open_writer(self.checkpoints.workdir.path, self.progress.note)
         self.progress.note(f"rewound to update {self.step}; the data goes on at position {self.position}")
         return self.feed()
+
+    def account(self) -> None:
+        """Writes down where the time went, and what is saved."""
+        self.goodput.add(self.step, self.ledger.seconds(), self.checkpoints.whole)
 
     def feed(self) -> "Feed":
         """Batches from the current position on. What becomes of its readers each process says for itself."""
@@ -358,7 +353,7 @@ class Loop:
 
     def save(self, wait: bool = False) -> None:
         self.compare()
-        self.goodput.add(self.step, self.ledger.seconds())
+        self.account()
         with self.ledger.spend("save"):
             metrics = self.metrics() if self.validated.get("step") == self.step else None
             told = self.engine.saved(self.state), self.position, metrics, self.assembly.origin
