@@ -16,6 +16,7 @@ from pretrain.commands import run
 from pretrain.commands.arguments import Arguments
 from pretrain.commands.flags import Command, commands, split_config
 from pretrain.errors import USER_ERRORS, FaultError, UserError, nearest, reason
+from pretrain.processes.host import without_device
 from pretrain.processes.leaving import FAILED, FAULT, MISTAKE, UNREAD, leaving
 
 # What XLA and JAX say of other processes that do not answer: too late, not there, or no longer connected.
@@ -77,4 +78,6 @@ def verdict(error: Exception) -> tuple[int, str]:
     if leaving.others and isinstance(error, RuntimeError) and LOST_TOUCH.search(str(error)):
         lost = "the processes of this run have lost touch"
         return FAULT, f"pretrain: {lost} ({reason(error)}); start the same command again\n"
+    if isinstance(error, RuntimeError | AssertionError) and (lacking := without_device()):
+        return MISTAKE, f"pretrain: {lacking}\n"
     return FAILED, "".join(traceback.format_exception(error))

@@ -39,17 +39,8 @@ def start() -> None:
     place = described()
     if place:
         join(*place)
-    try:
-        keep_freed_memory()
-        jax.devices()
-    except RuntimeError as error:
-        platforms = os.environ.get("JAX_PLATFORMS", "")
-        if not platforms:
-            raise
-        raise UserError(
-            f"JAX_PLATFORMS={platforms} names a platform that JAX finds no device of here "
-            f"({str(error).splitlines()[0]}); install its driver and jaxlib's plugin, or unset the variable"
-        ) from error
+    keep_freed_memory()
+    jax.devices()
 
 
 def say(message: str) -> None:
@@ -141,6 +132,20 @@ def _check_port(coordinator: str) -> None:
             f"LONGHAUL_COORDINATOR={coordinator}: port {port} of this machine cannot be opened ({error.strerror}), "
             "perhaps another run uses it; choose another port"
         ) from error
+
+
+def without_device() -> str | None:
+    """What to say where JAX finds no device of the platform that JAX_PLATFORMS names; None where it does."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # it asserts that there is one, of a plugin that is not there
+        why = "".join(f" ({line})" for line in str(error).splitlines()[:1])
+        return platforms and (
+            f"JAX_PLATFORMS={platforms} names a platform that JAX finds no device of here{why}; install its driver and "
+            "jaxlib's plugin, or unset the variable"
+        )
+    return None
 
 
 def quiet_background_threads() -> None:

@@ -264,11 +264,22 @@ def test_processes_that_cannot_meet(variables, words, tmp_path, text, monkeypatc
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("command", ["describe", "prepare"])
+def test_commands_that_need_no_device_say_so_too(run_pretrain, command, tmp_path):
+    """Describing and preparing ask JAX what it runs on, for want of a device or of processes."""
+    where = [f"--workdir={tmp_path}/run"] if command == "prepare" else []
+    small = ["--config=configs/quickstart.py:tiny", "--config.tokenizer.kind=bytes"]
+    code, _, err = run_pretrain(command, *small, *where, env={"JAX_PLATFORMS": "cuda"})
+    assert code == MISTAKE and err.startswith("pretrain: JAX_PLATFORMS=cuda names a platform that JAX finds no device")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
         ("LONGHAUL_COORDINATOR", "auto", "JAX finds no cluster here"),
         ("JAX_PLATFORMS", "gpu", "JAX_PLATFORMS=gpu names a platform that JAX finds no device of here"),
+        ("JAX_PLATFORMS", "cuda", "JAX_PLATFORMS=cuda names a platform that JAX finds no device of here; install"),
+        ("JAX_PLATFORMS", "cuda,cpu", "is not a work folder"),
     ],
 )
 def test_a_machine_that_is_not_what_it_is_said_to_be(run_pretrain, name, value, words):

@@ -1,0 +1,55 @@
+"""A run whose checkpoints are gone, or of which the only one cannot be read, does not begin again by itself."""
+
+import shutil
+
+import pytest
+from runs import train_here
+
+
+def files(workdir):
+    """Every file of a run but its data, and what it holds."""
+    found = (p.relative_to(workdir) for p in workdir.rglob("*") if p.is_file())
+    return {str(p): (workdir / p).read_bytes() for p in found if p.parts[0] not in ("data", "tokenizer")}
+
+
+@pytest.fixture
+def run(text, capsys):
+    """Goes on with a run; returns the exit code and what was said."""
+
+    def run(workdir, *flags):
+        code = train_here(workdir, text, *flags, train__steps=17)
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "broken", "nowhere"])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(copy, run, tmp_path, where):
+    """It once began at update 0 without a word, and cut its metrics off, where the advice to move one was followed."""
+    workdir = copy(8)
+    for step in (4, 8):
+        folder = workdir / "checkpoints" / str(step)
+        if where == "nowhere":
+            shutil.rmtree(folder)
+        else:
+            to = tmp_path if where == "elsewhere" else workdir / "checkpoints" / "broken"
+            to.mkdir(exist_ok=True)
+            folder.rename(to / str(step))
+    before = files(workdir)
+    code, said = run(workdir)
+    assert code == 2 and f"{workdir} had checkpoint " in said and "or begin at update 0 with --fresh=NAME" in said
+    assert ("damaged ones lie in" in said) == (where == "broken")
+    assert files(workdir) == before
+    code, said = run(workdir, "--fresh=again")
+    assert code == 0, said
+    assert files(workdir / "earlier" / "again").keys() == before.keys()
+
+
+def test_the_only_checkpoint_is_not_advised_to_be_moved_away(copy, run):
+    workdir = copy(8)
+    for name in ("files.json", "state/_METADATA"):
+        (workdir / "checkpoints" / "8" / name).unlink()
+    assert "or go on from checkpoint 4 by moving" in run(workdir)[1]
+    shutil.rmtree(workdir / "checkpoints" / "4")
+    code, said = run(workdir)
+    assert code == 2 and "moving" not in said and "or begin at update 0 with train --fresh=NAME" in said
