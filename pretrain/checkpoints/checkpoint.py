@@ -22,7 +22,7 @@ from input_pipeline import files
 from input_pipeline.files import passes
 from input_pipeline.remote import at
 from pretrain import aside
-from pretrain.checkpoints import alone, brackets, record, remote, restore
+from pretrain.checkpoints import alone, brackets, record, remote, restore, uncounted
 from pretrain.errors import FaultError, UserError, reason
 from pretrain.processes.agreement import decided
 from pretrain.workdir import DATA, LOSS, METRICS, POSITION, STATE, Workdir, write
@@ -52,6 +52,7 @@ class Checkpoints:
         decided(self._clear, lambda why: f"the work folder cannot be written ({why}); choose another --workdir")
         self._cleaner = ThreadPoolExecutor(1)
         brackets.are_letters()
+        uncounted.nothing_is_counted()
         self._writer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(
                 **{

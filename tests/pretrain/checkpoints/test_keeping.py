@@ -1,6 +1,7 @@
 """Which checkpoints are kept: the newest, by step, and the best, by validation loss, whatever happens in between."""
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -145,6 +146,18 @@ def test_only_losses_that_were_measured_alike_are_compared(opened):
     save(checkpoints, 6, 6.0)
     assert (checkpoints.steps(), checkpoints.best()) == ([5, 6], 5)
     assert (checkpoints.loss(5, "whole"), checkpoints.loss(5, "one window")) == (4.0, None)
+
+
+@pytest.mark.slow
+def test_saves_leave_nothing_behind_in_memory(opened):
+    """Each once left 24 lists; RSS of real runs, which allocators blur, is in docs/runs.md."""
+    checkpoints, held = opened(), []
+    for step in range(1, 31):
+        save(checkpoints, step)
+        if step in (10, 30):
+            gc.collect()
+            held.append(len(gc.get_objects()))
+    assert held[1] - held[0] < 20
 
 
 def test_a_step_that_is_saved_or_being_saved_is_not_saved_again(opened):
