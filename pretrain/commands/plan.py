@@ -119,12 +119,9 @@ def _show_parameters(parameters: list[dict]) -> None:
             continue
         sizes = zip(row["axes"], row["shape"], row["split"], strict=True)
         lies = ", ".join(f"{axis} {size:,}" + "".join(f" / {one}" for one in split) for axis, size, split in sizes)
-        rows.append((f"{row['name']}\n  {lies}", f"{amount(row['bytes_per_device'])}B"))
+        rows.append((f"{row['name']}\n  {lies}\n  {row['rule']}", f"{amount(row['bytes_per_device'])}B"))
     if len(small) > 1:
         all_small = sum(row["bytes_per_device"] for row in small)
         rows.append((f"{len(small)} others, each less than {SMALL:.1%} of all bytes", f"{amount(all_small)}B"))
-    show("parameters, and the axes of the mesh that split them", ("parameter", "each device"), rows)
-    print(
-        "fsdp takes of each parameter the largest axis that it divides and config.mesh.rules leave free; those rules "
-        "split the others. --format=json has each, with its rule."
-    )
+    show("parameters, the axes of the mesh that split them, and the rule", ("parameter", "each device"), rows)
+    print("Rules without fsdp are config.mesh.rules. --format=json has every parameter, with its rule.")

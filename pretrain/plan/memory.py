@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says that a program does not fit
+ROOM = 0.85  # of a device's memory, which a remedy is to need at most
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)"
 STATED = (  # (bytes that are needed, bytes that there are), in the words of several compilers
@@ -114,8 +115,14 @@ def remedy(rows: Mapping[str, int], config, mesh: Mapping[str, int], capacity: f
     most = max((name for name in rows if name != "other"), key=rows.get)
     needed, count = sum(rows.values()), math.prod(mesh.values())
     if most in ("activations", "batch"):
-        parts = config.train.accumulate * rows[most] / max(1, capacity - needed + rows[most])
-        if more := _parts(config.train, parts, mesh["data"] * mesh["fsdp"]):
+        # Parts are added up in a gradient of its own, and something of each part is as large whatever its rows.
+        summed = rows.get("gradients", 0) if config.train.accumulate == 1 else 0
+        room = ROOM * capacity - (needed - rows[most]) - summed
+        parts = config.train.accumulate * rows[most] / room if room > 0 else math.inf
+        more = _parts(config.train, parts, mesh["data"] * mesh["fsdp"])
+        if more and more < parts and config.model.remat != "full":
+            what = f"raise config.train.accumulate to {more} and set --config.model.remat=full"
+        elif more:
             what = f"raise config.train.accumulate to {more}"
         elif config.model.remat != "full":
             what = "set --config.model.remat=full"

@@ -93,13 +93,19 @@ def test_a_search(capsys, monkeypatch):
 
 
 def test_small_parameters_are_one_line(capsys):
+    alike = {"axes": ["embed"], "split": [[]], "rule": "embed -> nowhere"}
     kernel, bias, scale = (
-        {"name": name, "axes": ["embed"], "shape": [size], "split": [[]], "bytes": size, "bytes_per_device": size // 2}
+        alike | {"name": name, "shape": [size], "bytes": size, "bytes_per_device": size // 2}
         for name, size in (("kernel", 1_000_000), ("bias", 64), ("scale", 64))
     )
     plan._show_parameters([kernel, bias, scale])
     out = capsys.readouterr().out
-    assert "kernel" in out and "bias" not in out and "2 others, each less than 0.1% of all bytes" in out
+    assert (
+        "kernel" in out
+        and "embed -> nowhere" in out
+        and "bias" not in out
+        and "2 others, each less than 0.1% of all bytes" in out
+    )
     plan._show_parameters([kernel, bias])  # a line of its own takes no more than one that sums up
     assert "bias" in capsys.readouterr().out
 

@@ -77,7 +77,19 @@ MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
             {"activations": 70, "parameters": 30},
             MESH | {"data": 4, "fsdp": 4},
             {"train.batch_size": 8000, "train.accumulate": 20},
-            ("activations", "raise config.train.accumulate to 50"),  # 25 parts of 500 rows would be too few
+            ("activations", "raise config.train.accumulate to 100"),  # 25 and 50 parts of 500 rows would be too few
+        ),
+        (  # in two parts activations alone would fit, but not beside the gradient that parts are added up in
+            {"activations": 60, "parameters": 10, "gradients": 10},
+            MESH,
+            {},
+            ("activations", "raise config.train.accumulate to 4"),
+        ),
+        (
+            {"activations": 70, "parameters": 49},
+            MESH,
+            {"train.batch_size": 64},
+            ("activations", "raise config.train.accumulate to 8 and set --config.model.remat=full"),
         ),
         (
             {"activations": 70, "parameters": 30},
