@@ -108,6 +108,32 @@ def test_the_manifest_has_fields_that_kubernetes_knows(options):
     check(manifest(*options)[0], JOBSET)
 
 
+def strict(schema):
+    """A schema of Kubernetes' that refuses fields which it does not name, as a server with strict validation does."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: strict(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+@pytest.mark.parametrize("options", [TPU, GPU, ["--tpu=v6e:2x4", "--env=A=1"], ["--tpu=v4:2x2x2"]])
+def test_the_manifest_is_as_jobsets_published_definition_has_it(options):
+    """LONGHAUL_JOBSET_CRD: config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml of kubernetes-sigs/jobset."""
+    if not (path := os.environ.get("LONGHAUL_JOBSET_CRD")):
+        pytest.skip("LONGHAUL_JOBSET_CRD names no copy of JobSet's custom resource definition")
+    jsonschema = pytest.importorskip("jsonschema")
+    with open(path) as file:
+        versions = yaml.safe_load(file)["spec"]["versions"]
+    found = manifest(*options)[0]
+    (schema,) = (one["schema"]["openAPIV3Schema"] for one in versions if found["apiVersion"].endswith(one["name"]))
+    schema["properties"]["metadata"] = {"type": "object"}  # every object's, which definitions leave out
+    jsonschema.validate(found, strict(schema))
+
+
 def test_the_check_finds_what_is_wrong():
     found = manifest(*TPU)[0]
     job_of(found)["template"]["spec"]["restartpolicy"] = "Never"
