@@ -209,7 +209,7 @@ def test_a_source_that_is_held_out_whole_beside_others_is_said_to_be(prepare, wr
     ],
 )
 def test_rows_have_room_for_text(prepare, write, objective, layout, least):
-    path = write("text.txt", "One line.\nAnother line.\n" * 20)
+    path = write("text.txt", "One line.\nAnother line.\nA\n" * 20)
     sentences = "lines" if layout == "pairs" else ""
     special = {"sentinels": 9} if objective["kind"] == "spans" else {"kind": "wordpiece", "vocab_size": 40}
 
