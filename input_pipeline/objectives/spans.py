@@ -50,6 +50,17 @@ class Spans(TwoTexts):
                 )
         return text
 
+    def check(self, length: int) -> None:
+        """Raises DataError where spans are longer on average than all that is taken out of a row."""
+        if self.noise == "spans":
+            taken = int(noise.counts(self._lengths(length)[0], self.density, self.mean_span)[0])
+            if self.mean_span > taken:
+                raise DataError(
+                    f"objective.mean_span = {self.mean_span} tokens are more than objective.density = {self.density} "
+                    f"takes out of a row of {length} tokens, which is {taken}; lower it to at most that, or raise the "
+                    "density or the row's length"
+                )
+
     def _lengths(self, length: int) -> tuple[int, int]:
         """(tokens of text, tokens of targets) for inputs of `length`."""
         if self.noise == "prefix":

@@ -130,8 +130,14 @@ def test_an_evaluation_of_spans_reads_all_of_the_text(corrupted):
     [
         ({"objective": {"kind": "masked"}, "layout": "pairs"}, "data.layout = pairs .* set data.sentences = lines"),
         ({"objective": {"kind": "masked"}}, "data.layout is 'concat'.*; choose one of: pairs"),
-        ({"objective": {"kind": "spans"}, "layout": "packed"}, "data.layout is 'packed'.*; choose one of: concat"),
-        ({"objective": {"kind": "spans"}}, "takes 1 spans out of a row, and the tokenizer has 0 sentinels"),
+        (
+            {"objective": {"kind": "spans", "mean_span": 1.0}, "layout": "packed"},
+            "data.layout is 'packed'.*; choose one of: concat",
+        ),
+        (
+            {"objective": {"kind": "spans", "mean_span": 1.0}},
+            "takes 1 spans out of a row, and the tokenizer has 0 sentinels",
+        ),
     ],
 )
 def test_what_cannot_be(prepare, sentences, options, words):
