@@ -1,13 +1,13 @@
 """What each pretraining objective learns in minutes, in small: a table, and with --chart its curves.
 
-    python -m benchmarks.learnt [--text=SOURCE] [--probe=TRAIN,DEV] [--runs=FOLDER] [--only=NAME,...]
-                                [--updates=1000] [--chart=FILE.svg] [--quick] [--format=json]
+    python -m benchmarks.learnt [--text=SOURCE] [--parallel=SOURCE] [--probe=TRAIN,DEV] [--runs=FOLDER]
+                                [--only=NAME,...] [--updates=1000] [--chart=FILE.svg] [--quick] [--format=json]
 
-Every run is `pretrain train` of a shipped recipe with a model of 4 layers (T5: 2 and 2), 128 wide, on 32 rows of
-64 tokens of SOURCE, such as jsonl:docs.jsonl.gz with a sentence a line, of which 5 % of the documents are held out; its
-figure is of 40 batches of those. The tokenizer, of 1,024 pieces, is trained on the text. Beside a figure stands what
-knows nothing of the context: of tokens the share of the most frequent one, of pairs that of the more frequent answer.
-A run that is in FOLDER already is not made again, and one that was killed goes on.
+Every run is `pretrain train` of a shipped recipe with a model of 4 layers (T5, BART: 2 and 2), 128 wide, on 32 rows of
+64 tokens of the text, such as jsonl:docs.jsonl.gz with a sentence a line, of which 5 % of the documents are held out;
+its figure is of 40 batches of those. The tokenizer, of 1,024 pieces, is trained on the text. Beside a figure stands
+what knows nothing of the context: of tokens the share of the most frequent one, of pairs that of the more frequent
+answer. A run that is in FOLDER already is not made again, and one that was killed goes on.
 
 Where positions are learned, every other layer sees a token and its neighbours alone, and matrices begin three times as
 large as published. Dense layers of this size have not begun to look at other places after a thousand updates: what
@@ -24,6 +24,12 @@ speech, fitted to the words of the first file (CoNLL-U), with its accuracy on th
 as they are. `untrained` is probed for comparison.
 
 `student` has two layers, begins as two of `mlm`'s and learns from it; `student alone` is the same model, from scratch.
+
+`denoising` writes whole texts, which it reads without a third of their words and with their sentences in another order:
+beside its figure stands what copies the piece that is read at the same place. `tlm` masks texts and their translations,
+in rows of 128 tokens, of the source of two fields that --parallel names, such as parallel:train.{}.gz?fields=en,de;
+without one it is left out.
+
 `tasks` mixes spans with tasks made of the text's words, each of which has examples held out: to write the first word of
 a phrase, its last, and how many there are. An answer counts if all of it is right.
 """
@@ -98,6 +104,9 @@ STUDENT = BERT | {
     "distill.model.pair_head": "false",
 }
 T5 = {"model.layers": 2, "model.vocab_size": PIECES + 128, "model.head_size": 64, "schedule.warmup": 0}
+XLM = QUICK_TO_LOOK | {"model.vocab_size": PIECES + 1, "model.languages": 2, "objective.languages": "true"}
+XLM |= {"data.length": 2 * LENGTH, "model.context": 2 * LENGTH, "objective.max_predictions": 40}
+BART = {"model.layers": 2, "model.vocab_size": PIECES + 2, "model.head_size": 64}
 XLNET = {"model.layers": 2, "model.vocab_size": PIECES + 2, "model.init_std": 0.06, "schedule.peak": 1e-3}
 TASKS = {"first": lambda words: words[0], "last": lambda words: words[-1], "count": lambda words: str(len(words))}
 EXAMPLES, LONGEST = 8000, 9  # of each task, and the words of the longest
@@ -107,9 +116,10 @@ EXAMPLES, LONGEST = 8000, 9  # of each task, and the words of the longest
 class Learner:
     """A run: its recipe's family, the measure that it is judged by, and what is another in its config.
 
-    known: the feature whose most frequent value is what knows nothing. begins: whose weights it begins with.
+    known: the feature whose most frequent value is what knows nothing; of `inputs` the one that stands at the same
+    place. begins: whose weights it begins with.
     teacher: who teaches it. cost: whose arithmetic it may use, where that is not as many updates. tasks: whether it
-    has TASKS besides the text.
+    has TASKS besides the text. parallel: whether its text is of two fields, in two languages.
     """
 
     family: str
@@ -120,6 +130,7 @@ class Learner:
     teacher: str = ""
     cost: str = ""
     tasks: bool = False
+    parallel: bool = False
 
 
 LEARNERS = {
@@ -132,6 +143,8 @@ LEARNERS = {
     "student": Learner("distilbert", "mlm_accuracy", STUDENT, "targets", teacher="mlm"),
     "student alone": Learner("bert", "mlm_accuracy", BERT | ALONE | {"model.layers": 2, "model.types": 0}, "targets"),
     "spans": Learner("t5", "accuracy", T5, "targets"),
+    "denoising": Learner("bart", "accuracy", BART, "inputs"),
+    "tlm": Learner("xlm", "mlm_accuracy", XLM, "targets", parallel=True),
     "tasks": Learner("t5", "exact_match", T5 | {"evaluate.decode": 128}, tasks=True),
     "permutation": Learner("xlnet", "perplexity", XLNET),
 }
@@ -145,6 +158,8 @@ def config(name: str, text: str, folder: Path, updates: int):
     if learner.tasks:
         files = (f"jsonl:{folder / task}.jsonl?fields=inputs,targets" for task in TASKS)
         keys |= {"data.train": " + ".join((text, *files)), "data.weights": "(0.1, 0.3, 0.3, 0.3)"}
+    if learner.parallel:
+        keys["data.languages"] = sources.parse(text, "--parallel")[0].fields
     if learner.teacher:
         keys["distill.teacher"] = str(folder / learner.teacher)
     if learner.begins:
@@ -200,14 +215,17 @@ def curve(workdir: Path, measure: str) -> tuple[list[int], list[float]]:
     return [row["step"] for row in rows], [row[measure] for row in rows]
 
 
-def most_frequent(workdir: Path, feature: str) -> float:
-    """The share of a feature's most frequent value among those that a run's validation scores."""
+def unknowing(workdir: Path, feature: str) -> float:
+    """The share of what a run's validation scores that is a feature's most frequent value, or stands in its place."""
     of = configs.saved(str(workdir))
     sections = of.data.to_dict(), of.tokenizer.to_dict(), of.objective.to_dict()
     corpus = pipeline.prepare(*sections, Workdir(str(workdir)).folders, report=lambda line: None)
     scored = corpus.evaluation(
         "validation", length=of.data.length, stride=of.data.length, batch_size=ROWS, limit=BATCHES
     )
+    if feature == "inputs":
+        same = [(batch["targets"] == batch[feature])[batch["weights"] > 0] for batch in scored.batches()]
+        return float(np.mean(np.concatenate(same)))
     weight = "weights" if feature == "targets" else f"{feature}_weights"
     found = np.concatenate([batch[feature][batch[weight] > 0] for batch in scored.batches()])
     return np.bincount(found).max() / len(found)
@@ -267,24 +285,30 @@ def tagged(file: str) -> list[list[tuple[str, str]]]:
 def main():
     parser = report.arguments(__doc__.split("\n")[0])
     parser.add_argument("--text", default="stdlib", help="what is trained on, as data.train (default: %(default)s)")
+    parser.add_argument("--parallel", default="", help="what is trained on in two languages: a source of two fields")
     parser.add_argument("--probe", default="", help="two gzipped CoNLL-U files: to fit, and to score")
     parser.add_argument("--runs", default="", help="folder of the runs (default: one that is deleted)")
-    parser.add_argument("--only", default=",".join(LEARNERS), help="learners (default: %(default)s)")
+    parser.add_argument("--only", default="", help=f"some of: {', '.join(LEARNERS)} (default: all there is text for)")
     parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--chart", default="", help="SVG file of the curves to write")
     args = parser.parse_args()
-    names, files = args.only.split(","), args.probe.split(",") if args.probe else []
+    texts = {name: args.parallel if learner.parallel else args.text for name, learner in LEARNERS.items()}
+    names = args.only.split(",") if args.only else [name for name, text in texts.items() if text]
+    files = args.probe.split(",") if args.probe else []
     if unknown := set(names) - LEARNERS.keys():
         parser.error(f"--only={','.join(sorted(unknown))} is unknown; choose from: {', '.join(LEARNERS)}")
+    if lacking := [name for name in names if not texts[name]]:
+        parser.error(f"--only={','.join(lacking)} reads translations; name them by --parallel")
     updates, rows, curves = QUICK if args.quick else args.updates, [], {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(args.runs or scratch)
         for name in names:
-            learner, workdir = LEARNERS[name], train(name, args.text, folder, updates)
+            learner, workdir = LEARNERS[name], train(name, texts[name], folder, updates)
             steps, values = curve(workdir, learner.measure)
             row = report.Result(f"{name}, {learner.measure} after {steps[-1]:,} updates", values[-1], "")
             if learner.known:
-                row.against, row.ratio = "the most frequent answer", values[-1] / most_frequent(workdir, learner.known)
+                row.against = "what is read there" if learner.known == "inputs" else "the most frequent answer"
+                row.ratio = values[-1] / unknowing(workdir, learner.known)
             rows.append(row)
             for task in TASKS if learner.tasks else ():
                 source = f"jsonl:{folder / task}.jsonl?fields=inputs,targets"
@@ -300,7 +324,7 @@ def main():
         if args.chart:
             shares = {label: xy for label, xy in curves.items() if max(xy[1]) <= 1}
             chart(args.chart, shares, "share of the updates", "share that is right", logarithmic=False)
-        settings = {name: config(name, args.text, Path("runs"), updates) for name in names}
+        settings = {name: config(name, texts[name], Path("runs"), updates) for name in names}
         report.show(rows, args, settings)
 
 

@@ -11,6 +11,9 @@ The tutorial's one loop over modules draws the norms' gains from N(0, 0.02) too,
 query, key and value, which start as one Glorot-uniform matrix: so do ours. `--config.model.positions=sinusoid` is the
 tutorial's other choice of positions.
 
+Each row's last token is asked for the first of the next row too, so that every token counts: 256 targets a row, where
+the tutorial has the 255 inside a block of 256. `--config.data.length=255` has those, of blocks that share a token.
+
 Data: WikiText-103 (wiki.train.tokens and its two companions) in data/wikitext-103, each line a document, and BERT's
 cased vocabulary, tokenizers/bert-base-cased.json; docs/data.md has the commands. WikiText's <unk> is read as BERT's
 [UNK], as in the tutorial.

@@ -18,6 +18,9 @@ texts and rows of text, capped and by temperature as in the paper (section 3.5.2
     --config.data.train='tfds:c4/en?split=train + jsonl:data/tasks/*.jsonl?fields=inputs,targets'
     --config.data.cap=2097152 --config.data.temperature=2
 
+Dropout draws each position for itself, where the release draws one mask for all positions of a row (of attention, for
+all queries).
+
 The optimiser is the paper's: Adafactor, and a rate of 0.01 for 10,000 updates, then 1 / sqrt(update), times the size of
 each parameter. The vocabulary is the release's; docs/data.md, under "Files that recipes need", has the command.
 

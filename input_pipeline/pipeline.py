@@ -150,6 +150,7 @@ class Corpus:
         if self._objective.counted:
             self._objective.weigh(plans(("counts",), counts.plan, self._streams, tokenizer.vocab_size).counts)
         if data["layout"] != "stream" and "train" in splits:
+            self._layouts.check(splits["train"])
             self._rows = [self._layouts.training(part) for part in splits["train"]]
             sizes = [(len(rows), examples(rows)) for rows in self._rows]
             self._weights = mixing_weights(sizes, data["weights"], data["temperature"], data["cap"])

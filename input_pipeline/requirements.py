@@ -153,7 +153,7 @@ def check_ends(tokenizer: Tokenizer, data: Mapping, report: Callable[[str], None
 
 
 def check_length(key: str, length: int, objective: Mapping) -> None:
-    """Raises DataError where rows of `length`, the value of `key`, have too little room for text."""
+    """Raises DataError where rows of `length`, the value of `key`, have too little room for text, or for a task's."""
     task = objectives.build(objective)
     if task.raw_length(length) < task.least:
         least = next(longer for longer in itertools.count(length) if task.raw_length(longer) >= task.least)
@@ -161,6 +161,7 @@ def check_length(key: str, length: int, objective: Mapping) -> None:
             f"{key} = {length} leaves too little room for text in the rows of objective.kind = {objective['kind']}; "
             f"set at least {least}"
         )
+    task.check(length)
 
 
 def holdout(data: Mapping) -> float:

@@ -53,6 +53,11 @@ class Rows:
     tokenizer: Tokenizer
     plans: Plans
 
+    def check(self, parts: Sequence[Part]) -> None:
+        """Raises DataError where sources to be trained on, together, have not what their layout is made of."""
+        if self.data["layout"] == "pairs" and not self.objective.swapped_pairs:
+            pairs.check((part.stream for part in parts), self.objective.raw_length(self.data["length"]))
+
     def training(self, part: Part) -> Layout:
         """The rows of a source to be trained on. Errors: DataError where there is not one."""
         length, layout, name = self.data["length"], self.data["layout"], f"'{part.source.spec}'"

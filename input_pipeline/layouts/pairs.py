@@ -8,7 +8,7 @@ import itertools
 import random
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,11 +75,31 @@ def plan(
     )
 
 
+def check(streams: Iterable[Stream], length: int) -> None:
+    """Raises DataError where in rows of `length` no pair of any of the streams can have a second segment that follows.
+
+    One follows from a sentence that another of its document comes after, and that leaves that one room in a row.
+    """
+    if not any((sizes[:-1] < length - FRAME).any() for stream in streams for sizes in _sizes(stream)):
+        raise DataError(
+            "objective.next_sentence = True asks whether the second segment of a pair follows the first, and no "
+            f"document of data.train has two sentences the first of which is shorter than rows of data.length = "
+            f"{length}, so that every pair would be random; give text with several lines to a document, such as by "
+            "?document=blank_line, raise data.length, or set it to False"
+        )
+
+
+def _sizes(stream: Stream) -> Iterator[np.ndarray]:
+    """Tokens of each sentence, of one document after another; sentences and documents without any are left out."""
+    for document in range(stream.counts.documents):
+        sizes = np.diff(stream.sentences(document), prepend=0)
+        if sizes.any():
+            yield sizes[sizes > 0]
+
+
 def tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
     """What `paired` takes, in ids without end tokens; sentences and documents without any are left out."""
-    sizes = [np.diff(stream.sentences(document), prepend=0) for document in range(stream.counts.documents)]
-    sizes = [sentences[sentences > 0] for sentences in sizes if sentences.any()]
-    none = np.zeros(1, np.int64)
+    sizes, none = list(_sizes(stream)), np.zeros(1, np.int64)
     return np.cumsum(np.concatenate([none, *sizes])), np.cumsum([0, *map(len, sizes)])
 
 

@@ -6,6 +6,7 @@ languages (Liu et al. 2020, mBART) both end with the end token instead, behind w
 code, and the decoder begins with that.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -69,6 +70,17 @@ class Denoising(TwoTexts):
 
     def raw_length(self, length: int) -> int:
         return length - 2  # the classifier and the end token, or that and a language's code
+
+    def check(self, length: int) -> None:
+        """Raises DataError where spans are longer on average than all that is taken out of a row, a token a word."""
+        share, mean = self.section["share"], self.section["mean_span"]
+        taken = math.ceil(share * self.raw_length(length))
+        if self.section["noise"] == "infilling" and share and mean > taken:
+            raise DataError(
+                f"objective.mean_span = {mean} words are more than objective.share = {share} takes out of a row of "
+                f"{length} tokens, which is {taken} at most; lower it to at most that, or raise the share or the row's "
+                "length"
+            )
 
     def fill(
         self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawLanguages, keys: np.ndarray

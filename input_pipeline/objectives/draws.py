@@ -8,15 +8,20 @@ import numpy as np
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # odd, 2^64 by the golden ratio
 CONTENT = 1 << 16  # a purpose of no objective's
+BLOCK = 1 << 14  # numbers that are hashed together: they stay in a processor's cache
 PLACE_BITS = np.uint64(20)  # the low bits of a number by which places are put in order, so that no two are equal
 
 
 def _mixed(state: np.ndarray) -> np.ndarray:
     """The generator's hash of its state, uint64 of any shape, which takes the state's place."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        state ^= state >> np.uint64(shift)
-        state *= np.uint64(factor)
-    return state
+    flat = state.reshape(-1)
+    for begin in range(0, flat.size, BLOCK):
+        part = flat[begin : begin + BLOCK]
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            part ^= part >> np.uint64(shift)
+            part *= np.uint64(factor)
+        part ^= part >> np.uint64(31)
+    return flat.reshape(state.shape)
 
 
 def numbers(keys: np.ndarray, purpose: int, count: int) -> np.ndarray:
@@ -66,8 +71,9 @@ def places(keys: np.ndarray, purpose: int, among: np.ndarray, sizes: np.ndarray)
         low = there & (drawn < np.uint64(int(share * 2**44) << 20)) if share < 1 else there
         found, share = np.count_nonzero(low, axis=1), 2 * share
     flat = np.flatnonzero(low)
+    place = flat - np.repeat(np.arange(len(keys)) * width, found)
     candidates = np.full((len(keys), int(found.max(initial=0))), np.iinfo(np.uint64).max)
-    candidates[np.arange(candidates.shape[1]) < found[:, None]] = _at_places(drawn.ravel()[flat], flat % width)
+    candidates[np.arange(candidates.shape[1]) < found[:, None]] = _at_places(drawn.ravel()[flat], place)
     candidates.sort(axis=1)
     chosen = (candidates[:, :most] & ((np.uint64(1) << PLACE_BITS) - np.uint64(1))).astype(np.int64)
     return np.sort(np.where(np.arange(most) < sizes[:, None], chosen, among[:, None]), axis=1)

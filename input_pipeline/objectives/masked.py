@@ -10,7 +10,7 @@ import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.features import REAL, Feature, by_row, by_token
-from input_pipeline.layouts.pairs import LEAST, RawPairs
+from input_pipeline.layouts.pairs import FRAME, LEAST, RawPairs
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.objectives import choice, draws
 from input_pipeline.objectives.objective import Objective
@@ -80,6 +80,15 @@ class Masked(Objective):
             apart = np.zeros(tokenizer.vocab_size, bool)
             apart[[*tokenizer.special.values(), *tokenizer.sentinels]] = True
             self.is_text, self.text = ~apart, np.flatnonzero(~apart)
+
+    def check(self, length: int) -> None:
+        """Raises DataError where a run of words is longer than a row."""
+        room = length - FRAME if self.pairs else length
+        if self.section["ngrams"] > room:
+            raise DataError(
+                f"objective.ngrams = {self.section['ngrams']} words are more than a row of {length} tokens has room "
+                f"for, {room}; lower it to at most that, or raise the row's length"
+            )
 
     @property
     def counted(self) -> bool:

@@ -14,3 +14,6 @@ class Objective:
 
     def raw_length(self, length: int) -> int:
         return length
+
+    def check(self, length: int) -> None:
+        """Raises DataError where the task's settings ask for what rows of `length` cannot hold."""

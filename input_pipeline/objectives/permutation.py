@@ -97,7 +97,7 @@ class Permutation(Objective):
         return length - FRAME
 
     def check(self, length: int) -> None:
-        """Raises DataError where rows of `length` cannot be divided in two halves, or have too many predictions."""
+        """Raises DataError where rows of `length` have no two halves, or predictions or n-grams too many for them."""
         rest = length - self.reuse
         if rest <= 0 or rest % self.block:
             raise DataError(
@@ -115,6 +115,13 @@ class Permutation(Objective):
                     f"objective.predictions = {self.predictions} asks for {goal} places of {size}, of which one at "
                     f"least is read; {remedy}"
                 )
+        room = min(self.reuse, rest) - 1  # a place behind an n-gram is its half's too
+        if self.longest > max(1, room):
+            raise DataError(
+                f"objective.longest = {self.longest} pieces are more than an n-gram can have in each half of rows of "
+                f"{length} tokens, of which one has {room + 1}; lower it to at most {max(1, room)}, or raise "
+                "objective.reuse and the row's length"
+            )
 
     def _goals(self) -> tuple[int, int]:
         """How many places of each half are predicted."""

@@ -17,6 +17,7 @@ from input_pipeline.objectives.two_texts import READ, WRITTEN, TwoTexts
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 NOISE = ("spans", "prefix")
+ROWS = 88  # worked on together: of more, what is made on the way is memory that the system gives anew each time
 
 
 class Spans(TwoTexts):
@@ -50,6 +51,17 @@ class Spans(TwoTexts):
                 )
         return text
 
+    def check(self, length: int) -> None:
+        """Raises DataError where spans are longer on average than all that is taken out of a row."""
+        if self.noise == "spans":
+            taken = int(noise.counts(self._lengths(length)[0], self.density, self.mean_span)[0])
+            if self.mean_span > taken:
+                raise DataError(
+                    f"objective.mean_span = {self.mean_span} tokens are more than objective.density = {self.density} "
+                    f"takes out of a row of {length} tokens, which is {taken}; lower it to at most that, or raise the "
+                    "density or the row's length"
+                )
+
     def _lengths(self, length: int) -> tuple[int, int]:
         """(tokens of text, tokens of targets) for inputs of `length`."""
         if self.noise == "prefix":
@@ -63,6 +75,11 @@ class Spans(TwoTexts):
         if isinstance(raw, RawTexts):
             self.fill_texts(batch, slots, raw)
             return
+        for some in (slice(begin, begin + ROWS) for begin in range(0, len(keys), ROWS)):
+            self._fill(batch, slots[some], Raw(*(field[some] for field in raw)), keys[some])
+
+    def _fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
+        """Writes rows of text."""
         here = raw.segments > 0
         texts, width = here.sum(1), here.shape[1]
         if self.noise == "prefix":
@@ -70,7 +87,7 @@ class Spans(TwoTexts):
         else:
             taken = noise.spans(keys, texts, self.density, self.mean_span, width)
         # One place more, for the end token, which stands on both sides and is scored as the last token is.
-        taken, left, ids, scored = (np.pad(one, ((0, 0), (0, 1))) for one in (taken, here > taken, raw.ids, raw.scored))
+        taken, left, ids, scored = map(_longer, (taken, here > taken, raw.ids, raw.scored))
         ends = rows, last = np.flatnonzero(texts), texts[texts > 0]
         ids[ends], scored[ends] = self.end, scored[rows, last - 1]
         for gone, kept, side in ((taken, left.copy(), READ), (left, taken.copy(), WRITTEN)):
@@ -91,12 +108,22 @@ class Spans(TwoTexts):
         if self.sentinels is not None:
             begins = gone.copy()
             begins[:, 1:] = gone[:, 1:] > gone[:, :-1]
-            spans = np.count_nonzero(begins, axis=1)
-            within = np.arange(spans.sum()) - np.repeat(np.cumsum(spans) - spans, spans)
-            ids, kept = ids.copy(), kept | begins
-            ids.ravel()[np.flatnonzero(begins)] = self.sentinels[within]  # faster than by a mask
+            ids, kept, starts = ids.copy(), kept | begins, np.flatnonzero(begins)
+            first = _firsts(starts, ids.shape)
+            within = np.arange(len(starts)) - np.repeat(first[:-1], np.diff(first))
+            ids.ravel()[starts] = self.sentinels[within]  # faster than by a mask
         places = np.flatnonzero(kept)
-        there = np.arange(width) < np.count_nonzero(kept, axis=1)[:, None]
+        there = np.arange(width) < np.diff(_firsts(places, ids.shape))[:, None]
         shortened = np.zeros(there.shape, np.int32)
         shortened[there] = ids.ravel()[places]
         return shortened, there, places
+
+
+def _firsts(places: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Which of `places`, numbered through an array of this shape, is the first of each row, and their number."""
+    return np.searchsorted(places, np.arange(shape[0] + 1) * shape[1])
+
+
+def _longer(rows: np.ndarray) -> np.ndarray:
+    """Rows with a place more, in which there is nothing."""
+    return np.concatenate([rows, np.zeros_like(rows[:, :1])], axis=1)

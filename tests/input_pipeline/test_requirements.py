@@ -75,7 +75,7 @@ def test_choices_of_training_are_checked_first(refused, capsys, settings, senten
 def test_fields_of_records_are_checked_first(refused, write, capsys, fields, sentence):
     path = write("p.jsonl", '{"inputs": "one text", "targets": "another"}\n' * 5000)
     trained = {"kind": "sentencepiece"}
-    refused(sentence, tokenizer=trained, objective=common.spans(), train=f"jsonl:{path}?fields={fields}")
+    refused(sentence, tokenizer=trained, objective=common.spans(), train=f"jsonl:{path}?fields={fields}", length=32)
     assert not capsys.readouterr().out
 
 
@@ -196,6 +196,7 @@ def test_a_source_that_is_held_out_whole_beside_others_is_said_to_be(prepare, wr
     one = write("one.jsonl", json.dumps({"en": held, "de": "eins"}))
     many = write("many.jsonl", "".join(json.dumps({"en": str(n), "de": "zwei"}) + "\n" for n in range(20)))
     options = {"objective": {"kind": kind}, "layout": layout, "tokenizer": {"sentinels": 9}, "holdout": 0.5}
+    options["length"] = 32
     with pytest.raises(DataError, match=r"= 0\.5 holds out all of 'jsonl:.*one\.jsonl.*; give it more text, leave it"):
         prepare(" + ".join(f"jsonl:{path}?fields=en,de" for path in (many, one)), **options)
 
@@ -203,13 +204,13 @@ def test_a_source_that_is_held_out_whole_beside_others_is_said_to_be(prepare, wr
 @pytest.mark.parametrize(
     ("objective", "layout", "least"),
     [
-        ({"kind": "spans"}, "concat", 3),
+        ({"kind": "spans", "mean_span": 1.0}, "concat", 3),
         ({"kind": "spans", "noise": "prefix"}, "concat", 3),
         ({"kind": "masked", "next_sentence": True}, "pairs", 5),
     ],
 )
 def test_rows_have_room_for_text(prepare, write, objective, layout, least):
-    path = write("text.txt", "One line.\nAnother line.\n" * 20)
+    path = write("text.txt", "One line.\nAnother line.\nA\n" * 20)
     sentences = "lines" if layout == "pairs" else ""
     special = {"sentinels": 9} if objective["kind"] == "spans" else {"kind": "wordpiece", "vocab_size": 40}
 
@@ -228,3 +229,59 @@ def test_rows_have_room_for_text(prepare, write, objective, layout, least):
         ):
             rows_of(length)
     assert rows_of(least)["weights"].any()
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings", "most", "sentence"),
+    [
+        (
+            common.spans,
+            {"mean_span": 100.0},
+            5.0,
+            r"objective\.mean_span = 100\.0 tokens are more than objective\.density = 0\.15 takes out of a row of 32 "
+            r"tokens, which is 5; lower it to at most that, or raise the density or the row's length$",
+        ),
+        (
+            common.denoising,
+            {"mean_span": 100.0},
+            9.0,
+            r"objective\.mean_span = 100\.0 words are more than objective\.share = 0\.3 takes out of a row of 32 "
+            r"tokens, which is 9 at most; lower it to at most that, or raise the share or the row's length$",
+        ),
+        (
+            common.masked,
+            {"ngrams": 40, "whole_words": True},
+            29,
+            r"objective\.ngrams = 40 words are more than a row of 32 tokens has room for, 29; lower it to at most that",
+        ),
+        (
+            common.permutation,
+            {"longest": 60, "reuse": 12, "perm_size": 4, "predictions": 6},
+            11,
+            r"objective\.longest = 60 pieces are more than an n-gram can have in each half of rows of 32 tokens, of "
+            r"which one has 12; lower it to at most 11, or raise objective\.reuse and the row's length$",
+        ),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_spans_fit_into_rows(refused, objective, settings, most, sentence):
+    layout = {"masked": "pairs", "permutation": "stream"}.get(objective.__name__, "concat")
+    section = objective()
+    section.update(settings)
+    refused(sentence, objective=section, layout=layout, sentences="lines" * (layout == "pairs"), length=32)
+    section[next(iter(settings))] = most
+    requirements.check_length("data.length", 32, section.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings"),
+    [
+        (common.spans, {"mean_span": 100.0, "noise": "prefix"}),
+        (common.denoising, {"mean_span": 100.0, "noise": "deletion"}),
+        (common.denoising, {"mean_span": 100.0, "share": 0.0}),
+    ],
+)
+def test_what_makes_no_spans_may_have_them_of_any_length(objective, settings):
+    section = objective()
+    section.update(settings)
+    requirements.check_length("data.length", 32, section.to_dict())

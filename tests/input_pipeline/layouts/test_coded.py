@@ -90,7 +90,7 @@ def test_codes_that_could_not_be_told_apart(prepare, write, codes, message):
     [
         ("a.txt?code=W + b.txt", {"objective": CODED}, r"coded = true .* 'text:.*b\.txt' has none; give it one"),
         ("a.txt?code=W", {}, r"the control code 'W', which a causal objective with .*coded = true alone reads"),
-        ("a.txt?code=W", {"objective": {"kind": "spans"}}, "alone reads"),
+        ("a.txt?code=W", {"objective": {"kind": "spans", "mean_span": 1.0}}, "alone reads"),
         ("a.txt?code=W", {"objective": CODED, "layout": "packed"}, "set data.layout to concat, not packed"),
         ("a.txt?code=Wikipedia", {"objective": CODED}, "'Wikipedia', which is 9 tokens; .* 7 at most, so choose"),
     ],

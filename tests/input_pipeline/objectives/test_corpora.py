@@ -130,13 +130,52 @@ def test_an_evaluation_of_spans_reads_all_of_the_text(corrupted):
     [
         ({"objective": {"kind": "masked"}, "layout": "pairs"}, "data.layout = pairs .* set data.sentences = lines"),
         ({"objective": {"kind": "masked"}}, "data.layout is 'concat'.*; choose one of: pairs"),
-        ({"objective": {"kind": "spans"}, "layout": "packed"}, "data.layout is 'packed'.*; choose one of: concat"),
-        ({"objective": {"kind": "spans"}}, "takes 1 spans out of a row, and the tokenizer has 0 sentinels"),
+        (
+            {"objective": {"kind": "spans", "mean_span": 1.0}, "layout": "packed"},
+            "data.layout is 'packed'.*; choose one of: concat",
+        ),
+        (
+            {"objective": {"kind": "spans", "mean_span": 1.0}},
+            "takes 1 spans out of a row, and the tokenizer has 0 sentinels",
+        ),
     ],
 )
 def test_what_cannot_be(prepare, sentences, options, words):
     with pytest.raises(DataError, match=words):
         prepare(sentences, **options)
+
+
+@pytest.mark.parametrize(
+    ("documents", "length", "refused"),
+    [
+        (["one"] * 30, 32, True),  # what does not follow is all that there is
+        (["one"] * 30 + ["one\ntwo"], 32, False),
+        ([f"{'one ' * 40}\ntwo"] * 30, 24, True),  # each first sentence is a segment of its own
+        ([f"{'one ' * 40}\ntwo"] * 30, 96, False),
+        (["one\n\n"] * 30, 32, True),
+    ],
+)
+def test_a_next_segment_must_be_one_of_two(prepare, write, documents, length, refused):
+    path = write("documents.txt", "".join(f"{document}\n\n" for document in documents))
+    how = {"tokenizer": WORDPIECE, "objective": {"kind": "masked", "passes": 1}, "layout": "pairs"}
+    how |= {"sentences": "lines", "length": length}
+    source = f"text:{path}?document=blank_line"
+    if refused:
+        rule = rf"objective\.next_sentence = True asks .* shorter than rows of data\.length = {length}, .*; give text"
+        with pytest.raises(DataError, match=rule) as error:
+            prepare(source, **how)
+        assert "\n" not in str(error.value)
+    else:
+        assert len(first(prepare(source, **how), 1)[0]["next"])
+
+
+def test_lone_sentences_beside_others_are_paired(prepare, write, sentences):
+    """A source of single sentences is refused alone, not beside one that has sentences which follow."""
+    path = write("lone.txt", "one\n" * 30)
+    how = {"tokenizer": WORDPIECE, "objective": {"kind": "masked", "passes": 1}, "layout": "pairs"}
+    corpus = prepare(f"text:{path}?document=line + {sentences}", sentences="lines", length=32, **how)
+    labels = np.concatenate([batch["next"] for batch in first(corpus, 6)])
+    assert 0 < labels.mean() < 1
 
 
 @pytest.mark.parametrize("kind", ["masked", "spans"])

@@ -126,6 +126,8 @@ def test_what_training_refuses(key, value, words):
         ),
         ({"data.length": 1}, r"data.length = 1 leaves too little room for text .* set at least 3"),
         ({"evaluate.length": 1}, r"config.evaluate.length = 1 leaves too little room for text .* set at least 3"),
+        ({"objective.mean_span": 100.0}, r"mean_span = 100\.0 tokens are more .* a row of 64 tokens, which is 11;"),
+        ({"evaluate.length": 8}, r"mean_span = 3\.0 tokens are more .* out of a row of 8 tokens, which is 1;"),
     ],
 )
 def test_what_denoising_refuses(changes, words):

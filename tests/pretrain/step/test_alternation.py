@@ -1,0 +1,66 @@
+"""GPT-3 with its sparse alternation, which is one edit of its recipe: in small it trains, and its layers take turns."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import models
+from configs import gpt3
+from models.stack import self_attention
+from pretrain.step.engine import make_engine
+from pretrain.step.learner import make_learner
+
+ROWS, LENGTH, LAYERS, VOCABULARY = 2, 320, 4, 64
+EDIT = re.search(r"config\.model\.attention = (\(.*\))\.", gpt3.__doc__)[1]  # as the recipe says
+
+
+@pytest.fixture
+def config():
+    """The recipe, edited, and small, but for rows that are longer than its band."""
+    config = gpt3.get_config()
+    config.model.update(layers=LAYERS, width=16, heads=2, ff=32, vocab_size=VOCABULARY, context=LENGTH, dtype="float32")
+    config.model.attention = tuple(re.findall(r'"(\w+)"', EDIT))
+    config.data.length = LENGTH
+    config.train.update(steps=10, batch_size=ROWS)
+    config.schedule.update(peak=1e-2, warmup=1)
+    config.mesh.data = 1
+    return config
+
+
+def test_its_layers_take_turns(config, monkeypatch):
+    seen = []
+
+    def attend(query, key, value, mask, *rest, **named):
+        seen.append(str(mask.pattern))
+        return original(query, key, value, mask, *rest, **named)
+
+    original = self_attention.attend
+    monkeypatch.setattr(self_attention, "attend", attend)
+    model = models.build(config.model.to_dict() | {"scan": False})
+    params = jax.eval_shape(model.init, jax.random.key(0), **model.example())
+    seen.clear()
+    jax.eval_shape(model.apply, params, np.zeros((1, LENGTH), np.int32))
+    assert seen == ["dense", "local_256"] * (LAYERS // 2)
+
+
+def test_it_learns_a_batch(config):
+    """Five updates on one batch, each with less loss than the one before, from that of a guess on."""
+    engine = make_engine(make_learner(config), config, jax.devices()[:1])
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, LENGTH + 1)).astype(np.int32)
+    ones = np.ones((ROWS, LENGTH), np.int32)
+    batch = {
+        "tokens": tokens[:, :-1],
+        "targets": tokens[:, 1:],
+        "weights": ones.astype(np.float32),
+        "segments": ones,
+        "positions": np.arange(LENGTH, dtype=np.int32) * ones,
+        "row": np.arange(ROWS, dtype=np.int32),
+    }
+    state, losses = engine.init(0, ROWS), []
+    for _ in range(5):
+        state, metrics = engine.step(state, engine.put(batch, ROWS))
+        losses.append(float(metrics["sums"]["loss"] / metrics["counts"]["loss"]))
+    assert np.isfinite(losses).all() and losses[0] == pytest.approx(np.log(VOCABULARY), rel=0.02)
+    assert (np.diff(losses) < 0).all()
