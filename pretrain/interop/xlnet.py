@@ -95,13 +95,13 @@ XLNET = Family(
             "reuse_len",
             "use_mems_eval",  # of a call too
             "use_mems_train",
-            "summary_type",
+            "summary_type",  # of heads for other tasks
             "summary_use_proj",
             "summary_activation",
             "summary_last_dropout",
             "start_n_top",
             "end_n_top",
-            "max_position_embeddings",
+            "max_position_embeddings",  # of a table that there is not
         ),
     ),
     rows=_rows,
