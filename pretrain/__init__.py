@@ -32,8 +32,8 @@ def to_huggingface(workdir, folder, step: str = "latest", part: str = "") -> int
 
     A model card, README.md, says what it is and how it was made.
 
-    `step` as in `open`; `part` of ELECTRA is discriminator, which "" is too, or generator. Errors: as there, and where
-    the model has no like there.
+    `step` as in `open`, but "latest" is to be that of a run at its end; `part` of ELECTRA is discriminator, which "" is
+    too, or generator. Errors: as there, and where the model has no like there.
     """
     from pretrain.interop.exports import export_folder
 

@@ -78,7 +78,7 @@ def _of_pieces(folder: Path, made: Mapping):
     if not found.keep_text:
         raise DataError(
             f"{folder} holds a SentencePiece model that rewrites text, which a tokenizer.json would do otherwise; "
-            "export it with a model whose class reads the file itself, T5"
+            "export it with a model whose class reads the file itself, T5 or mT5"
         )
     if found.unigram:
         scores = list(zip(found.pieces, found.scores, strict=True))

@@ -32,8 +32,11 @@ def special_ids(find: Callable[[str], int | None]) -> Mapping[str, int]:
 
 
 def sentinel_ids(find: Callable[[str], int | None]) -> tuple[int, ...]:
-    """The ids of <extra_id_0>, <extra_id_1>, ... as T5's files have them."""
-    ids = []
-    while (i := find(f"<extra_id_{len(ids)}>")) is not None:
-        ids.append(i)
-    return tuple(ids)
+    """The ids of <extra_id_0>, <extra_id_1>, ... as T5's files have them; mT5's have a space before each."""
+    for space in ("", "\u2581"):
+        ids = []
+        while (i := find(f"{space}<extra_id_{len(ids)}>")) is not None:
+            ids.append(i)
+        if ids:
+            return tuple(ids)
+    return ()

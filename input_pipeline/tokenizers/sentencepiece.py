@@ -31,6 +31,10 @@ def load(path: Path) -> Tokenizer:
     if model.eos_id() < 0:
         raise DataError(f"{path} has no end-of-sentence piece to separate documents; train it with eos_id set")
     special, sentinels = _special(proto, model)
+    if met := [i for i in (*special.values(), *sentinels) if proto.pieces[i].type == _USER_DEFINED]:
+        for i in met:  # the model would find them in a text that spells them
+            proto.pieces[i].type = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
+        model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
     if _keeps_text(proto):
         return SentencePiece(model, special, sentinels, fingerprint_of(path))
     return Rewriting(
@@ -77,6 +81,7 @@ def pieces(path: Path) -> Pieces:
 
 
 _TEXT = (sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL, sentencepiece_model_pb2.ModelProto.SentencePiece.BYTE)
+_USER_DEFINED = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
 
 
 def _special(proto, model: library.SentencePieceProcessor) -> tuple[dict[str, int], tuple[int, ...]]:

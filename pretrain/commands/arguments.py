@@ -318,6 +318,7 @@ class Import(Arguments):
 class Export(OfRun):
     """Makes a folder that Hugging Face's library loads, of a checkpoint."""
 
+    step: str = text("latest", "checkpoint: latest, which is to be a run's last or an import's, best, or any step")
     folder: str = text("", "what is made: config.json, model.safetensors, the tokenizer")
     part: str = text("", "of ELECTRA: discriminator (which is made where this is left out) or generator")
 

@@ -86,7 +86,14 @@ ALBERT = Family(
                 "project_always": (True,),
             }
         ),
-        outside=("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
+        older={
+            "net_structure_type": (0,),
+            "gap_size": (0,),
+            "num_memory_blocks": (0,),
+            "down_scale_factor": (1,),
+            "layers_to_keep": ([],),
+        },
+        outside=("classifier_dropout_prob",),  # of a head for other tasks
     ),
     rows=_rows,
     tokenizers=("huggingface",),

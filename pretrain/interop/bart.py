@@ -63,10 +63,22 @@ KEYS = (
 )
 # Which are 16 and 4096 where they are absent, whatever the encoder has.
 BESIDE = {"decoder_attention_heads": 16, "decoder_ffn_dim": 4096}
-# What the first files say, and the classes do not read: each has these as it is.
-OUTSIDE = ("add_bias_logits", "add_final_layer_norm", "normalize_before", "normalize_embedding", "num_hidden_layers")
-OUTSIDE += ("static_position_embeddings", "extra_pos_embeddings", "classif_dropout", "output_past", "save_step")
-OUTSIDE += ("force_bos_token_to_be_generated", "do_blenderbot_90_layernorm", "decoder_start_token_id")
+# What the first files say of the network, by which one class was BART, mBART and others, and no class reads any more.
+OLDER = {
+    "add_bias_logits": (False,),
+    "normalize_embedding": (True,),
+    "static_position_embeddings": (False,),
+    "extra_pos_embeddings": (OFFSET,),
+    "do_blenderbot_90_layernorm": (False,),
+}
+OUTSIDE = (
+    "num_hidden_layers",  # again what encoder_layers says, which alone is read there too
+    "decoder_start_token_id",  # what a text that is written begins with, which the tokenizer's special ids say here
+    "force_bos_token_to_be_generated",  # of texts that are written
+    "classif_dropout",  # of a head for other tasks
+    "output_past",  # what is returned
+    "save_step",  # of a training
+)
 
 
 def _ours(placement: str, final_norm: bool):
@@ -106,13 +118,14 @@ def _speak(config: ConfigDict, given: Mapping, source: str, codes: Sequence[str]
 
 
 def _family(model_type: str, class_name: str, recipe: str, **more) -> Family:
-    norms = {"bart": ("post", False), "mbart": ("pre", True)}[model_type]
+    placement, final_norm = {"bart": ("post", False), "mbart": ("pre", True)}[model_type]
+    older = OLDER | {"normalize_before": (placement == "pre",), "add_final_layer_norm": (final_norm,)}
     return Family(
         model_type=model_type,
         kind="encoder_decoder",
         recipe=recipe,
         architecture=lambda section: class_name,
-        keys=Keys(both=KEYS, theirs=_theirs, ours=_ours(*norms), beside=BESIDE, outside=OUTSIDE),
+        keys=Keys(KEYS, _theirs, _ours(placement, final_norm), beside=BESIDE, older=older, outside=OUTSIDE),
         rows=_rows,
         special={
             "bos_token": "classifier",

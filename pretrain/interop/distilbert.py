@@ -59,7 +59,8 @@ DISTILBERT = Family(
         ),
         theirs=lambda config: {"sinusoidal_pos_embds": (False,), "tie_word_embeddings": (True,)},
         ours=lambda section: plain(section) | {"types": (0,), "pair_head": (False,), "norm_epsilon": (EPSILON,)},
-        outside=("qa_dropout", "seq_classif_dropout", "output_past", "tie_weights_"),
+        older={"tie_weights_": (True,)},
+        outside=("qa_dropout", "seq_classif_dropout", "output_past"),  # of heads for other tasks, and what is returned
     ),
     rows=_rows,
     tokenizers=BERT.tokenizers,

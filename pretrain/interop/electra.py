@@ -64,6 +64,7 @@ THEIRS = Keys(
     ),
     theirs=BERT.keys.theirs,
     ours=lambda section: _ours(section) | {"head": ("replaced",), "generator_size": (section["generator_size"],)},
+    # Of a head for other tasks.
     outside=("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
 )
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from input_pipeline import pipeline
 from pretrain import config as configs
+from pretrain.checkpoints import alone
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import UserError
@@ -30,10 +31,11 @@ def export_folder(
 ) -> int:
     """Makes the folder `target` of a checkpoint of `workdir`, and returns the step of that.
 
-    `step` is "latest", "best" or a number; `average` of more than 1 means the mean of so many checkpoints, that one and
-    those before it; `part` is of a model that is several there, as ELECTRA. Weights are written as checkpoints hold
-    them, in float32 but for a run whose config.model.param_dtype is another. Errors: UserError where the model or its
-    tokenizer has nothing that it could be there, or `target` is there already; then nothing is made.
+    `step` is "best", a number, or "latest", which is to be after a run's last update or an import's; `average` of more
+    than 1 means the mean of so many checkpoints, that one and those before it; `part` is of a model that is several
+    there, as ELECTRA. Weights are written as checkpoints hold them, in float32 but for a run whose
+    config.model.param_dtype is another. Errors: UserError where the model or its tokenizer has nothing that it could be
+    there, the run is not at its end, or `target` is there already; then nothing is made.
     """
     here, config = Workdir(workdir), configs.saved(workdir)
     tokenizer = pipeline.open_tokenizer(here.folders.tokenizer)
@@ -52,6 +54,8 @@ def export_folder(
     architecture = family.architecture(config.model)
 
     def export(number: int) -> None:
+        if step == "latest":
+            _check_whole(here, number, config.train.steps)
         checkpoints.check_tokenizer(number, tokenizer)
         steps, read = averaged.steps(number), averaged.reader(number, shapes)
         with new_folder(Path(target)) as folder:
@@ -75,6 +79,15 @@ def export_folder(
         number, _ = checkpoints.read(step, checkpoints.find(step), export)
     report(f"{target} holds checkpoint {number} of {workdir} as {architecture}")
     return number
+
+
+def _check_whole(here: Workdir, number: int, steps: int) -> None:
+    """Raises UserError where the newest checkpoint, `number`, is one before the last of a run's `steps` updates."""
+    if number < steps and not alone.is_alone(here.checkpoint(number)):
+        raise UserError(
+            f"{here.path} is after {number:,} of {steps:,} updates, and a run that is not at its end is exported only "
+            f"where its checkpoint is named: --step={number}"
+        )
 
 
 def _tensors(table: Table, read: Callable[[str], np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:

@@ -18,13 +18,13 @@ from pretrain.interop.gpt import GPT
 from pretrain.interop.gpt2 import GPT2
 from pretrain.interop.names import Leaf, Table
 from pretrain.interop.roberta import ROBERTA
-from pretrain.interop.t5 import T5
+from pretrain.interop.t5 import MT5, T5
 from pretrain.interop.xlm import XLM
 from pretrain.interop.xlnet import XLNET
 from pretrain.parallel.mesh import path_name
 from pretrain.step.step import parameters_of
 
-EVERY = (GPT2, GPT, CTRL, BERT, ROBERTA, ALBERT, XLM, T5, BART, MBART, DISTILBERT, ELECTRA, XLNET)
+EVERY = (GPT2, GPT, CTRL, BERT, ROBERTA, ALBERT, XLM, T5, MT5, BART, MBART, DISTILBERT, ELECTRA, XLNET)
 FAMILIES = {family.model_type: family for family in EVERY}
 TYPES = FAMILIES | {name: family for family in FAMILIES.values() for name in family.also}  # by what config.json says
 OTHERS = (GENERATOR, GENERATOR_PART)  # of a model_type that one above has too

@@ -14,7 +14,7 @@ from input_pipeline.tokenizers.tokenizer import Tokenizer
 from pretrain import config as configs
 from pretrain.checkpoints import alone
 from pretrain.errors import UserError
-from pretrain.interop import electra, families, tokenizers
+from pretrain.interop import electra, families, tokenizers, writing
 from pretrain.interop.electra import GENERATOR
 from pretrain.interop.family import Family
 from pretrain.interop.files import Tensors
@@ -68,6 +68,9 @@ def import_folder(
                 f"{file}: vocab_size = {config.model.vocab_size}, and the tokenizer beside it, "
                 f"{config.tokenizer.path}, has {tokenizer.vocab_size} entries; bring those of one model together"
             )
+        for line in (*family.says(given, config), writing.left_out(given, folder, family.ids(tokenizer.special))):
+            if line:
+                report(line)
         promised = _promised(table, tensors, named)
         if other:
             promised |= _beside(promised, electra.GENERATOR_PART, config.model, other, report)
@@ -133,7 +136,7 @@ def read_config(folder: Path) -> dict:
     if not isinstance(given, dict) or "model_type" not in given:
         raise UserError(
             f"{folder / CONFIG} names no model_type, as those of Hugging Face's models do; it is to be one of: "
-            f"{', '.join(families.FAMILIES)}"
+            f"{', '.join(sorted(families.TYPES))}"
         )
     return given
 

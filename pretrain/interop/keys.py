@@ -80,14 +80,16 @@ class Keys:
 
     both: keys that both have. theirs: of a config.json, the values of which others must have one (the first is
     written); ours: the same of a section of ours. beside: keys that functions here read besides, or that are held
-    against `theirs` even where they are absent or null, and what each is then. outside: keys of theirs that say nothing
-    about the network, besides `OUTSIDE`.
+    against `theirs` even where they are absent or null, and what each is then. older: keys of older files that asked
+    for another network once, which the classes read no more: the values that the released models have. outside: keys of
+    theirs that say nothing about the network, besides `OUTSIDE`.
     """
 
     both: tuple[Key, ...]
     theirs: Callable[[Mapping], Mapping[str, tuple]]
     ours: Callable[[Mapping], Mapping[str, tuple]]
     beside: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    older: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
     outside: tuple[str, ...] = ()
 
     def section(self, given: Mapping, source: str, declared: Callable) -> dict:
@@ -99,7 +101,7 @@ class Keys:
         kinds = declared()
         read = self._read(given, source, kinds)
         section = {key.ours: _ours(key, read, source, type(kinds[key.ours]), declared.ranges) for key in self.both}
-        fixed = PLAIN | self.theirs(read)
+        fixed = {**PLAIN, **self.older, **self.theirs(read)}
         known = OUTSIDE | fixed.keys() | read.keys() | {*self.outside, *DTYPE}
         for name, value in given.items():
             if name not in known:

@@ -1,5 +1,8 @@
-"""T5, versions 1.0 and 1.1: `T5ForConditionalGeneration`. A stack's table of distances lies in its first layer."""
+"""T5, versions 1.0 and 1.1: `T5ForConditionalGeneration`; and mT5, which is 1.1 with words of many languages:
+`MT5ForConditionalGeneration`. A stack's table of distances lies in its first layer.
+"""
 
+import dataclasses
 from collections.abc import Mapping
 
 from pretrain.interop.family import Family
@@ -42,7 +45,8 @@ def _rows(section: Mapping) -> list[Row]:
     return table
 
 
-def _theirs(given: Mapping) -> dict[str, tuple]:
+def _gated(given: Mapping) -> dict[str, tuple]:
+    """What newer files say of the feed-forward besides its name."""
     named = given["feed_forward_proj"]
     plain = named.removeprefix(GATED)
     return {
@@ -50,9 +54,17 @@ def _theirs(given: Mapping) -> dict[str, tuple]:
         "decoder_start_token_id": (given["pad_token_id"], None),
         "is_gated_act": (named.startswith(GATED),),
         "dense_act_fn": ("gelu_new" if named == f"{GATED}gelu" else plain, plain),
-        # A head of its own is not scaled. Newer files say both, older ones the second alone.
-        "tie_word_embeddings": (given["scale_decoder_outputs"], True),
     }
+
+
+def _theirs(given: Mapping) -> dict[str, tuple]:
+    # A head of its own is not scaled. Newer files say both, older ones the second alone.
+    return _gated(given) | {"tie_word_embeddings": (given["scale_decoder_outputs"], True)}
+
+
+def _theirs_of_mt5(given: Mapping) -> dict[str, tuple]:
+    # The released files have a head of their own and say so, the class ties and says so whatever it loaded.
+    return _gated(given) | {"tie_word_embeddings": (given["tie_word_embeddings"], True, False)}
 
 
 def _ours(section: Mapping) -> dict[str, tuple]:
@@ -74,6 +86,31 @@ def _settle(section: dict, names: frozenset) -> dict:
     return section | dict.fromkeys(("dropout_attention", "dropout_ff", "dropout_hidden"), section["dropout"])
 
 
+def _settle_mt5(section: dict, names: frozenset) -> dict:
+    """A head in the files is its own; without one the token table is, which is not scaled either."""
+    return _settle(section, names) | {"tied_head": "lm_head.weight" not in names, "scale_head": False}
+
+
+def _keys(vocab_size: int, context: int, layers: int, heads: int, ff: int, activation: str) -> tuple[Key, ...]:
+    """Keys of both classes, with one's defaults of those that differ."""
+    return (
+        Key("vocab_size", "vocab_size", vocab_size),
+        Key("n_positions", "context", context),  # no part of the network, which looks at distances alone
+        Key("d_model", "width", 512),
+        Key("num_layers", "layers", layers),
+        Key("num_decoder_layers", "decoder_layers", lambda given: given["num_layers"], like="layers"),
+        Key("num_heads", "heads", heads),
+        Key("d_kv", "head_size", 64),
+        Key("d_ff", "ff", ff),
+        Key("relative_attention_num_buckets", "buckets", 32),
+        Key("relative_attention_max_distance", "max_distance", 128),
+        Key("feed_forward_proj", "activation", activation, WORDS),
+        Key("layer_norm_epsilon", "norm_epsilon", 1e-6),
+        Key("dropout_rate", "dropout", 0.1),
+        Key("initializer_factor", "init_scale", 1.0),
+    )
+
+
 T5 = Family(
     model_type="t5",
     kind="encoder_decoder",
@@ -81,26 +118,13 @@ T5 = Family(
     architecture=lambda section: "T5ForConditionalGeneration",
     keys=Keys(
         both=(
-            Key("vocab_size", "vocab_size", 32_128),
-            Key("n_positions", "context", 512),  # no part of the network, which looks at distances alone
-            Key("d_model", "width", 512),
-            Key("num_layers", "layers", 6),
-            Key("num_decoder_layers", "decoder_layers", lambda given: given["num_layers"], like="layers"),
-            Key("num_heads", "heads", 8),
-            Key("d_kv", "head_size", 64),
-            Key("d_ff", "ff", 2048),
-            Key("relative_attention_num_buckets", "buckets", 32),
-            Key("relative_attention_max_distance", "max_distance", 128),
-            Key("feed_forward_proj", "activation", "relu", WORDS),
-            Key("layer_norm_epsilon", "norm_epsilon", 1e-6),
-            Key("dropout_rate", "dropout", 0.1),
-            Key("initializer_factor", "init_scale", 1.0),
+            *_keys(vocab_size=32_128, context=512, layers=6, heads=8, ff=2048, activation="relu"),
             Key("scale_decoder_outputs", "tied_head", lambda given: given["tie_word_embeddings"]),
         ),
         theirs=_theirs,
         ours=_ours,
         beside={"pad_token_id": 0, "tie_word_embeddings": True},
-        outside=("output_past",),
+        outside=("output_past",),  # what is returned
     ),
     rows=_rows,
     tokenizers=("sentencepiece", "huggingface"),
@@ -115,4 +139,23 @@ T5 = Family(
     settle=_settle,
     # The first releases hold a table for cross-attention, which nothing reads.
     buffers=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+)
+# Version 1.1's network, whose class scales nothing (`scale_head`): by that a model is this one on the way out.
+MT5 = dataclasses.replace(
+    T5,
+    model_type="mt5",
+    recipe="configs/t5.py:base_v1_1",
+    architecture=lambda section: "MT5ForConditionalGeneration",
+    keys=Keys(
+        both=(
+            # Its text was read in rows of 1,024 (Xue et al. 2021, section 3.2); no file says so.
+            *_keys(vocab_size=250_112, context=1024, layers=8, heads=6, ff=1024, activation="gated-gelu"),
+            Key("tie_word_embeddings", "tied_head", True),
+        ),
+        theirs=_theirs_of_mt5,
+        ours=lambda section: _ours(section) | {"scale_head": (False,)},
+        beside={"pad_token_id": 0},
+        outside=T5.keys.outside,
+    ),
+    settle=_settle_mt5,
 )

@@ -142,7 +142,7 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
         if "sentencepiece" not in family.tokenizers:
             raise UserError(
                 f"{source} holds a SentencePiece model that rewrites text, and no class that reads {family.model_type} "
-                "does so alike; it can be exported with T5 alone"
+                "does so alike; it can be exported with T5 and mT5 alone"
             )
         shutil.copyfile(file, folder / FILES["sentencepiece"][0])
         settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(saved.added(source))}

@@ -140,15 +140,15 @@ XLM = Family(
             "lang2id": {},
         },
         outside=(
-            "init_std",
-            "lang_id",
-            "bos_index",
+            "init_std",  # how matrices started
+            "lang_id",  # a language for texts that name none, which nothing reads there
+            "bos_index",  # ids, which its tokenizer says here
             "eos_index",
             "pad_index",
             "unk_index",
             "mask_index",
             "mask_token_id",
-            "start_n_top",
+            "start_n_top",  # of a head for other tasks
             "end_n_top",
             *SUMMARY,
         ),

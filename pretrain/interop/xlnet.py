@@ -50,6 +50,13 @@ def _complete(config: ConfigDict) -> None:
     config.train.batch_size = 32
 
 
+def _says(given: Mapping, config: ConfigDict) -> list[str]:
+    """How much is remembered, which is of a call there and not of the network; a recipe's rows are made for its own."""
+    asked = [f"{name} = {given[name]}" for name in ("mem_len", "reuse_len") if given.get(name) is not None]
+    kept = f"config.model.memory = {config.model.memory}, config.model.reuse = {config.model.reuse}"
+    return [f"left out {', '.join(asked)}: the recipe's are kept, {kept}"] if asked else []
+
+
 XLNET = Family(
     model_type="xlnet",
     kind="two_stream",
@@ -75,6 +82,7 @@ XLNET = Family(
             "d_head": (given["d_model"] // given["n_head"],),
             "tie_word_embeddings": (True,),
             "untie_r": (True,),
+            "bi_data": (False,),  # half of a batch's distances would count back to front
         },
         ours=lambda section: {
             "head_size": (0, section["width"] // section["heads"]),
@@ -83,18 +91,17 @@ XLNET = Family(
             **{name: (section[name],) for name in ("context", "memory", "reuse")},  # of rows, not of weights
         },
         outside=(
-            "mem_len",  # of a call, not of the network: how much is remembered, which `memory` and `reuse` say here
+            "mem_len",  # which an import tells of (`_says`)
             "reuse_len",
-            "bi_data",  # whether half of a batch holds text back to front
-            "use_mems_eval",
+            "use_mems_eval",  # of a call too
             "use_mems_train",
-            "summary_type",
+            "summary_type",  # of heads for other tasks
             "summary_use_proj",
             "summary_activation",
             "summary_last_dropout",
             "start_n_top",
             "end_n_top",
-            "max_position_embeddings",
+            "max_position_embeddings",  # of a table that there is not
         ),
     ),
     rows=_rows,
@@ -113,4 +120,5 @@ XLNET = Family(
     copies={"lm_loss.weight": "transformer.word_embedding.weight"},
     settle=_settle,
     complete=_complete,
+    says=_says,
 )

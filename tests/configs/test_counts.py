@@ -88,12 +88,36 @@ COUNTS = [
 ]
 
 
+def by_part(section) -> dict[str, int]:
+    """{parameter or module: its parameters} of the model of a section."""
+    model = models.build(section)
+    shapes = jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0))["params"]
+    return {name: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree)) for name, tree in shapes.items()}
+
+
 @pytest.mark.parametrize(("recipe", "variant", "count"), COUNTS, ids=[f"{r.__name__}:{v}" for r, v, _ in COUNTS])
 def test_parameter_count_is_the_published_one(recipe, variant, count):
-    config = recipe.get_config(variant)
-    model = models.build(config.model)
-    shapes = jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0))
-    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == count
+    assert sum(by_part(recipe.get_config(variant).model.to_dict()).values()) == count
+
+
+# Published without heads: ElectraModel, of the discriminator, and DistilBertModel; and the heads.
+HEADLESS = [
+    (electra, "small", 13_483_008, ("judge", "verdict")),
+    (electra, "base", 108_891_648, ("judge", "verdict")),
+    (electra, "large", 334_092_288, ("judge", "verdict")),
+    (distilbert, "uncased", 66_362_880, ("transform", "transform_norm", "head_bias")),
+]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "variant", "count", "left"), HEADLESS, ids=[f"{r.__name__}:{v}" for r, v, *_ in HEADLESS]
+)
+def test_parameter_count_without_heads_is_the_published_one(recipe, variant, count, left):
+    section = recipe.get_config(variant).model.to_dict()
+    if recipe is electra:
+        section["generator_size"] = 0.0
+    own = by_part(section)
+    assert all(own.pop(name) for name in left) and sum(own.values()) == count
 
 
 DEFAULTS = {gpt: "base", ctrl: "base", gpt2: "small", gpt3: "small", hands_on: "causal", bert: "base", t5: "base"}

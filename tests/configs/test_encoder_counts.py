@@ -55,6 +55,22 @@ def test_parameter_counts_are_the_published_ones(recipe, variant):
         assert sum(counts(section | {"pair_head": False}).values()) == alone
 
 
+@pytest.mark.parametrize(
+    ("variant", "count"),
+    [
+        ("en_2048", 667_088_896),
+        ("xnli15_1024", 248_976_384),
+        ("mlm_100_1280", 571_496_960),
+        ("enfr_1024", 141_784_064),
+        ("ende_1024", 142_357_504),
+    ],
+)
+def test_xlm_without_its_head(variant, count):
+    own = counts(xlm.get_config(variant).model.to_dict())
+    del own["head_bias"]
+    assert sum(own.values()) == count and not {*HEADS} & own.keys()
+
+
 @pytest.mark.parametrize(("recipe", "default"), DEFAULTS.items())
 def test_variants(recipe, default):
     assert recipe.get_config().to_dict() == recipe.get_config(default).to_dict()

@@ -1,8 +1,11 @@
 """Special ids by name: those of ready files, and those that a task's tokenizer gets on top of its own."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from configs import common
 from input_pipeline.errors import DataError
@@ -125,6 +128,20 @@ def test_sentinels_that_a_file_has(tmp_path, write):
         make(tmp_path, source, kind="sentencepiece", path=path, sentinels=5)
     tokenizer, _ = make(tmp_path, source, kind="sentencepiece", path=path)
     assert np.diff(tokenizer.sentinels).tolist() == [-1, -1] and tokenizer.vocab_size == 50
+    assert not set(tokenizer.sentinels) & set(tokenizer.encode("a <extra_id_0> b<extra_id_1>").tolist())
+    assert tokenizer.decode([*tokenizer.encode("words"), *tokenizer.sentinels]) == "words"
+
+
+def test_sentinels_behind_a_space_as_those_of_mt5(tmp_path):
+    """Pieces that were added to its file by hand: the highest id is the first."""
+    path = Path(foreign(tmp_path / "many"))
+    proto = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
+    for number in (2, 1, 0):
+        proto.pieces.add(piece=f"\u2581<extra_id_{number}>", score=0.0, type=proto.SentencePiece.USER_DEFINED)
+    path.write_bytes(proto.SerializeToString())
+    tokenizer = sentencepiece_tokenizer.load(path)
+    assert tokenizer.sentinels == (52, 51, 50) and tokenizer.vocab_size == 53
+    assert not set(tokenizer.sentinels) & set(tokenizer.encode("a <extra_id_0> b<extra_id_1>").tolist())
 
 
 def test_words_never_continue_one_another(tmp_path):

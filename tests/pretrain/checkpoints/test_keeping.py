@@ -195,10 +195,18 @@ def test_a_numbered_checkpoint_that_a_training_has_deleted_is_named(training, ca
     assert "choose one of: 4, 8, 12, latest" in said
 
 
+def ends(workdir, steps):
+    """Makes a run one of so many updates, that may be exported: the training beside goes on with more."""
+    saved = json.loads((workdir / "config.json").read_text())
+    saved["train"]["steps"] = steps
+    (workdir / "config.json").write_text(json.dumps(saved))
+
+
 @pytest.mark.parametrize("command", ["evaluate", "export"])
 def test_a_mean_is_of_what_is_there_if_a_training_has_deleted_a_part_of_it(copy, monkeypatch, capsys, command):
     """It saves one more meanwhile, for which the oldest goes."""
     workdir = copy(16)
+    ends(workdir, 12)
     newest, oldest = (workdir / "checkpoints" / name for name in ("16", "8"))
     newest.rename(workdir / "16")
     look = {"evaluate": (restore, "damage"), "export": (alone, "reader")}[command]
@@ -218,6 +226,7 @@ def test_a_mean_is_of_what_is_there_if_a_training_has_deleted_a_part_of_it(copy,
 
 def test_an_export_begins_again_if_a_training_has_deleted_what_it_reads(copy, monkeypatch, capsys):
     workdir, own = copy(16), exports.files.write
+    ends(workdir, 12)
 
     def written(folder, sizes, tensors, report):
         monkeypatch.undo()
@@ -231,6 +240,7 @@ def test_an_export_begins_again_if_a_training_has_deleted_what_it_reads(copy, mo
 
 def test_a_training_that_is_faster_than_a_reader_is_not_run_after_for_ever(copy, monkeypatch, capsys):
     workdir, own = copy(16), alone.reader
+    ends(workdir, 4)
 
     def deleted_before(folder, shapes):
         shutil.rmtree(folder)

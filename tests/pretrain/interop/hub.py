@@ -8,6 +8,7 @@ import numpy as np
 import sentencepiece
 import tokenizers
 from safetensors.numpy import save_file
+from sentencepiece import sentencepiece_model_pb2
 
 ANSWERS = Path(__file__).with_name("goldens") / "models.json"
 TEXT = [
@@ -49,6 +50,11 @@ def shifted(case, written):
     """
     start = written[:, -1:] if case == "mbart" else np.full((len(written), 1), 2 if case == "bart" else 0)
     return np.concatenate([start, written[:, :-1]], axis=1)
+
+
+def last_tokens(found):
+    """Of hidden states and logits those of each row's last token."""
+    return {what: x[:, -1] if what in ("hidden", "encoder", "logits") else x for what, x in found.items()}
 
 
 def make(folder, case, *, tensors=None, config=None, tokenizer=True):
@@ -158,13 +164,27 @@ def spiece(folder):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-TOKENIZERS = {"gpt2": byte_level, "bert": vocabulary, "t5": spiece}
+def spiece_of_mt5(folder):
+    """The same as mT5's, whose sentinels are pieces that were added to the file, each behind a space."""
+    spiece(folder)
+    path = folder / "spiece.model"
+    proto = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
+    for number in reversed(range(SENTINELS)):
+        kind = proto.SentencePiece.USER_DEFINED
+        proto.pieces.add(piece=f"\u2581<extra_id_{number}>", score=0.0, type=kind)
+    path.write_bytes(proto.SerializeToString())
+    settings = {"tokenizer_class": "T5Tokenizer", "extra_ids": 0}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+TOKENIZERS = {"gpt2": byte_level, "bert": vocabulary, "t5": spiece, "mt5": spiece_of_mt5}
 TOKENIZERS |= {"openai-gpt": byte_level_of_no_class, "ctrl": byte_level_of_no_class}
 TOKENIZERS |= {"roberta": byte_level_of_roberta, "xlm-roberta": unigram_of_roberta, "albert": unigram}
+TOKENIZERS |= {"camembert": unigram_of_roberta}
 TOKENIZERS |= {"xlnet": unigram_of_xlnet}
 TOKENIZERS |= {"xlm": unigram_of_roberta}
 TOKENIZERS |= {"bart": byte_level_of_roberta, "mbart": byte_level_of_mbart}
-SEQUENCE = ("t5", "t5_v1_1", "bart", "mbart")  # cases with an encoder and a decoder
+SEQUENCE = ("t5", "t5_v1_1", "mt5", "mt5_tied", "bart", "mbart")  # cases with an encoder and a decoder
 PAIRED = {"bert": "next_sentence_label", "albert": "sentence_order_label"}  # cases with a head of pairs: its labels
 CAUSAL = ("gpt2", "gpt", "ctrl")  # cases whose loss is of the token after each
 TOKENIZERS |= {"electra": vocabulary, "distilbert": vocabulary}

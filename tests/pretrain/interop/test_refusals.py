@@ -36,6 +36,7 @@ def changed(case, **keys):
         ("gpt2", {"activation_function": "mish"}, ["activation_function = 'mish'", "gelu_new"]),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, ["scale_attn_by_inverse_layer_idx = True"]),
         ("gpt2", {"rope_theta": 10000.0}, ["rope_theta = 10000.0", "take it out"]),
+        ("gpt2", {"model_type": "umt5"}, ["model_type = 'umt5'", "did you mean 'mt5'"]),
         ("gpt2", {"model_type": "gpt3"}, ["model_type = 'gpt3'", "did you mean 'gpt2'"]),
         ("gpt2", {"model_type": "rwkv"}, ["model_type = 'rwkv'", "choose one of: albert, bart"]),
         ("gpt2", {"n_embd": "15"}, ["n_embd = '15'", "no int"]),
@@ -51,6 +52,24 @@ def changed(case, **keys):
         ("albert", {"type_vocab_size": 0}, ["type_vocab_size = 0"]),
         ("roberta", {"type_vocab_size": 0}, ["type_vocab_size = 0"]),
         ("albert", {"inner_group_num": 2}, ["inner_group_num = 2"]),
+        ("albert", {"net_structure_type": 1}, ["net_structure_type = 1 is more than", "which have 0"]),
+        ("albert", {"down_scale_factor": 2}, ["down_scale_factor = 2 is more than", "which have 1"]),
+        ("albert", {"gap_size": 3}, ["gap_size = 3 is more than", "which have 0"]),
+        ("albert", {"num_memory_blocks": 1}, ["num_memory_blocks = 1"]),
+        ("albert", {"layers_to_keep": [0, 2]}, ["layers_to_keep = [0, 2] is more than", "which have []"]),
+        ("bart", {"normalize_embedding": False}, ["normalize_embedding = False is more than", "which have True"]),
+        ("bart", {"add_final_layer_norm": True}, ["add_final_layer_norm = True is more than", "which have False"]),
+        ("bart", {"normalize_before": True}, ["normalize_before = True is more than", "which have False"]),
+        ("bart", {"static_position_embeddings": True}, ["static_position_embeddings = True is more than"]),
+        ("bart", {"extra_pos_embeddings": 4}, ["extra_pos_embeddings = 4 is more than", "which have 2"]),
+        ("bart", {"add_bias_logits": True}, ["add_bias_logits = True is more than"]),
+        ("bart", {"do_blenderbot_90_layernorm": True}, ["do_blenderbot_90_layernorm = True is more than"]),
+        ("mbart", {"normalize_before": False}, ["normalize_before = False is more than", "which have True"]),
+        ("mbart", {"add_final_layer_norm": False}, ["add_final_layer_norm = False is more than"]),
+        ("distilbert", {"tie_weights_": False}, ["tie_weights_ = False is more than"]),
+        ("xlnet", {"bi_data": True}, ["bi_data = True is more than"]),
+        ("mt5", {"feed_forward_proj": "gated-mish"}, ["feed_forward_proj = 'gated-mish'"]),
+        ("mt5", {"scale_decoder_outputs": True}, ["the key scale_decoder_outputs = True"]),
         ("xlm", {"sinusoidal_embeddings": True}, ["sinusoidal_embeddings = True"]),
         ("xlm", {"gelu_activation": False}, ["gelu_activation = False"]),
         ("xlm", {"n_langs": 4, "use_lang_emb": True}, ["1 missing: transformer.lang_embeddings.weight"]),
@@ -71,6 +90,32 @@ def changed(case, **keys):
 )
 def test_configs(case, keys, words, refused, tmp_path):
     refused(hub.make(tmp_path / "theirs", case, config=changed(case, **keys)), "config.json", *words)
+
+
+@pytest.mark.parametrize(
+    ("case", "keys"),
+    [
+        ("bart", {"normalize_embedding": True, "normalize_before": False, "add_final_layer_norm": False}),
+        ("bart", {"add_bias_logits": False, "static_position_embeddings": False, "extra_pos_embeddings": 2}),
+        ("mbart", {"normalize_before": True, "add_final_layer_norm": True, "normalize_embedding": True}),
+        ("albert", {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0, "down_scale_factor": 1}),
+        ("distilbert", {"tie_weights_": True}),
+    ],
+)
+def test_keys_of_older_files_as_the_released_models_have_them(case, keys, tmp_path):
+    folder = hub.make(tmp_path / "theirs", case, config=changed(case, **keys))
+    assert imports.import_folder(str(folder), str(tmp_path / "run")).model.width > 0
+    exports.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
+    assert not keys.keys() & json.loads((tmp_path / "back" / "config.json").read_text()).keys()
+
+
+def test_a_config_that_names_no_model_type(refused, tmp_path):
+    config = changed("gpt2")
+    del config["model_type"]
+    those = "albert, bart, bert, camembert, ctrl, distilbert, electra, gpt2, mbart, mt5, openai-gpt, roberta, t5, xlm, "
+    for given in (config, [config]):
+        folder = hub.make(tmp_path / f"theirs-{type(given).__name__}", "gpt2", config=given)
+        refused(folder, "config.json names no model_type", f"it is to be one of: {those}xlm-roberta, xlnet")
 
 
 def test_weights_are_listed(refused, tmp_path):

@@ -90,7 +90,7 @@ def test_a_model_that_rewrites_text_goes_with_t5_alone(tmp_path):
     own = folder.make_folder(tmp_path / "run" / "tokenizer", settings, {}, 0.0, print)
     source, out = tmp_path / "run" / "tokenizer", tmp_path / "out"
     out.mkdir()
-    with pytest.raises(UserError, match="with T5 alone"):
+    with pytest.raises(UserError, match="with T5 and mT5 alone"):
         interop.write(source, own, out, families.FAMILIES["gpt2"], 16)
     interop.write(source, own, out, families.FAMILIES["t5"], 16)
     assert json.loads((out / "tokenizer_config.json").read_text())["extra_ids"] == 4

@@ -2,8 +2,9 @@
 
     python tests/pretrain/interop/goldens/make_models.py [FILE]
 
-writes FILE, by default models.json beside this script, with any recent transformers and PyTorch. Weights and rows are
-drawn by NumPy (`hub.py`) and everything is computed in float64.
+writes FILE, by default models.json beside this script, with any recent transformers and PyTorch: of hidden states and
+logits those of each row's last token. Weights and rows are drawn by NumPy (`hub.py`) and everything is computed in
+float64. Where the library is, test_live.py compares those of all tokens.
 """
 
 import json
@@ -24,6 +25,7 @@ XLM = {"vocab_size": 67, "emb_dim": 15, "n_layers": 2, "n_heads": 3, "max_positi
 XLM |= {"use_lang_emb": False, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
 T5 = {"vocab_size": 61, "d_model": 14, "d_kv": 5, "d_ff": 23, "num_layers": 2, "num_heads": 3}
 T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 9, "decoder_start_token_id": 0}
+MT5 = {**T5, "feed_forward_proj": "gated-gelu"}
 GPT2 = {"vocab_size": 263, "n_positions": 19, "n_embd": 15, "n_layer": 3, "n_head": 5, "n_inner": 31}
 GPT = {name: size for name, size in GPT2.items() if name != "n_inner"}
 CTRL = {"vocab_size": 263, "n_positions": 19, "n_embd": 14, "n_layer": 2, "n_head": 7, "dff": 31}
@@ -41,6 +43,7 @@ CASES = {  # class and fields; sizes that divide each other as little as they ca
     "bert_masked": ("BertForMaskedLM", {**BERT, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
     "roberta": ("RobertaForMaskedLM", {**ROBERTA, "vocab_size": 269}),
     "xlm-roberta": ("XLMRobertaForMaskedLM", ROBERTA),
+    "camembert": ("CamembertForMaskedLM", {**ROBERTA, "vocab_size": 65}),
     "xlm": ("XLMWithLMHeadModel", XLM),
     "xlm_languages": ("XLMWithLMHeadModel", {**XLM, "n_langs": 3, "use_lang_emb": True}),
     "albert": ("AlbertForPreTraining", ALBERT),
@@ -53,7 +56,10 @@ CASES = {  # class and fields; sizes that divide each other as little as they ca
     "mbart": ("MBartForConditionalGeneration", {**BART, "scale_embedding": True}),
     "t5": ("T5ForConditionalGeneration", T5),
     "t5_v1_1": ("T5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "mt5": ("MT5ForConditionalGeneration", MT5),
+    "mt5_tied": ("MT5ForConditionalGeneration", MT5),
 }
+OWN_HEAD = ("t5_v1_1", "mt5")  # which the class ties whatever the config says; the released files have their own
 
 
 def model_of(case):
@@ -64,7 +70,7 @@ def model_of(case):
     name, fields = CASES[case]
     kind = getattr(transformers, name)
     model = kind(kind.config_class(**fields))
-    if case == "t5_v1_1":  # the class ties its head whatever the config says; the released files have their own
+    if case in OWN_HEAD:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     drawn = hub.weights({name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
     with torch.no_grad():
@@ -74,7 +80,9 @@ def model_of(case):
 
 
 def ask(case, model):
-    """{what: numbers}: last hidden states and logits of each row's last token, the logits of pairs, the mean loss."""
+    """{what: numbers}: the last layer's hidden states and the logits, of every token; the encoder's hidden states, the
+    logits of pairs, the mean loss.
+    """
     import torch
 
     rows = {name: torch.tensor(ids) for name, ids in hub.batch(CASES[case][1]["vocab_size"]).items()}
@@ -91,7 +99,9 @@ def ask(case, model):
         output = model(**given)
     hidden = output.decoder_hidden_states if case in hub.SEQUENCE else output.hidden_states
     logits = output.prediction_logits if case in hub.PAIRED else output.logits
-    found = {"hidden": hidden[-1][:, -1], "logits": logits[:, -1], "loss": output.loss}
+    found = {"hidden": hidden[-1], "logits": logits, "loss": output.loss}
+    if case in hub.SEQUENCE:
+        found["encoder"] = output.encoder_last_hidden_state
     if case in hub.PAIRED:
         found["pair logits"] = output.seq_relationship_logits if case == "bert" else output.sop_logits
     return {what: x.numpy() for what, x in found.items()}
@@ -101,7 +111,8 @@ def main():
     found = {}
     for case in CASES:
         model, drawn = model_of(case)
-        numbers = {what: np.round(x.astype(float), 7).tolist() for what, x in ask(case, model.double()).items()}
+        answers = hub.last_tokens(ask(case, model.double()))
+        numbers = {what: np.round(x.astype(float), 7).tolist() for what, x in answers.items()}
         shapes = {name: list(array.shape) for name, array in drawn.items()}
         config = json.loads(model.float().config.to_json_string(use_diff=False))
         config["architectures"] = [type(model).__name__]
