@@ -23,7 +23,7 @@ lint: $(VENV)/.installed-test  ## check style and formatting
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-docs: $(VENV)/.installed  ## write docs/configs.md and the tables of docs/attention.md from the code
+docs: $(VENV)/.installed  ## write docs/configs.md and the tables of attention from the code
 	$(VENV)/bin/python docs/generate.py
 	$(VENV)/bin/python docs/attention_tables.py
 

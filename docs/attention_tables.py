@@ -1,9 +1,8 @@
-"""Writes the generated parts of docs/attention.md: `make docs`.
+"""Writes the generated parts of docs/attention.md and docs/attention_recipes.md: `make docs`.
 
 A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the text around it is written by hand.
 """
 
-import importlib
 import re
 import sys
 from dataclasses import dataclass, field
@@ -14,18 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.attention import PATHS, chosen_path
-from models.attention.biases import ByBucket, ByDistance, Stored
+from models.attention.biases import ByBucket, ByDistance, ByMatch, Stored, Sum
 from models.attention.biases.shift import relative_shift
 from models.attention.masks import Mask
 from models.attention.path import Path
 from models.attention.patterns import Column, Dense, Local, parse_pattern
 from models.errors import ModelError
+from pretrain import config as configs
 from pretrain.objectives.applied import Applied
 from pretrain.step.lanes import start
 from pretrain.step.learner import make_learner
+from pretrain.step.step import unboxed
 
 ROOT = File(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "attention.md"
+PAGES = tuple(ROOT / "docs" / name for name in ("attention.md", "attention_recipes.md"))
 PLATFORMS = (("cpu", "float32"), ("gpu", "bfloat16"), ("gpu", "float32"), ("tpu", "bfloat16"))
 ARRAY = jax.ShapeDtypeStruct((), np.dtype(bool))  # what a feature of a mask holds plays no part in the choice
 FEATURES = {
@@ -72,7 +73,7 @@ class Call:
     def describe(self) -> str:
         """What the mask and the call have besides causality."""
         parts = [*self.mask, *([f"memory {self.memory}"] if self.memory else [])]
-        parts += [NAMES[type(value)] if name == "bias" else "dropout" for name, value in self.options.items()]
+        parts += [_named(value) if name == "bias" else "dropout" for name, value in self.options.items()]
         parts += [f"{self.kv_heads} key/value heads"] if self.kv_heads != 8 else []
         parts += [f"head size {self.head_size}"] if self.head_size != 64 else []
         return ", ".join(parts) or "nothing"
@@ -81,9 +82,9 @@ class Call:
 BIAS = {"bias": Stored(ARRAY)}
 BUCKETS = {"bias": ByBucket(ARRAY, True, 128)}
 DISTANCE = {"bias": ByDistance(ARRAY, ARRAY, 0)}
-NAMES = {Stored: "bias, stored", ByBucket: "bias by bucket", ByDistance: "bias by distance"}
+NAMES = {Stored: "bias, stored", ByBucket: "bias by bucket", ByDistance: "bias by distance", ByMatch: "bias by match"}
 WORDS = {"segments": "documents or padding", "key_segments": "those of another row", "memory": "memory"}
-WORDS |= {"key_valid": "padded keys", "prefix": "prefix"}
+WORDS |= {"key_valid": "padded keys", "prefix": "prefix", "ranks": "permutation", "places": "places"}
 DROPOUT = {"dropout_rate": 0.1}
 CALLS = (
     Call("dense", 1024),
@@ -145,23 +146,30 @@ def paths() -> str:
     return "\n".join(rows)
 
 
-RECIPES = (
-    *("gpt2:small", "gpt3:xl", "gpt3:2.7b", "bert:base", "t5:base", "t5:base_v1_1"),
-    *("transformer_xl:wt103", "transformer_xl:enwik8", "transformer_xl:enwik8_large"),
-    *("sparse_transformer:enwik8", "sparse_transformer:cifar10", "sparse_transformer:imagenet64"),
-)
 KERNELS = {"gpu": ("cudnn", "triton"), "tpu": ("splash",)}
+SHOWN = 3  # sizes that a row names
+CPUS = "float32"  # the type of variants that are meant for them
 
 
 def recipes() -> str:
-    """Every call of attention that training and evaluation of the recipes make, and who serves it."""
-    rows = ["| recipe | queries, keys, heads | what is asked | gpu | tpu |", "|---|---|---|---|---|"]
-    for name in RECIPES:
-        recipe, variant = name.split(":")
-        config = importlib.import_module(f"configs.{recipe}").get_config(variant)
-        learner = make_learner(config)
-        calls = {call: None for train in (True, False) for call in _calls(learner, config.data.length, train)}
-        rows += [f"| `{name}` | {' | '.join(call)} |" for call in calls]
+    """Every call of attention that training and evaluation of all recipes make, and who serves it: a row for each that
+    is asked alike in variants of a recipe, but for those that are meant for CPUs."""
+    rows = ["| recipe | what is asked | queries, keys, heads | gpu | tpu |", "|---|---|---|---|---|"]
+    for name, path in configs.recipes().items():
+        module = configs.recipe_module(str(path))
+        found: dict[tuple, dict[str, dict]] = {}  # {(asked, gpu, tpu): {variant: sizes}}
+        kept = {variant: module.get_config(variant) for variant in module.VARIANTS}
+        kept = {variant: config for variant, config in kept.items() if config.model.dtype != CPUS}
+        for variant, config in kept.items():
+            learner = make_learner(config)
+            for train in (True, False):
+                for sizes, *call in _calls(learner, config.data.length, train):
+                    found.setdefault(tuple(call), {}).setdefault(variant, {})[sizes] = None
+        for (asked, *served), of_variants in found.items():
+            some = "" if len(of_variants) == len(kept) else f" {', '.join(of_variants)}"
+            sizes = list(dict.fromkeys(size for those in of_variants.values() for size in those))
+            told = "; ".join(sizes[:SHOWN]) + ("; ..." if len(sizes) > SHOWN else "")
+            rows.append(f"| `{name}`{some} | {asked} | {told} | {' | '.join(served)} |")
     return "\n".join(rows)
 
 
@@ -181,11 +189,12 @@ def _calls(learner, length: int, train: bool) -> list[tuple[str, ...]]:
     batch = {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
     carried = jax.eval_shape(lambda: start(model, 1))
 
-    def forward(params, batch, carried):
-        applied = Applied(model, params, learner.inputs)
+    def forward(params, batch, carried, frozen):
+        applied = Applied(model, params, learner.inputs, frozen)
         return learner.objective.score(applied, batch, carried, jax.random.key(0) if train else None)
 
-    jax.eval_shape(forward, learner.shapes, batch, carried)
+    frozen = unboxed(learner.frozen) if learner.frozen else None
+    jax.eval_shape(forward, learner.shapes, batch, carried, frozen)
     return calls
 
 
@@ -194,8 +203,13 @@ def _asked(mask, bias, dropout) -> str:
     words = [f"`{mask.pattern}`" if isinstance(mask.pattern, Dense | Local | Column) else "`fixed`"]
     words += ["causal" if mask.causal else "both ways"]
     words += [WORDS[feature] for feature in sorted(mask.features()) if feature in WORDS]
-    words += [NAMES[type(bias)]] if bias is not None else []
+    words += [_named(bias)] if bias is not None else []
     return ", ".join(words + ["dropout"] * (dropout is not None))
+
+
+def _named(bias) -> str:
+    """A bias in the words of the page; of a sum those of its parts."""
+    return " + ".join(map(_named, bias.parts)) if isinstance(bias, Sum) else NAMES[type(bias)]
 
 
 def _served(query, key, value, mask, arguments, platform) -> str:
@@ -261,8 +275,9 @@ def page(text: str) -> str:
 
 
 def main() -> None:
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
+    for path in PAGES:
+        path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

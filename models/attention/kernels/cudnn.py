@@ -51,7 +51,7 @@ def on_gpu(request: Request) -> str | None:
     if not isinstance(request.pattern, Dense):
         return "it is dense"
     if request.dropout:
-        return "it has no dropout"
+        return "it draws no dropout by the row, as the other paths do"
     return None
 
 

@@ -110,7 +110,7 @@ def test_cudnn_refuses(mask, options, reason):
     ("mask", "options", "reason"),
     [
         (Mask(causal=True), {"bias": jnp.zeros((1, 1, 1024, 1024))}, "it has no bias"),
-        (Mask(causal=True), {"dropout_rate": 0.1}, "it has no dropout"),
+        (Mask(causal=True), {"dropout_rate": 0.1}, "it draws no dropout by the row"),
         (Mask(causal=True, prefix=jnp.array([1])), {}, "it has no prefix"),
         (Mask(pattern=parse_pattern("column_8")), {}, "dense and local patterns alone"),
     ],
