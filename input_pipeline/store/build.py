@@ -69,9 +69,13 @@ def _build(source, tokenizer, saved, folder, holdout, report, sentences, workers
         "fields": list(source.fields),
         "files": [list(file) for file in files],
     }
+    if (folder / MANIFEST).exists():
+        report(f"the token store of {source.spec} is of an earlier format: tokenising again")
+        (folder / MANIFEST).unlink()
     begun = folder / "plan.json"
     if begun.is_file() and parts.noted(begun) != plan:
         report(f"{source.spec} changed since its token store was begun: starting again")
+    if not begun.is_file() or parts.noted(begun) != plan:
         for leftover in folder.glob("[0-9]*"):
             leftover.unlink()
     write_json(begun, plan)

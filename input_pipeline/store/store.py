@@ -91,7 +91,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path) -> "Store | None":
-        """The store in `folder`, or None if there is no finished one.
+        """The store in `folder`, or None if there is no finished one, or one of an earlier format.
 
         Of its files `store.json` alone is read; the others are looked at when they are opened. Errors: DataError where
         it is damaged.
@@ -101,10 +101,12 @@ class Store:
             return None
         try:
             manifest = persistently(lambda: read_json(path))
-            if manifest["format"] != FORMAT:
+            if manifest["format"] < FORMAT:
+                return None
+            if manifest["format"] > FORMAT:
                 raise DataError(
-                    f"the token store {folder} is of format {manifest['format']}, this version reads {FORMAT}; delete "
-                    "it to tokenise again"
+                    f"the token store {folder} is of format {manifest['format']}, and this version reads {FORMAT}; use "
+                    "the version that made it, point data.store to a new folder, or delete it to tokenise again"
                 )
             if missing := STATED - manifest.keys():
                 raise KeyError(*sorted(missing))

@@ -185,15 +185,6 @@ def test_another_tokenizer_is_named(prepare, words, tmp_path):
         prepare(source, store=shared, tokenizer=settings)
 
 
-def test_a_store_of_another_format(prepare, words, tmp_path):
-    source = words(3)
-    prepare(source)
-    (manifest,) = (tmp_path / "run/data").glob("*/store.json")
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 0}))
-    with pytest.raises(DataError, match=r"is of format 0, this version reads 3; delete it"):
-        prepare(source)
-
-
 def test_a_new_tokenizer_in_the_same_folder_is_seen(prepare, words, tmp_path):
     source = words(20)
     prepare(source)

@@ -91,7 +91,7 @@ def test_a_path_refuses_with_a_reason(path, mask, reason):
     ("mask", "options", "reason"),
     [
         (Mask(), {"dtype": jnp.float32}, "bfloat16 or float16, not float32"),
-        (Mask(), {"dropout_rate": 0.1}, "it has no dropout"),
+        (Mask(), {"dropout_rate": 0.1}, "it draws no dropout by the row"),
         (Mask(pattern=parse_pattern("local_8")), {}, "it is dense"),
         (Mask(key_valid=jnp.ones((1, 1023))), {"keys": 1023}, "1024 queries and 1023 keys"),
         (
@@ -110,7 +110,7 @@ def test_cudnn_refuses(mask, options, reason):
     ("mask", "options", "reason"),
     [
         (Mask(causal=True), {"bias": jnp.zeros((1, 1, 1024, 1024))}, "it has no bias"),
-        (Mask(causal=True), {"dropout_rate": 0.1}, "it draws no dropout by the row"),
+        (Mask(causal=True), {"dropout_rate": 0.1}, "it has no dropout"),
         (Mask(causal=True, prefix=jnp.array([1])), {}, "it has no prefix"),
         (Mask(pattern=parse_pattern("column_8")), {}, "dense and local patterns alone"),
     ],
