@@ -55,7 +55,7 @@ def check_config(config) -> None:
     check_sizes(config)
     if config.train.backend == "pmap":
         raise UserError(
-            "config.train.backend = 'pmap' has no step that can be compiled ahead; plan it with "
+            "config.train.backend = 'pmap' compiles for devices that are there alone; plan it with "
             "--config.train.backend=jit, which takes as much memory on a mesh of data alone"
         )
 

@@ -1,6 +1,7 @@
 """Two ways to compile the same step: `jit` over a mesh, and `pmap`.
 
-Both offer the same few methods, so the loop, evaluation and checkpoints do not know which one runs.
+Both offer what the loop, evaluation and checkpoints need, so that these do not know which one runs. The programs of a
+mesh can also be lowered for devices that are not there, which pmap's cannot.
 """
 
 from collections.abc import Callable, Mapping

@@ -95,7 +95,10 @@ def through_gke(folder, home):
 
 def kubernetes(word, variables):
     """What a container gets of a word: $(NAME) of a known variable is its value, $$ is a dollar."""
-    known = lambda found: "$" if found[0] == "$$" else variables.get(found[1], found[0])  # noqa: E731
+
+    def known(found):
+        return "$" if found[0] == "$$" else variables.get(found[1], found[0])
+
     return re.sub(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)", known, word)
 
 
