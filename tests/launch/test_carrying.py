@@ -134,6 +134,6 @@ def test_variables_are_carried(name, tmp_path):
         assert "XLA_FLAGS=" + kubernetes(value, {"x": "no"}) == variable
         return
     # The line as it is read here, and its last word, or what follows --command=, by a shell there.
-    words = run_by_bash(f"printf '%s\\0' {out}", ROOT, {}).split("\0")
+    words = run_by_bash(f"printf '%s\\0' {out.splitlines()[-1]}", ROOT, {}).split("\0")
     (there,) = [word.removeprefix("--command=") for word in words if "launch.keeper" in word]
     assert variable in run_by_bash(f"printf '%s\\0' {there.partition('exec ')[2]}", ROOT, {}).split("\0")
