@@ -105,18 +105,29 @@ def _of_instruction(program: hlo.Program, one: hlo.Instruction, made: Mapping[st
     if one.opcode in NOTHING_MOVED or one.opcode.endswith(("-done", "-update")):
         return 0.0
     given = [_main(made[name]) if name in made else 0 for name in one.operands]
-    if one.opcode == "dynamic-update-slice":
+    opcode, result = one.opcode.removesuffix("-start"), _result(one)
+    out = [array.bytes if array.main else 0 for array in result]
+    if opcode == "dynamic-update-slice":
         return 2 * given[1]
-    if one.opcode in CUTS:
-        return 2 * _main(one)
-    if one.opcode == "custom-call" and not given:  # a place for what comes
+    if opcode in CUTS:
+        return sum(out) + min(given[0], sum(array.bytes for array in result))
+    if opcode == "custom-call" and not given:  # a place for what comes
         return 0.0
-    out = [array.bytes if array.main else 0 for array in one.arrays]
     if one.opcode == "fusion":
         inside = program.computations.get(one.attribute("calls").lstrip("%"), [])
         given = [min(whole, _read(program, inside, place, whole)) for place, whole in enumerate(given)]
         out = _written(inside, out)
     return sum(out) + sum(given)
+
+
+def _result(one: hlo.Instruction) -> list[hlo.Array]:
+    """The arrays that an instruction makes; one that begins an asynchronous one names what it reads beside them."""
+    parts = hlo.members(one.type)
+    if one.opcode == "copy-start":  # (what is made, what is read, ...)
+        return hlo.arrays(parts[0])
+    if one.opcode.endswith("-start") and one.opcode != "all-reduce-start" and len(parts) > 1:  # (read, made, ...)
+        return hlo.arrays(parts[1])
+    return one.arrays
 
 
 def _read(program: hlo.Program, inside: Sequence[hlo.Instruction], place: int, whole: float) -> float:

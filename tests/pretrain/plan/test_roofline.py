@@ -200,3 +200,30 @@ def test_what_remat_computes_again():
     forward = {"attention projections": 1.0, "attention scores and values": 2.0, "logits": 4.0, "teacher": 8.0}
     again = {policy: roofline.recomputed(forward, policy, 10) for policy in ("none", "full", "dots", "dots_no_batch")}
     assert again == {"none": 0, "full": 30, "dots": 0, "dots_no_batch": 20}
+
+
+ASYNCHRONOUS = """\
+HloModule jit_step
+
+ENTRY %main (a: f32[4,100], b: f32[100]) -> f32[100] {
+  %a = f32[4,100]{1,0} parameter(0)
+  %b = f32[100]{0} parameter(1)
+  %s = ((f32[4,100]{1,0}), f32[1,100]{1,0:S(1)}, s32[]{:S(2)}) slice-start(%a), slice={[1:2], [0:100]}
+  %near = f32[1,100]{1,0:S(1)} slice-done(%s)
+  %in = (f32[100]{0:S(1)}, f32[100]{0}, u32[]{:S(2)}) copy-start(%b)
+  %here = f32[100]{0:S(1)} copy-done(%in)
+  %out = (f32[100]{0}, f32[100]{0:S(1)}, u32[]{:S(2)}) copy-start(%here)
+  %there = f32[100]{0} copy-done(%out)
+  %g = (f32[100]{0}, f32[400]{0}) all-gather-start(%b), dimensions={0}
+  %all = f32[400]{0} all-gather-done(%g)
+  %r = (f32[100]{0}, f32[400]{0}) all-reduce-start(%b, %all), to_apply=%sum
+  ROOT %d = (f32[100]{0}, f32[400]{0}) all-reduce-done(%r)
+}
+"""
+
+
+def test_what_is_begun_is_counted_as_what_is_done_at_once():
+    """Types of what begins name what is read too; a slice to the chip reads the slice."""
+    to_the_chip_and_back = 400 + 400 + 400
+    gathered, reduced = 400 + 1600, 2 * (400 + 1600)
+    assert roofline.moved(hlo.read(ASYNCHRONOUS)) == to_the_chip_and_back + gathered + reduced
