@@ -14,8 +14,8 @@ whether it is the text's own. Both read the same tables. The loss is the generat
 discriminator that calls every token original is right about nine times in ten, so watch `recall`, the share of replaced
 tokens that it finds, and `precision`.
 
-Text is that of BERT: data/books_wikipedia/*.txt, with a blank line between documents, packed into rows; the larger ones
-had XLNet's 33 billion words. The vocabulary is BERT's uncased one (docs/data.md, "Files that recipes need").
+Text is that of BERT: data/books_wikipedia/*.txt, with a blank line between documents, packed into rows; the larger
+ones had XLNet's 33 billion words. The vocabulary is BERT's uncased one (docs/files.md).
 
 Cost: 1,000,000 updates of 128 rows of 128 tokens for small, four days on one V100; base takes 766,000 of 256 rows of
 512, large 400,000 of 2,048 (1,750,000 for the longer run: --config.train.steps=1750000).

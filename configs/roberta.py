@@ -8,13 +8,13 @@ of the batch; camembert_base and camembert_large (Martin et al. 2019: French, wh
 (Conneau et al. 2019: 100 languages). mini_stdlib is a small network on the standard library of the running interpreter.
 
 Text is to have one sentence a line and a blank line between documents: data/roberta/*.txt. The paper's are 160 GB:
-books and Wikipedia (16), CC-News (76), OpenWebText (38) and Stories (31). Whole sentences fill rows of 512 tokens, over
-the ends of documents, which get a separator more (FULL-SENTENCES); there are no pairs. Masks are drawn when a row is
-read, 15 % of all its positions on average, <s> and </s> among them, rounded down or up by chance; static masking, ten
-ways to mask each row as in the paper's table 1, is --config.objective.masks=10. The tokenizer.json files are the
-releases', with their own numbers of pieces; docs/data.md, under "Files that recipes need", has the commands. With
---config.tokenizer.kind=sentencepiece --config.tokenizer.path= one is trained on the text instead; its padding is not
-id 1, as Hugging Face's class has it, so that such a model is not exported.
+books and Wikipedia (16), CC-News (76), OpenWebText (38) and Stories (31). Whole sentences fill rows of 512 tokens,
+over the ends of documents, which get a separator more (FULL-SENTENCES); there are no pairs. Masks are drawn when a row
+is read, 15 % of all its positions on average, <s> and </s> among them, rounded down or up by chance; static masking,
+ten ways to mask each row as in the paper's table 1, is --config.objective.masks=10. The tokenizer.json files are the
+releases', with their own numbers of pieces; docs/files.md has the commands. With --config.tokenizer.kind=sentencepiece
+--config.tokenizer.path= one is trained on the text instead; its padding is not id 1, as Hugging Face's class has it,
+so that such a model is not exported.
 
 The network is BERT's with one row of types, an offset of two in the table of positions, whose first two rows are not
 used, erf GELU, epsilon 1e-5 and a plain normal at the start. Adam decays all matrices by 0.01, corrects the bias of its

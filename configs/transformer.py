@@ -9,12 +9,11 @@
 Variants: base (63M, the default) and big (214M) from English to German, base_en_fr (60M) and big_en_fr (209M) from
 English to French; multi30k (5.5M), a small one for descriptions of pictures. The paper counts 65M and 213M.
 
-Text lies in two files, line by line: data/wmt14/train.en and train.de or train.fr, with newstest2013 for validation and
-newstest2014 for the test; docs/data.md, under "Files that recipes need", has more. The other direction is fields=de,en.
-The vocabulary is byte-pair encoding of both languages, trained here: 37,000 pieces of German, 32,000 of French. Where
-the paper batches pairs of similar length, rows of 256 tokens on each side hold as many pairs as there is room for: 96
-of them are the paper's 25,000 tokens. The decoder begins with the end token's embedding, where the released code has a
-vector of zeros.
+Text lies in two files, line by line: data/wmt14/train.en and train.de or train.fr, with newstest2013 for validation
+and newstest2014 for the test; docs/files.md has more. The other direction is fields=de,en. The vocabulary is byte-pair
+encoding of both languages, trained here: 37,000 pieces of German, 32,000 of French. Where the paper batches pairs of
+similar length, rows of 256 tokens on each side hold as many pairs as there is room for: 96 of them are the paper's
+25,000 tokens. The decoder begins with the end token's embedding, where the released code has a vector of zeros.
 
 Norms stand after the residual; one table serves both stacks and the output; projections of attention have no bias, as
 in the released code. Adam with 0.9, 0.98 and 1e-9; a rate that rises for 4,000 updates to 1 / sqrt(4,000 x width) and

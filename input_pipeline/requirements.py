@@ -25,7 +25,7 @@ SETS = ("c4", "wikipedia", "pg19", "lm1b", "cifar10", "downsampled_imagenet")  #
 FIRST = 1 << 16  # bytes of a source in which its first record is looked for
 SENTENCES = ("", "lines")
 WITHOUT_ENDS = ("concat", "stream")  # layouts that need no token between documents
-RECIPES = "; docs/data.md, under 'Files that recipes need', says how to fetch or lay out what a recipe reads"
+RECIPES = "; docs/files.md says how to fetch or lay out what a recipe reads"
 
 
 def check(

@@ -129,9 +129,8 @@ def test_the_recipe_that_docs_show_is_one(tmp_path):
 
 
 def test_recipes_find_their_files_in_the_table():
-    """Each file that a recipe names has a row in docs/data.md, and what the row's section makes."""
-    page = (ROOT / "docs" / "data.md").read_text()
-    files = page.partition("## Files that recipes need")[2].partition("\n## ")[0]
+    """Each file that a recipe names has a row in docs/files.md, and what the row's section makes."""
+    files = (ROOT / "docs" / "files.md").read_text()
     for path in sorted((ROOT / "configs").glob("*.py")):
         module = configs.recipe_module(str(path)) if path.stem in configs.recipes() else None
         for variant in getattr(module, "VARIANTS", ()):

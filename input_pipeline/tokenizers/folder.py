@@ -259,7 +259,7 @@ def check(folder: Path, config: Mapping, taken: bool = False) -> None:
     else:
         other = f"train one: --config.tokenizer.path= {_trained_instead(config)}"
     raise DataError(
-        f"tokenizer.path = '{path}' is no file; correct it, or {other} (docs/data.md, under 'Files that recipes need', "
+        f"tokenizer.path = '{path}' is no file; correct it, or {other} (docs/files.md "
         "has commands that fetch the tokenizers of recipes)"
     )
 

@@ -11,7 +11,7 @@ from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 from input_pipeline.sources.readers import place
 
-COMMAND = "docs/data.md, under 'Files that recipes need'"  # where the command that makes a recipe's file is told
+COMMAND = "docs/files.md"  # where the command that makes a recipe's file is told
 
 
 @pytest.fixture

@@ -186,7 +186,9 @@ def test_nothing_that_fits_is_said(compiled):
 
 def test_what_is_refused_whatever_the_layout_is_said(compiled, monkeypatch):
     keys = [("train.backend", "pmap")], [("data.layout", "nope")]
-    for given, words in zip(keys, ("'pmap' compiles for devices that are there alone", "layout is 'nope'"), strict=True):
+    for given, words in zip(
+        keys, ("'pmap' compiles for devices that are there alone", "layout is 'nope'"), strict=True
+    ):
         with pytest.raises(USER_ERRORS, match=words):
             search.search(load("configs/quickstart.py:tiny", given), topology(memory=None))
 
