@@ -80,7 +80,7 @@ def recurrent() -> dict:
         shared_biases=True,  # of relative positions: all layers share the two attention biases u and v
         activation="relu",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu
         norm_epsilon=positive(1e-5),  # added to the variance
-        attention_path="auto",  # implementation: auto, reference, xla, chunked
+        attention_path="auto",  # implementation: auto, reference, xla, chunked; of rotary positions cudnn, splash too
         dropout=rate(0.1),  # rate on embeddings, distances, branches, feed-forward hidden layer, last hidden states
         dropout_attention=rate(0.0),  # rate on attention probabilities
         init_std=non_negative(0.02),  # standard deviation of matrices, word vectors, u and v at the start

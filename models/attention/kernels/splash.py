@@ -13,7 +13,10 @@ NARROWEST = 64  # half the lanes: features of a head come in multiples of it
 
 
 def run(query, key, value, mask, bias, dropout, scale, interpret=False):
-    """Attention of documents, causal or not, dense or local: [B, T, N, H]. Rows and heads are padded with zeros."""
+    """Attention of documents and of padded keys, causal or not, dense or local: [B, T, N, H].
+
+    Rows and heads are padded with zeros.
+    """
     T, H = query.shape[1], value.shape[3]
     mask = _by_segments(mask, *query.shape[:2], key.shape[1])
     (query, key, value), mask = lengthened((query * scale, key, value), mask)
