@@ -74,12 +74,13 @@ def recurrent() -> dict:
         head_size=non_negative(0),  # H, size of one head; 0 means width / heads
         ff=count(2048),  # F, hidden size of the feed-forward block
         memory=count(512),  # M, hidden states of earlier segments that a layer looks back at
-        clamp=non_negative(0),  # distances beyond this count as this; 0 means never
+        positions="relative",  # relative (vectors of distances, with parameters of their own) or rotary (without)
+        clamp=non_negative(0),  # of relative positions: distances beyond this count as this; 0 means never
         same_length=False,  # every query sees exactly M keys, its own included; evaluation has it
-        shared_biases=True,  # all layers share the two attention biases u and v
+        shared_biases=True,  # of relative positions: all layers share the two attention biases u and v
         activation="relu",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu
         norm_epsilon=positive(1e-5),  # added to the variance
-        attention_path="auto",  # implementation: auto, reference, xla, chunked
+        attention_path="auto",  # implementation: auto, reference, xla, chunked; of rotary positions cudnn, splash too
         dropout=rate(0.1),  # rate on embeddings, distances, branches, feed-forward hidden layer, last hidden states
         dropout_attention=rate(0.0),  # rate on attention probabilities
         init_std=non_negative(0.02),  # standard deviation of matrices, word vectors, u and v at the start

@@ -1,6 +1,7 @@
 """Transformer-XL (Dai et al. 2019, "Transformer-XL: Attentive Language Models beyond a Fixed-Length Context").
 
     pretrain train --config=configs/transformer_xl.py:enwik8 --workdir=runs/xl
+    pretrain train --config=configs/transformer_xl.py:tiny --workdir=runs/rotary --config.model.positions=rotary
 
 | variant            | layers, width, heads | parameters  | T = M | evaluated: T / M / clamp | expect           |
 |--------------------|----------------------|-------------|-------|--------------------------|------------------|
@@ -38,6 +39,11 @@ lengths. The 22 cases are memories shorter and longer than a row, same_length, c
 train.py, past an epoch's end, have the same losses within 2e-6, and so has its evaluation after them. Cluster i's row
 of `clusters` is the i-th from the end there. Options of the release that none of its scripts uses are not offered:
 pre_lnorm, attn_type 1 to 3, ext_len, sample_softmax, varlen.
+
+Not the paper's are rotary positions, by the key of the second line: queries and keys are turned by their places in
+memory and row, and the vectors of distances go with their parameters, of which enwik8 has 37,908,684 left. They need
+heads of an even size, such as `--config.model.head_size=42` of wt103, and know no clamp: where the table has one,
+`--config.evaluate.model.clamp=0`.
 
 Rows are contiguous streams, one lane each; a lane's memory goes on from batch to batch and is part of the checkpoint.
 Memory starts empty, as in the PyTorch release, not as zeros to attend to. All evaluations have same_length.

@@ -104,6 +104,7 @@ CALLS = (
     Call("dense", 1024, kv_heads=2),
     Call("dense", 1024, head_size=80),
     Call("dense", 512, memory=512),
+    Call("dense", 512, memory=512, mask=("padded keys",)),
     Call("dense", 512, memory=512, options=DISTANCE),
     Call("dense", 128, memory=3840, mask=("padded keys",), options=DISTANCE),
     Call("local_512", 512, memory=512),

@@ -18,8 +18,9 @@ from models.parts.activations import ACTIVATIONS, GATED
 from models.parts.adaptive import SHARING, check_clusters
 from models.parts.initialisers import INITIALISERS
 from models.parts.norms import NORMS
-from models.parts.positions import POSITIONS
+from models.parts.positions import ABSOLUTE, POSITIONS
 from models.parts.starts import STARTS
+from models.recurrent import POSITIONS as RECURRENT_POSITIONS
 from models.recurrent import Recurrent
 from models.replaced_tokens import HEADS, ReplacedTokens, generator_sizes
 from models.stack.block import PLACEMENTS
@@ -63,10 +64,25 @@ def _check_decoder(fields: Mapping):
 
 
 def _check_recurrent(fields: Mapping):
-    if fields["width"] % 2:
-        raise ModelError(f"model.width is {fields['width']}; distances pair sine and cosine, so make it even")
+    width, heads, positions = fields["width"], fields["heads"], fields["positions"]
     if not fields["head_size"]:
-        _check_division(fields["width"], fields["heads"], " or set model.head_size")
+        _check_division(width, heads, " or set model.head_size")
+    if positions in ABSOLUTE:
+        raise ModelError(
+            f"model.positions is '{positions}', by which places count anew in every row, so that a state remembered of "
+            "the row before and a token of this one would have the same place (Dai et al. 2019, section 3.3); choose "
+            f"from: {', '.join(RECURRENT_POSITIONS)}, or the kind 'decoder', which remembers nothing"
+        )
+    _choice("positions", positions, RECURRENT_POSITIONS)
+    if positions == "relative" and width % 2:
+        raise ModelError(f"model.width is {width}; distances pair sine and cosine, so make it even")
+    if positions == "rotary":
+        _check_turned("head_size", fields["head_size"] or width // heads)
+    if positions == "rotary" and fields["clamp"]:
+        raise ModelError(
+            f"model.clamp is {fields['clamp']}, but model.positions='rotary' turns queries and keys by their places "
+            "and has no distances to clamp; set it to 0, in config.evaluate.model too"
+        )
     check_clusters(**{name: fields[name] for name in ("vocab_size", "cutoffs", "width", "embed", "divisor")})
     _choice("shared_projections", fields["shared_projections"], SHARING)
     _choice("activation", fields["activation"], ACTIVATIONS)
@@ -177,14 +193,17 @@ def _check_heads(fields: Mapping):
         )
     turned = "query_size" if fields["query_size"] else "head_size"
     size = fields["query_size"] or head_size or width // heads
-    if fields["positions"] == "rotary" and size % 2:
-        raise ModelError(
-            f"model.positions='rotary' turns pairs of features, but model.{turned} is {size}; make it even"
-        )
+    if fields["positions"] == "rotary":
+        _check_turned(turned, size)
     if fields["positions"].startswith("sinusoid") and width % 2:
         raise ModelError(
             f"model.positions='{fields['positions']}' pairs sine and cosine, but width is {width}; make it even"
         )
+
+
+def _check_turned(name: str, size: int):
+    if size % 2:
+        raise ModelError(f"model.positions='rotary' turns pairs of features, but model.{name} is {size}; make it even")
 
 
 def _check_axes(fields: Mapping):
@@ -256,8 +275,7 @@ KINDS = {
 ABSENT = {
     ("decoder", "memory"): ": its positions count from the start of a row, whatever model.positions is, so that states "
     "remembered of an earlier row would stand in places where they never were; memory needs relative positions, which "
-    "the kind 'recurrent' has (Transformer-XL)",
-    ("recurrent", "positions"): ": what it remembers of earlier rows needs relative positions, which it always has, "
-    "since absolute ones of remembered states would be those of another row; leave it out, or for learned or rotary "
-    "positions use the kind 'decoder', which remembers nothing",
+    "the kind 'recurrent' has (Transformer-XL), by distances or rotary",
+    ("two_stream", "positions"): ": XLNet's positions are relative, of text read either way and by segment; leave it "
+    "out, or for a memory with rotary ones use the kind 'recurrent'",
 }

@@ -2,9 +2,14 @@
 
 Attention works on distances, not positions, so a layer can look back at its own inputs of earlier segments: the
 memory, the last M of them, through which no gradient flows. Each layer reaches M further back than the one below.
+
+Distances enter the scores as the paper has it, by vectors of their own (section 3.3), or because queries and keys are
+turned by their places in [memory ; segment] (rotary, Su et al. 2021): memory holds states, which no place is in, and
+keys are made of them and turned anew for every segment.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -12,7 +17,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from models.attention.masks import Mask
-from models.attention.patterns import Dense, Local
+from models.attention.patterns import Dense, Local, Pattern
 from models.attention.relative import distance_table
 from models.parts.adaptive import AdaptiveVocabulary
 from models.parts.initialisers import normal
@@ -20,7 +25,10 @@ from models.stack.cache import Cache
 from models.stack.memory import Memory
 from models.stack.output import Output
 from models.stack.remembering import Remembering
+from models.stack.self_attention import SelfAttention
 from models.stack.signals import Distances, Signals
+
+POSITIONS = ("relative", "rotary")
 
 
 class Recurrent(Remembering):
@@ -43,6 +51,7 @@ class Recurrent(Remembering):
     project_always: bool
     tied_words: bool
     shared_projections: str
+    positions: str
     same_length: bool
     shared_biases: bool
     projection_init_std: float
@@ -63,7 +72,7 @@ class Recurrent(Remembering):
             dtype=self.dtype,
             param_dtype=self.param_dtype,
         )
-        if self.shared_biases:
+        if self.positions == "relative" and self.shared_biases:
             names, shape = ("heads", "head_size"), (self.heads, self._head_size)
             self.content_bias, self.position_bias = (
                 self.param(name, normal(self.init_std, *names, inputs=0), shape, self.param_dtype)
@@ -93,22 +102,24 @@ class Recurrent(Remembering):
         carried = dict(carried or {})
         match carried.get("attention"):
             case Cache() as cache:
-                mask, S = Mask(causal=True, offset=cache.lengths), cache.room
+                mask, S, places = Mask(causal=True, offset=cache.lengths), cache.room, cache.slots(T)
             case Memory() as memory:
                 carried["attention"] = memory = memory.reset(reset)
-                mask = self._memory_mask(tokens, segments, memory)
+                mask, places = self._memory_mask(tokens, segments, memory), jnp.arange(S)[None]
             case None:
-                mask, S = Mask(causal=True, query_segments=segments), T
-        mask = mask.replace(pattern=Local(self.memory) if self.same_length else Dense())
+                mask, S, places = Mask(causal=True, query_segments=segments), T, jnp.arange(T)[None]
+        mask = mask.replace(pattern=self._pattern)
         key, drop = self.drops(train)
         row = jnp.arange(len(tokens)) if row is None else row
 
         x = drop(self.vocabulary.embed_tokens(tokens), 0, row)
-        reach = min(S, self.memory) if self.same_length else S
-        rows = drop(distance_table(T, reach, self.width, self.clamp).astype(self.dtype), 1)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
-        biases = (self.content_bias, self.position_bias) if self.shared_biases else (None, None)
-        signals = Signals(mask, row, distances=Distances(rows, *biases), train=train)
+        signals = Signals(mask, row, places, train=train)
+        if self.positions == "relative":
+            reach = min(S, self.memory) if self.same_length else S
+            rows = drop(distance_table(T, reach, self.width, self.clamp).astype(self.dtype), 1)
+            biases = (self.content_bias, self.position_bias) if self.shared_biases else (None, None)
+            signals = signals.replace(distances=Distances(rows, *biases))
         x, carried = self.stack(self.stacked, x, signals, carried, key)
         x = drop(x, 2, row)
         return Output(x, {name: one.hold(T, segments) for name, one in carried.items()})
@@ -146,6 +157,32 @@ class Recurrent(Remembering):
     def gain_std(self) -> float:
         return self.norm_init_std
 
+    def _attention(self, path: str) -> Callable:
+        if self.positions == "relative":
+            return super()._attention(path)
+        return functools.partial(
+            SelfAttention,
+            heads=self.heads,
+            kv_heads=self.heads,
+            head_size=self._head_size,
+            query_size=self._head_size,
+            pattern=self._pattern,
+            rotary=True,
+            bias=False,
+            dropout=self.dropout_attention,
+            query_std=self.init_std,
+            out_std=self.init_std,
+            initialiser=normal,
+            fused_glorot=False,
+            scale=None,
+            attention_path=path,
+            **self._shared,
+        )
+
+    @property
+    def _pattern(self) -> Pattern:
+        return Local(self.memory) if self.same_length else Dense()
+
     def _memory_mask(self, tokens, segments, memory):
         M, there = self.memory, memory.there()
         if segments is None:
@@ -159,4 +196,5 @@ class Recurrent(Remembering):
         x = jnp.zeros((1, 1, self.width), self.dtype)
         biases = (jnp.zeros((self.heads, self._head_size)),) * 2 if self.shared_biases else (None, None)
         distances = Distances(distance_table(1, 1, self.width), *biases)
-        return self.stack_by("reference").init(key, x, Signals(Mask(causal=True), distances=distances))
+        signals = Signals(Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32), distances=distances)
+        return self.stack_by("reference").init(key, x, signals)

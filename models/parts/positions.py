@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-POSITIONS = ("learned", "sinusoid", "sinusoid_concatenated", "rotary", "factorised", "none")
+ABSOLUTE = ("learned", "sinusoid", "sinusoid_concatenated", "factorised")  # added to the embeddings of a row
+POSITIONS = (*ABSOLUTE, "rotary", "none")
 LONGEST_WAVE = 10_000.0  # in units of 2 pi tokens: Vaswani et al. 2017, section 3.5; Su et al. 2021, section 3.2
 
 

@@ -81,9 +81,14 @@ class Remembering(Model):
     def _head_size(self) -> int:
         return self.head_size or self.width // self.heads
 
-    def _block(self, path: str) -> Block:
-        shared = {"width": self.width, "std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
-        attention = functools.partial(
+    @property
+    def _shared(self) -> dict:
+        """What both branches of a block are told."""
+        return {"width": self.width, "std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    def _attention(self, path: str) -> Callable:
+        """What makes the attention of a block, computed by `path`."""
+        return functools.partial(
             RelativeSelfAttention,
             heads=self.heads,
             head_size=self._head_size,
@@ -92,8 +97,10 @@ class Remembering(Model):
             reuse=self.remembered,
             dropout=self.dropout_attention,
             attention_path=path,
-            **shared,
+            **self._shared,
         )
+
+    def _block(self, path: str) -> Block:
         feed_forward = functools.partial(
             FeedForward,
             ff=self.ff,
@@ -102,8 +109,8 @@ class Remembering(Model):
             out_std=self.init_std,
             initialiser=normal,
             dropout=self.dropout,
-            **shared,
+            **self._shared,
         )
         norm = functools.partial(Norm, "layer", self.norm_epsilon, 1.0, self.gain_std, self.dtype, self.param_dtype)
-        branches = {"attention": attention, "feed_forward": feed_forward}
+        branches = {"attention": self._attention(path), "feed_forward": feed_forward}
         return Block(branches, norm, "post", self.dropout, parent=None)

@@ -12,6 +12,7 @@ from models.parts.initialisers import uniform
 from models.parts.linear import Linear
 from models.parts.positions import rotate
 from models.stack.cache import Cache
+from models.stack.memory import Memory
 from models.stack.signals import Signals
 
 
@@ -43,11 +44,11 @@ class SelfAttention(nn.Module):
     param_dtype: str
 
     @nn.compact
-    def __call__(self, x: jax.Array, signals: Signals, carried: Cache | None) -> tuple[jax.Array, Cache | None]:
-        """x [B, T, D] -> [B, T, D]; a cache is extended by this layer's keys and values, and all it holds are seen."""
+    def __call__(self, x: jax.Array, signals: Signals, carried: Memory | Cache | None):
+        """x [B, T, D] -> [B, T, D], and the memory or cache with this layer's share, all of which is seen."""
         shared = {"bias": self.bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
 
-        def project(name, std, axis, heads, size):
+        def project(name, x, std, axis, heads, size):
             start = {"std": std, "initialiser": self.initialiser}
             if self.fused_glorot:
                 outputs = self.heads * self.query_size + self.kv_heads * (self.query_size + self.head_size)
@@ -55,12 +56,16 @@ class SelfAttention(nn.Module):
             y = Linear({"embed": self.width}, {axis: heads, "head_size": size}, name=name, **start, **shared)(x)
             return nn.with_logical_constraint(y, ("batch", "length", axis, "head_size"))
 
-        query = project("query", self.query_std, "heads", self.heads, self.query_size)
-        key = project("key", self.std, "kv_heads", self.kv_heads, self.query_size)
-        value = project("value", self.std, "kv_heads", self.kv_heads, self.head_size)
+        seen = x
+        if isinstance(carried, Memory):
+            carried, seen = carried.extend(signals.layer, x)
+        query = project("query", x, self.query_std, "heads", self.heads, self.query_size)
+        key = project("key", seen, self.std, "kv_heads", self.kv_heads, self.query_size)
+        value = project("value", seen, self.std, "kv_heads", self.kv_heads, self.head_size)
         if self.rotary:
-            query, key = rotate(query, signals.positions), rotate(key, signals.positions)
-        if carried is not None:
+            query = rotate(query, signals.positions[:, -x.shape[1] :])
+            key = rotate(key, signals.positions)
+        if isinstance(carried, Cache):
             carried, key, value = carried.extend(signals.layer, key, value)
         y = attend(
             query,

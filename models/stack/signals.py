@@ -51,7 +51,7 @@ class Signals:
 
     mask: Mask  # who may look at whom; each layer's attention adds its own pattern
     row: jax.Array | None = None  # [B] int32: each row's place in the whole global batch, which dropout draws by
-    positions: jax.Array | None = None  # [B, T] int32: of rotary attention
+    positions: jax.Array | None = None  # [B or 1, T] int32: of rotary attention; of memory and x: [.., M + T]
     distances: Distances | None = None  # of relative attention
     kinds: Kinds | None = None  # of relative attention to segments
     asking: Asking | None = None  # of relative attention: the last rows of x ask, and the others alone are seen

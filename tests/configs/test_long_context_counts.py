@@ -49,6 +49,25 @@ def test_attention_biases_of_each_layer(variant, count):
     assert parameters(config) == count
 
 
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("variant", ["enwik8", "enwik8_18", "lm1b", "tiny"])
+def test_rotary_positions_have_no_parameters(variant, shared):
+    """What goes is a matrix of distances a layer, of D * N * H, and the biases u and v, of N * H each."""
+    relative, rotary = transformer_xl.get_config(variant), transformer_xl.get_config(variant)
+    relative.model.shared_biases = rotary.model.shared_biases = shared
+    rotary.model.positions = "rotary"
+    layers, D = relative.model.layers, relative.model.width  # N * H = D in all of them
+    gone = layers * D * D + 2 * D * (1 if shared else layers)
+    assert parameters(rotary) == parameters(relative) - gone
+
+
+def test_rotary_enwik8():
+    """204 symbols of 512 and a bias; 12 layers of 4 * 512^2, 2 * 512 * 2048 + 2048 + 512 and two norms of 2 * 512."""
+    config = transformer_xl.get_config("enwik8")
+    config.model.positions = "rotary"
+    assert parameters(config) == 204 * 512 + 204 + 12 * (4 * 512**2 + 2 * 512 * 2048 + 2560 + 2048) == 37_908_684
+
+
 @pytest.mark.parametrize(("recipe", "default"), [(transformer_xl, "tiny"), (sparse_transformer, "tiny")])
 def test_variants(recipe, default):
     assert recipe.get_config().to_dict() == recipe.get_config(default).to_dict()

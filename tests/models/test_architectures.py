@@ -3,7 +3,7 @@
 import pytest
 
 import models
-from configs.common import decoder, recurrent
+from configs.common import decoder, recurrent, two_stream
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,41 @@ def test_impossible_fields(change, message):
     ("section", "field", "words"),
     [
         (decoder, "memory", "count from the start of a row, .*; memory needs relative positions, which the kind 'recu"),
-        (recurrent, "positions", "needs relative positions, which it always has, .*; leave it out, or .* 'decoder'"),
+        (two_stream, "positions", "positions are relative, .*; leave it out, or .* use the kind 'recurrent'"),
     ],
 )
 def test_what_a_kind_cannot_have_says_why(section, field, words):
     fields = section().to_dict()
     with pytest.raises(models.ModelError, match=f"of kind '{fields['kind']}' has no field '{field}': .*{words}"):
         models.build({**fields, field: "rotary"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *[
+            (
+                {"positions": absolute},
+                f"model.positions is '{absolute}', by which places count anew in every row, so that a state remembered "
+                "of the row before and a token of this one would have the same place .*; choose from: relative, rotary,"
+                " or the kind 'decoder'",
+            )
+            for absolute in ("learned", "sinusoid", "sinusoid_concatenated", "factorised")
+        ],
+        ({"positions": "none"}, "model.positions is 'none', which is unknown; choose from: relative, rotary$"),
+        ({"positions": "rotary", "head_size": 63}, "turns pairs of features, but model.head_size is 63; make it even"),
+        ({"positions": "rotary", "width": 516, "heads": 12}, "model.head_size is 43; make it even"),
+        ({"positions": "rotary", "clamp": 400}, "model.clamp is 400, but .* has no distances to clamp; set it to 0"),
+    ],
+    ids=str,
+)
+def test_positions_that_a_memory_cannot_have(change, message):
+    with pytest.raises(models.ModelError, match=message):
+        models.build({**recurrent().to_dict(), **change})
+
+
+def test_rotary_positions_of_a_memory_ask_nothing_of_the_width():
+    assert models.build({**recurrent().to_dict(), "positions": "rotary", "width": 15, "head_size": 8}).width == 15
 
 
 def test_rotary_positions_turn_queries_whatever_the_size_of_values():

@@ -29,9 +29,9 @@ def drawn(model):
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.3, leaf.shape), jnp.float32), shapes)
 
 
-@pytest.fixture(scope="module")
-def xl():
-    model = build()
+@pytest.fixture(scope="module", params=["relative", "rotary"])
+def xl(request):
+    model = build(positions=request.param)
     return model, drawn(model)
 
 
@@ -63,9 +63,10 @@ def test_segments_with_memory_are_one_long_row(xl):
     np.testing.assert_array_equal(carried["attention"].held, [2 * T] * B)
 
 
-def test_memory_reaches_further_in_each_layer():
+@pytest.mark.parametrize("positions", ["relative", "rotary"])
+def test_memory_reaches_further_in_each_layer(positions):
     """With memory M, the last position of a stack of L layers depends on what is about L M back, and on no more."""
-    model = build(memory=T, same_length=True)
+    model = build(memory=T, same_length=True, positions=positions)
     params, row = drawn(model), tokens(4 * T)
 
     def last(row):
@@ -76,16 +77,17 @@ def test_memory_reaches_further_in_each_layer():
     assert changed == [i >= 4 * T - 1 - reach for i in range(4 * T)]
 
 
-def test_same_length_shows_every_query_as_many_keys():
-    model = build(memory=3, same_length=True, layers=1)
+@pytest.mark.parametrize("positions", ["relative", "rotary"])
+def test_same_length_shows_every_query_as_many_keys(positions):
+    model = build(memory=3, same_length=True, layers=1, positions=positions)
     params, row = drawn(model), tokens(12)
     parts, _ = in_segments(model, params, row)
     np.testing.assert_allclose(parts, run(model, params, row).hidden, atol=1e-5)
 
 
 def test_a_longer_memory_serves_the_same_parameters(xl):
-    _, params = xl
-    long, row = build(memory=4 * T), tokens(4 * T)
+    model, params = xl
+    long, row = model.clone(memory=4 * T), tokens(4 * T)
     np.testing.assert_allclose(in_segments(long, params, row)[0], run(long, params, row).hidden, atol=1e-5)
 
 
@@ -104,12 +106,12 @@ def test_no_gradient_flows_through_memory(xl):
 
 @pytest.mark.parametrize("path", ["xla", "chunked"])
 def test_gradients_equal_the_oracle_with_memory(xl, path):
-    _, params = xl
+    model, params = xl
     _, carried = in_segments(*xl, tokens(T))
 
     def gradient(path):
-        model = build(attention_path=path)
-        return jax.jit(jax.grad(lambda params: model.apply(params, tokens(T), carried=carried).hidden.var()))(params)
+        other = model.clone(attention_path=path)
+        return jax.jit(jax.grad(lambda params: other.apply(params, tokens(T), carried=carried).hidden.var()))(params)
 
     fast, slow = jax.tree.leaves(gradient(path)), jax.tree.leaves(gradient("reference"))
     for a, b in zip(fast, slow, strict=True):
@@ -139,10 +141,9 @@ def test_documents_in_a_stream_never_leak(xl):
 
 
 @pytest.mark.parametrize("path", ["xla", "chunked"])
-def test_documents_in_a_stream_give_no_gradient_to_one_another(path):
+def test_documents_in_a_stream_give_no_gradient_to_one_another(xl, path):
     """The loss of lane 0's second document has the same gradient whatever the first, which fills the memory, was."""
-    model = build(attention_path=path)
-    params = drawn(model)
+    model, params = xl[0].clone(attention_path=path), xl[1]
     segments = jnp.ones((B, T), jnp.int32).at[0, 2:].set(2)
     weights = jnp.zeros((B, T)).at[0, 2:].set(1.0)
 
@@ -177,9 +178,11 @@ def test_cached_decoding_equals_the_whole_row(xl):
 
 
 def test_scanned_and_unrolled_layers_agree(xl):
-    _, params = xl
+    model, params = xl
     _, carried = in_segments(*xl, tokens(T))
-    one, other = (run(build(scan=scan, remat="full"), params, tokens(T), carried=carried) for scan in (True, False))
+    one, other = (
+        run(model.clone(scan=scan, remat="full"), params, tokens(T), carried=carried) for scan in (True, False)
+    )
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 

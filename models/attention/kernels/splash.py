@@ -13,8 +13,12 @@ NARROWEST = 64  # half the lanes: features of a head come in multiples of it
 
 
 def run(query, key, value, mask, bias, dropout, scale, interpret=False):
-    """Attention of documents, causal or not, dense or local: [B, T, N, H]. Rows and heads are padded with zeros."""
+    """Attention of documents and of padded keys, causal or not, dense or local: [B, T, N, H].
+
+    Rows and heads are padded with zeros.
+    """
     T, H = query.shape[1], value.shape[3]
+    mask = _by_segments(mask, *query.shape[:2], key.shape[1])
     (query, key, value), mask = lengthened((query * scale, key, value), mask)
     query, key, value = (jnp.swapaxes(_widened(x), 1, 2) for x in (query, key, value))
     rows, columns = query.shape[2], key.shape[2]
@@ -36,6 +40,17 @@ def run(query, key, value, mask, bias, dropout, scale, interpret=False):
     out = jnp.swapaxes(jax.vmap(kernel)(query, key, value, *segments), 1, 2)
     # To the kernel padding is one more segment, whose queries see each other.
     return (without_blind(out, mask, columns) if segments else out)[:, :T, :, :H]
+
+
+def _by_segments(mask, B, T, S):
+    """The same with keys that are not there as padding: of segment 0, which no query is of that sees anything."""
+    if mask.key_valid is None:
+        return mask
+    query, key = mask.query_segments, mask.key_segments
+    if query is None:
+        query, key = jnp.ones((B, T), jnp.int32), jnp.ones((B, S), jnp.int32)
+    key = jnp.where(mask.key_valid, query if key is None else key, 0)
+    return mask.replace(query_segments=query, key_segments=key, key_valid=None)
 
 
 def _widened(x):
@@ -66,7 +81,7 @@ def _refuses(request: Request) -> str | None:
         return "it has no bias"
     if request.dropout:
         return "it has no dropout"
-    return refuse_features(request, {"causal", "memory", "segments", "key_segments"})
+    return refuse_features(request, {"causal", "memory", "segments", "key_segments", "key_valid"})
 
 
 def _wasteful(request: Request) -> bool:

@@ -42,6 +42,8 @@ def chosen(mask, rows=1024, keys=None, platform="cpu", dtype=jnp.bfloat16, **opt
         ("splash", Mask(causal=True, pattern=parse_pattern("local_256")), {"platform": "tpu"}),
         ("sparse", Mask(causal=True, pattern=parse_pattern("fixed_32_8")), {"platform": "tpu"}),
         ("splash", Mask(causal=True), {"platform": "tpu", "rows": 1000}),
+        ("splash", Mask(causal=True, memory=1024, key_valid=jnp.ones((1, 2048))), {"platform": "tpu", "keys": 2048}),
+        ("cudnn", Mask(causal=True, memory=1024, key_valid=jnp.ones((1, 2048))), {"platform": "gpu", "keys": 2048}),
         ("xla", Mask(causal=True), {"platform": "tpu", "rows": 64}),
     ],
 )

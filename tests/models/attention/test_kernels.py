@@ -20,6 +20,7 @@ cudnn_by_xla = functools.partial(cudnn.run, implementation="xla")
 
 DOCUMENTS = jnp.array([[1] * 60 + [2] * 50 + [0] * 18, [1] * 128])
 RAGGED = jnp.array([[1] * 60 + [2] * 30 + [0] * 10, [1] * 100])
+HALF_FULL = jnp.arange(256)[None, :] >= jnp.array([[100], [128]])
 OTHERS = jnp.array([[1] * 60 + [3] * 50 + [0] * 40, [1] * 150])  # of document 2 there is no key
 
 
@@ -38,11 +39,13 @@ SPLASHED = {
     "causal": Mask(causal=True),
     "segments": Mask(causal=True, query_segments=DOCUMENTS),
     "memory": Mask(causal=True, memory=128),
+    "memory half full": Mask(causal=True, memory=128, key_valid=HALF_FULL),
     "same length": Mask(causal=True, memory=128, pattern=Local(128)),
     "local": Mask(causal=True, pattern=Local(30)),
     "bidirectional": Mask(),
     "bidirectional local": Mask(pattern=Local(30)),
     "bidirectional segments": Mask(query_segments=DOCUMENTS),
+    "segments and padded keys": Mask(causal=True, query_segments=DOCUMENTS, key_valid=HALF_FULL[:, 80:208]),
 }
 
 

@@ -53,10 +53,11 @@ def of_recurrent(model: Mapping, row: Mapping[str, int], convention: str) -> dic
     if model["same_length"]:
         keys = M
     read, scored, words = _clusters(model)
+    by_pair = 3 if model["positions"] == "relative" else 2  # content, position, values; position is in rotary content
     return {
         "embedding projections": D * read,
         "attention projections": L * D * N * H * (2 + 2 * again),
-        "attention scores and values": 3 * L * N * H * keys,  # content, position, values
+        "attention scores and values": by_pair * L * N * H * keys,
         "feed-forward": L * 2 * D * model["ff"],
         "logits": D * scored + words,
     }
@@ -284,6 +285,8 @@ def small_xl(**model):
     [
         {},
         {"head_size": 5},
+        {"positions": "rotary"},
+        {"positions": "rotary", "head_size": 6},
         {"cutoffs": (20, 30), "divisor": 2},
         {"cutoffs": (20,), "divisor": 2, "project_always": True, "shared_projections": "none", "tied_words": False},
         {"cutoffs": (20,), "embed": 8},
@@ -306,21 +309,25 @@ def test_equals_the_products_of_a_traced_segment_with_memory(model):
     products = traced_products(jax.make_jaxpr(scored)(params).jaxpr)
     parts = forward(config)
     D, NH = config.model.width, config.model.heads * (config.model.head_size or config.model.width // 2)
-    of_distances = config.model.layers * (T + M) * D * NH
+    by_distance = config.model.positions == "relative"
+    of_distances = by_distance * config.model.layers * (T + M) * D * NH
     # Where softmaxes share a projection, the trace repeats its product for each, and the compiler makes it once.
     sharing = {"all": 3, "tails": 1, "none": 1}[config.model.shared_projections] if config.model.embed else 1
     repeated = T * 8 * D * (sharing - 1)
-    zeros = config.model.layers * T * NH  # the column that the relative shift reads for keys of the future
+    zeros = (
+        by_distance * config.model.layers * T * NH
+    )  # the column that the relative shift reads for keys of the future
     assert 2 * (products - of_distances - repeated - zeros) == T * sum(parts["full"].values())
     check_formula(config)
-    unseen = 3 * config.model.layers * NH * (T - 1) / 2  # future keys of the segment
+    unseen = (3 if by_distance else 2) * config.model.layers * NH * (T - 1) / 2  # future keys of the segment
     assert sum(parts["full"].values()) - sum(parts["causal"].values()) == 2 * unseen
 
 
-def test_same_length_sees_as_many_keys_as_the_memory_holds():
-    parts = forward(small_xl(same_length=True))
+@pytest.mark.parametrize(("positions", "by_pair"), [("relative", 3), ("rotary", 2)])
+def test_same_length_sees_as_many_keys_as_the_memory_holds(positions, by_pair):
+    parts = forward(small_xl(same_length=True, positions=positions))
     assert parts["full"] == parts["causal"]
-    assert parts["full"]["attention scores and values"] == 2 * 3 * 3 * 16 * 12
+    assert parts["full"]["attention scores and values"] == 2 * by_pair * 3 * 16 * 12
 
 
 def test_cifar10_halves_queries_and_keys():

@@ -26,6 +26,9 @@ ABSENT = {
 }
 
 
+KERNELS = {"cudnn": "dot_product_attention_fwd", "splash": "splash_mha"}  # what they are called in a program
+
+
 def recipe_of(path, kind="decoder", evaluated=(), **model):
     config = common.base()
     config.model = common.MODELS[kind]()
@@ -60,7 +63,20 @@ def test_a_step_for_an_absent_platform_is_traced_here(absent, path, named):
         check_attention(recipe, config, training=True)
         state = jax.eval_shape(partial(init_state, recipe, 0, ROWS))
         program = str(jax.make_jaxpr(partial(train_step, recipe))(state, rows))
-    assert {"cudnn": "dot_product_attention_fwd", "splash": "splash_mha"}[path] in program
+    assert KERNELS[path] in program
+
+
+@pytest.mark.parametrize("positions", ["relative", "rotary"])
+@pytest.mark.parametrize("path", ABSENT)
+def test_kernels_serve_a_memory_whose_positions_are_rotary(absent, path, positions):
+    """Distances are a bias, which keeps them from it; rotary positions are in queries and keys already."""
+    recipe, config = recipe_of("auto", "recurrent", memory=LENGTH, positions=positions, dropout=0.0)
+    rows = batch() | {"reset": jnp.zeros(ROWS, bool)}
+    with absent(path):
+        check_attention(recipe, config, training=True)
+        state = jax.eval_shape(partial(init_state, recipe, 0, ROWS))
+        program = str(jax.make_jaxpr(partial(train_step, recipe))(state, rows))
+    assert (KERNELS[path] in program) == (positions == "rotary")
 
 
 @pytest.mark.slow

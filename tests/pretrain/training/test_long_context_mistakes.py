@@ -68,6 +68,13 @@ def test_patterns_that_cannot_be(sentence, keys, words):
         ({"model.cutoffs": "(-5, 10)"}, "config.model.cutoffs = (-5, 10); it must be whole numbers, each at least 1"),
         ({"model.cutoffs": "('a',)"}, "config.model.cutoffs = ('a',); it must be whole numbers, each at least 1"),
         ({"model.attention_path": "sparse"}, "because the pattern is dense"),
+        ({"model.attention_path": "sparse", "model.positions": "rotary"}, "because the pattern is dense"),
+        (
+            {"model.positions": "learned"},
+            "would have the same place (Dai et al. 2019, section 3.3); choose from: rel",
+        ),
+        ({"model.positions": "rotary", "evaluate.model.clamp": 32}, "set it to 0, in config.evaluate.model too"),
+        ({"evaluate.model.positions": "rotary"}, "config.evaluate.model changes the shapes of parameters by one of"),
         ({"evaluate.model.memry": 64}, "no config key config.evaluate.model.memry, did you mean 'memory'?"),
         ({"evaluate.model.memory": "long"}, "config.evaluate.model.memory is 'long', which is not an int"),
     ],

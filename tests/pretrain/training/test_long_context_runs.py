@@ -39,6 +39,7 @@ RECURRENT = (
         "evaluate.model.memory": 4 * SEGMENT,
     },
 )
+ROTARY = (RECURRENT[0], RECURRENT[1] | {"model.positions": "rotary"})
 SPARSE = (
     "configs/sparse_transformer.py:tiny",
     {
@@ -49,6 +50,8 @@ SPARSE = (
         "data.length": 64,
     },
 )
+REMEMBERING = {"recurrent": RECURRENT, "rotary": ROTARY}
+SLOW = ("rotary", "sparse")
 
 
 def train(kind, workdir, text, devices=1, **overrides):
@@ -75,6 +78,13 @@ def recurrent(tmp_path_factory, text):
 
 
 @pytest.fixture(scope="module")
+def rotary(tmp_path_factory, text):
+    workdir = tmp_path_factory.mktemp("rotary") / "run"
+    train(ROTARY, workdir, text)
+    return workdir
+
+
+@pytest.fixture(scope="module")
 def sparse(tmp_path_factory, text):
     workdir = tmp_path_factory.mktemp("sparse") / "run"
     train(SPARSE, workdir, text)
@@ -89,11 +99,13 @@ def cut(workdir, folder):
 
 
 @pytest.mark.slow
-def test_resumed_memory_is_the_uninterrupted_one(recurrent, tmp_path, text):
-    workdir = cut(recurrent, tmp_path / "run")
-    assert f"restored checkpoint {CUT}" in train(RECURRENT, workdir, text)
-    end, before = leaves(workdir, STEPS), leaves(recurrent, CUT)
-    assert_same_leaves(end, leaves(recurrent, STEPS))
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_resumed_memory_is_the_uninterrupted_one(kind, request, tmp_path, text):
+    whole = request.getfixturevalue(kind)
+    workdir = cut(whole, tmp_path / "run")
+    assert f"restored checkpoint {CUT}" in train(REMEMBERING[kind], workdir, text)
+    end, before = leaves(workdir, STEPS), leaves(whole, CUT)
+    assert_same_leaves(end, leaves(whole, STEPS))
     hidden, held = (f"['carried']['attention']['{name}']" for name in ("hidden", "held"))
     np.testing.assert_array_equal(end[held], [2 * SEGMENT] * 8)
     assert end[hidden].shape == (2, 8, 2 * SEGMENT, 16)
@@ -102,10 +114,12 @@ def test_resumed_memory_is_the_uninterrupted_one(recurrent, tmp_path, text):
 
 
 @pytest.mark.slow
-def test_lanes_go_on_with_their_memory_on_more_devices(recurrent, tmp_path, text):
-    workdir = cut(recurrent, tmp_path / "run")
-    train(RECURRENT, workdir, text, devices=4, mesh__fsdp=2)
-    whole = leaves(recurrent, STEPS)
+@pytest.mark.parametrize("kind", REMEMBERING)
+def test_lanes_go_on_with_their_memory_on_more_devices(kind, request, tmp_path, text):
+    trained = request.getfixturevalue(kind)
+    workdir = cut(trained, tmp_path / "run")
+    train(REMEMBERING[kind], workdir, text, devices=8, mesh__fsdp=2)
+    whole = leaves(trained, STEPS)
     for name, leaf in leaves(workdir, STEPS).items():
         np.testing.assert_allclose(leaf, whole[name], atol=1e-4, err_msg=name)  # sums in another order
 
@@ -129,14 +143,16 @@ def scores(capsys, monkeypatch):
     return run
 
 
-def test_evaluation_with_a_longer_memory_than_trained(recurrent, scores, tmp_path):
+@pytest.mark.parametrize("kind", ["recurrent", pytest.param("rotary", marks=pytest.mark.slow)])
+def test_evaluation_with_a_longer_memory_than_trained(kind, request, scores, tmp_path):
     """Four segments with a memory of three and more are one row four times as long; with a shorter one they are not."""
-    parts = scores(recurrent, f"--length={SEGMENT}", "--batches=4", "--batch_size=8")
-    whole = scores(recurrent, f"--length={4 * SEGMENT}", "--batches=1", "--batch_size=8")
+    trained = request.getfixturevalue(kind)
+    parts = scores(trained, f"--length={SEGMENT}", "--batches=4", "--batch_size=8")
+    whole = scores(trained, f"--length={4 * SEGMENT}", "--batches=1", "--batch_size=8")
     assert parts["tokens"] == whole["tokens"] == 8 * 4 * SEGMENT
     assert parts["loss"] == pytest.approx(whole["loss"], abs=1e-5)
     short = tmp_path / "short"
-    shutil.copytree(recurrent, short)
+    shutil.copytree(trained, short)
     config = json.loads((short / "config.json").read_text())
     config["evaluate"]["model"]["memory"] = 1
     (short / "config.json").write_text(json.dumps(config))
@@ -163,7 +179,7 @@ def test_sparse_evaluation_with_a_stride(sparse, scores):
     assert abs(plain["loss"] - strided["loss"]) < 0.5  # of hardly trained models: nearly uniform over the bytes
 
 
-@pytest.mark.parametrize("kind", ["recurrent", pytest.param("sparse", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["recurrent", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
 def test_cached_generation_equals_uncached(kind, request, capsys, monkeypatch):
     """Prompts of different lengths, one longer than a segment of Transformer-XL, are continued beyond it."""
     monkeypatch.setenv("LONGHAUL_CACHE", "")
