@@ -253,6 +253,15 @@ def test_restoring_what_is_not_there(run, whole, tmp_path):
     assert "--data = 'stdlb' has an unknown source kind" in run("evaluate", f"--workdir={whole}", "--data=stdlb")
 
 
+def test_validation_text_that_is_a_copy_of_the_training_text(run, tmp_path):
+    for name in ("one", "another"):
+        (tmp_path / f"{name}.txt").write_text("A line of a book.\n" * 40)
+    one, another = (f"text:{tmp_path}/{name}.txt" for name in ("one", "another"))
+    said = run(*small(data__train=one, data__validation=another))
+    assert f"data.validation = '{another}' and data.train = '{one}' both read the same 1 document, so that" in said
+    assert said.endswith("name other text, or leave it empty to hold out a share of data.train")
+
+
 def test_a_full_temporary_folder(run, whole, text, monkeypatch):
     def full(path, value):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
