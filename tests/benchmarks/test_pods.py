@@ -1,4 +1,4 @@
-"""What is compiled for four absent chips leaves nothing out: a kind that is new is given a row, and every row all cells."""
+"""What is compiled for four absent chips leaves nothing out: a kind that is new is given a row, a row all its cells."""
 
 import pytest
 

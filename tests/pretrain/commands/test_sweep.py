@@ -1,9 +1,8 @@
-"""Every number of a config and every file of a flag, set to what it should not be: each works or is one sentence.
+"""Every number of a config and of a flag, set to what it should not be: each works or is one sentence.
 
-Nothing is trained: `describe` builds models, optimisers and schedules, `prepare` what reads text.
+Nothing is trained: `describe` builds models, optimisers and schedules.
 """
 
-import numpy as np
 import pytest
 
 from configs import common
