@@ -16,9 +16,17 @@ from pretrain.step.learner import make_learner
 
 CHIPS, ROWS, LENGTH = 4, 8, 256
 LAYOUTS = ({"data": 4}, {"fsdp": 4}, {"sequence": 4}, {"tensor": 4}, {"fsdp": 2, "tensor": 2})
-TRAINED = ({"sequence": 4}, {"fsdp": 2, "tensor": 2})  # layouts of families' steps, which take longest to compile
-SCORED = LAYOUTS[1:]  # layouts of families' other programs; over data alone they are those of fsdp
-MODELS = ("splash", "sparse", "xla", "chunked", "relative")  # by the attention path that is meant to serve
+MODELS = {  # by the attention path or pattern that is meant to serve: fields of the model
+    "splash": {"attention_path": "splash"},
+    "interleaved": {"attention_path": "splash", "attention": ("dense", "local_128")},
+    "sparse": {"attention": ("strided_16",)},
+    "fixed": {"attention": ("fixed_16_4",)},
+    "xla": {"attention_path": "xla"},
+    "chunked": {"attention_path": "chunked"},
+    "relative": {"memory": LENGTH // 2},
+    "adaptive": {"memory": LENGTH // 2, "cutoffs": (64, 128), "divisor": 4},
+}
+RECURRENT = ("relative", "adaptive")
 SENTENCES, PAIRS = {"sentences": "lines", "layout": "sentences"}, {"sentences": "lines", "layout": "pairs"}
 DRY = {"dropout": 0.0, "dropout_attention": 0.0}  # so that kernels serve in training too
 # What BART and the original Transformer have in common.
@@ -58,15 +66,14 @@ FAMILIES = {  # of papers, with the path that `auto` takes: kind and fields of t
         *("translation", {}, {"layout": "texts"}),
     ),
 }
-DECODED = ("splash", "relative")  # decoding takes the same path whatever training takes
+DECODED = ("splash", "interleaved", "sparse", "fixed", *RECURRENT)  # whatever dense path trains, one decodes
 WRITING = ("t5", "bart", "transformer")  # families that write from what they read
-TASKS = ("step", "evaluation", "decoding")
+TASKS = ("step", "evaluation", "prompt", "decoding")
 
 
 def config_of(model: str, layout: dict[str, int]):
     """Two scanned layers that take this path, or of this family, on this layout."""
     config = common.base()
-    fields = {}
     if model in FAMILIES:
         kind, fields, objective, task, data = FAMILIES[model]
         config.model, config.objective = common.MODELS[kind](), common.OBJECTIVES[objective]()
@@ -78,13 +85,10 @@ def config_of(model: str, layout: dict[str, int]):
         if model == "student":
             config.distill.update(teacher="runs/teacher", layers=(0, 2))
             config.distill.model.update(layers=4, types=2, pair_head=True)
-    elif model == "relative":
-        config.model = common.recurrent()
-        config.model.memory, config.data.layout = LENGTH // 2, "stream"
-    elif model == "sparse":
-        config.model.attention = ("strided_16",)
+    elif model in RECURRENT:
+        config.model, config.data.layout, fields = common.recurrent(), "stream", MODELS[model]
     else:
-        config.model.attention_path = model
+        fields = MODELS[model]
     config.model.update(vocab_size=257, context=LENGTH, layers=2, width=256, heads=4, ff=512, remat="full")
     config.model.update(fields)
     config.data.length = LENGTH
@@ -94,7 +98,10 @@ def config_of(model: str, layout: dict[str, int]):
 
 
 def lowered(model: str, layout: dict[str, int], task: str, devices):
-    """The program of one task, lowered for `devices`; of decoding, that of one more token. FLOPs are not compared."""
+    """The program of one task, lowered for `devices`: of decoding a prompt's, and that of one more token.
+
+    FLOPs are not compared.
+    """
     config = config_of(model, layout)
     engine = make_engine(make_learner(config), config, devices[:CHIPS])
     match task:
@@ -102,13 +109,14 @@ def lowered(model: str, layout: dict[str, int], task: str, devices):
             return engine.lower_step(ROWS, LENGTH), None
         case "evaluation":
             return engine.lower_evaluation(ROWS, LENGTH), None
-        case "decoding":
+        case "prompt" | "decoding":
             params = engine.shapes(0, ROWS).params
             features = engine.learner.features(ROWS, LENGTH) if model in WRITING else {}
             source = {name: one for name, one in features.items() if name in ("inputs", "input_segments")}
             source = {name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in source.items()}
             with engine.scope():
-                return reading.lower(engine.learner.model, params, ROWS, LENGTH, source)["token"], None
+                programs = reading.lower(engine.learner.model, params, ROWS, LENGTH, source)
+            return programs["prompt" if task == "prompt" else "token"], None
 
 
 def name_of(model: str, layout: dict[str, int], task: str) -> str:
@@ -119,6 +127,6 @@ PROGRAMS = {
     name_of(model, layout, task): partial(lowered, model, layout, task)
     for model in (*MODELS, *FAMILIES)
     for task in TASKS
-    for layout in (LAYOUTS if model in MODELS else TRAINED if task == "step" else SCORED)
-    if task != "decoding" or model in DECODED + WRITING
+    for layout in LAYOUTS
+    if task in ("step", "evaluation") or model in DECODED + WRITING
 }

@@ -12,6 +12,7 @@ are set against `pretrain.costs.flops`, convention `causal`. Above 1 is what blo
 the backward pass computes again.
 """
 
+import functools
 import importlib.util
 import os
 import sys
@@ -141,11 +142,17 @@ PROGRAMS: dict[str, Callable] = {
 QUICK = ("dense", "strided_128", "relative, memory 512")
 
 
-def compiled(name: str, topology: str) -> Compiled:
-    """The program called `name`, compiled for `topology`, such as v5e:2x2."""
+@functools.cache
+def devices_of(topology: str):
+    """Its absent devices, made once: a function that is traced for a mesh of them is not traced anew for its like."""
     from jax.experimental import topologies
 
-    devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+
+
+def compiled(name: str, topology: str) -> Compiled:
+    """The program called `name`, compiled for `topology`, such as v5e:2x2."""
+    devices = devices_of(topology)
     lowered, expected = PROGRAMS[name](devices)
     start = time.perf_counter()
     program = lowered.compile()

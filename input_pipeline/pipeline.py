@@ -74,6 +74,7 @@ def prepare(
     splits = {name: parts(found, holdout if name == "train" else 0.0, KEPT) for name, found in named.items()}
     if holdout:
         splits["validation"] = parts(named["train"], holdout, HELD)
+    requirements.check_copies(splits)
     root = requirements.store_root(data, folders.data)
     return Corpus(data, objective, opened, splits, root, report, read_all, scratch)
 

@@ -11,10 +11,11 @@ from input_pipeline.batches.order import mixing_weights
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 from input_pipeline.layouts import languages, texts
+from input_pipeline.parts import Part
 from input_pipeline.remote import at
 from input_pipeline.sources import images, sources
 from input_pipeline.sources.sources import Source
-from input_pipeline.store.store import MANIFEST
+from input_pipeline.store.store import KEPT, MANIFEST
 from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.names import NAMES
@@ -218,6 +219,15 @@ def _both(name: str, source: Source, scored: Source, both: str) -> DataError:
         f"data.{name} = '{scored.spec}' and data.train = '{source.spec}' both read {both}, so that text is scored that "
         f"was trained on; name other text{remedy}"
     )
+
+
+def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
+    """Raises DataError where a scored source holds the very documents of one that is trained on, by another name."""
+    scored = [(name, part) for name in SPLITS[1:] for part in splits.get(name, ())]
+    for trained, (name, part) in itertools.product(splits["train"], scored):
+        if part.split == KEPT and part.stream.tokens and part.stream.same_documents(trained.stream):
+            count = part.stream.counts.documents
+            raise _both(name, trained.source, part.source, f"the same {count:,} document{'s' * (count > 1)}")
 
 
 def empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:

@@ -155,6 +155,12 @@ def check_sizes(config) -> None:
         )
     if train.on_bad_step not in ("skip", "rewind"):
         raise UserError(f"config.train.on_bad_step is '{train.on_bad_step}'; choose one of: skip, rewind")
+    window = tuple(config.log.profile)
+    if window and window[0] > train.steps:
+        raise UserError(
+            f"config.log.profile = {window} traces no update of this run, which ends with update {train.steps} "
+            "(config.train.steps); name earlier ones, or leave it empty"
+        )
     stopping = config.evaluate.stopping
     if stopping not in STOPPING:
         raise UserError(f"config.evaluate.stopping is '{stopping}'; choose one of: {', '.join(STOPPING)}")

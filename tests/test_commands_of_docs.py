@@ -1,6 +1,7 @@
 """Every command that README and docs print is one that the program takes; where each is run is written here."""
 
 import itertools
+import os
 import re
 import shlex
 import subprocess
@@ -15,7 +16,7 @@ from pretrain.commands.arguments import OfConfig, Train
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").glob("*.py"))]
-PROGRAMS = ("pretrain", "python", "make", "curl", "tfds", "pip", ".")
+PROGRAMS = ("pretrain", "python", "make", "curl", "tfds", "pip", "hf", "git", ".")
 
 # What is not run as printed, since it takes minutes, hours, a network or a cluster, and what stands for it.
 RUN_BY = {
@@ -36,6 +37,8 @@ RUN_BY = {
     "python -m benchmarks": "make benchmarks",
     "make": "CI",
     "curl": "a network",
+    "git clone": "a network",
+    "hf download": "a network; words of it here, where the extra hf is",
     "tfds build": "TensorFlow; names in tests/test_tfds_names.py",
     "pip install": "CI",
 }
@@ -103,6 +106,40 @@ def test_benchmarks_are_there(command):
     assert (ROOT / words(command)[2].replace(".", "/")).with_suffix(".py").is_file()
 
 
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("hf ")])
+def test_the_hub_takes_it(command):
+    """Its own program reads the words, and stops at --help; nothing is fetched."""
+    pytest.importorskip("huggingface_hub")
+    program = [sys.executable, "-c", "from huggingface_hub.cli.hf import main; main()"]
+    told, mistaken = (
+        subprocess.run(
+            [*program, *words(command)[1:], *more, "--help"],
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            capture_output=True,
+            text=True,
+        )
+        for more in ([], ["--no-such-flag"])
+    )
+    assert told.returncode == 0 and "--local-dir" in told.stdout, told.stderr
+    assert mistaken.returncode != 0
+
+
+PROGRAMS_OF_BENCHMARKS = [
+    path.stem
+    for path in sorted((ROOT / "benchmarks").glob("*.py"))
+    if f"python -m benchmarks.{path.stem}" in path.read_text()
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS_OF_BENCHMARKS)
+def test_benchmarks_tell_how_they_are_used(name):
+    assert len(PROGRAMS_OF_BENCHMARKS) > 15
+    whole = [sys.executable, "-m", f"benchmarks.{name}", "--help"]
+    done = subprocess.run(whole, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("usage: "), done.stderr
+
+
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("pretrain describe")])
 def test_descriptions_are_printed(command, capsys):
     assert main.main(words(command)[1:]) == 0
@@ -128,6 +165,32 @@ def test_the_recipe_that_docs_show_is_one(tmp_path):
     assert configs.load(f"{tmp_path / 'mine.py'}:medium").model.width == 1024
 
 
+def test_pairs_of_sentences_are_joined_line_by_line(tmp_path):
+    """The commands of WMT 2014 as docs/data.md has them, without the networks of curl and sacrebleu."""
+    page = (ROOT / "docs" / "data.md").read_text()
+    (block,) = re.findall(r"^```\n(language=de .*?)^```", page, re.M | re.S)
+    programs, names = tmp_path / "bin", ("europarl-v7", "commoncrawl", "nc-v9")
+    programs.mkdir()
+    for name in names:  # in folders of their own, beside another pair's
+        folder = tmp_path / name / ("training" if name != "commoncrawl" else ".")
+        folder.mkdir(parents=True)
+        for pair, end in (("de-en", "de"), ("de-en", "en"), ("fr-en", "en"), ("fr-en", "fr")):
+            (folder / f"{name}.{pair}.{end}").write_text("".join(f"{name} {pair} {n}\n" for n in range(3)))
+    fetch = 'name=${2##*training-parallel-}; tar -czC "$FOLDER/${name%.tgz}" .'
+    for name, script in (("curl", fetch), ("sacrebleu", "echo $*")):
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "FOLDER": str(tmp_path)}
+    done = subprocess.run(["bash", "-euc", block], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    made = {path.name: path.read_text() for path in (tmp_path / "data/wmt14").iterdir() if path.is_file()}
+    expected = "".join(f"{name} de-en {n}\n" for name in ("commoncrawl", "europarl-v7", "nc-v9") for n in range(3))
+    assert made["train.de"] == made["train.en"] == expected
+    assert made["newstest2013.en"] == "-t wmt13 -l en-de --echo src\n"
+    assert made["newstest2014.de"] == "-t wmt14/full -l en-de --echo ref\n"
+    assert len(made) == 6
+
+
 def test_recipes_find_their_files_in_the_table():
     """Each file that a recipe names has a row in docs/files.md, and what the row's section makes."""
     files = (ROOT / "docs" / "files.md").read_text()
@@ -137,7 +200,7 @@ def test_recipes_find_their_files_in_the_table():
             config = module.get_config(variant)
             needed = [config.tokenizer.path] if config.tokenizer.path else []
             sources = " + ".join((config.data.train, config.data.validation, config.data.test))
-            needed += re.findall(r"text:(data/[\w-]+)", sources)
+            needed += re.findall(r"(?:text|parallel|images):(data/[\w-]+)", sources)
             needed += [f"tfds build {name}" for name in re.findall(r"tfds:([\w/.]+)", sources)]
             for name in needed:
                 assert name in files, f"{path.name}:{variant} needs {name}"

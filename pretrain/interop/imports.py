@@ -94,9 +94,10 @@ def _promised(table: Table, tensors: Tensors, named: Mapping[str, str]) -> dict[
 
 def _generator(folder: str, family: Family, model: ConfigDict) -> Tensors:
     """The tensors of a generator's folder, whose size `model`, the discriminator's section, is given."""
-    file, tensors = str(Path(folder) / CONFIG), Tensors(Path(folder))
-    given = read_config(Path(folder))
-    if family is not electra.ELECTRA or families.of_type(given["model_type"], tensors.shapes, file) is not GENERATOR:
+    file, given = str(Path(folder) / CONFIG), read_config(Path(folder))  # which says where there is no folder
+    tensors = Tensors(Path(folder))
+    kind = families.of_type(given.get("model_type"), tensors.shapes, file)
+    if family is not electra.ELECTRA or kind is not GENERATOR:
         raise UserError(
             f"--generator={folder} is for an ELECTRA whose discriminator is --folder; leave it out, or give both"
         )

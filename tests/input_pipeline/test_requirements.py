@@ -132,6 +132,31 @@ def test_text_is_not_scored_that_was_trained_on(refused, write, split):
     assert f"both read {path}" in refused(rf"data\.{split}", **{split: f"text:{link}"})
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_copy_of_what_was_trained_on_is_not_scored(prepare, write, split):
+    """By its documents, whatever they are called, in whatever order and kind of file."""
+    lines = [f"Line {number} of a text." for number in range(9)]
+    train = write("train.txt", "\n".join(lines))
+    copies = {
+        f"text:{write('copy.txt', chr(10).join(lines))}?document=line": 9,
+        f"text:{write('turned.txt', chr(10).join(reversed(lines)))}?document=line": 9,
+        f"jsonl:{write('copy.jsonl', ''.join(json.dumps({'text': line}) + chr(10) for line in lines))}": 9,
+    }
+    other = write("other.txt", "Other text, which is trained on too.")
+    for copy, count in copies.items():
+        with pytest.raises(DataError) as caught:
+            prepare(f"text:{train}?document=line + text:{other}", **{split: copy})
+        assert str(caught.value).startswith(
+            f"data.{split} = '{copy}' and data.train = 'text:{train}?document=line' both read the same {count} "
+            "documents, so that text is scored that was trained on; name other text"
+        )
+    one = f"text:{write('a/one.txt', 'Text.' * 9)}"
+    with pytest.raises(DataError, match="both read the same 1 document, so"):
+        prepare(one, **{split: f"text:{write('b/another.txt', 'Text.' * 9)}"})
+    as_many = f"text:{write('c/as_long.txt', 'Tales' * 9)}"  # of as many tokens, bytes and words
+    assert prepare(one, **{split: as_many}).splits == ("train", split)
+
+
 def test_stretches_of_a_file_that_do_not_meet_may_be_splits(prepare, write):
     path = write("train.txt", "Text.\n" * 100)
     corpus = prepare(f"text:{path}?bytes=:300", validation=f"text:{path}?bytes=300:450", test=f"text:{path}?bytes=450:")

@@ -104,7 +104,7 @@ def test_tfds_and_files_give_the_same_batches(prepare, folder, prepared):
 
 def test_every_byte_is_scored_once(prepare, folder):
     array = pixels(7)
-    corpus = prepare(folder(array), validation=folder(array, "other"), **IMAGE)
+    corpus = prepare(folder(array[:2]), validation=folder(array, "other"), **IMAGE)
     scored = corpus.evaluation("validation", length=BYTES, stride=0, batch_size=3)
     batches = list(scored.batches())
     targets = np.concatenate([batch["targets"][batch["weights"] > 0] for batch in batches])

@@ -162,6 +162,10 @@ def test_command_line_and_config(run, arguments, words):
         ({"mesh__data": 1, "mesh__sequence": 8, "evaluate__length": 60}, "evaluate.length = 60 does not divide over"),
         ({"train__backend": "pjit"}, "config.train.backend is 'pjit'"),
         ({"train__backend": "pmap", "mesh__fsdp": 2}, "exclude each other"),
+        (
+            {"train__steps": 4, "log__profile": "(5, 9)"},
+            "log.profile = (5, 9) traces no update of this run, which ends with update 4 (config.train.steps); name",
+        ),
         ({"train__on_bad_step": "ignore"}, "choose one of: skip, rewind"),
         ({"data__train": "text:/nowhere/*.txt"}, "/nowhere/*.txt"),
         ({"tokenizer__kind": "words"}, "tokenizer"),
@@ -251,6 +255,15 @@ def test_restoring_what_is_not_there(run, whole, tmp_path):
     assert "leave one out" in run("evaluate", f"--workdir={whole}", "--split=train", "--data=stdlib")
     assert "matches no file" in run("evaluate", f"--workdir={whole}", "--data=text:/nowhere")
     assert "--data = 'stdlb' has an unknown source kind" in run("evaluate", f"--workdir={whole}", "--data=stdlb")
+
+
+def test_validation_text_that_is_a_copy_of_the_training_text(run, tmp_path):
+    for name in ("one", "another"):
+        (tmp_path / f"{name}.txt").write_text("A line of a book.\n" * 40)
+    one, another = (f"text:{tmp_path}/{name}.txt" for name in ("one", "another"))
+    said = run(*small(data__train=one, data__validation=another))
+    assert f"data.validation = '{another}' and data.train = '{one}' both read the same 1 document, so that" in said
+    assert said.endswith("name other text, or leave it empty to hold out a share of data.train")
 
 
 def test_a_full_temporary_folder(run, whole, text, monkeypatch):

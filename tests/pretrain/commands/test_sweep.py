@@ -1,9 +1,8 @@
-"""Every number of a config and every file of a flag, set to what it should not be: each works or is one sentence.
+"""Every number of a config and of a flag, set to what it should not be: each works or is one sentence.
 
-Nothing is trained: `describe` builds models, optimisers and schedules, `prepare` what reads text.
+Nothing is trained: `describe` builds models, optimisers and schedules.
 """
 
-import numpy as np
 import pytest
 
 from configs import common
@@ -79,41 +78,3 @@ def test_numbers_of_flags(outcome, command, flag):
             assert f"--{flag}" in said, (value, said)
         else:
             assert "/dev/null" in said and f"--{flag}" not in said, (value, said)
-
-
-DATA = ("prepare", f"--config={RECIPES['decoder']}", "--workdir=RUN", "--config.tokenizer.kind=bytes")
-FILES = {
-    "--config": ("describe", "--config=PATH"),
-    "--config of a python file": ("describe", "--config=PATH.py"),
-    "--workdir of evaluate": ("evaluate", "--workdir=PATH"),
-    "--workdir of generate": ("generate", "--workdir=PATH"),
-    "--prompt_file": ("generate", "--workdir=TRAINED", "--prompt_file=PATH", "--max_tokens=1"),
-    "--workdir of prepare": (*DATA, "--workdir=PATH", "--config.data.train=text:pretrain/*.py"),
-    "data.train": (*DATA, "--config.data.train=text:PATH"),
-    "data.validation": (*DATA, "--config.data.train=text:pretrain/*.py", "--config.data.validation=text:PATH"),
-    "data.train of JSON lines": (*DATA, "--config.data.train=jsonl:PATH"),
-    "data.train of gzipped lines": (*DATA, "--config.data.train=jsonl:PATH.gz"),
-    "data.train of images": (*DATA, "--config.data.train=images:PATH", "--config.data.image=(8, 8, 3)"),
-    "data.train of a TFDS folder": (*DATA, "--config.data.train=tfds:PATH"),
-    "data.store": (*DATA, "--config.data.train=text:pretrain/*.py", "--config.data.store=PATH"),
-    "tokenizer.path": (*DATA, "--config.tokenizer.kind=sentencepiece", "--config.tokenizer.path=PATH"),
-    "tokenizer.path of tokenizer.json": (*DATA, "--config.tokenizer.kind=huggingface", "--config.tokenizer.path=PATH"),
-}
-WORK = {(flag, kind) for flag in ("--workdir of prepare", "data.store") for kind in ("missing", "folder")}
-
-
-@pytest.mark.parametrize("flag", FILES)
-def test_files(outcome, whole, tmp_path, flag):
-    """Of a missing path, an empty file, one of random bytes and a folder."""
-    for suffix in ("", ".py", ".gz"):
-        (tmp_path / f"empty{suffix}").write_bytes(b"")
-        (tmp_path / f"binary{suffix}").write_bytes(np.random.default_rng(0).bytes(5000))
-        (tmp_path / f"folder{suffix}").mkdir()
-    for kind in ("missing", "empty", "binary", "folder"):
-        places = {"PATH": tmp_path / kind, "RUN": tmp_path / f"run_{kind}", "TRAINED": whole}
-        arguments = FILES[flag]
-        for name, place in places.items():
-            arguments = [argument.replace(name, str(place)) for argument in arguments]
-        said = outcome(*arguments)
-        assert ((flag, kind) in WORK) == (not said), (kind, said)
-        assert not said or kind in said or "tokenizer" in said, (kind, said)  # a tokenizer's file was copied by then

@@ -18,19 +18,35 @@ ALL = {
     "log.every": 1,
     "log.tensorboard": "false",
 }
-RECURRENT = {
+REMEMBERING = {
     "model.layers": 2,
     "model.width": 16,
     "model.heads": 2,
     "model.ff": 32,
-    "model.memory": 32,
-    "model.dropout": 0.0,  # each device draws its own
     "model.init_std": 0.2,  # at the usual 0.02 attention is uniform and hides mistakes
-    "data.length": 16,
-    "evaluate.length": 16,
     "optimizer.name": "sgd",  # Adam magnifies rounding in near-zero gradients
     "schedule.peak": 0.1,
+}
+RECURRENT = REMEMBERING | {
+    "model.memory": 32,
+    "model.dropout": 0.0,  # each device draws its own
+    "data.length": 16,
+    "evaluate.length": 16,
     "evaluate.batches": 3,
+}
+TWO_STREAM = REMEMBERING | {
+    "model.memory": 24,
+    "model.reuse": 16,
+    "model.dropout": 0.1,  # drawn by row, whatever device has it
+    "model.vocab_size": 402,
+    "objective.reuse": 16,
+    "objective.perm_size": 16,
+    "objective.predictions": 6,
+    "data.length": 32,
+    "train.batch_size": 8,
+    "tokenizer.train_bytes": 100_000,
+    "tokenizer.vocab_size": 400,
+    "evaluate.batches": 2,
 }
 DENSE = SMALL | {
     "model.dropout_residual": 0.1,  # each device draws its own: the eight of two processes as the eight of one
@@ -41,8 +57,13 @@ DENSE = SMALL | {
 
 
 def arguments(kind, workdir, text, **changes):
-    recipe = "transformer_xl" if kind is RECURRENT else "quickstart"
-    return command(workdir, text, f"configs/{recipe}.py:tiny", kind | ALL, **changes)[3:]
+    recipes = (
+        (RECURRENT, "transformer_xl.py:tiny"),
+        (TWO_STREAM, "xlnet.py:mini_stdlib"),
+        (DENSE, "quickstart.py:tiny"),
+    )
+    recipe = next(recipe for one, recipe in recipes if one is kind)
+    return command(workdir, text, f"configs/{recipe}", kind | ALL, **changes)[3:]
 
 
 def in_two_processes(kind, workdir, text, devices, **changes):
@@ -69,18 +90,20 @@ def assert_same_run(workdir, whole):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["pmap", pytest.param("jit", marks=pytest.mark.slow)])
-def test_memory_in_two_processes_and_under_jit_in_one_go_on_with_each_other(backend, text, tmp_path, signals):
+@pytest.mark.parametrize(
+    ("kind", "backend"), [(RECURRENT, "pmap"), (RECURRENT, "jit"), (TWO_STREAM, "pmap")], ids=["xl", "xl, jit", "xlnet"]
+)
+def test_memory_in_two_processes_and_under_jit_in_one_go_on_with_each_other(kind, backend, text, tmp_path, signals):
     """Eight lanes over four devices of two processes, or over eight of one: each goes on where the other stopped."""
     whole, there, back = (tmp_path / name for name in ("whole", "there", "back"))
-    here(RECURRENT, whole, text, train__steps=STEPS)
-    in_two_processes(RECURRENT, there, text, 2, train__backend=backend, train__steps=CUT)
-    here(RECURRENT, there, text, train__steps=STEPS)
-    here(RECURRENT, back, text, train__steps=CUT)
-    in_two_processes(RECURRENT, back, text, 2, train__backend=backend, train__steps=STEPS)
+    here(kind, whole, text, train__steps=STEPS)
+    in_two_processes(kind, there, text, 2, train__backend=backend, train__steps=CUT)
+    here(kind, there, text, train__steps=STEPS)
+    here(kind, back, text, train__steps=CUT)
+    in_two_processes(kind, back, text, 2, train__backend=backend, train__steps=STEPS)
     expected = leaves(whole, STEPS)
     hidden, held = (expected[f"['carried']['attention']['{name}']"] for name in ("hidden", "held"))
-    assert (held == 32).all()
+    assert (held == kind["model.memory"]).all()
     assert (np.abs(hidden).max((-1, -2)) > 0).all()  # every layer of every lane remembers
     for workdir in (there, back):
         assert_same_run(workdir, whole)

@@ -150,12 +150,14 @@ def test_a_fresh_start_may_have_another_teacher(student, teacher, text, tmp_path
 
 
 @pytest.mark.slow
-def test_two_processes_copy_their_teacher_once_and_learn_as_one(student, teacher, text, tmp_path):
-    """Process 0 alone writes, and both read what it wrote; the run goes on in one process."""
+@pytest.mark.parametrize("backend", ["jit", "pmap"])
+def test_two_processes_copy_their_teacher_once_and_learn_as_one(backend, student, teacher, text, tmp_path):
+    """Process 0 alone writes, and both read what it wrote; the run goes on in one process, under jit."""
     workdir = tmp_path / "run"
     given = STUDENT | {"distill.teacher": teacher}
     for processes, steps in ((2, 2), (2, 4), (1, STEPS)):
-        line = command(workdir, text, small=given | {"train.steps": steps, "schedule.decay_steps": STEPS})
+        changes = {"train.steps": steps, "train.backend": backend if processes > 1 else "jit"}
+        line = command(workdir, text, small=given | changes | {"schedule.decay_steps": STEPS})
         if processes > 1:
             line = launched(tmp_path / "logs", *line[3:], processes=processes)
         done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
