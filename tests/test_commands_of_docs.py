@@ -166,8 +166,8 @@ def test_the_recipe_that_docs_show_is_one(tmp_path):
 
 
 def test_pairs_of_sentences_are_joined_line_by_line(tmp_path):
-    """The commands of WMT 2014 as docs/data.md has them, without the networks of curl and sacrebleu."""
-    page = (ROOT / "docs" / "data.md").read_text()
+    """The commands of WMT 2014 as docs/files.md has them, without the networks of curl and sacrebleu."""
+    page = (ROOT / "docs" / "files.md").read_text()
     (block,) = re.findall(r"^```\n(language=de .*?)^```", page, re.M | re.S)
     programs, names = tmp_path / "bin", ("europarl-v7", "commoncrawl", "nc-v9")
     programs.mkdir()
