@@ -164,7 +164,10 @@ def test_a_plan_that_does_not_fit(capsys, monkeypatch):
             "config.mesh (data=2, fsdp=2, sequence=1, tensor=1) needs 4 devices and there are 8",
         ),
         (("--topology=cpu:8", "--config.train.batch_size=12"), "does not divide over the 8 devices that share a batch"),
-        (("--topology=cpu:8", "--config.train.backend=pmap"), "config.train.backend = 'pmap' compiles for devices that"),
+        (
+            ("--topology=cpu:8", "--config.train.backend=pmap"),
+            "config.train.backend = 'pmap' compiles for devices that",
+        ),
     ],
 )
 def test_mistakes(capsys, words, sentence):

@@ -1,10 +1,12 @@
-"""Reader processes that are slow, or fail: training waits for what it will get, and says why it ends where it will not."""
+"""Reader processes that are slow are waited for; those that fail end the run, which says why."""
 
 import os
 import time
 
 import pytest
-from runs import ROOT, assert_same_leaves, command, ends, environment, leaves, pair, train
+from runs import ROOT, assert_same_leaves, command, ends, leaves, pair, train
+
+from pretrain import main
 
 # Python imports a module of this name as it starts, here in every process that reads for a run; `{do}` comes before the
 # reading of batch n. What reads for the process of another number than FAULTY, if that is set, is left alone.
@@ -76,3 +78,12 @@ def test_a_reader_that_fails_ends_all_processes(tmp_path, text, faulty, monkeypa
     assert (code, own) == (expected, expected), said + said_there
     assert why in said_there and why in said
     assert ("Traceback" in said_there) == (expected == 1)  # of a bug alone
+
+
+def test_a_bugs_last_line_is_the_error():
+    """Which the other processes say; Grain and JAX add notes about frames that they leave out of tracebacks."""
+    error = ValueError("no such thing")
+    error.add_note("Frames were left out.")
+    code, said = main.verdict(error)
+    assert code == 1 and said.splitlines()[0] == "Frames were left out."
+    assert said.splitlines()[-1] == "ValueError: no such thing"
