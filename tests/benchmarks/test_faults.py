@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def tried(out, *names, options=()):
-    """Each of these faults was done once to a job of two processes, which ended with the bits of the undisturbed one."""
+    """Each of these faults was done once to two processes, which ended with the bits of the undisturbed ones."""
     words = [f"--only={','.join(names)}", "--trials=1", f"--out={out}", *options]
     done = subprocess.run([sys.executable, "-m", "benchmarks.faults", *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
