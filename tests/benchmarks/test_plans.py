@@ -33,13 +33,12 @@ def tightest(count):
 @needs_libtpu
 @pytest.mark.parametrize("name", dict.fromkeys([*KNOWN, *tightest(3)]))
 def test_a_recipe_fits_its_target(name):
-    """And takes what docs/plan.md says that it does, but for what another libtpu makes of it."""
+    """And takes as much memory as docs/plan.md says, but for what another libtpu makes of it."""
     recipe, place = name.split()
     (target,) = [target for target in targets.TARGETS[recipe] if target.topology == place]
     facts, figures = step.plan(target.config(recipe), topology.parse(place)), FIGURES[name]
     assert facts["memory"]["fits"] and facts["memory"]["left"] > 0
     assert facts["memory"]["needed"] == pytest.approx(figures["memory"]["needed"], rel=0.05)
-    assert facts["roofline"]["step_seconds"] == pytest.approx(figures["roofline"]["step_seconds"], rel=0.05)
     if target.data == topology.parse(place).count:
         assert {row["kind"] for row in facts["collectives"] if row["axes"] == ["data"]} == {"all-reduce"}  # gradients
 
