@@ -80,4 +80,14 @@ def verdict(error: Exception) -> tuple[int, str]:
         return FAULT, f"pretrain: {lost} ({reason(error)}); start the same command again\n"
     if isinstance(error, RuntimeError | AssertionError) and (lacking := without_device()):
         return MISTAKE, f"pretrain: {lacking}\n"
-    return FAILED, "".join(traceback.format_exception(error))
+    return FAILED, _traceback(error)
+
+
+def _traceback(error: Exception) -> str:
+    """A bug's traceback, whose last line is the error, which other processes say too.
+
+    Notes, such as those of JAX and Grain about frames that they left out, come before all.
+    """
+    told = traceback.TracebackException.from_exception(error, compact=True)
+    notes, told.__notes__ = told.__notes__ or [], None
+    return "".join([*(f"{note}\n" for note in notes), *told.format()])
