@@ -71,6 +71,7 @@ def test_whole_step(topology):
 
 
 MIXTURE = pods.LAYOUTS[-1]
+FEW = ({"sequence": 4}, MIXTURE)
 THIN = [pods.name_of(m, MIXTURE, task) for m in ("splash", "relative") for task in ("step", "evaluation", "decoding")]
 THIN += [pods.name_of(model, MIXTURE, "evaluation") for model in pods.FAMILIES]
 THIN += [pods.name_of(model, MIXTURE, "decoding") for model in pods.WRITING]
@@ -147,6 +148,20 @@ def test_thin_row_of_gradients_is_scattered():
     assert "all-reduce" not in {kind for kind, *_ in told}
 
 
+def cells(model, whole):
+    """The programs of a model beyond the thin row: steps on layouts that differ the most, or all that these leave."""
+    often = [pods.name_of(model, layout, "step") for layout in (pods.LAYOUTS if model in pods.MODELS else FEW)]
+    often += [pods.name_of(model, MIXTURE, "prompt")]
+    of_model = [name for name in pods.PROGRAMS if name.startswith(f"pod {model},") and name not in THIN]
+    return [name for name in of_model if (name in often) != whole]
+
+
 @pytest.mark.parametrize("model", [*pods.MODELS, *pods.FAMILIES])
-def test_pods(model):
-    check_pods([name for name in pods.PROGRAMS if name.startswith(f"pod {model},") and name not in THIN])
+def test_steps_of_pods(model):
+    check_pods(cells(model, whole=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [*pods.MODELS, *pods.FAMILIES])
+def test_all_else_of_pods(model):
+    check_pods(cells(model, whole=True))
