@@ -15,7 +15,7 @@ from input_pipeline.parts import Part
 from input_pipeline.remote import at
 from input_pipeline.sources import images, sources
 from input_pipeline.sources.sources import Source
-from input_pipeline.store.store import KEPT, MANIFEST
+from input_pipeline.store.store import HELD, KEPT, MANIFEST
 from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.names import NAMES
@@ -210,24 +210,40 @@ def _check_apart(named: Mapping[str, Sequence[Source]]) -> None:
     for name in set(named) - {"train"}:
         for source, scored in itertools.product(named["train"], named[name]):
             if both := source.shared(scored):
-                raise _both(name, source, scored, both)
+                raise _both(name, source.spec, scored.spec, both)
 
 
-def _both(name: str, source: Source, scored: Source, both: str) -> DataError:
+def _both(name: str, trained: str, scored: str, both: str) -> DataError:
     remedy = ", or leave it empty to hold out a share of data.train" if name == "validation" else ""
     return DataError(
-        f"data.{name} = '{scored.spec}' and data.train = '{source.spec}' both read {both}, so that text is scored that "
+        f"data.{name} = '{scored}' and data.train = '{trained}' both read {both}, so that text is scored that "
         f"was trained on; name other text{remedy}"
     )
 
 
 def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
-    """Raises DataError where a scored source holds the very documents of one that is trained on, by another name."""
-    scored = [(name, part) for name in SPLITS[1:] for part in splits.get(name, ())]
-    for trained, (name, part) in itertools.product(splits["train"], scored):
-        if part.split == KEPT and part.stream.tokens and part.stream.same_documents(trained.stream):
-            count = part.stream.counts.documents
-            raise _both(name, trained.source, part.source, f"the same {count:,} document{'s' * (count > 1)}")
+    """Raises DataError where what is scored holds the very documents of what is trained on, by another name.
+
+    Sources are compared one by one and all together, with and without what is held out of them.
+    """
+    held = [part for part in splits.get("validation", ()) if part.split == HELD]
+    for name in SPLITS[1:]:
+        named = [part for part in splits.get(name, ()) if part.split == KEPT]
+        for scored, trained in itertools.product(_each_and_all(named), _each_and_all(splits["train"])):
+            copy, specs = _joined(scored), [part.source.spec for part in trained]
+            beside = [part for part in held if part.source.spec in specs]
+            if copy.tokens and any(copy.same_documents(_joined(parts)) for parts in (trained, [*trained, *beside])):
+                count = copy.counts.documents
+                both = f"the same {count:,} document{'s' * (count > 1)}"
+                raise _both(name, " + ".join(specs), " + ".join(part.source.spec for part in scored), both)
+
+
+def _each_and_all(parts: Sequence[Part]) -> list[Sequence[Part]]:
+    return [*([part] for part in parts), *([parts] if len(parts) > 1 else [])]
+
+
+def _joined(parts: Sequence[Part]) -> Stream:
+    return Stream([shard for part in parts for shard in part.stream.shards])
 
 
 def empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:

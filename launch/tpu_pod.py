@@ -11,6 +11,7 @@ the program saves and stops, so keep it in a terminal that outlives you (tmux).
 """
 
 import argparse
+import itertools
 import math
 import re
 import shlex
@@ -50,20 +51,8 @@ SHAPES = {"v4": "4x4x8", "v5e": "8x8", "v5litepod": "8x8", "v5p": "4x4x4", "v6e"
 # gcloud takes a topology of v4; of the others a name with the number of cores (v5p) or chips, and a shape goes with it.
 NAMES = {"v5e": ("v5litepod", 1), "v5litepod": ("v5litepod", 1), "v5p": ("v5p", 2), "v6e": ("v6e", 1)}
 FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-CUBES = (
-    "2x2x1",
-    "2x2x2",
-    "2x2x4",
-    "2x4x4",
-    "4x4x4",
-    "4x4x8",
-    "4x8x8",
-    "8x8x8",
-    "8x8x16",
-    "8x16x16",
-    "16x16x16",
-    "16x16x24",
-)
+BELOW_A_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+CUBE, MOST = 4, 96  # chips along an edge of what v5p is wired of, and how many of these a slice has at most
 
 
 def main(argv: Sequence[str]) -> int:
@@ -323,7 +312,8 @@ def pod_type(text: str) -> str:
             f"{text} is no shape of {kind}; after the colon write {wanted}, as in {kind}:{example}"
         )
     chips = _chips(topology)
-    made = {_chips(shape): shape for shape in (CUBES if example.count("x") == 2 else FLAT)}
+    shapes = [*BELOW_A_CUBE, *map(_of_cubes, range(1, MOST + 1))] if example.count("x") == 2 else FLAT
+    made = {_chips(shape): shape for shape in shapes}
     if kind in NAMES and made.get(chips) != topology:
         near = made.get(chips) or made[min(made, key=lambda number: abs(number - chips))]
         raise argparse.ArgumentTypeError(f"{text} is no shape that gcloud makes of {kind}; did you mean {kind}:{near}?")
@@ -336,6 +326,13 @@ def accelerator(kind: str, topology: str) -> str:
         return kind
     name, cores = NAMES[kind]
     return f"{name}-{cores * _chips(topology)}"
+
+
+def _of_cubes(count: int) -> str:
+    """The most compact shape of so many cubes, which gcloud makes of a name; that it offers each is its own to say."""
+    edges = itertools.combinations_with_replacement(range(1, count + 1), 2)
+    sizes = [(count // (a * b), b, a) for a, b in edges if count % (a * b) == 0 and count // (a * b) >= b]
+    return "x".join(str(CUBE * size) for size in reversed(min(sizes)))
 
 
 def _chips(topology: str) -> int:

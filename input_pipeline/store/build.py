@@ -55,7 +55,15 @@ def open_or_build(
 
 def _build(source, tokenizer, saved, folder, holdout, report, sentences, workers: Workers) -> Store:
     remove_partial(folder)
-    files = source.files()
+    try:
+        files = source.files()
+    except DataError as error:
+        if not (folder / MANIFEST).exists():
+            raise
+        raise DataError(
+            f"the token store {folder} is of an earlier format and has to be made again, but its text is not there "
+            f"({error}); bring the text back, or use the version that made the store"
+        ) from None
     cut = list(parts.divided(source, files))
     plan = {
         "format": FORMAT,

@@ -157,6 +157,24 @@ def test_a_copy_of_what_was_trained_on_is_not_scored(prepare, write, split):
     assert prepare(one, **{split: as_many}).splits == ("train", split)
 
 
+def test_a_copy_of_text_some_of_which_is_held_out_is_not_tested(prepare, write):
+    lines = "\n".join(f"Line {number} of a text." for number in range(60))
+    train, copy = (f"text:{write(name, lines)}?document=line" for name in ("train.txt", "copy.txt"))
+    held = prepare(train, holdout=0.2).stream("validation").counts.documents
+    assert 0 < held < 60
+    with pytest.raises(DataError, match=r"data\.test = .* both read the same 60 documents, so"):
+        prepare(train, holdout=0.2, test=copy)
+
+
+def test_copies_of_all_sources_in_one_are_not_scored(prepare, write):
+    one, two = (write(f"train/{name}.txt", f"Text of {name}.") for name in ("one", "two"))
+    for name in ("a", "b"):
+        write(f"copies/{name}.txt", f"Text of {'one' if name == 'a' else 'two'}.")
+    copies = f"text:{os.path.dirname(os.path.dirname(one))}/copies/*.txt"
+    with pytest.raises(DataError, match=r"data\.train = 'text:.*one\.txt \+ text:.*' both read the same 2 documents"):
+        prepare(f"text:{one} + text:{two}", validation=copies)
+
+
 def test_stretches_of_a_file_that_do_not_meet_may_be_splits(prepare, write):
     path = write("train.txt", "Text.\n" * 100)
     corpus = prepare(f"text:{path}?bytes=:300", validation=f"text:{path}?bytes=300:450", test=f"text:{path}?bytes=450:")

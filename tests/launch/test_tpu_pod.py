@@ -293,6 +293,19 @@ def test_mistakes(argv, message, tmp_path):
     assert message in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("pod", "named"),
+    [
+        *(("v5p:2x2x1", "v5p-8"), ("v5p:4x4x8", "v5p-256"), ("v5p:4x4x12", "v5p-384"), ("v5p:4x12x12", "v5p-1152")),
+        *(("v5p:8x16x16", "v5p-4096"), ("v5p:16x16x24", "v5p-12288"), ("v5e:8x16", "v5litepod-128")),
+        ("v6e:2x4", "v6e-8"),
+    ],
+)
+def test_gclouds_name_of_a_shape(pod, named):
+    """Of v5p's larger slices those that are most compact, as Google's tables have them."""
+    assert tpu_pod.accelerator(*tpu_pod.pod_type(pod).split(":")) == named
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pod", ["v4:4x4x8", "v5e:4x4", "v5p:4x4x4", "v6e:16x16", "v5p-8"])
 @pytest.mark.parametrize("queued", [[], ["--queued"]])

@@ -38,7 +38,7 @@ def test_a_store_of_an_earlier_format_is_made_again(prepare, of_format, tmp_path
 def test_a_store_of_an_earlier_format_whose_text_is_gone_is_left(prepare, of_format):
     source, folder = of_format(2)
     shutil.rmtree(Path(source.removeprefix("text:")).parent)
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=r"earlier format .* its text is not there \(.*matches no file.*bring the text"):
         prepare(source)
     assert (folder / "store.json").exists()
 
