@@ -85,7 +85,7 @@ def report(config, format: str) -> None:
         return
     _show_parameters(facts)
     _show_flops(facts)
-    rows = [(name, f"{amount(size)}B") for name, size in facts["bytes"].items()]
+    rows = [(name, f"{amount(size)}B") for name, size in facts["bytes"].items() if size]
     show("training state", ("one replica", "bytes"), rows)
     mesh = facts["mesh"]
     many = f"{mesh['devices']} devices" if mesh["devices"] > 1 else "1 device"

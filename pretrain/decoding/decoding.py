@@ -236,12 +236,13 @@ def _check(model, prompts, max_tokens, temperature, beams, length_penalty, norma
                 f"prompt {index} holds token {max(prompt)}, outside the model's vocabulary of {model.vocab_size}; "
                 "use the tokenizer that the model was trained with"
             )
-        room, has = _room(model, len(prompt)), f"prompt {index} has {len(prompt)} tokens, a start token included, which"
+        room, count = _room(model, len(prompt)), len(prompt)
+        told = f"prompt {index} ({count} token{'s' * (count > 1)}, a start token included)"
         if room < 1:
-            raise UserError(f"{has} leave no room in the model's context of {model.context}; shorten the prompt")
+            raise UserError(f"{told} leaves no room in the model's context of {model.context}; shorten the prompt")
         if max_tokens > room:
             raise UserError(
-                f"{has} with --max_tokens={max_tokens} exceed the model's context of {model.context}; lower that to at "
+                f"{told} and --max_tokens={max_tokens} exceed the model's context of {model.context}; lower that to at "
                 f"most {room}, or shorten the prompt"
             )
 

@@ -137,3 +137,11 @@ def test_variables_are_carried(name, tmp_path):
     words = run_by_bash(f"printf '%s\\0' {out.splitlines()[-1]}", ROOT, {}).split("\0")
     (there,) = [word.removeprefix("--command=") for word in words if "launch.keeper" in word]
     assert variable in run_by_bash(f"printf '%s\\0' {there.partition('exec ')[2]}", ROOT, {}).split("\0")
+
+
+def test_the_package_names_its_launchers():
+    done = subprocess.run([sys.executable, "-m", "launch"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and not done.stdout
+    named = re.findall(r"python -m launch\.(\w+) +\S", done.stderr)
+    launchers = {path.stem for path in (ROOT / "launch").glob("*.py") if "\ndef main(argv" in path.read_text()}
+    assert set(named) == launchers - {"keeper"}
