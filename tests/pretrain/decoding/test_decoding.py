@@ -224,7 +224,7 @@ def test_nothing_compiles_per_token_or_per_call(tiny):
     ("change", "message"),
     [
         ({"beams": 2, "temperature": 1.0}, "set beams to 1 or temperature to 0"),
-        ({"max_tokens": 13}, r"prompt 0 has 5 tokens, .*max_tokens=13 exceed the model's context of 16"),
+        ({"max_tokens": 13}, r"prompt 0 \(5 tokens, .*max_tokens=13 exceed the model's context of 16"),
         ({"max_tokens": 0}, "max_tokens=0; it must be at least 1"),
         ({"max_tokens": 2.0}, "max_tokens=2.0; it must be a whole number"),
         ({"top_k": -1}, "top_k=-1; it must be at least 0"),
