@@ -1,8 +1,9 @@
 """One config on one topology: the step that `train` would run, compiled, and what that says."""
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 
@@ -104,10 +105,25 @@ def _lowered(engine, config) -> jax.stages.Lowered:
         ) from error
 
 
-def _compiled(lowered: jax.stages.Lowered):
-    """(the program, None), or (None, what the compiler says of one that is too large)."""
+@contextlib.contextmanager
+def _uncached() -> Iterator[None]:
+    """Programs that are compiled in here are neither looked for in JAX's cache nor kept there."""
+    kept = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
     try:
-        return lowered.compile(), None
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", kept)
+
+
+def _compiled(lowered: jax.stages.Lowered):
+    """(the program, None), or (None, what the compiler says of one that is too large).
+
+    JAX's cache of compiled programs gives none back for devices that are not there, and so is left out.
+    """
+    try:
+        with _uncached():
+            return lowered.compile(), None
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         if memory.OUT_OF_MEMORY not in str(error) and memory.stated(str(error)) is None:
             raise
