@@ -3,7 +3,7 @@
     python -m benchmarks.counts [--text=SOURCE] [--quick] [--format=json]
 
 Batches of each family's recipe for the standard library, with rows as long as its paper's and a tokenizer of 8,192
-pieces that is trained on the text (XLNet: of the recipe's own kind). Beside a count stands what the paper says.
+pieces, of the recipe's kind, that is trained on the text. Beside a count stands what the paper says.
 """
 
 import itertools
@@ -63,14 +63,12 @@ def denoising(batch: Batch, corpus: pipeline.Corpus) -> Counted:
     mask = corpus.tokenizer.special["mask"]
     inputs, targets = batch["inputs"][batch["input_segments"] > 0], batch["targets"][batch["weights"] > 0]
     masks = (inputs == mask).sum()
-    return {
-        "of the text taken out": (len(targets) - len(inputs) + masks, len(targets)),
-        "pieces for a mask": (len(targets) - len(inputs) + masks, masks),
-    }
+    taken = len(targets) - (len(inputs) - masks)
+    return {"of the text taken out": (taken, len(targets)), "pieces for a mask": (taken, masks)}
 
 
 def permutation(batch: Batch, corpus: pipeline.Corpus) -> Counted:
-    """Of a row, how many are predicted, and how many of those stand before all that they are predicted from."""
+    """Of a row, how many places are predicted, and of rows the share that is read backwards."""
     there = batch["weights"] > 0
     return {
         "predicted of a row": (there.sum(), len(there)),

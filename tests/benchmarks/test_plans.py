@@ -39,6 +39,7 @@ def test_a_recipe_fits_its_target(name):
     facts, figures = step.plan(target.config(recipe), topology.parse(place)), FIGURES[name]
     assert facts["memory"]["fits"] and facts["memory"]["left"] > 0
     assert facts["memory"]["needed"] == pytest.approx(figures["memory"]["needed"], rel=0.05)
+    assert 0 < facts["roofline"]["mfu"] == pytest.approx(figures["roofline"]["mfu"], rel=0.1)
     if target.data == topology.parse(place).count:
         assert {row["kind"] for row in facts["collectives"] if row["axes"] == ["data"]} == {"all-reduce"}  # gradients
 
