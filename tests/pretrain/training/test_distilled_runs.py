@@ -109,6 +109,7 @@ def test_another_teacher_is_refused(student, teacher, text, tmp_path, capsys):
 @pytest.mark.slow
 def test_the_copy_is_no_teacher_of_a_fresh_start_and_is_kept_however_it_is_named(student, text, tmp_path, capsys):
     workdir = cut(student, tmp_path, 0)
+    Workdir(workdir).goodput.unlink()  # as if it had ended before its first checkpoint
     given = STUDENT | {"distill.teacher": workdir / "metrics" / ".." / "teacher", "train.steps": 2}
     before = {path: path.read_bytes() for path in (workdir / "teacher").rglob("*") if path.is_file()}
     assert train_here(workdir, text, "--fresh=one", small=given) == 2
