@@ -25,13 +25,11 @@ if metadata.version("jaxlib").startswith("0.10."):  # later ones know no such fl
     QUICK_TO_COMPILE += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {WAIT_FOR_DEVICES} {QUICK_TO_COMPILE}"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
-# Compiled programs are kept between runs of the tests: those of the tests themselves by JAX's variable, those of the
-# programs that they start by Longhaul's. JAX does not write entries atomically, so each worker has a folder of its own.
+# What the programs that they start compile for one device is kept between runs of the tests (for several CPU devices
+# nothing is: `host.keep_programs`). JAX does not write entries atomically, so each worker has a folder of its own.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "alone")
-CACHE = Path(tempfile.gettempdir()) / f"longhaul-tests-{os.getuid()}" / WORKER
-os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-os.environ["LONGHAUL_CACHE"] = str(CACHE / "programs")
+os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+os.environ["LONGHAUL_CACHE"] = str(Path(tempfile.gettempdir()) / f"longhaul-tests-{os.getuid()}" / WORKER)
 # A worker runs hundreds of programs in turn, and has no use for the memory of the largest.
 os.environ["LONGHAUL_KEEP_MEMORY"] = "0"
 

@@ -23,24 +23,36 @@ JOINING = 300  # seconds that a process waits for the others to start
 
 
 def start() -> None:
-    """Joins the other processes of a run, if there are any, turns the compilation cache on, and keeps freed memory.
+    """Joins the other processes of a run, if there are any, keeps freed memory, and settles what is compiled once.
 
     LONGHAUL_COORDINATOR=host:port, LONGHAUL_PROCESSES and LONGHAUL_PROCESS describe a run of several
     processes (`launch` sets them); LONGHAUL_COORDINATOR=auto lets JAX ask the cluster (TPU pods, SLURM).
-    LONGHAUL_CACHE is the folder of compiled programs, by default ~/.cache/longhaul; empty turns it off.
+    LONGHAUL_CACHE is the folder of compiled programs, by default ~/.cache/longhaul/compiled; empty turns it off.
     LONGHAUL_KEEP_MEMORY is explained in heap.py.
     Errors: UserError where these variables contradict one another or the machine.
     """
     quiet_background_threads()
-    cache = os.environ.get("LONGHAUL_CACHE", os.path.expanduser("~/.cache/longhaul/compiled"))
-    if cache:
-        jax.config.update("jax_compilation_cache_dir", cache)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     place = described()
     if place:
         join(*place)
     keep_freed_memory()
-    jax.devices()
+    keep_programs()
+
+
+def keep_programs() -> None:
+    """Lets JAX keep the programs that it compiles and find them again, unless they are for several CPU devices.
+
+    XLA runs one collective of a CPU program after the other, in the same order on every device; a program that is read
+    back from its serialised form has lost that order (jaxlib 0.10.2: each thunk gets a communicator resource of its
+    own), and devices that wait in different collectives wait for ever.
+    """
+    if jax.default_backend() == "cpu" and jax.device_count() > 1:
+        jax.config.update("jax_enable_compilation_cache", False)  # the user's own JAX_COMPILATION_CACHE_DIR too
+        return
+    cache = os.environ.get("LONGHAUL_CACHE", os.path.expanduser("~/.cache/longhaul/compiled"))
+    if cache:
+        jax.config.update("jax_compilation_cache_dir", cache)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def say(message: str) -> None:
