@@ -83,9 +83,9 @@ KERNELS = {  # of a step, of an evaluation, of reading a prompt: an attention is
     "roberta": (0, 1, 0),
     "xlm": (0, 1, 0),
     "electra": (6, 2, 0),
-    "t5": (3, 1, 0),  # two of three attentions have biases
-    "bart": (9, 3, 1),  # what a prompt is written from is read without a cache
-    "transformer": (9, 3, 1),
+    "t5": (3, 1, 1),  # two of three attentions have biases
+    "bart": (9, 3, 2),  # of a prompt those over what it is written from, which no cache holds
+    "transformer": (9, 3, 2),
 }
 
 
