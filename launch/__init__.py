@@ -51,7 +51,10 @@ def parse(
     if stray and not program:
         parser.error(f"'{stray[0]}' is no option of this launcher; if the program begins there, write '--' before it")
     if stray:
-        parser.error(f"unrecognized arguments: {shlex.join(stray)}; what comes after '--' goes to the program")
+        own = [f"--{name.replace('_', '-')}" for name in vars(options)]
+        close = difflib.get_close_matches(stray[0].partition("=")[0], own, n=1)
+        meant = f"did you mean {close[0]}?" if close else "what comes after '--' goes to the program"
+        parser.error(f"unrecognized arguments: {shlex.join(stray)}; {meant}")
     if not program and not any(getattr(options, option) for option in without):
         parser.error("name what to run after '--', such as: -- train --config=configs/quickstart.py --workdir=runs/q")
     if program and Path(program[0]).name in ("pretrain", "python", "python3"):

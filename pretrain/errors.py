@@ -21,13 +21,16 @@ class FaultError(Exception):
 USER_ERRORS = (UserError, ModelError, DataError, ConfigError)
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """The end of an "unknown name" sentence: `, did you mean 'x'?`, or the list of choices if none is close."""
+def nearest(name: str, choices: Iterable[str], before: str = "") -> str:
+    """The end of an "unknown name" sentence: `, did you mean 'x'?`, or the list of choices if none is close.
+
+    `before` is what is written before each name, such as the dashes of a flag.
+    """
     choices = sorted(choices)
     close = difflib.get_close_matches(name, choices, n=1)
     if close:
-        return f", did you mean '{close[0]}'?"
-    return f"; choose one of: {', '.join(choices)}"
+        return f", did you mean '{before}{close[0]}'?"
+    return f"; choose one of: {', '.join(before + choice for choice in choices)}"
 
 
 def reason(error: Exception) -> str:

@@ -128,7 +128,7 @@ class Command:
             keys = difflib.get_close_matches(error.flagname, known, n=1)
         if not keys:
             of_config = ["config", "config.KEY"] if self.takes_config else [f"config.{own}KEY"] * bool(self.section)
-            return nearest(error.flagname, [*self.flags, *of_config])
+            return nearest(error.flagname, [*self.flags, *of_config], "--")
         equals, value = error.flagvalue.partition("=")[1:]
         return f", did you mean {' or '.join(f'--config.{key}{equals}{value}' for key in keys)}?"
 

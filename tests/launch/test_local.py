@@ -325,7 +325,9 @@ def test_knows_the_programs_commands():
         (["--grace", "nan", "--", "train"], "nan is no time"),
         (["--grace", "-1", "--", "train"], "-1 is no time"),
         (["--logs", "pyproject.toml", "--", "train"], "pyproject.toml cannot be made a folder (File exists)"),
-        (["--proceses", "2", "--", "train"], "unrecognized arguments"),
+        (["--proceses", "2", "--", "train"], "unrecognized arguments: --proceses 2; did you mean --processes?"),
+        (["--proceses=2", "--", "train"], "did you mean --processes?"),
+        (["--qqqq", "--", "train"], "what comes after '--' goes to the program"),
     ],
 )
 def test_mistakes(argv, message):
