@@ -25,7 +25,7 @@ if metadata.version("jaxlib").startswith("0.10."):  # later ones know no such fl
     QUICK_TO_COMPILE += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {WAIT_FOR_DEVICES} {QUICK_TO_COMPILE}"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
-# What the programs that they start compile for one device is kept between runs of the tests (for several CPU devices
+# What programs that the tests start compile for one device is kept between runs of the tests (for several CPU devices
 # nothing is: `host.keep_programs`). JAX does not write entries atomically, so each worker has a folder of its own.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "alone")
 os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)

@@ -84,7 +84,7 @@ KERNELS = {  # of a step, of an evaluation, of reading a prompt: an attention is
     "xlm": (0, 1, 0),
     "electra": (6, 2, 0),
     "t5": (3, 1, 1),  # two of three attentions have biases
-    "bart": (9, 3, 2),  # of a prompt those over what it is written from, which no cache holds
+    "bart": (9, 3, 2),  # of a prompt the source's own attention, and the text's over the source
     "transformer": (9, 3, 2),
 }
 
