@@ -22,7 +22,7 @@ from pretrain.workdir import DATA, POSITION, STATE, Workdir
 
 STEP = 0
 MARK = "weights_alone"  # in the item `data`
-CHUNK = 1 << 26  # bytes of what is stored in one piece, and so can be read apart: a device's share needs no more
+CHUNK = 1 << 24  # bytes of what is stored in one piece, and so can be read apart: a device's share needs no more
 
 
 @dataclasses.dataclass(frozen=True)

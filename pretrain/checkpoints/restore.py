@@ -10,6 +10,7 @@ from flax.traverse_util import unflatten_dict
 
 from input_pipeline.remote import RemotePath
 from pretrain.checkpoints import brackets, record, remote
+from pretrain.checkpoints.slabs import BySlabs
 from pretrain.errors import UserError
 from pretrain.processes.agreement import alike, decided, gathered
 from pretrain.workdir import POSITION, STATE, Workdir
@@ -122,7 +123,11 @@ def _reader(folder: Path | RemotePath) -> ocp.Checkpointer:
         active_processes={jax.process_index()},
         barrier_sync_key_prefix=f"process_{jax.process_index()}",
     )
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=alone), multiprocessing_options=alone)
+    handlers = ocp.type_handlers.create_type_handler_registry(
+        (jax.Array, BySlabs()), (np.ndarray, ocp.type_handlers.NumpyHandler())
+    )
+    tree = ocp.PyTreeCheckpointHandler(type_handler_registry=handlers, multiprocessing_options=alone)
+    return ocp.Checkpointer(tree, multiprocessing_options=alone)
 
 
 def _read_whole(folder: Path, wanted: dict) -> dict:

@@ -1,0 +1,68 @@
+"""Arrays that are read back slab by slab: the same numbers, whatever cut them before and does now."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from configs import common
+from pretrain.checkpoints import alone, restore, slabs
+from pretrain.checkpoints.checkpoint import Checkpoints
+
+SPECS = [
+    PartitionSpec(),
+    PartitionSpec("x"),
+    PartitionSpec(None, "x"),
+    PartitionSpec(None, None, ("y", "x")),
+    PartitionSpec("y", "x", None),
+    PartitionSpec(("x", "y"), None, None),
+]
+
+
+MESH = {"y": 2, "x": 4}
+
+
+def saved(folder, array, spec):
+    """(a checkpoint of an array that is divided so, what reads it back divided otherwise)."""
+    mesh = Mesh(np.array(jax.devices()).reshape(*MESH.values()), tuple(MESH))
+    checkpoints = Checkpoints(str(folder), common.base().checkpoint)
+    checkpoints.save(1, {"params": {"w": jax.device_put(array, NamedSharding(mesh, spec))}}, 0)
+    checkpoints.wait()
+    checkpoints.close()
+
+    def back(spec):
+        of = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=NamedSharding(mesh, spec))
+        found = restore.read_state(checkpoints.workdir.checkpoint(1), {"params": {"w": of}})["params"]["w"]
+        assert found.sharding == of.sharding
+        return found
+
+    return back
+
+
+@pytest.mark.parametrize("stored", SPECS, ids=str)
+@pytest.mark.parametrize("wide", [0, slabs.WIDE], ids=["all by slabs", "as it comes"])
+def test_the_same_numbers_come_back_from_any_cut_into_any(tmp_path, monkeypatch, stored, wide):
+    monkeypatch.setattr(alone, "CHUNK", 500)
+    monkeypatch.setattr(slabs, "SLAB", 3000)
+    monkeypatch.setattr(slabs, "WIDE", wide)
+    array = np.random.default_rng(0).integers(0, 1 << 16, (16, 24, 40)).astype(np.float32)
+    back = saved(tmp_path, array, stored)
+    for spec in SPECS:
+        np.testing.assert_array_equal(back(spec), array)
+
+
+def test_columns_of_what_was_stored_as_rows_are_read_by_slabs(tmp_path, monkeypatch):
+    """And no piece is read twice, though each of eight devices needs a little of it."""
+    found, whole = [], slabs._read
+
+    async def told(store, sharding, dtype):
+        found.append(store.shape)
+        return await whole(store, sharding, dtype)
+
+    monkeypatch.setattr(slabs, "_read", told)
+    array = np.arange(64 * 48, dtype=np.float32).reshape(64, 48)
+    back = saved(tmp_path, array, PartitionSpec(("y", "x")))
+    np.testing.assert_array_equal(back(PartitionSpec(("y", "x"))), array)
+    assert not found
+    np.testing.assert_array_equal(back(PartitionSpec(None, ("y", "x"))), array)
+    assert found == [array.shape]
