@@ -6,6 +6,7 @@ stops instead, is `restore_newest`'s; what is deleted is `_delete_old`'s alone, 
 """
 
 import contextlib
+import itertools
 import json
 import math
 import sys
@@ -91,20 +92,17 @@ class Checkpoints:
         """The steps that can be gone on from: all but one of weights alone."""
         return [step for step in self.steps() if not alone.is_alone(self.workdir.checkpoint(step))]
 
-    def save(
-        self, step: int, state, position: int, metrics: dict | None = None, origin: dict[str, str] | None = None
-    ) -> None:
+    def save(self, step: int, state, position: int, metrics: dict | None = None, origin=None, bad: int = 0) -> None:
         """Starts saving; returns once the state is copied off the devices.
 
-        `metrics` has the validation `loss` and `measure`, how it was measured; `origin` names the tokenizer and the
-        text that `position` is one in. A step that is saved, or being saved, is not saved again.
+        `metrics` has the validation `loss` and `measure`, how it was measured; `origin`, {str: str}, names the
+        tokenizer and the text that `position` is one in; `bad` is how many updates had no finite loss or gradient since
+        one had. A step that is saved, or being saved, is not saved again.
         """
         if step in self._done:
             return
-        items = {
-            STATE: ocp.args.StandardSave(state, save_args=alone.pieces(state)),
-            DATA: ocp.args.JsonSave({"step": step, "position": position} | (origin or {})),
-        }
+        data = {"step": step, "position": position} | (origin or {}) | ({restore.BAD: bad} if bad else {})
+        items = {STATE: ocp.args.StandardSave(state, save_args=alone.pieces(state)), DATA: ocp.args.JsonSave(data)}
         if metrics:
             items[METRICS] = ocp.args.JsonSave(metrics)
         self.wait()
@@ -196,12 +194,29 @@ class Checkpoints:
             self._cleaning.result()
 
     def _delete_old(self) -> None:
-        """Leaves the newest, by step, and `best`. No run ends for want of it."""
+        """Leaves the newest, by step, and `best`; while updates are bad also the newest sound two.
+
+        No run ends for want of it.
+        """
         with contextlib.suppress(OSError):
             steps = self.steps()
-            kept = {*steps[-self.options["keep"] :]} | ({self.best()} if self.options["keep_best"] else set())
+            kept = {*steps[-self.options["keep"] :]}
+            kept |= set() if restore.is_sound(self.workdir.checkpoint(steps[-1])) else {*self._sound()}
+            kept |= {self.best()} if self.options["keep_best"] else set()
             for step in set(steps) - kept:
                 self._discard(self.workdir.checkpoint(step))
+
+    def sound(self, before: int) -> int | None:
+        """The newest sound step before an update, as process 0 finds it.
+
+        Of the last update that was good it is not known: its own loss is that of the parameters before it.
+        """
+        return decided(lambda: next((step for step in self._sound() if step < before), None), self._unreadable)
+
+    def _sound(self) -> list[int]:
+        """The newest two whose last update was good, newest first."""
+        steps = (step for step in reversed(self.steps()) if restore.is_sound(self.workdir.checkpoint(step)))
+        return list(itertools.islice(steps, 2))
 
     def losses(self) -> dict[int, tuple[float, str]]:
         """Validation loss and measure of each checkpoint with a finite loss, their file being as it was written."""

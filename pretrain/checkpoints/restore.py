@@ -15,6 +15,7 @@ from pretrain.errors import UserError
 from pretrain.processes.agreement import alike, decided, gathered
 from pretrain.workdir import POSITION, STATE, Workdir
 
+BAD = "bad_in_row"  # in the item `data`: updates without a finite loss or gradient since one had; absent for none
 SHOWN = 3  # differences between two trees that a sentence names
 
 
@@ -59,6 +60,14 @@ def read_data(folder: Path) -> dict:
         return found
 
     return alike(position, lambda why: unreadable(folder, why))
+
+
+def is_sound(folder: Path) -> bool:
+    """Whether a checkpoint was saved when its last update was a good one, as far as its files can be read."""
+    try:
+        return not json.loads((folder / POSITION).read_text()).get(BAD)
+    except (OSError, ValueError):
+        return False
 
 
 def check_origin(folder: Path, data: dict, origin: dict) -> None:

@@ -49,6 +49,8 @@ def _shares(store, sharding) -> set[Share]:
 
 def _is_wide(store, sharding) -> bool:
     """Whether the pieces that this process's shares touch hold more than WIDE times as many numbers as those."""
+    if not store.rank:
+        return False
     shares, sizes = _shares(store, sharding), store.chunk_layout.read_chunk.shape
     touched = sum(
         math.prod((-(-last // size) - first // size) * size for (first, last), size in zip(share, sizes, strict=True))

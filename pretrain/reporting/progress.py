@@ -1,5 +1,6 @@
 """What a waiting user sees: a bar on a terminal, plain lines elsewhere, and where the time went."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -129,3 +130,8 @@ def amount(value: float) -> str:
         value /= 1000
     digits = 0 if abs(value) >= 99.95 or (not letter and value == round(value)) else 1 if abs(value) >= 9.995 else 2
     return f"{value:.{digits}f}{letter}"
+
+
+def open_null() -> TextIO:
+    """A file that keeps nothing, for the processes that show nothing."""
+    return open(os.devnull, "w")

@@ -25,7 +25,7 @@ from pretrain.processes.leaving import PREEMPTED, leaving
 from pretrain.processes.watchdog import Place, Watchdog
 from pretrain.reporting.goodput import Goodput
 from pretrain.reporting.metrics import MetricWriter
-from pretrain.reporting.progress import Ledger, Progress
+from pretrain.reporting.progress import Ledger, Progress, open_null
 from pretrain.training.begin import (
     cannot,
     check_goes_on,
@@ -122,6 +122,7 @@ class Loop:
         self.profile = Profile(self.config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.compiled = False
         self.validated = {}
+        self.good = 0  # the last update that was not bad
         self.rewinds, self.farthest = 0, 0  # rewinds since the run last got beyond its farthest update
 
     def open_writer(self, workdir, report) -> MetricWriter:
@@ -267,6 +268,7 @@ class Loop:
         values = jax.tree.map(float, metrics)
         self.rates.count(values["read"], seconds)
         bad = int(values["bad_in_row"])
+        self.good = step - bad
         if bad:
             self.progress.note(
                 f"update {step} skipped: loss or gradient not finite, with the batch at data position {position - 1} "
@@ -287,11 +289,21 @@ class Loop:
         return position - 1 if bad else None
 
     def stop_bad(self, position: int, count: int):
-        self.save(wait=True)
+        """Ends a run whose updates stay bad; one that goes back at each has saved what it goes back to."""
+        if self.config.train.on_bad_step == "rewind":
+            with self.ledger.spend("save"):
+                self.checkpoints.wait()
+            what = f"the run went back {count} times for an update with"
+            left = "it stands where it last saved"
+        else:
+            self.save(wait=True)
+            what = f"{count} updates in a row had"
+            left = f"the parameters from before them are saved as checkpoint {self.step}"
+        good = self.checkpoints.sound(self.good)
+        begin = f" and --config.train.start_from={self.checkpoints.workdir.path}@{good}" if good is not None else ""
         raise UserError(
-            f"{count} updates in a row had a loss or gradient that is not finite, the last with the batch at data "
-            f"position {position}; the parameters from before them are saved as checkpoint {self.step}; lower "
-            "config.schedule.peak, or look at that data"
+            f"{what} a loss or gradient that is not finite, the last with the batch at data position {position}; "
+            f"{left}; look at that data, or begin in another --workdir with a lower config.schedule.peak{begin}"
         )
 
     def rewind(self, feed, bad_position: int):
@@ -356,7 +368,8 @@ class Loop:
         self.account()
         with self.ledger.spend("save"):
             metrics = self.metrics() if self.validated.get("step") == self.step else None
-            told = self.engine.saved(self.state), self.position, metrics, self.assembly.origin
+            state = self.engine.saved(self.state)
+            told = state, self.position, metrics, self.assembly.origin, int(state.bad_in_row)
             self.writer.flush()
             self.checkpoints.save(self.step, *told)
             if wait:
@@ -385,10 +398,3 @@ def goodput(workdir: Workdir) -> Goodput:
     """The ledger of a run's time, which process 0 alone writes."""
     path = workdir.goodput if jax.process_index() == 0 else None
     return Goodput(path, age(), host=socket.gethostname(), processes=jax.process_count(), devices=jax.device_count())
-
-
-def open_null():
-    """A file that keeps nothing, for the processes that do not log."""
-    import os
-
-    return open(os.devnull, "w")

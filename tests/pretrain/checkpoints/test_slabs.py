@@ -26,15 +26,18 @@ def saved(folder, array, spec):
     """(a checkpoint of an array that is divided so, what reads it back divided otherwise)."""
     mesh = Mesh(np.array(jax.devices()).reshape(*MESH.values()), tuple(MESH))
     checkpoints = Checkpoints(str(folder), common.base().checkpoint)
-    checkpoints.save(1, {"params": {"w": jax.device_put(array, NamedSharding(mesh, spec))}}, 0)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    params = {"w": jax.device_put(array, NamedSharding(mesh, spec)), "scalar": jax.device_put(2.5, everywhere)}
+    checkpoints.save(1, {"params": params}, 0)
     checkpoints.wait()
     checkpoints.close()
 
     def back(spec):
         of = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=NamedSharding(mesh, spec))
-        found = restore.read_state(checkpoints.workdir.checkpoint(1), {"params": {"w": of}})["params"]["w"]
-        assert found.sharding == of.sharding
-        return found
+        wanted = {"w": of, "scalar": jax.ShapeDtypeStruct((), np.float32, sharding=everywhere)}
+        found = restore.read_state(checkpoints.workdir.checkpoint(1), {"params": wanted})["params"]
+        assert found["scalar"] == 2.5 and found["w"].sharding == of.sharding
+        return found["w"]
 
     return back
 

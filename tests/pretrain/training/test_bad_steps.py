@@ -10,6 +10,7 @@ from runs import SMALL, mostly
 from input_pipeline import pipeline
 from pretrain import config as configs
 from pretrain.errors import UserError
+from pretrain.main import main
 from pretrain.training.train import train
 
 POISONED = 9  # the position in the data of the batch that cannot be learned from, unless a test says otherwise
@@ -63,17 +64,35 @@ def test_rewinding_goes_back_to_the_checkpoint_and_past_the_data(run, capsys):
     assert "rewound to update 8; the data goes on at position 10" in capsys.readouterr().err
 
 
-def test_too_many_bad_updates_stop_the_run_with_everything_saved(run, tmp_path):
-    with pytest.raises(UserError, match=r"3 updates in a row .* data position .* saved as checkpoint"):
-        run(optimizer__name="sgd", optimizer__clip=0, schedule__peak=1e38, train__max_bad_steps=3)
-    saved = [int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()]
-    assert len(saved) >= 1
+WORSE = {"optimizer__name": "sgd", "optimizer__clip": 0, "optimizer__weight_decay": 0, "optimizer__b1": 0}
+WORSE |= {"schedule__kind": "constant", "schedule__warmup": 24, "schedule__peak": 1e9, "train__max_bad_steps": 3}
+WORSE |= {"checkpoint__every": 1, "checkpoint__keep": 2, "checkpoint__keep_best": False, "evaluate__every": 0}
 
 
-def test_rewinding_does_not_go_on_for_ever(run):
-    options = {"optimizer__name": "sgd", "optimizer__clip": 0, "schedule__peak": 1e38, "train__on_bad_step": "rewind"}
-    with pytest.raises(UserError, match="3 updates in a row"):
-        run(**options, train__max_bad_steps=3)
+def saved(workdir):
+    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
+
+
+def has_a_loss(workdir, step, capsys):
+    """Whether the validation text has a finite loss by the parameters of a checkpoint."""
+    capsys.readouterr()
+    assert main(["evaluate", f"--workdir={workdir}", f"--step={step}", "--batches=1", "--format=json"]) == 0
+    return json.loads(capsys.readouterr().out)["loss"] is not None
+
+
+@pytest.mark.parametrize("way", ["skip", "rewind"])
+def test_updates_that_stay_bad_leave_the_last_good_checkpoint(run, tmp_path, capsys, way):
+    """It is named, whatever is kept, and however often the same is tried again."""
+    for _ in range(3):
+        with pytest.raises(UserError) as error:
+            run(poison=-1, **WORSE, train__on_bad_step=way)
+        words = {"skip": "updates in a row had", "rewind": "the run went back 3 times for an update with"}
+        assert words[way] in str(error.value) and "is not finite, the last with the batch at" in str(error.value)
+        named = int(str(error.value).rpartition(f"--config.train.start_from={tmp_path}@")[2])
+        steps = saved(tmp_path)
+        assert named in steps and len(steps) <= 4
+        assert (f"saved as checkpoint {steps[-1]};" in str(error.value)) == (way == "skip")
+    assert has_a_loss(tmp_path, named, capsys) and not has_a_loss(tmp_path, steps[-1], capsys)
 
 
 @pytest.mark.parametrize("position", mostly([0, 11, 23], 11, 23))
