@@ -88,7 +88,7 @@ def check_settings(
     for name in set(named) - {"train"}:
         for source, scored in itertools.product(named["train"], named[name]):
             if source.spec == scored.spec:
-                raise _both(name, source, scored, source.spec)
+                raise _both(name, source.spec, scored.spec, source.spec)
     tokenizer_folder.check_settings(tokenizer, taken)
     check_codes(itertools.chain(*named.values()), data["layout"], objective)
     check_languages(list(itertools.chain(*named.values())), data, objective)
@@ -227,6 +227,7 @@ def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
     Sources are compared one by one and all together, with and without what is held out of them.
     """
     held = [part for part in splits.get("validation", ()) if part.split == HELD]
+    _check_twice(list(zip(splits["train"], held, strict=True)) if held else ())
     for name in SPLITS[1:]:
         named = [part for part in splits.get(name, ()) if part.split == KEPT]
         for scored, trained in itertools.product(_each_and_all(named), _each_and_all(splits["train"])):
@@ -236,6 +237,18 @@ def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
                 count = copy.counts.documents
                 both = f"the same {count:,} document{'s' * (count > 1)}"
                 raise _both(name, " + ".join(specs), " + ".join(part.source.spec for part in scored), both)
+
+
+def _check_twice(sources: Iterable[tuple[Part, Part]]) -> None:
+    """Raises DataError where what is held out of a source is trained on as another's: files are held out by name."""
+    for (kept, held), (other, also_held) in itertools.combinations(sources, 2):
+        whole, copy = _joined([kept, held]), _joined([other, also_held])
+        if held.stream.tokens and whole.same_documents(copy) and not held.stream.same_documents(also_held.stream):
+            raise DataError(
+                f"data.train = '{kept.source.spec}' and '{other.source.spec}' hold the same {whole.counts.documents:,} "
+                "documents, and what is held out of the one is trained on as the other's; name one of them "
+                "(data.weights say how often a source is read)"
+            )
 
 
 def _each_and_all(parts: Sequence[Part]) -> list[Sequence[Part]]:

@@ -28,6 +28,8 @@ from pretrain.config import every_key
 from pretrain.config.values import parse_value
 from pretrain.errors import UserError, nearest
 
+OF_ABSL = ("flagfile", "undefok")  # which its parser takes whether they are defined or not
+
 
 class Number(flags.ArgumentParser):
     """Reads a number as the keys of a config are read, and as strictly."""
@@ -92,6 +94,9 @@ class Command:
         return form(**told)
 
     def _parse(self, argv: Sequence[str]) -> None:
+        for word in argv:
+            if word.startswith("-") and (name := word.lstrip("-").partition("=")[0]) in OF_ABSL:
+                raise UserError(f"`pretrain {self.name}` has no flag --{name}; see `pretrain {self.name} --help`")
         try:
             extra = self.flags([f"pretrain {self.name}", *argv])[1:]
         except flags.UnrecognizedFlagError as error:

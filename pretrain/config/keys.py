@@ -11,6 +11,19 @@ from pretrain.errors import UserError, nearest
 # Sections of which there are several, by their kind.
 OF_A_KIND = {"model": common.MODELS, "objective": common.OBJECTIVES}
 
+# What other codebases call our keys.
+ELSEWHERE = (
+    dict.fromkeys(("learning_rate", "lr", "max_lr"), "schedule.peak")
+    | dict.fromkeys(("warmup_steps", "warmup_iters"), "schedule.warmup")
+    | dict.fromkeys(("max_steps", "max_iters", "num_steps", "train_steps", "total_steps"), "train.steps")
+    | dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), "train.accumulate")
+    | dict.fromkeys(("block_size", "seq_len", "seq_length", "max_seq_length"), "data.length")
+    | dict.fromkeys(("num_layers", "n_layer", "num_hidden_layers"), "model.layers")
+    | dict.fromkeys(("num_heads", "n_head", "num_attention_heads"), "model.heads")
+    | dict.fromkeys(("d_model", "n_embd", "hidden_size"), "model.width")
+    | dict.fromkeys(("d_ff", "intermediate_size"), "model.ff")
+)
+
 PARTLY = ("config.evaluate.model", "config.distill.model")  # which hold any of the model's keys: what is otherwise
 
 
@@ -95,4 +108,6 @@ def unknown(walked: str, name: str, node: ConfigDict) -> UserError:
     """The mistake of a key `name` that the section `node`, reached by `walked`, has not."""
     why = models.why_absent(node.kind, name) if walked == "config.model" and "kind" in node else ""
     of = f" of a model of kind '{node.kind}'" if why else ""
+    if not why and name in ELSEWHERE:
+        return UserError(f"there is no config key {walked}.{name}, did you mean config.{ELSEWHERE[name]}?")
     return UserError(f"there is no config key {walked}.{name}{of}{why or nearest(name, list(node))}")

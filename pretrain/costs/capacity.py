@@ -155,7 +155,8 @@ def _most(needs: Sequence[Need], place: str, limit: float) -> tuple[Need, str]:
     most = max(needs, key=least.get)
     if most.least < 1:
         return most, "a row on each device is too much already: make rows shorter or the model smaller"
-    count = math.ceil(most.whole / limit)
+    left = limit - (sum(least.values()) - least[most])  # of each device, for its share of that
+    count = math.ceil(most.whole / left) if left > 0 else 0
     of_so_many = f", {count} or more with as much memory each" if count > 1 else ""
     return most, most.remedy + of_so_many
 

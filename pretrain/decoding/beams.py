@@ -7,6 +7,7 @@ has, beats none; "full" then, or once there are as many finished as beams. With 
 early_stopping of False and True, a beam finishes only among the best as many continuations as there are beams.
 """
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
@@ -16,9 +17,19 @@ from flax import linen as nn
 from flax import struct
 
 from pretrain.decoding.reading import advance, begin_cached, for_tokens, known, reader, regroup, take
+from pretrain.errors import UserError
 
 NOTHING = -1  # in the place of ids that are not written
 NORMALISATIONS = {"gnmt": lambda length: (5.0 + length) / 6.0, "length": lambda length: 1.0 * length}
+
+
+def check_penalty(length_penalty: float, normalisation: str, longest: int) -> None:
+    """Raises UserError where the scores of texts of up to `longest` tokens would be beyond float32."""
+    if abs(length_penalty) * math.log10(NORMALISATIONS[normalisation](longest)) > 30:  # float32 ends at 1e38
+        raise UserError(
+            f"length_penalty={length_penalty:g} is beyond what float32 holds at max_tokens={longest}; give a number "
+            "nearer to 0, such as 0.6"
+        )
 
 
 @struct.dataclass

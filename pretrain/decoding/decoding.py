@@ -5,7 +5,6 @@ are padded on the right, and each row goes on from its own last token. Lengths a
 prompts of similar length share one compiled program; no token compiles anything.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from pretrain.costs import capacity
 from pretrain.decoding import options
-from pretrain.decoding.beams import NORMALISATIONS, NOTHING, search
+from pretrain.decoding.beams import NOTHING, check_penalty, search
 from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, for_tokens, known, reader
 from pretrain.errors import UserError
 
@@ -222,12 +221,8 @@ def _check(model, prompts, max_tokens, temperature, beams, length_penalty, norma
             f"beams={beams} searches for the likeliest text, and repetition_penalty={repetition_penalty:g} changes "
             "what is likely token by token; set beams or repetition_penalty to 1"
         )
-    longest = NORMALISATIONS[normalisation](max_tokens)
-    if beams > 1 and abs(length_penalty) * math.log10(longest) > 30:  # float32 ends at 1e38
-        raise UserError(
-            f"length_penalty={length_penalty:g} is beyond what float32 holds at max_tokens={max_tokens}; give a number "
-            "nearer to 0, such as 0.6"
-        )
+    if beams > 1:
+        check_penalty(length_penalty, normalisation, max_tokens)
     for index, prompt in enumerate(prompts):
         if not len(prompt):
             raise UserError(f"prompt {index} has no token; start it with the tokenizer's beginning-of-text token")

@@ -18,7 +18,7 @@ from configs import common
 from input_pipeline.batches.tasks import Task
 from pretrain.assemble import Assembly
 from pretrain.costs import capacity
-from pretrain.decoding.beams import NOTHING, beam_search
+from pretrain.decoding.beams import NOTHING, beam_search, check_penalty
 from pretrain.decoding.greedy import greedy
 from pretrain.decoding.reading import empty
 from pretrain.errors import UserError
@@ -90,6 +90,8 @@ def tasks(run: Assembly, split: str, *, decode: int | None, length: int = 0, bat
             "one, or decode 0 examples"
         )
     if found:
+        if config.evaluate.beams > 1:
+            check_penalty(config.evaluate.length_penalty, "gnmt", run.learner.evaluated.context)
         _check_memory(run, length, size)
         if "bleu" in run.learner.objective.decoded:
             sacrebleu()

@@ -8,6 +8,8 @@ import optax
 
 from pretrain.errors import UserError, nearest
 
+NOTHING = 1e-5  # of the peak: the learning rate of updates that learn next to nothing
+
 
 def schedule(options: Mapping, steps: int) -> optax.Schedule:
     """Learning rate as a function of the number of updates made so far.
@@ -28,6 +30,11 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
         raise UserError(
             f"config.schedule.warmup = {warmup}{held} is longer than the {total} updates of the schedule; lower it, "
             "such as --config.schedule.warmup=0, or raise config.train.steps"
+        )
+    if options["hold"] and options["beneath_warmup"] and kind in ("linear", "cosine"):
+        raise UserError(
+            f"config.schedule.hold = {options['hold']} stays at the peak, and config.schedule.beneath_warmup = true "
+            "falls from update 0 on; set one of them to its default"
         )
     begin = 0 if options["beneath_warmup"] and kind in ("linear", "cosine") else reached
     after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, reached))
@@ -62,6 +69,21 @@ def moved(before, now, step: int) -> str | None:
         f"config.{key} makes the schedule {length} updates long, which was {was}: update {ahead[most] + 1} has the "
         f"learning rate {new[most]:.2e} instead of {old[most]:.2e}; to keep the schedule as it was, give "
         f"--config.schedule.decay_steps={was}"
+    )
+
+
+def ended(config, step: int) -> str | None:
+    """What to tell a run that goes on after `step` updates, if none of those to come has a rate to speak of."""
+    if step >= config.train.steps:
+        return None
+    ahead = np.unique(np.linspace(step, config.train.steps - 1, 10_000).astype(np.int32))
+    most = float(np.max(schedule(config.schedule, config.train.steps)(ahead)))
+    if most > NOTHING * config.schedule.peak:
+        return None
+    return (
+        f"the schedule has ended: of the updates {step + 1} to {config.train.steps} none has a learning rate above "
+        f"{most:.1e}, so that they learn next to nothing; give --config.schedule.decay_steps=0 to let it fall until "
+        "the last of them, or --config.schedule.end for a rate that stays"
     )
 
 

@@ -43,8 +43,11 @@ def make_mesh(
         text = ", ".join(f"{axis}={sizes[axis]}" for axis in AXES)
         needed = math.prod(sizes[axis] for axis in AXES if axis != free)
         wants, or_free = (f"a multiple of {needed}", "") if free else (needed, ", or give one axis the size -1")
+        cpu = "; so many virtual ones: python -m launch.local --processes 1 --devices N -- train ..."
+        virtual = cpu if devices[0].platform == "cpu" else ""
         raise UserError(
             f"config.mesh ({text}) needs {wants} devices and there are {len(devices)}; change one of its sizes{or_free}"
+            f"{virtual}"
         )
     sizes, types = tuple(shape.values()), (jax.sharding.AxisType.Auto,) * len(AXES)
     try:

@@ -17,7 +17,7 @@ from pretrain.errors import UserError
 from pretrain.evaluation.decoded import tasks
 from pretrain.evaluation.evaluation import measure, score, scoring_pass, worded
 from pretrain.objectives import cost, reported
-from pretrain.optimizers.schedules import moved
+from pretrain.optimizers.schedules import ended, moved
 from pretrain.processes import lock
 from pretrain.processes.agreement import alike, decided
 from pretrain.processes.host import age, say
@@ -74,7 +74,8 @@ def train(config, workdir: str, fresh: str = "") -> int:
         if jax.process_index() == 0:
             if loop.step and Workdir(workdir).config.is_file():
                 before = configs.saved(workdir)
-                for change in (moved(before, config, loop.step), configs.changed_dropout(before, config)):
+                dropout = configs.changed_dropout(before, config)
+                for change in (moved(before, config, loop.step), ended(config, loop.step), dropout):
                     if change:
                         say(change)
             if loop.step < config.train.steps:  # else nothing is made of it, and the folder's own says what was
@@ -291,10 +292,8 @@ class Loop:
     def stop_bad(self, position: int, count: int):
         """Ends a run whose updates stay bad; one that goes back at each has saved what it goes back to."""
         if self.config.train.on_bad_step == "rewind":
-            with self.ledger.spend("save"):
-                self.checkpoints.wait()
-            what = f"the run went back {count} times for an update with"
-            left = "it stands where it last saved"
+            self.checkpoints.wait()
+            what, left = f"the run went back {count} times for an update with", "it stands where it last saved"
         else:
             self.save(wait=True)
             what = f"{count} updates in a row had"

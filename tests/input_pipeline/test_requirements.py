@@ -122,7 +122,8 @@ def test_text_is_not_scored_that_was_trained_on(refused, write, split):
     path = write("train.txt", "Text.\n" * 100)
     for spec in (f"text:{path}", f"text:{path}?document=line", f"text:{path[:-4]}*", f"text:{path}?bytes=5:50"):
         refused(rf"data\.{split} = .* and data\.train = .* both read (text:)?{path}, so", **{split: spec})
-    assert "both read stdlib" in refused(rf"data\.{split}", train="stdlib", **{split: "stdlib"})
+    both = f"data.{split} = 'stdlib' and data.train = 'stdlib' both read stdlib, so"
+    assert both in refused(rf"data\.{split}", train="stdlib", **{split: "stdlib"})
     library = f"text:{os.path.dirname(json.__file__)}/*.py"
     file = os.path.realpath(json.__file__)
     for train, scored in ((library, "stdlib"), ("stdlib", library)):
@@ -164,6 +165,19 @@ def test_a_copy_of_text_some_of_which_is_held_out_is_not_tested(prepare, write):
     assert 0 < held < 60
     with pytest.raises(DataError, match=r"data\.test = .* both read the same 60 documents, so"):
         prepare(train, holdout=0.2, test=copy)
+
+
+def test_copies_under_other_names_are_not_held_out_of_one_and_trained_on_as_the_other(prepare, write):
+    """Whole files are held out by their names, lines by what they say."""
+    texts = [f"Text number {number}, of some length." for number in range(40)]
+    for number, text in enumerate(texts):
+        write(f"a/f{number}.txt", text)
+        folder = os.path.dirname(os.path.dirname(write(f"b/g{number}.txt", text)))
+    with pytest.raises(DataError, match="hold the same 40 documents, and what is held out of the one is trained on as"):
+        prepare(f"text:{folder}/a/*.txt + text:{folder}/b/*.txt", holdout=0.2)
+    assert prepare(f"text:{folder}/a/*.txt + text:{folder}/b/*.txt").splits == ("train",)  # read twice on purpose
+    lines = [f"text:{write(name, chr(10).join(texts))}?document=line" for name in ("one.txt", "two.txt")]
+    assert "validation" in prepare(" + ".join(lines), holdout=0.2).splits
 
 
 def test_copies_of_all_sources_in_one_are_not_scored(prepare, write):

@@ -83,7 +83,7 @@ def test_a_smaller_batch_is_advised_only_where_it_helps(machine):
     with pytest.raises(UserError, match=r"of it for the layers' inputs, .*; lower config.train.batch_size or raise"):
         capacity.check_training(*run)
     machine(10**6)
-    with pytest.raises(UserError, match=r"of it for parameters, .* config.mesh.fsdp, 2 or more with as much mem"):
+    with pytest.raises(UserError, match=r"of it for parameters, .* config.mesh.fsdp, 3 or more with as much mem"):
         capacity.check_training(*run)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from configs import common
-from pretrain.optimizers.schedules import moved, schedule
+from pretrain.optimizers.schedules import ended, moved, schedule
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,17 @@ def test_another_number_of_updates_is_announced_during_warm_up_too(kind, step):
     for config in (before, now):
         config.schedule.update(kind="rsqrt", decay_steps=0)
     assert moved(before, now, step) is None
+
+
+def test_updates_beyond_the_end_of_the_schedule_are_announced():
+    config = common.base()
+    config.schedule.update(kind="cosine", peak=1.0, warmup=10, end=0.0, decay_steps=100)
+    config.train.steps = 300
+    assert "none has a learning rate above" in ended(config, 100)
+    assert ended(config, 50) is None  # some of those to come learn
+    assert ended(config, 300) is None  # there are none
+    config.schedule.end = 0.1
+    assert ended(config, 100) is None
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
