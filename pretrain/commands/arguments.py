@@ -131,7 +131,7 @@ class Evaluate(OfRun):
     data: str = text("", "score this source instead, such as text:/books/*.txt, with the run's tokenizer")
     stride: int = integer(non_negative(0), "tokens a window moves on; 0: config")
     length: int = integer(non_negative(0), "tokens of a window; 0: config (its length, else data.length)")
-    batch_size: int = integer(non_negative(0), "rows; 0: config, but one of a stream")
+    batch_size: int = integer(non_negative(0), "rows; 0: as the config says, one where memory goes from row to row")
     batches: int = integer(non_negative(0), "evaluate on the first so many batches; 0: the whole split")
     decode: int | None = integer(
         non_negative(None), "examples of each source of pairs of texts to decode; 0: none (default: all)"
