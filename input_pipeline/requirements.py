@@ -224,7 +224,8 @@ def _both(name: str, trained: str, scored: str, both: str) -> DataError:
 def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
     """Raises DataError where what is scored holds the very documents of what is trained on, by another name.
 
-    Sources are compared one by one and all together, with and without what is held out of them.
+    Sources are compared one by one and all together, with and without what is held out of them; those that text is
+    held out of also with one another.
     """
     held = [part for part in splits.get("validation", ()) if part.split == HELD]
     _check_twice(list(zip(splits["train"], held, strict=True)) if held else ())
@@ -243,7 +244,7 @@ def _check_twice(sources: Iterable[tuple[Part, Part]]) -> None:
     """Raises DataError where what is held out of a source is trained on as another's: files are held out by name."""
     for (kept, held), (other, also_held) in itertools.combinations(sources, 2):
         whole, copy = _joined([kept, held]), _joined([other, also_held])
-        if held.stream.tokens and whole.same_documents(copy) and not held.stream.same_documents(also_held.stream):
+        if whole.same_documents(copy) and not held.stream.same_documents(also_held.stream):
             raise DataError(
                 f"data.train = '{kept.source.spec}' and '{other.source.spec}' hold the same {whole.counts.documents:,} "
                 "documents, and what is held out of the one is trained on as the other's; name one of them "

@@ -66,7 +66,7 @@ def is_sound(folder: Path) -> bool:
     """Whether a checkpoint was saved when its last update was a good one, as far as its files can be read."""
     try:
         return not json.loads((folder / POSITION).read_text()).get(BAD)
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # not readable, no JSON, or JSON of another kind
         return False
 
 

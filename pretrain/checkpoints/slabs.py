@@ -23,7 +23,10 @@ class BySlabs(ocp.type_handlers.ArrayHandler):
 
     async def deserialize(self, infos, args=None):
         stores = await asyncio.gather(*map(_opened, infos))
-        wide = [_is_wide(store, arg.sharding) for store, arg in zip(stores, args, strict=True)]
+        wide = [
+            store.shape == tuple(arg.global_shape) and _is_wide(store, arg.sharding)
+            for store, arg in zip(stores, args, strict=True)
+        ]
         plain = [(info, arg) for info, arg, by_slabs in zip(infos, args, wide, strict=True) if not by_slabs]
         found = iter(await super().deserialize(*zip(*plain, strict=True)) if plain else ())
         return [

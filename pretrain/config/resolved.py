@@ -129,7 +129,8 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
         shown = "; ".join(changed[:6]) + (f"; and {len(changed) - 6} more" if len(changed) > 6 else "")
         of_text = any(key.startswith(("data.", "tokenizer.")) for key in changed)  # which a fresh start keeps
         fresh = ", undo the change, or begin at update 0 with --fresh=NAME, which keeps that run in earlier/NAME"
-        other = f", with --config.train.start_from={workdir} to begin with its weights," if of_text else ""
+        same_ids = not any(key.startswith("tokenizer.") for key in changed)
+        other = f", with --config.train.start_from={workdir} to begin with its weights," if same_ids else ""
         remedy = f"{other} or undo the change" if of_text else fresh
         raise UserError(
             f"{workdir} belongs to a run of another config, which differs in {shown}; choose another --workdir{remedy}"

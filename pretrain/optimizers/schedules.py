@@ -73,17 +73,17 @@ def moved(before, now, step: int) -> str | None:
 
 
 def ended(config, step: int) -> str | None:
-    """What to tell a run that goes on after `step` updates, if none of those to come has a rate to speak of."""
-    if step >= config.train.steps:
+    """What to tell a run that goes on after `step` updates, if those behind the schedule's end have no rate left."""
+    end = config.schedule.decay_steps
+    if not end or max(step, end) >= config.train.steps:
         return None
-    ahead = np.unique(np.linspace(step, config.train.steps - 1, 10_000).astype(np.int32))
-    most = float(np.max(schedule(config.schedule, config.train.steps)(ahead)))
-    if most > NOTHING * config.schedule.peak:
+    rate = float(schedule(config.schedule, config.train.steps)(config.train.steps - 1))
+    if rate > NOTHING * config.schedule.peak:
         return None
     return (
-        f"the schedule has ended: of the updates {step + 1} to {config.train.steps} none has a learning rate above "
-        f"{most:.1e}, so that they learn next to nothing; give --config.schedule.decay_steps=0 to let it fall until "
-        "the last of them, or --config.schedule.end for a rate that stays"
+        f"config.schedule.decay_steps = {end} ends the schedule: from update {max(step, end) + 1} on the learning rate "
+        f"is {rate:.1e}, at which next to nothing is learned; give --config.schedule.decay_steps=0 to let it fall "
+        "until the last update"
     )
 
 

@@ -8,6 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from configs import common
 from pretrain.checkpoints import alone, restore, slabs
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.errors import UserError
 
 SPECS = [
     PartitionSpec(),
@@ -17,8 +18,6 @@ SPECS = [
     PartitionSpec("y", "x", None),
     PartitionSpec(("x", "y"), None, None),
 ]
-
-
 MESH = {"y": 2, "x": 4}
 
 
@@ -55,7 +54,6 @@ def test_the_same_numbers_come_back_from_any_cut_into_any(tmp_path, monkeypatch,
 
 
 def test_columns_of_what_was_stored_as_rows_are_read_by_slabs(tmp_path, monkeypatch):
-    """And no piece is read twice, though each of eight devices needs a little of it."""
     found, whole = [], slabs._read
 
     async def told(store, sharding, dtype):
@@ -69,3 +67,12 @@ def test_columns_of_what_was_stored_as_rows_are_read_by_slabs(tmp_path, monkeypa
     assert not found
     np.testing.assert_array_equal(back(PartitionSpec(None, ("y", "x"))), array)
     assert found == [array.shape]
+
+
+def test_another_shape_than_the_stored_one_is_refused(tmp_path):
+    """Of columns too, which are read by slabs: no more and no less of an array than was asked for comes back."""
+    saved(tmp_path, np.arange(64 * 48, dtype=np.float32).reshape(64, 48), PartitionSpec(("y", "x")))
+    columns = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec(None, "x"))
+    wanted = {"params": {"w": jax.ShapeDtypeStruct((64, 40), np.float32, sharding=columns)}}
+    with pytest.raises(UserError, match=r"Requested shape: \(64, 40\) is not compatible"):
+        restore.read_parts(Checkpoints(str(tmp_path), common.base().checkpoint).workdir.checkpoint(1), wanted)

@@ -60,11 +60,13 @@ def test_updates_beyond_the_end_of_the_schedule_are_announced():
     config = common.base()
     config.schedule.update(kind="cosine", peak=1.0, warmup=10, end=0.0, decay_steps=100)
     config.train.steps = 300
-    assert "none has a learning rate above" in ended(config, 100)
-    assert ended(config, 50) is None  # some of those to come learn
+    assert "from update 151 on the learning rate is 0.0e+00" in ended(config, 150)
+    assert "from update 101 on the learning rate is 0.0e+00" in ended(config, 50)
     assert ended(config, 300) is None  # there are none
     config.schedule.end = 0.1
     assert ended(config, 100) is None
+    config.schedule.update(end=0.0, decay_steps=0)
+    assert ended(config, 299) is None  # it falls until the last update, whose rate is next to nothing anyway
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])

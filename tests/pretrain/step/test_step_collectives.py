@@ -14,7 +14,7 @@ WIDTH, FF = 32, 128
 
 
 def found(**mesh):
-    """The collectives of a step in bfloat16, whose layers are in a loop and computed again in the backward pass."""
+    """The collectives of a step in float32, whose layers are in a loop and computed again in the backward pass."""
     config = small_config(**{f"mesh__{axis}": size for axis, size in mesh.items()})
     config.model.update(vocab_size=VOCABULARY, context=LENGTH, layers=LAYERS, width=WIDTH, ff=FF, remat="full")
     config.data.length = LENGTH
