@@ -18,7 +18,7 @@ CHIPS, ROWS, LENGTH = 4, 8, 256
 LAYOUTS = ({"data": 4}, {"fsdp": 4}, {"sequence": 4}, {"tensor": 4}, {"fsdp": 2, "tensor": 2})
 MODELS = {  # by the attention path or pattern that is meant to serve: fields of the model
     "splash": {"attention_path": "splash"},
-    "interleaved": {"attention_path": "splash", "attention": ("dense", "local_128")},
+    "interleaved": {"attention_path": "splash", "attention": ("dense", "local_128"), "layers": 4},  # a loop of two
     "sparse": {"attention": ("strided_16",)},
     "fixed": {"attention": ("fixed_16_4",)},
     "xla": {"attention_path": "xla"},

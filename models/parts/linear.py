@@ -36,7 +36,7 @@ class Linear(nn.Module):
             names, shape = (*self.inputs, *self.outputs), (*self.inputs.values(), *self.outputs.values())
             start = self.initialiser(self.std, *names, inputs=len(self.inputs))
             kernel = added_up(self.param("kernel", start, shape, self.param_dtype), names)
-            y = checkpoint_name(product(x, kernel, len(self.inputs)), PRODUCT)
+            y = checkpoint_name(product(x, kernel, len(self.inputs), names=names), PRODUCT)
         if not self.bias:
             return y
         bias = self.param("bias", constant(0.0, *self.outputs), tuple(self.outputs.values()), self.param_dtype)

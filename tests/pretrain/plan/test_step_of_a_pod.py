@@ -97,15 +97,8 @@ def test_a_layers_kernels_are_gathered_once_forward(step):
 
 
 def test_a_layers_kernels_are_gathered_once_backward(step):
-    """But for those of query, key and value, which the layer needs when it is computed again and long after.
-
-    Of two gathers of one array XLA drops the second where few instructions lie between (its pass
-    schedule-aware-collective-cse), and else keeps no array for so long. So it was with libtpu 0.0.42.
-    """
-    found = gathered(step, backward=True)
-    again = len(found) - len(KERNELS)
-    assert 0 <= again <= 3
-    assert found == [WIDTH * WIDTH * NARROW] * again + [size * NARROW for size in KERNELS]
+    """Those of query, key and value too, which the layer needs when it is computed again and long after."""
+    assert gathered(step, backward=True) == [size * NARROW for size in KERNELS]
 
 
 def test_they_are_gathered_while_something_is_computed(step):
