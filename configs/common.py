@@ -27,6 +27,7 @@ from configs.ranges import (
     shape,
     share,
     span,
+    temperature,
     updates,
 )
 
@@ -183,7 +184,7 @@ def base() -> dict:
             teacher="",  # folder of a run that teaches too: runs/x, runs/x@best or @STEP; empty: the text alone does
             model={},  # fields of `model` that the teacher has otherwise; training takes them from its folder
             layers=places(()),  # layers of the teacher that the model's begin as, beside tables and head; empty: none
-            temperature=positive(2.0),  # divides the logits of both where the model learns the teacher's probabilities
+            temperature=temperature(2.0),  # divides both's logits where the model learns the teacher's probabilities
             soft=non_negative(5.0),  # weight of that, KL(teacher, model) of each token, by the temperature squared
             hard=non_negative(2.0),  # weight of the objective's own loss
             cosine=non_negative(1.0),  # weight of 1 - the cosine of the angle between both's last hidden states

@@ -59,6 +59,7 @@ rate = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
 probability = Range("above 0 and at most 1", lambda value: 0 < value <= 1)
 missing = Range("from 0 to 0.95", lambda value: 0 <= value <= 0.95)  # one token in 20 at least is left to be read
 span = Range("at least 0.1", lambda value: value >= 0.1)  # tokens or words; of shorter ones nearly all would be empty
+temperature = Range("above 0 and at most 1,000", lambda value: 0 < value <= 1000)
 divisor = Range("from 0.1 to 100", lambda value: 0.1 <= value <= 100)
 real = Range("any number", lambda value: True)
 devices = Range("at least 1, or -1 for whatever is left", lambda value: value >= 1 or value == -1)

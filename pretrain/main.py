@@ -10,6 +10,7 @@ import errno
 import re
 import traceback
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from input_pipeline.files import passes
 from pretrain.commands import run
@@ -27,7 +28,11 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM
 
 
 def overview(known: dict[str, Command]) -> str:
-    lines = ["usage: pretrain COMMAND [flags]      (pretrain COMMAND --help lists the flags)", ""]
+    lines = [
+        "usage: pretrain COMMAND [flags]      (pretrain COMMAND --help lists the flags)",
+        "       pretrain --version",
+        "",
+    ]
     return "\n".join(lines + [f"  {name:<10} {command.summary}" for name, command in known.items()])
 
 
@@ -36,6 +41,9 @@ def parse(argv: Sequence[str]) -> Arguments | None:
     known = commands()
     if not argv or argv[0] in ("help", "-h", "--help"):
         print(overview(known))
+        return None
+    if argv[0] in ("--version", "-V"):
+        print(*(f"{name} {version(name)}" for name in ("longhaul", "jax")), sep=", ")
         return None
     name, *rest = argv
     if name not in known:

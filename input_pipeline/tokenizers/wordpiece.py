@@ -81,19 +81,24 @@ def train(texts: Iterable[str], vocab_size: int, cased: bool) -> bytes:
     """Trains a vocabulary on `texts` and returns its tokenizer.json: the same for the same texts on any machine.
 
     It has the five special pieces, then characters, then pieces by the order in which they are made: the most frequent
-    pair of pieces first. Errors: DataError where the characters alone are too many.
+    pair of pieces first. Words of more than LONGEST characters, which are unknown however they begin, teach it nothing.
+    Errors: DataError where the characters alone are too many.
     """
     parts = library()
     normalizer = parts.normalizers.BertNormalizer(lowercase=not cased)
+    split = parts.pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     lines = [line for text in texts for line in text.split("\n")]
     counts, words = Counter(), set()
-    for line in map(normalizer.normalize_str, lines):
+    for i, line in enumerate(map(normalizer.normalize_str, lines)):
+        found = line.split()
+        if any(len(word) > LONGEST for word in found):  # the trainer's time grows with the square of a word's length
+            found = [piece for word in found for piece, _ in split(word) if len(piece) <= LONGEST]
+            lines[i] = line = " ".join(found)
         counts.update(line)
-        words.update(line.split())
+        words.update(found)
     if not words:
         raise DataError("there is no text in data.train to train the tokenizer on; check the source")
     known = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))[:CHARACTERS]
-    split = parts.pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     inner = {c for word in words for piece, _ in split(word) for c in piece[1:]}.intersection(known)
     continuing = [CONTINUING + c for c in sorted(inner)]  # given, since the library would number them by chance
     least = len(SPECIAL) + len(known) + len(continuing)

@@ -27,8 +27,8 @@ def check_penalty(length_penalty: float, normalisation: str, longest: int) -> No
     """Raises UserError where the scores of texts of up to `longest` tokens would be beyond float32."""
     if abs(length_penalty) * math.log10(NORMALISATIONS[normalisation](longest)) > 30:  # float32 ends at 1e38
         raise UserError(
-            f"length_penalty={length_penalty:g} is beyond what float32 holds at max_tokens={longest}; give a number "
-            "nearer to 0, such as 0.6"
+            f"length_penalty={length_penalty:g} is beyond what float32 holds of texts of {longest} tokens; give a "
+            "number nearer to 0, such as 0.6"
         )
 
 

@@ -36,9 +36,9 @@ PLAIN = {
     "tie_encoder_decoder": (False,),
     "quantization_config": (None,),
 }
-# Words for activations; the first of each of ours is the one that is written.
 # Keys of what heads of other tasks make of a text's states, in config.json of those models that name them so.
 SUMMARY = ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
+# Words for activations; the first of each of ours is the one that is written.
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -138,7 +138,7 @@ class Keys:
             if section[name] not in values:
                 raise UserError(
                     f"{refused}: config.model.{name} = {section[name]!r} there, and such a model has "
-                    f"{' or '.join(map(repr, values))}"
+                    f"{' or '.join(map(repr, values))}; only a run of a model with that can be exported"
                 )
         written = {}
         for key in self.both:
@@ -147,7 +147,10 @@ class Keys:
                 fitting = [theirs for theirs, ours in key.words.items() if ours == value]
                 if not fitting:
                     has = ", ".join(dict.fromkeys(key.words.values()))
-                    raise UserError(f"{refused}: config.model.{key.ours} = {value!r} there, and such a model has {has}")
+                    raise UserError(
+                        f"{refused}: config.model.{key.ours} = {value!r} there, and such a model has {has}; only a run "
+                        "of a model with that can be exported"
+                    )
                 value = fitting[0]
             written[key.theirs] = value + key.more if key.more else value
         return written | {name: values[0] for name, values in self.theirs({**self.beside, **written}).items()}

@@ -35,7 +35,7 @@ def _cell(value) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.4f}" if abs(value) < 10_000 else f"{value:,.0f}"
+        return f"{value:,.{4 if abs(value) < 100 else 2 if abs(value) < 10_000 else 0}f}"
     return str(value)
 
 

@@ -1,6 +1,8 @@
 """WordPiece: BERT's ids to the last one, from any file, and the same training on every machine."""
 
 import json
+import random
+import time
 
 import pytest
 
@@ -83,6 +85,15 @@ def test_training_gives_the_same_vocabulary_each_time(cased):
     assert [piece for piece, i in sorted(vocabulary.items(), key=lambda item: item[1])][:5] == SPECIAL
     assert "bridge" in vocabulary and ("D" in vocabulary) == cased and ("ü" in vocabulary) == cased
     assert "##!" not in vocabulary and "##北" not in vocabulary  # each is a word of its own
+
+
+def test_words_that_are_too_long_to_be_known_teach_nothing():
+    """Nor do they take long: a trainer's time for one grows with the square of its length."""
+    long = "".join(random.Random(0).choices("abridge", k=200_000))
+    begun = time.monotonic()
+    of_short = wordpiece.train([TEXT, " bridge,"], 120, False)
+    assert wordpiece.train([TEXT, f"{long} bridge,{long}"], 120, False) == of_short
+    assert time.monotonic() - begun < 5
 
 
 def test_a_run_trains_and_keeps_its_vocabulary(prepare, write, tmp_path):

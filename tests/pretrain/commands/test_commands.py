@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import sys
 
@@ -231,6 +232,11 @@ def test_help_of_every_command(capsys):
         assert name in overview
         assert main([name, "--help"]) == 0
         assert "--" in capsys.readouterr().out
+
+
+def test_versions(capsys):
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"longhaul [\d.]+, jax [\d.]+\n", capsys.readouterr().out)
 
 
 @pytest.mark.slow

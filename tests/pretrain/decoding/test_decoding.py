@@ -274,7 +274,7 @@ def test_a_temperature_beyond_float32_chooses_among_tokens_alone(tiny):
 @pytest.mark.parametrize("penalty", [1e30, -1e30])
 def test_a_length_penalty_beyond_float32_is_refused(tiny, penalty):
     with pytest.raises(
-        UserError, match=r"length_penalty=.* is beyond what float32 holds at max_tokens=6; give a number"
+        UserError, match=r"length_penalty=.* is beyond what float32 holds of texts of 6 tokens; give a number"
     ):
         generate(*tiny, PROMPTS, **{**GREEDY, "beams": 2, "length_penalty": penalty})
 

@@ -193,7 +193,7 @@ def test_keys_of_decoding_are_refused_where_nothing_is_decoded(folder, key):
 
 def test_a_penalty_beyond_float32_is_refused_before_anything_is_decoded(folder):
     run = assemble(config_of(folder, {"data": 8}, beams=3, length_penalty=-3000.0), str(folder / "run"), print)
-    with pytest.raises(UserError, match="length_penalty=-3000 is beyond what float32 holds at max_tokens=32; give"):
+    with pytest.raises(UserError, match="length_penalty=-3000 is beyond what float32 holds of texts of 32 tokens"):
         tasks(run, "validation", decode=2)
 
 
