@@ -1,5 +1,6 @@
 """What can be known to be wrong with a config's data before a single document is read."""
 
+import collections
 import hashlib
 import itertools
 import re
@@ -15,7 +16,7 @@ from input_pipeline.parts import Part
 from input_pipeline.remote import at
 from input_pipeline.sources import images, sources
 from input_pipeline.sources.sources import Source
-from input_pipeline.store.store import HELD, KEPT, MANIFEST
+from input_pipeline.store.store import HELD, KEPT, MANIFEST, NOTHING
 from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.names import NAMES
@@ -24,6 +25,7 @@ from input_pipeline.tokenizers.tokenizer import Tokenizer
 SPLITS = ("train", "validation", "test")
 SETS = ("c4", "wikipedia", "pg19", "lm1b", "cifar10", "downsampled_imagenet")  # of TFDS, that recipes name
 FIRST = 1 << 16  # bytes of a source in which its first record is looked for
+COMPARED = 10_000  # sources, and groups of them, that are looked at for copies of one another
 SENTENCES = ("", "lines")
 WITHOUT_ENDS = ("concat", "stream")  # layouts that need no token between documents
 RECIPES = "; docs/files.md says how to fetch or lay out what a recipe reads"
@@ -228,7 +230,7 @@ def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
     held out of also with one another.
     """
     held = [part for part in splits.get("validation", ()) if part.split == HELD]
-    _check_twice(list(zip(splits["train"], held, strict=True)) if held else ())
+    _check_twice(list(zip(splits["train"], held, strict=True)) if held else [])
     for name in SPLITS[1:]:
         named = [part for part in splits.get(name, ()) if part.split == KEPT]
         for scored, trained in itertools.product(_each_and_all(named), _each_and_all(splits["train"])):
@@ -240,15 +242,27 @@ def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
                 raise _both(name, " + ".join(specs), " + ".join(part.source.spec for part in scored), both)
 
 
-def _check_twice(sources: Iterable[tuple[Part, Part]]) -> None:
-    """Raises DataError where what is held out of a source is trained on as another's: files are held out by name."""
-    for (kept, held), (other, also_held) in itertools.combinations(sources, 2):
-        whole, copy = _joined([kept, held]), _joined([other, also_held])
-        if whole.same_documents(copy) and not held.stream.same_documents(also_held.stream):
+def _check_twice(sources: Sequence[tuple[Part, Part]]) -> None:
+    """Raises DataError where what is held out of a source is trained on as another's: files are held out by name.
+
+    Sources are compared one by one and several together, as many as there is time for; read are those of equal counts.
+    """
+    counts = [kept.stream.counts + held.stream.counts for kept, held in sources]
+    some = itertools.chain.from_iterable(itertools.combinations(range(len(sources)), n) for n in range(1, len(sources)))
+    of_counts = collections.defaultdict(list)
+    for chosen in itertools.islice(some, COMPARED):
+        of_counts[sum((counts[i] for i in chosen), NOTHING)].append(chosen)
+    for one, other in itertools.chain.from_iterable(itertools.combinations(alike, 2) for alike in of_counts.values()):
+        if not set(one).isdisjoint(other):
+            continue
+        whole, copy = (_joined([part for i in chosen for part in sources[i]]) for chosen in (one, other))
+        held, also_held = (_joined([sources[i][1] for i in chosen]) for chosen in (one, other))
+        if whole.tokens and whole.same_documents(copy) and not held.same_documents(also_held):
+            specs = (" + ".join(sources[i][0].source.spec for i in chosen) for chosen in (one, other))
             raise DataError(
-                f"data.train = '{kept.source.spec}' and '{other.source.spec}' hold the same {whole.counts.documents:,} "
-                "documents, and what is held out of the one is trained on as the other's; name one of them "
-                "(data.weights say how often a source is read)"
+                f"data.train = {' and '.join(map(repr, specs))} hold the same {whole.counts.documents:,} documents, "
+                "and what is held out of the one is trained on as the other's; name one of them (data.weights say how "
+                "often a source is read)"
             )
 
 

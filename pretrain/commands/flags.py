@@ -113,11 +113,11 @@ class Command:
         key = word.partition("=")[0]
         if "workdir" in self.flags and os.path.isdir(word):
             flag = f"--workdir={word}"
-        elif self.takes_config and word.partition(":")[0].endswith(".py"):
+        elif self.takes_config and "=" not in word and word.partition(":")[0].endswith(".py"):
             flag = f"--config={word}"
         elif key != word and self.takes_config and key.removeprefix("config.") in every_key():
             flag = f"--config.{word.removeprefix('config.')}"
-        elif key != word and key in self.flags:
+        elif key != word and (key in self.flags or (self.takes_config and key == "config")):
             flag = f"--{word}"
         else:
             quoted = "; put quotes around a text with blanks" if "prompt" in self.flags else ""

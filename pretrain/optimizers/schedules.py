@@ -25,12 +25,15 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
     total = options["decay_steps"] or steps
     if kind not in SCHEDULES:
         raise UserError(f"config.schedule.kind is '{kind}'{nearest(kind, SCHEDULES)}")
+    held = f" + config.schedule.hold = {options['hold']}" if options["hold"] else ""
     if reached > total and kind in ("linear", "cosine"):
-        held = f" + config.schedule.hold = {options['hold']}" if options["hold"] else ""
+        longer = "config.schedule.decay_steps" if options["decay_steps"] else "config.train.steps"
         raise UserError(
             f"config.schedule.warmup = {warmup}{held} is longer than the {total} updates of the schedule; lower it, "
-            "such as --config.schedule.warmup=0, or raise config.train.steps"
+            f"such as --config.schedule.warmup=0, or raise {longer}"
         )
+    if reached >= 1 << 31:
+        raise UserError(f"config.schedule.warmup = {warmup}{held} is beyond the updates that a run counts; lower it")
     if options["hold"] and options["beneath_warmup"] and kind in ("linear", "cosine"):
         raise UserError(
             f"config.schedule.hold = {options['hold']} stays at the peak, and config.schedule.beneath_warmup = true "
@@ -72,8 +75,16 @@ def moved(before, now, step: int) -> str | None:
     )
 
 
+def idle(config) -> str | None:
+    """What to tell a run some of whose keys its kind of schedule does not look at."""
+    kind, unused = config.schedule.kind, {"constant": ("decay_steps", "hold", "beneath_warmup")}
+    unused["rsqrt"] = ("decay_steps", "beneath_warmup")
+    given = [f"config.schedule.{key} = {config.schedule[key]}" for key in unused.get(kind, ()) if config.schedule[key]]
+    return f"{' and '.join(given)} changes nothing: config.schedule.kind = {kind} has no use for it" if given else None
+
+
 def ended(config, step: int) -> str | None:
-    """What to tell a run that goes on after `step` updates, if those behind the schedule's end have no rate left."""
+    """What to tell a run that has made `step` updates, if those behind the schedule's end have no rate left."""
     end = config.schedule.decay_steps
     if not end or max(step, end) >= config.train.steps:
         return None

@@ -36,6 +36,8 @@ def make_mesh(
     cannot be.
     """
     devices = list(jax.devices() if devices is None else devices)
+    if not devices:
+        raise UserError("no devices are given; give at least one, or none at all for those that there are")
     shape, free = _sizes(sizes)
     if free:
         shape[free] = max(1, len(devices) // math.prod(shape.values()))

@@ -9,6 +9,7 @@ from pretrain import config as configs
 from pretrain.checkpoints import alone, teacher
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
+from pretrain.optimizers.schedules import ended, idle, moved
 from pretrain.processes.agreement import decided
 from pretrain.reporting.goodput import newest_saved
 from pretrain.step.learner import make_learner
@@ -101,6 +102,16 @@ def leave_config(config, workdir: str) -> None:
     here = Workdir(workdir)
     if jax.process_index() == 0 and not here.steps() and here.being_moved() is None:
         configs.save(config, workdir)
+
+
+def tell_of_changes(config, workdir: str, step: int, say) -> None:
+    """Says what a run that has made `step` updates would not be expected to do, or did otherwise before."""
+    told = [ended(config, step), idle(config)]
+    if step and Workdir(workdir).config.is_file():
+        before = configs.saved(workdir)
+        told += [moved(before, config, step), configs.changed_dropout(before, config)]
+    for sentence in filter(None, told):
+        say(sentence)
 
 
 def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:

@@ -17,7 +17,6 @@ from pretrain.errors import UserError
 from pretrain.evaluation.decoded import tasks
 from pretrain.evaluation.evaluation import measure, score, scoring_pass, worded
 from pretrain.objectives import cost, reported
-from pretrain.optimizers.schedules import ended, moved
 from pretrain.processes import lock
 from pretrain.processes.agreement import alike, decided
 from pretrain.processes.host import age, say
@@ -32,6 +31,7 @@ from pretrain.training.begin import (
     check_place,
     leave_config,
     teacher_of,
+    tell_of_changes,
     tell_of_fresh,
     weights_to_begin_with,
 )
@@ -72,12 +72,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
         checkpoints = held.enter_context(contextlib.closing(Checkpoints(workdir, config.checkpoint)))
         loop = Loop(run, checkpoints, ledger, workdir, say, weights)
         if jax.process_index() == 0:
-            if loop.step and Workdir(workdir).config.is_file():
-                before = configs.saved(workdir)
-                dropout = configs.changed_dropout(before, config)
-                for change in (moved(before, config, loop.step), ended(config, loop.step), dropout):
-                    if change:
-                        say(change)
+            tell_of_changes(config, workdir, loop.step, say)
             if loop.step < config.train.steps:  # else nothing is made of it, and the folder's own says what was
                 configs.save(config, workdir)
         return loop.run()
@@ -123,7 +118,8 @@ class Loop:
         self.profile = Profile(self.config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.compiled = False
         self.validated = {}
-        self.good = 0  # the last update that was not bad
+        bad = self.state.bad_in_row.addressable_data(0)  # of pmap a copy for each device
+        self.good = self.step - int(bad.max())  # the last update that was not bad
         self.rewinds, self.farthest = 0, 0  # rewinds since the run last got beyond its farthest update
 
     def open_writer(self, workdir, report) -> MetricWriter:
@@ -269,13 +265,13 @@ class Loop:
         values = jax.tree.map(float, metrics)
         self.rates.count(values["read"], seconds)
         bad = int(values["bad_in_row"])
-        self.good = step - bad
+        self.good = max(self.good, step - bad)
         if bad:
             self.progress.note(
                 f"update {step} skipped: loss or gradient not finite, with the batch at data position {position - 1} "
                 f"({bad} in a row, {int(values['bad_total'])} in all)"
             )
-            if bad >= self.config.train.max_bad_steps:
+            if bad >= self.config.train.max_bad_steps and self.config.train.on_bad_step == "skip":
                 self.stop_bad(position - 1, bad)
         if step % self.config.log.every == 0 or step == self.config.train.steps:
             row = reported(self.engine.learner.objective, values["sums"], values["counts"]) | {
@@ -293,7 +289,8 @@ class Loop:
         """Ends a run whose updates stay bad; one that goes back at each has saved what it goes back to."""
         if self.config.train.on_bad_step == "rewind":
             self.checkpoints.wait()
-            what, left = f"the run went back {count} times for an update with", "it stands where it last saved"
+            back = f"the run went back {count - 1} time{'s' * (count != 2)}, and again " if count > 1 else ""
+            what, left = f"{back}an update had", "it stands where it last saved"
         else:
             self.save(wait=True)
             what = f"{count} updates in a row had"
@@ -380,6 +377,8 @@ class Loop:
         return PREEMPTED
 
     def finish(self) -> int:
+        if (bad := self.step - self.good) >= self.config.train.max_bad_steps:  # as the start before this one ended
+            self.stop_bad(self.position - 1, bad)
         if self.validated.get("step") != self.step and not self.evaluate():
             return self.interrupted()
         self.save(wait=True)

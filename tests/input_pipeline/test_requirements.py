@@ -176,6 +176,10 @@ def test_copies_under_other_names_are_not_held_out_of_one_and_trained_on_as_the_
     with pytest.raises(DataError, match="hold the same 40 documents, and what is held out of the one is trained on as"):
         prepare(f"text:{folder}/a/*.txt + text:{folder}/b/*.txt", holdout=0.2)
     assert prepare(f"text:{folder}/a/*.txt + text:{folder}/b/*.txt").splits == ("train",)  # read twice on purpose
+    halves = f"text:{folder}/b/g[12]*.txt", f"text:{folder}/b/g[!12]*.txt"
+    other = f"text:{write('other.txt', 'Another text.')}"
+    with pytest.raises(DataError, match=r"a/\*\.txt' and '.*b/g\[12.* \+ .*b/g\[!12.* hold the same 40 documents"):
+        prepare(" + ".join((f"text:{folder}/a/*.txt", other, *halves)), holdout=0.2)
     lines = [f"text:{write(name, chr(10).join(texts))}?document=line" for name in ("one.txt", "two.txt")]
     assert "validation" in prepare(" + ".join(lines), holdout=0.2).splits
 

@@ -77,6 +77,7 @@ def small(**changes):
         ),
         (["generate", "--workdir=x", "--top_p=0"], "--top_p=0.0; it must be above 0 and at most 1"),
         (["train", "stray"], "'stray' is not a flag; see `pretrain train --help`"),
+        (["train", "config=configs/gpt2.py"], "did you mean --config=configs/gpt2.py?"),
         (["train", "gpt2.py:small"], "'gpt2.py:small' is not a flag; did you mean --config=gpt2.py:small?"),
         (["train", "train.steps=5"], "is not a flag; did you mean --config.train.steps=5?"),
         (["train", "config.train.steps=5"], "is not a flag; did you mean --config.train.steps=5?"),

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from configs import common
-from pretrain.optimizers.schedules import ended, moved, schedule
+from pretrain.errors import UserError
+from pretrain.optimizers.schedules import ended, idle, moved, schedule
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,30 @@ def test_no_rate_is_below_zero_where_it_is_compiled(kind):
     options = common.base().schedule.to_dict() | {"kind": kind, "peak": 3e-3, "warmup": 5, "end": 0.0}
     for steps in range(6, 60):
         assert 0 <= jax.jit(schedule(options | {"decay_steps": 0}, steps))(steps) < 1e-9
+
+
+def test_keys_that_a_kind_of_schedule_does_not_look_at_are_told_of():
+    config = common.base()
+    config.schedule.update(kind="constant", hold=5, beneath_warmup=True)
+    assert idle(config) == (
+        "config.schedule.hold = 5 and config.schedule.beneath_warmup = True changes nothing: config.schedule.kind = "
+        "constant has no use for it"
+    )
+    config.schedule.update(kind="rsqrt", beneath_warmup=False)
+    assert idle(config) is None
+
+
+@pytest.mark.parametrize("kind", ["constant", "rsqrt", "linear", "cosine"])
+def test_a_warm_up_beyond_what_is_counted_is_refused(kind):
+    options = common.base().schedule.to_dict() | {"kind": kind, "warmup": 2_000_000_000, "hold": 2_000_000_000}
+    with pytest.raises(
+        UserError, match=r"config\.schedule\.warmup = 2000000000 \+ config\.schedule\.hold = 2000000000 is "
+    ):
+        schedule(options, 100)
+
+
+def test_whatever_bounds_the_schedule_is_to_be_raised():
+    options = common.base().schedule.to_dict() | {"kind": "linear", "warmup": 5}
+    for decay_steps, key in ((4, "config.schedule.decay_steps"), (0, "config.train.steps")):
+        with pytest.raises(UserError, match=f"than the 4 updates of the schedule; lower it, .*, or raise {key}$"):
+            schedule(options | {"decay_steps": decay_steps}, 4)

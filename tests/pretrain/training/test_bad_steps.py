@@ -29,7 +29,7 @@ def run(text, tmp_path, monkeypatch, signals):
     monkeypatch.setattr(pipeline.Corpus, "batches", batches)
 
     def run(poison=POISONED, **changes):
-        poisoned[:] = [poison]
+        poisoned[:] = [poison] if isinstance(poison, int) else poison
         keys = SMALL | {"data.train": f"text:{text}/*.py", "mesh.data": 8}
         keys |= {k.replace("__", "."): v for k, v in changes.items()}
         config = configs.load("configs/quickstart.py:tiny", [(key, str(value)) for key, value in keys.items()])
@@ -86,7 +86,7 @@ def test_updates_that_stay_bad_leave_the_last_good_checkpoint(run, tmp_path, cap
     for _ in range(3):
         with pytest.raises(UserError) as error:
             run(poison=-1, **WORSE, train__on_bad_step=way)
-        words = {"skip": "updates in a row had", "rewind": "the run went back 3 times for an update with"}
+        words = {"skip": "updates in a row had", "rewind": "the run went back 2 times, and again an update had"}
         assert words[way] in str(error.value) and "is not finite, the last with the batch at" in str(error.value)
         named = int(str(error.value).rpartition(f"--config.train.start_from={tmp_path}@")[2])
         steps = saved(tmp_path)
@@ -104,3 +104,33 @@ def test_rewinding_goes_past_the_first_batch_a_saved_one_and_the_last(run, capsy
     assert [int(row["step"]) for row in rows] == list(range(1, 25))
     assert [float(row["bad_total"]) for row in rows] == [0] * 24
     assert data_position(workdir, 24) == 24 + position + 1 - back
+
+
+ENDS_BADLY = {"train__steps": 12, "train__max_bad_steps": 3, "checkpoint__every": 4, "evaluate__every": 0}
+
+
+def test_a_run_that_ended_behind_bad_updates_is_not_done_when_it_is_started_again(run, tmp_path):
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"3 updates in a row had .* saved as checkpoint 12; .*start_from=.*@8$"):
+            run(poison=(9, 10, 11), **ENDS_BADLY)
+    assert saved(tmp_path)[-1] == 12
+
+
+def test_what_was_good_before_a_run_went_back_is_named(run):
+    """Updates 9 and 10 are good by the parameters of checkpoint 8, however bad the data is that comes later."""
+    with pytest.raises(UserError, match=r"the run went back 2 times, and again an update had .*start_from=.*@8$"):
+        run(poison=range(10, 99), **ENDS_BADLY, train__on_bad_step="rewind")
+
+
+def test_only_going_back_counts_where_a_run_goes_back(run, capsys):
+    """A run that was stopped for bad updates goes on so that it goes back: it has not gone back yet."""
+    with pytest.raises(UserError, match="3 updates in a row had"):
+        run(poison=range(6, 10), **ENDS_BADLY)
+    run(poison=10, **ENDS_BADLY, train__on_bad_step="rewind")
+    assert "rewound to update" in capsys.readouterr().err
+
+
+def test_the_first_bad_update_may_end_a_run_that_has_not_gone_back(run):
+    with pytest.raises(UserError) as error:
+        run(poison=5, **ENDS_BADLY | {"train__max_bad_steps": 1}, train__on_bad_step="rewind")
+    assert str(error.value).startswith("an update had a loss or gradient that is not finite")
