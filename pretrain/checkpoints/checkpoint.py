@@ -95,9 +95,9 @@ class Checkpoints:
     def save(self, step: int, state, position: int, metrics: dict | None = None, origin=None, bad: int = 0) -> None:
         """Starts saving; returns once the state is copied off the devices.
 
-        `metrics` has the validation `loss` and `measure`, how it was measured; `origin`, {str: str}, names the
-        tokenizer and the text that `position` is one in; `bad` is how many updates had no finite loss or gradient since
-        one had. A step that is saved, or being saved, is not saved again.
+        `metrics` has the validation `loss` and `measure`, how it was measured; `origin` names the
+        tokenizer and the text that `position` is one in, and has the config; `bad` is how many updates had no finite
+        loss or gradient since one had. A step that is saved, or being saved, is not saved again.
         """
         if step in self._done:
             return

@@ -16,6 +16,7 @@ from pretrain.processes.agreement import alike, decided, gathered
 from pretrain.workdir import POSITION, STATE, Workdir
 
 BAD = "bad_in_row"  # in the item `data`: updates without a finite loss or gradient since one had; absent for none
+CONFIG = "config"  # likewise: the config that it was made with
 SHOWN = 3  # differences between two trees that a sentence names
 
 
@@ -60,6 +61,15 @@ def read_data(folder: Path) -> dict:
         return found
 
     return alike(position, lambda why: unreadable(folder, why))
+
+
+def made_with(folder: Path) -> dict:
+    """The config of the run that saved a checkpoint, as JSON has it; empty where it cannot be read or is not told."""
+    try:
+        found = json.loads((folder / POSITION).read_text()).get(CONFIG)
+    except (OSError, ValueError, AttributeError):  # as of a damaged one, which is for who restores it to say
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def is_sound(folder: Path) -> bool:

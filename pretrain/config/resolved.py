@@ -1,6 +1,7 @@
 """The resolved config in a work folder, and whether the run that it holds may go on with another."""
 
 import json
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -88,7 +89,7 @@ def saved(workdir: str) -> ConfigDict:
     return with_overrides(config, ())
 
 
-def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
+def differences(old: Mapping, new: Mapping) -> list[str]:
     """What `new` would change in a run that began as `old`, beyond the keys that a run may change."""
     a, b = flat(old), flat(new)
     keys = [k for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
@@ -112,6 +113,25 @@ def changed_dropout(old: ConfigDict, new: ConfigDict) -> str | None:
     return f"{', '.join(changed)}, until here" if changed else None
 
 
+def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping) -> None:
+    """Raises if a folder's own config is not that which its checkpoints were `made_with`, as JSON has it.
+
+    Keys that only one of them has are another version's.
+    """
+    before = flat(tuples(made_with))
+    now = {key: value for key, value in flat(config).items() if key in before}
+    if changed := differences({key: before[key] for key in now}, now):
+        raise UserError(
+            f"{Workdir(workdir).config} is not the config that the run's checkpoints were made with: it differs in "
+            f"{_shown(changed)}; undo the change, or begin at update 0 with --fresh=NAME, which keeps the run in "
+            "earlier/NAME"
+        )
+
+
+def _shown(changed: Sequence[str]) -> str:
+    return "; ".join(changed[:6]) + (f"; and {len(changed) - 6} more" if len(changed) > 6 else "")
+
+
 def check_same_run(workdir: str, config: ConfigDict) -> None:
     """Raises if the work folder belongs to a run of another config; one without a checkpoint is free for any."""
     file = Workdir(workdir).config
@@ -126,12 +146,12 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
         )
     changed = differences(saved(workdir), config)
     if changed:
-        shown = "; ".join(changed[:6]) + (f"; and {len(changed) - 6} more" if len(changed) > 6 else "")
         of_text = any(key.startswith(("data.", "tokenizer.")) for key in changed)  # which a fresh start keeps
         fresh = ", undo the change, or begin at update 0 with --fresh=NAME, which keeps that run in earlier/NAME"
         same_ids = not any(key.startswith("tokenizer.") for key in changed)
         other = f", with --config.train.start_from={workdir} to begin with its weights," if same_ids else ""
         remedy = f"{other} or undo the change" if of_text else fresh
         raise UserError(
-            f"{workdir} belongs to a run of another config, which differs in {shown}; choose another --workdir{remedy}"
+            f"{workdir} belongs to a run of another config, which differs in {_shown(changed)}; choose another "
+            f"--workdir{remedy}"
         )

@@ -6,7 +6,7 @@ import jax
 
 from input_pipeline import pipeline
 from pretrain import config as configs
-from pretrain.checkpoints import alone, teacher
+from pretrain.checkpoints import alone, restore, teacher
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.optimizers.schedules import ended, idle, moved
@@ -32,6 +32,9 @@ def check_own(config, workdir: str) -> None:
         except UserError:
             make_learner(config)  # a value that can be in no config is named first
             raise
+        here = Workdir(workdir)
+        if steps := here.steps():
+            configs.check_unedited(workdir, config, restore.made_with(here.checkpoint(steps[-1])))
 
 
 def check_goes_on(config, workdir: str) -> None:

@@ -12,6 +12,7 @@ from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.fresh import fresh_start_due, holds_run, start_fresh
+from pretrain.checkpoints.restore import CONFIG
 from pretrain.checkpoints.teacher import begun, keep, resolved
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import tasks
@@ -365,7 +366,8 @@ class Loop:
         with self.ledger.spend("save"):
             metrics = self.metrics() if self.validated.get("step") == self.step else None
             state = self.engine.saved(self.state)
-            told = state, self.position, metrics, self.assembly.origin, int(state.bad_in_row)
+            origin = self.assembly.origin | {CONFIG: self.config.to_dict()}
+            told = state, self.position, metrics, origin, int(state.bad_in_row)
             self.writer.flush()
             self.checkpoints.save(self.step, *told)
             if wait:

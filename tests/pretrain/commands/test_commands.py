@@ -195,6 +195,25 @@ def test_what_is_prepared_waits_for_a_command_with_the_folder_alone(pretrain, te
     assert pretrain("prepare", f"--workdir={tmp_path}")
 
 
+def test_a_config_that_was_edited_by_hand_is_no_other_run(text, tmp_path, signals, capsys):
+    sizes = {"tokenizer__kind": "bytes", "model__vocab_size": 257, "schedule__warmup": 0}
+    assert train_here(tmp_path, text, train__steps=1, **sizes) == 0
+    file = Workdir(str(tmp_path)).config
+    written = json.loads(file.read_text())
+    edited = json.loads(file.read_text())
+    edited["seed"], edited["schedule"]["peak"], edited["train"]["steps"] = 7, 0.5, 2  # the last may be another
+    file.write_text(json.dumps(edited))
+    assert main(["train", f"--workdir={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "config.json is not the config that the run's checkpoints were made with: it differs in schedule.peak (" in said
+    )
+    assert "; seed (" in said and "0.5 here" in said and "train.steps" not in said
+    written["train"]["steps"] = 2
+    file.write_text(json.dumps(written))
+    assert main(["train", f"--workdir={tmp_path}"]) == 0
+
+
 def test_the_title_of_scores_breaks_no_name(capsys):
     title = f"checkpoint 1 on text:/{'books/' * 30}*.txt"
     show(title, ("measure", "value"), [["loss", 1.0]])
