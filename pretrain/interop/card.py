@@ -117,13 +117,13 @@ def _figures(path: Path, step: int) -> dict[str, int | float]:
 
 
 def _use(here: Workdir, folder: str, exported: Exported) -> str:
-    """How it is loaded, and made again; folders by their last names."""
-    name, run = Path(folder).resolve().name, here.path.resolve().name
-    where, step = json.dumps(name), str(exported.steps[-1])
-    export = ["pretrain", "export", f"--workdir={run}", f"--folder={name}", f"--step={step}"]
+    """How it is loaded, and made again; folders by their last names, or RUN and NEW where any will do."""
+    run, step = here.path.resolve().name, str(exported.steps[-1])
+    where = json.dumps(Path(folder).resolve().name)
+    export = ["pretrain", "export", "--workdir=RUN", "--folder=NEW", f"--step={step}"]
     export += [f"--part={exported.part}"] if exported.part else []
     export += [f"--average={len(exported.steps)}"] if len(exported.steps) > 1 else []
-    trained = [] if alone.is_alone(here.checkpoint(int(step))) else [["pretrain", "train", f"--workdir={run}"]]
+    trained = [] if alone.is_alone(here.checkpoint(int(step))) else [["pretrain", "train", "--workdir=RUN"]]
     return "\n".join(
         (
             "## Use\n",
@@ -134,7 +134,7 @@ def _use(here: Workdir, folder: str, exported: Exported) -> str:
             f"model = {exported.architecture}.from_pretrained({where})",
             "```\n",
             "## Made by\n",
-            f"{_code(run)} is the run's folder, whose `{workdir.CONFIG}` has the whole config.\n",
+            f"RUN is the run's folder, here {_code(run)}, whose `{workdir.CONFIG}` has the whole config.\n",
             "```",
             *(shlex.join(command) for command in (*trained, export)),
             "```\n",

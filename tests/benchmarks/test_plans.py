@@ -10,28 +10,24 @@ from pretrain.plan import step, targets, topology
 
 FIGURES = json.loads((Path(__file__).resolve().parents[2] / "docs" / "figures" / "plan.json").read_text())
 SOON = ("bert:large v5e:2x2", "transformer_xl:wt103_large v5e:4x4", "sparse_transformer:enwik8 v5e:2x2")
-LARGE = ("gpt3:175b v5p:8x8x8", "t5:11b v4:4x4x8", "albert:xxlarge v5e:4x4", "xlnet:large v5e:8x8")
+TARGETS = [f"{recipe} {target.topology}" for recipe, meant in targets.TARGETS.items() for target in meant]
 
 pytestmark = [pytest.mark.tpu_compile, pytest.mark.timeout(1800)]
 needs_libtpu = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="needs libtpu: pip install -e '.[plan]'"
 )
-
-
-def tightest(count):
-    """The targets that leave the smallest shares of a TPU's memory, by the figures that docs/plan.md shows."""
-
-    def share(name):
-        return FIGURES[name]["memory"]["needed"] / FIGURES[name]["memory"]["capacity"]
-
-    of_tpus = [name for name in FIGURES if topology.parse(name.split()[1]).hardware.platform == "tpu"]
-    return sorted(of_tpus, key=share)[-count:]
-
-
-@needs_libtpu
-@pytest.mark.parametrize(
-    "name", [*SOON, *(pytest.param(name, marks=pytest.mark.slow) for name in sorted({*LARGE, *tightest(3)} - {*SOON}))]
+needs_cuda = pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda13_plugin") is None, reason="needs JAX's CUDA plugin: pip install -e '.[cuda]'"
 )
+
+
+def of_target(name):
+    """The parameter of a target, with what it needs to be compiled; all but a few take two hours on two cores."""
+    tpu = topology.parse(name.split()[1]).hardware.platform == "tpu"
+    return pytest.param(name, marks=[needs_libtpu if tpu else needs_cuda, *[pytest.mark.slow] * (name not in SOON)])
+
+
+@pytest.mark.parametrize("name", [of_target(name) for name in TARGETS])
 def test_a_recipe_fits_its_target(name):
     """And takes as much memory as docs/plan.md says, but for what another libtpu makes of it."""
     recipe, place = name.split()
@@ -53,9 +49,7 @@ def test_what_is_too_large_says_by_how_much():
     assert facts["memory"]["capacity"] == round(15.75 * 2**30) and facts["collectives"] is None
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda13_plugin") is None, reason="needs JAX's CUDA plugin: pip install -e '.[cuda]'"
-)
+@needs_cuda
 def test_gpus_that_are_not_there():
     target = targets.Target("h100:8", fsdp=8, parts=4)
     facts = step.plan(target.config("gpt2:small"), topology.parse(target.topology))

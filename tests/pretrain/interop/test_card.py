@@ -94,11 +94,11 @@ model = GPT2LMHeadModel.from_pretrained("back")
 
 ## Made by
 
-`run` is the run's folder, whose `config.json` has the whole config.
+RUN is the run's folder, here `run`, whose `config.json` has the whole config.
 
 ```
-pretrain train --workdir=run
-pretrain export --workdir=run --folder=back --step=4
+pretrain train --workdir=RUN
+pretrain export --workdir=RUN --folder=NEW --step=4
 ```
 """
 
@@ -131,7 +131,7 @@ def test_a_mean_of_checkpoints_and_one_without_figures(run, tmp_path):
     export_folder(str(run), str(tmp_path / "mean"), average=2)
     card = (tmp_path / "mean" / "README.md").read_text()
     assert "the mean of the weights after 2 and 4 of 4 updates" in card and "## Validation" not in card
-    assert "pretrain export --workdir=run --folder=mean --step=4 --average=2\n" in card
+    assert "pretrain export --workdir=RUN --folder=NEW --step=4 --average=2\n" in card
     export_folder(str(run), str(tmp_path / "early"), "2")
     card = (tmp_path / "early" / "README.md").read_text()
     assert "after 2 of 4 updates" in card and "## Validation" not in card
@@ -145,4 +145,4 @@ def test_the_card_of_an_import_has_nothing_of_training(tmp_path):
     assert "`` electra:a \\| `b` ``, imported weights that no update of Longhaul has changed." in card
     assert "| `model.kind` | `replaced_tokens` |" in card
     assert not any(words in card for words in ("optimizer.", "schedule.", "data.", "## Validation", "pretrain train"))
-    assert "pretrain export '--workdir=a | `b`' --folder=back --step=0\n" in card
+    assert "pretrain export --workdir=RUN --folder=NEW --step=0\n" in card
