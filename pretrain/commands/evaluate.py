@@ -25,6 +25,8 @@ from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import score
 from pretrain.parallel.mesh import fits
 from pretrain.processes.host import say, start
+from pretrain.processes.leaving import leaving
+from pretrain.processes.watchdog import scoring
 from pretrain.reporting.tables import one_line, show
 from pretrain.workdir import Workdir
 
@@ -80,7 +82,10 @@ def evaluate(config, arguments: Evaluate) -> None:
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)  # which any number of devices makes
         say(f"the run's mesh does not fit the {jax.device_count()} devices here; evaluating with config.mesh.fsdp = -1")
-    with temporary_folder() as folder:  # of text that is not the run's, and of what its own has no room for
+    with (
+        scoring(leaving, config.train.patience) as counted,
+        temporary_folder() as folder,
+    ):  # of text that is not the run's, and of what its own has no room for
         prepare, split = functools.partial(pipeline.prepare, scratch=Path(folder)), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
@@ -105,7 +110,7 @@ def evaluate(config, arguments: Evaluate) -> None:
         step, params = checkpoints.read(
             arguments.step, step, lambda step: run.engine.restored_params(averaged, step, config.seed)
         )
-        options = {"stride": arguments.stride, "batches": arguments.batches, "decode": arguments.decode}
+        options = {"stride": arguments.stride, "batches": arguments.batches, "decode": arguments.decode, "cut": counted}
         result = score(run, params, split, timed=True, report=say, **options)
         for name in _compressors(arguments):
             text = run.corpus.raw_bytes(split)

@@ -10,6 +10,7 @@ from jax.experimental import multihost_utils
 
 from input_pipeline.files import persistently
 from pretrain.errors import USER_ERRORS, UserError, reason
+from pretrain.processes.leaving import leaving
 
 TROUBLE = (OSError, ValueError, KeyError, RuntimeError, MemoryError, EOFError)  # of files, stores, memory; no bugs
 SHOWN = 6  # differences between processes that a sentence names
@@ -19,6 +20,7 @@ Result = TypeVar("Result")
 
 def gathered(value) -> list:
     """Every process's `value` (anything that JSON holds), in their order; returns once all have called it."""
+    leaving.meetings += 1
     if jax.process_count() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)

@@ -35,6 +35,7 @@ class Leaving:
         self.others = None
         self.watchdog = None  # over the work of this process, while there is one
         self.turns = 0  # how often `reached` was called
+        self.meetings = 0  # how often this process came to where all others come too (agreement.py)
         self._duties: list[Callable[[], None]] = []
         self._first = 0.0  # when it came
         self._held = False

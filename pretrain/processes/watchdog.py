@@ -2,16 +2,19 @@
 
 Whoever waits for another process, in a collective or at a barrier, waits in code that knows no end. A thread of each
 process looks how far its work has come, and in a run of several processes all say where they stand once one of them
-has come no further for too long (`Roll`). The last of them is the late one. The run ends, to be started again.
+has come no further for too long (`Roll`). Where none has, the last of them is the late one, and the run ends, to be
+started again. Before the first update, processes do not work in step: one tokenises for hours while the others wait.
+What it gets done there has no turns, so that using the processor counts as getting on.
 """
 
+import contextlib
 import json
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +23,8 @@ from pretrain.processes.leaving import FAULT, Leaving
 LOOK = 0.5  # seconds between looks
 LONG = 6  # compiling, saving, restoring, evaluating and the first update may take so many times as long as an update
 QUICK = ("step", "data", "other")  # what must come further within config.train.patience
+BUSY = 0.2  # of a core: what a process uses at least where it works, and what waiting and being watched take less of
+AGAIN = 1.1  # times as long as when it last called, a late process calls again where another one still got on
 ANSWER = 10.0  # seconds within which a process that is asked says where it stands
 FRAMES = 25  # innermost frames of a stack that are told
 OURS = str(Path(__file__).resolve().parents[2]) + os.sep
@@ -32,19 +37,20 @@ WORDS = {
     "restore": "restoring",
     "evaluate": "evaluating",
 }
+BEFORE = {"begin": "before the first update", "score": "scoring a checkpoint"}  # of no update
 
 
 class Place(NamedTuple):
     """How far a process has come."""
 
     turns: int  # grows with all that it gets done, alike in all processes of a run
-    doing: str  # what it is at, a category of the ledger
+    doing: str  # what it is at, a category of the ledger or one of BEFORE
     update: int  # the last update that it has begun
     steady: bool = True  # whether it has made an update: the first one's data may have to be planned
 
     @property
     def words(self) -> str:
-        return f"{WORDS[self.doing]} after update {self.update}"
+        return BEFORE.get(self.doing) or f"{WORDS[self.doing]} after update {self.update}"
 
 
 class Watchdog:
@@ -57,6 +63,7 @@ class Watchdog:
 
     def __init__(self, leaving: Leaving, patience: float, place: Callable[[], Place]):
         self._leaving, self._patience, self.place = leaving, patience, place
+        self._used = time.process_time()
         self._seen, self._looks = -1, 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -81,12 +88,13 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK):
-            turns = self.place().turns
-            self._looks = self._looks + 1 if turns == self._seen else 0
-            self._seen = turns
+            place, used = self.place(), time.process_time()
+            works = place.doing in BEFORE and used - self._used > BUSY * LOOK
+            self._looks = self._looks + 1 if place.turns == self._seen and not works else 0
+            self._seen, self._used = place.turns, used
             if self._leaving.others:  # they are asked first (`Roll`)
                 self._leaving.others.tick()
-            elif self.late:
+            elif self.late and place.doing not in BEFORE:  # alone it may wait for another run that tokenises its text
                 self._leaving.leave(
                     FAULT,
                     f"nothing has come further for {self.waited:.0f} s, {self.place().words} (config.train.patience = "
@@ -101,13 +109,13 @@ class Roll:
     `put(key, value)` and `read(folder)` are of the store that the processes share.
 
         notice/late/I    process I has come no further for too long: how far it is
-        stand/I          the answer of process I: which calls it has heard, its place, its stacks
+        stand/I          the answer of process I: the calls it has heard, whether it is late, place and stacks
     """
 
     def __init__(self, leaving: Leaving, index: int, count: int, put: Callable, read: Callable):
         self._leaving, self._index, self._count, self._put, self._read = leaving, index, count, put, read
-        self._called: int | None = None  # where this process was when it called
-        self._since = 0.0
+        self._called: str | None = None  # where this process was when it called, and for how long
+        self._since = self._until = 0.0
         self._answered: dict[str, str] = {}
 
     def round(self, calls: dict[str, str]) -> None:
@@ -116,21 +124,25 @@ class Roll:
         if calls and calls != self._answered:
             self._answer(calls, dog)
         if dog is None or not dog.late:
-            self._called = None
+            self._called, self._until = None, 0.0
             return
-        if self._called != dog.place().turns:
-            self._called, self._since = dog.place().turns, time.monotonic()
-            self._put(f"notice/late/{self._index}", str(self._called))
+        turns = f"{dog.place().turns} "
+        if self._called is None or not self._called.startswith(turns):
+            if dog.waited >= self._until:
+                self._called, self._since = f"{turns}{dog.waited}", time.monotonic()
+                self._put(f"notice/late/{self._index}", self._called)
             return
         answers = {int(index): json.loads(answer) for index, answer in self._read("stand/").items()}
-        mine = str(self._called)
-        answers = {i: a for i, a in answers.items() if a["calls"].get(str(self._index)) == mine}
-        if len(answers) == self._count or time.monotonic() - self._since > ANSWER:
+        answers = {i: a for i, a in answers.items() if a["calls"].get(str(self._index)) == self._called}
+        if not all(answer["late"] for answer in answers.values()):
+            self._called, self._until = None, AGAIN * dog.waited
+        elif len(answers) == self._count or time.monotonic() - self._since > ANSWER:
             self._leaving.leave(FAULT, verdict(answers, self._count, dog.waited))
 
     def _answer(self, calls: dict[str, str], dog: Watchdog | None) -> None:
         place = dog.place() if dog else Place(-1, "other", 0)
-        stand = {"calls": calls, "turns": place.turns, "words": place.words, "stacks": stacks()}
+        late = dog is None or dog.late
+        stand = {"calls": calls, "late": late, "turns": place.turns, "words": place.words, "stacks": stacks()}
         self._put(f"stand/{self._index}", json.dumps(stand))
         self._answered = calls
 
@@ -172,3 +184,18 @@ def stacks() -> str:
         if ident == main or ours:
             told.append(f"thread {thread.name}:\n" + "".join(traceback.format_list(lines[-FRAMES:])))
     return "".join(told).rstrip()
+
+
+@contextlib.contextmanager
+def scoring(leaving: Leaving, patience: float) -> Iterator[Callable[[], bool]]:
+    """Watches over a checkpoint's scoring; gives what is to be called after each batch: it never ends there."""
+
+    def counted() -> bool:
+        leaving.turns += 1
+        return False
+
+    def place() -> Place:
+        return Place(leaving.meetings + leaving.turns, "score", 0, False)
+
+    with contextlib.closing(Watchdog(leaving, patience, place)):
+        yield counted

@@ -51,6 +51,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
     ledger = Ledger()
     check_place(config, workdir, fresh)
     with contextlib.ExitStack() as held:
+        held.enter_context(contextlib.closing(watchdog(config.train.patience, ledger)))
         decided(lambda: held.enter_context(lock.held(workdir, "train", say)), cannot)
         lock.check_shared(workdir)
         due = decided(lambda: fresh_start_due(workdir, fresh), cannot)
@@ -69,7 +70,6 @@ def train(config, workdir: str, fresh: str = "") -> int:
             tell_of_fresh(workdir, fresh, held_run, weights is not None, say)
         if teacher:
             run.teacher = keep(teacher, workdir)
-        held.enter_context(contextlib.closing(watchdog(config.train.patience, ledger)))
         checkpoints = held.enter_context(contextlib.closing(Checkpoints(workdir, config.checkpoint)))
         loop = Loop(run, checkpoints, ledger, workdir, say, weights)
         if jax.process_index() == 0:
@@ -80,12 +80,13 @@ def train(config, workdir: str, fresh: str = "") -> int:
 
 
 def watchdog(patience: float, ledger: Ledger) -> Watchdog:
-    """Watches over a loop that charges its time to `ledger`."""
-    return Watchdog(
-        leaving,
-        patience,
-        lambda: Place(ledger.turns + leaving.turns, ledger.category, ledger.update, ledger.steady),
-    )
+    """Watches over a start, and the loop that then charges its time to `ledger`."""
+
+    def place() -> Place:
+        doing = ledger.category if ledger.turns else "begin"
+        return Place(ledger.turns + leaving.turns + leaving.meetings, doing, ledger.update, ledger.steady)
+
+    return Watchdog(leaving, patience, place)
 
 
 class Loop:
@@ -117,8 +118,7 @@ class Loop:
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, open_null() if quiet else None)
         self.rates = Rates(run.learner, self.config, ledger)
         self.profile = Profile(self.config.log.profile, checkpoints.workdir.profile, self.progress.note)
-        self.compiled = False
-        self.validated = {}
+        self.compiled, self.validated = False, {}
         bad = self.state.bad_in_row.addressable_data(0)  # of pmap a copy for each device
         self.good = self.step - int(bad.max())  # the last update that was not bad
         self.rewinds, self.farthest = 0, 0  # rewinds since the run last got beyond its farthest update

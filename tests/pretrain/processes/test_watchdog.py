@@ -59,6 +59,11 @@ def test_work_that_goes_on_or_may_take_long_is_left_alone(watched, patience, pla
     assert watched(patience, place, seconds=0.4) == []
 
 
+def test_who_waits_alone_before_the_first_update_is_left_alone(watched):
+    """It may wait for another run that tokenises the same text."""
+    assert watched(0.01, lambda calls: Place(7, "begin", 0, False)) == []
+
+
 def stand(turns, words="in an update after update 12"):
     return {"calls": {}, "turns": turns, "words": words, "stacks": "thread MainThread:\n  File x"}
 
@@ -112,3 +117,38 @@ def test_a_process_that_hangs_ends_all_by_name(culprit):
         assert code == FAULT, err
         assert f"process {culprit} is late: the rest waits since 2 s, waiting for data after update 11; start" in err
         assert "asleep_at_the_wheel" in err
+
+
+BEFORE = """
+        from pretrain.processes.agreement import gathered
+        from pretrain.processes.watchdog import Place, Watchdog
+        gathered('compiled')
+        Watchdog(leaving, 0.5, lambda: Place(leaving.meetings, 'begin', 0, False))
+        def tokenised(seconds):
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                pass
+        def asleep_at_the_wheel():
+            time.sleep(300)
+        if INDEX == 1:
+            tokenised({seconds})
+            if {hangs}:
+                asleep_at_the_wheel()
+        gathered('here')"""
+
+
+def test_a_process_that_hangs_before_the_first_update_ends_all_by_name():
+    from runs import ends
+
+    for code, _, err in ends(working(BEFORE.format(seconds=1, hangs=True)), timeout=60):
+        assert code == FAULT, err
+        assert "process 1 is late: the rest waits since" in err and "before the first update; start the same" in err
+        assert "asleep_at_the_wheel" in err
+
+
+def test_a_process_that_works_for_long_before_the_first_update_is_waited_for():
+    """The other one is late by its own clock for twice as long as it may be, and calls again and again."""
+    from runs import ends
+
+    for code, _, err in ends(working(BEFORE.format(seconds=8, hangs=False)), timeout=60):
+        assert code == 0, err
