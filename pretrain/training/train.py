@@ -288,7 +288,7 @@ class Loop:
 
     def stop_bad(self, position: int, count: int):
         """Ends a run whose updates stay bad; one that goes back at each has saved what it goes back to."""
-        if self.config.train.on_bad_step == "rewind":
+        if self.rewinds:
             self.checkpoints.wait()
             back = f"the run went back {count - 1} time{'s' * (count != 2)}, and again " if count > 1 else ""
             what, left = f"{back}an update had", "it stands where it last saved"
