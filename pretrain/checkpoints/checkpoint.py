@@ -155,6 +155,11 @@ class Checkpoints:
                 f"the checkpoint of step {step} could not be saved in {self.folder} ("
                 f"{'not all processes came to it in time' if late else reason(error)}); start the same command again"
             ) from error
+        if not many:
+            self._let_end()
+            with contextlib.suppress(OSError):
+                if step is None or self.workdir.finished(step):
+                    return  # it is whole: what failed are Orbax's own notes beside it
         now = time.monotonic()
         if not passes(error) or (self._away is not None and now - self._away > files.PATIENCE):
             raise self._cannot_save(error) from error
@@ -173,6 +178,18 @@ class Checkpoints:
         with contextlib.suppress(OSError):
             for path in self.workdir.unfinished():
                 self._discard(path)
+
+    def _let_end(self) -> None:
+        """Returns when nothing of a save that has failed is written any more.
+
+        Its threads fail each alone, some because another has; Orbax raises of one each time that it is asked.
+        """
+        while True:
+            try:
+                self._writer.wait_until_finished()
+                return
+            except TROUBLE:
+                continue
 
     def _cannot_save(self, error: Exception) -> UserError:
         kept = ", ".join(map(str, self.steps())) or "none"
