@@ -11,7 +11,7 @@ import numpy as np
 from input_pipeline import objectives, requirements
 from input_pipeline.batches import loader
 from input_pipeline.batches.evaluation import Evaluation, Lanewise, Rowwise, predicted
-from input_pipeline.batches.order import mixing_weights
+from input_pipeline.batches.mixture import mixing_weights
 from input_pipeline.batches.tasks import Task
 from input_pipeline.batches.training import Batching, Examples, Lanes, SegmentLanes
 from input_pipeline.errors import DataError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from input_pipeline import objectives
-from input_pipeline.batches.order import mixing_weights
+from input_pipeline.batches.mixture import mixing_weights
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 from input_pipeline.layouts import languages, texts

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from input_pipeline.batches.order import Mixture, key, shuffled
+from input_pipeline.batches.mixture import Mixture
+from input_pipeline.batches.shuffle import key, shuffled
 from input_pipeline.errors import DataError
 from input_pipeline.features import Feature, declared, empty
 from input_pipeline.layouts.raw import Raw

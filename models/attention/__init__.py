@@ -1,31 +1,22 @@
 """Attention: one contract, several ways to compute it.
 
-    attend(query, key, value, mask)    picks a path, or takes the one that is named
-    chosen_path(...)                   says which one `auto` picks
-
-`reference` is the oracle. Each path says what it supports (`Path.refuses`); asking one for what it does not support is
-an error that names those that serve. Nothing falls back silently.
+attend(query, key, value, mask)    picks a path, or takes the one that is named
+chosen_path(...)                   says which one that is (`choice`)
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.attention import chunked, parallel, reference, sparse, xla
+from models.attention import parallel
 from models.attention.biases import described
+from models.attention.choice import PATHS, chosen_path, request_of, resolve
 from models.attention.dropout import Dropout
-from models.attention.kernels import cudnn, splash, triton
 from models.attention.masks import Mask
-from models.attention.path import Path, Request
 from models.attention.patterns import per_head
 from models.errors import ModelError
 
 __all__ = ["PATHS", "attend", "chosen_path"]
-
-# `auto` takes the first that serves.
-PATHS: dict[str, Path] = {
-    module.PATH.name: module.PATH for module in (splash, cudnn, triton, sparse, xla, chunked, reference)
-}
 
 
 def attend(
@@ -64,65 +55,13 @@ def attend(
     for pattern in dict.fromkeys(patterns):
         index = np.flatnonzero([one == pattern for one in patterns])
         picked = _pick_heads(index, query, key, value, bias, dropout)
-        request = _request(*picked[:3], mask.replace(pattern=pattern), picked[3], dropout is not None)
-        run = _resolve(path, request).run
+        request = request_of(*picked[:3], mask.replace(pattern=pattern), picked[3], dropout is not None)
+        run = resolve(path, request).run
         outputs[pattern] = index, parallel.attend(run, *picked[:3], mask.replace(pattern=pattern), *picked[3:], scale)
     if len(outputs) == 1:
         return outputs[patterns[0]][1]
     order = np.argsort(np.concatenate([index for index, _ in outputs.values()]))
     return jnp.concatenate([out for _, out in outputs.values()], axis=2)[:, :, order]
-
-
-def chosen_path(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, path="auto", platform=None):
-    """Names of the paths that `attend` takes for arrays (or shapes) like these: one for each pattern of the heads."""
-    heads = query.shape[2]
-    return tuple(
-        _resolve(
-            path, _request(query, key, value, mask.replace(pattern=one), described(bias), dropout_rate > 0, platform)
-        ).name
-        for one in dict.fromkeys(per_head(mask.pattern, heads))
-    )
-
-
-def _request(query, key, value, mask, bias, dropout, platform=None) -> Request:
-    return Request(
-        T=query.shape[1],
-        S=key.shape[1],
-        heads=query.shape[2],
-        kv_heads=key.shape[2],
-        head_size=query.shape[3],
-        value_size=value.shape[3],
-        dtype=np.dtype(query.dtype),
-        pattern=mask.pattern,
-        features=mask.features(),
-        bias=bias,
-        dropout=dropout,
-        platform=platform or _platform(),
-    )
-
-
-def _platform() -> str:
-    """What the devices of the mesh in scope are, which may be hardware that is compiled for from elsewhere."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return device.platform if device else jax.default_backend()
-
-
-def _resolve(name: str | Path, request: Request) -> Path:
-    """The path called `name`, or for "auto" the first that serves; a path that is none of PATHS is taken as it is."""
-    if isinstance(name, Path):
-        return name
-    serving = [path.name for path in PATHS.values() if path.refuses(request) is None]
-    if name == "auto":
-        return next(PATHS[one] for one in serving if not PATHS[one].wasteful(request))
-    if name not in PATHS:
-        raise ModelError(f"attention path '{name}' is unknown; choose from: auto, {', '.join(PATHS)}")
-    reason = PATHS[name].refuses(request)
-    if reason is not None:
-        raise ModelError(
-            f"attention path '{name}' cannot serve pattern '{request.pattern}' here because {reason}; "
-            f"use auto or one of: {', '.join(serving)}"
-        )
-    return PATHS[name]
 
 
 def _pick_heads(index, query, key, value, bias, dropout):

@@ -6,13 +6,12 @@ stops instead, is `restore_newest`'s; what is deleted is `_delete_old`'s alone, 
 """
 
 import contextlib
-import itertools
 import json
-import math
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +22,7 @@ from input_pipeline import files
 from input_pipeline.files import passes
 from input_pipeline.remote import at
 from pretrain import aside
-from pretrain.checkpoints import alone, brackets, record, remote, restore, uncounted
+from pretrain.checkpoints import alone, brackets, record, remote, restore, uncounted, which
 from pretrain.errors import FaultError, UserError, reason
 from pretrain.processes.agreement import decided
 from pretrain.workdir import DATA, LOSS, METRICS, POSITION, STATE, Workdir, write
@@ -218,8 +217,10 @@ class Checkpoints:
         with contextlib.suppress(OSError):
             steps = self.steps()
             kept = {*steps[-self.options["keep"] :]}
-            kept |= set() if restore.is_sound(self.workdir.checkpoint(steps[-1])) else {*self._sound()}
-            kept |= {self.best()} if self.options["keep_best"] else set()
+            if not restore.is_sound(self.workdir.checkpoint(steps[-1])):
+                kept |= {*islice(which.sound(self.workdir), 2)}
+            if self.options["keep_best"]:
+                kept |= {self.best()}
             for step in set(steps) - kept:
                 self._discard(self.workdir.checkpoint(step))
 
@@ -228,28 +229,19 @@ class Checkpoints:
 
         Of the last update that was good it is not known: its own loss is that of the parameters before it.
         """
-        return decided(lambda: next((step for step in self._sound() if step < before), None), self._unreadable)
 
-    def _sound(self) -> list[int]:
-        """The newest two whose last update was good, newest first."""
-        steps = (step for step in reversed(self.steps()) if restore.is_sound(self.workdir.checkpoint(step)))
-        return list(itertools.islice(steps, 2))
+        def found() -> int | None:
+            return next((step for step in which.sound(self.workdir) if step < before), None)
+
+        return decided(found, self._unreadable)
 
     def losses(self) -> dict[int, tuple[float, str]]:
-        """Validation loss and measure of each checkpoint with a finite loss, their file being as it was written."""
-        found = {}
-        for step in self.steps():
-            folder = self.workdir.checkpoint(step)
-            try:
-                metrics = json.loads((folder / LOSS).read_text())
-                loss, measure = metrics["loss"], metrics["measure"]
-                written = record.read(folder)
-                intact = not written or not record.faults(folder, written, [LOSS])
-            except (OSError, ValueError, KeyError, TypeError):  # not known to be best, and none the worse for going on
-                continue
-            if intact and isinstance(loss, float) and math.isfinite(loss):
-                found[step] = loss, measure
-        return found
+        """`which.losses` of this folder."""
+        return which.losses(self.workdir)
+
+    def best(self) -> int | None:
+        """`which.best` of this folder."""
+        return which.best(self.workdir)
 
     def measures(self) -> list[str]:
         """How the losses of the checkpoints that have one were measured, oldest first, as process 0 finds it."""
@@ -277,45 +269,12 @@ class Checkpoints:
 
         decided(add, lambda why: f"checkpoint {step} in {self.folder} cannot be written ({why}); allow it")
 
-    def best(self) -> int | None:
-        """The step with the lowest validation loss among those measured as the newest one was."""
-        losses = self.losses()
-        if not losses:
-            return None
-        _, measure = losses[max(losses)]
-        return min((step for step in losses if losses[step][1] == measure), key=losses.get)
-
-    def find(self, which: str) -> int:
+    def find(self, word: str) -> int:
         """The step that "latest", "best" or a number means, as process 0 finds it."""
-        return decided(lambda: self._find(which), self._unreadable)
+        return decided(lambda: which.meant(self.workdir, word), self._unreadable)
 
-    def _find(self, which: str) -> int:
-        steps = self.steps()
-        if not steps:
-            unfinished = self.workdir.being_moved()
-            if unfinished:
-                raise UserError(
-                    f"there is no checkpoint in {self.folder}: the run was being put aside when the process was killed"
-                    f"; give `pretrain train` with --fresh={unfinished} again, which finishes that and trains a new one"
-                )
-            raise UserError(f"there is no checkpoint in {self.folder}; train first, or choose another --workdir")
-        if which == "latest":
-            return steps[-1]
-        if which == "best":
-            best = self.best()
-            if best is None:
-                raise UserError(
-                    f"no checkpoint in {self.folder} has a validation loss, as those have that a run with validation "
-                    "data saves where it evaluates; use --step=latest"
-                )
-            return best
-        if not which.isdecimal() or int(which) not in steps:
-            words = "latest" if self.best() is None else "latest, best"
-            raise UserError(f"there is no checkpoint '{which}'; choose one of: {', '.join(map(str, steps))}, {words}")
-        return int(which)
-
-    def read(self, which: str, step: int, what: Callable[[int], Result]) -> tuple[int, Result]:
-        """(step, `what(step)`) of the checkpoint that `which` was found to mean.
+    def read(self, word: str, step: int, what: Callable[[int], Result]) -> tuple[int, Result]:
+        """(step, `what(step)`) of the checkpoint that `word` was found to mean.
 
         A training beside may have deleted it meanwhile, or one before it that `what` reads too; then it is the one that
         "latest" or "best" means now, `TRIES` times at most. Errors: UserError where that was a number, or where the
@@ -329,8 +288,8 @@ class Checkpoints:
             except UserError as error:
                 tries -= 1
                 left = decided(self.steps, self._unreadable)
-                again = step if which.isdecimal() else self.find(which)
-                if step not in left and (which.isdecimal() or not tries):
+                again = step if word.isdecimal() else self.find(word)
+                if step not in left and (word.isdecimal() or not tries):
                     raise UserError(
                         f"checkpoint {step} was deleted by the training of this folder while this command was reading;"
                         f" choose one of: {', '.join(map(str, left))}, latest, or keep more with config.checkpoint.keep"

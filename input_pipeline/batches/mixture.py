@@ -1,6 +1,5 @@
-"""Which example comes when: shuffles and mixtures in closed form, so that no example needs those before it."""
+"""Which source each example is of: shares by weights or by temperature, taken as evenly as whole examples can be."""
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,25 +7,6 @@ import numpy as np
 from input_pipeline.errors import DataError
 
 SCALE = 1 << 20  # mixing weights are whole multiples of 1 / SCALE
-ROUNDS = 4  # of the permuting cipher
-
-
-def shuffled(indices: np.ndarray, size: int, seed: int, stream: int) -> np.ndarray:
-    """The row, of `size`, that comes at each of `indices` (int64 [n], from 0 without end).
-
-    Every epoch is a permutation of its own, drawn from (seed, stream, epoch).
-    """
-    from grain.experimental import index_shuffle  # seconds, which prepare need not spend
-
-    epochs, places = np.divmod(indices, size)
-    pairs = zip(epochs.tolist(), places.tolist(), strict=True)
-    return np.array([index_shuffle(place, size - 1, key(seed, stream, epoch), ROUNDS) for epoch, place in pairs])
-
-
-@functools.lru_cache(1 << 10)
-def key(*parts: int) -> int:
-    """32 random bits that are a function of `parts`."""
-    return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
 def mixing_weights(
