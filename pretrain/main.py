@@ -16,6 +16,7 @@ from input_pipeline.files import passes
 from pretrain.commands import run
 from pretrain.commands.arguments import Arguments
 from pretrain.commands.flags import Command, commands, split_config
+from pretrain.elsewhere import COMMANDS
 from pretrain.errors import USER_ERRORS, FaultError, UserError, nearest, reason
 from pretrain.processes.host import without_device
 from pretrain.processes.leaving import FAILED, FAULT, MISTAKE, UNREAD, leaving
@@ -47,7 +48,8 @@ def parse(argv: Sequence[str]) -> Arguments | None:
         return None
     name, *rest = argv
     if name not in known:
-        raise UserError(f"there is no command '{name}'{nearest(name, known)}")
+        meant = f", did you mean '{COMMANDS[name]}'?" if name in COMMANDS else nearest(name, known)
+        raise UserError(f"there is no command '{name}'{meant}")
     if any(a in ("-h", "--help", "-help") for a in rest):
         print(known[name].usage())
         return None

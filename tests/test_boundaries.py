@@ -77,7 +77,7 @@ FLOORS = {
         {"parallel", "checkpoints"},
         {"reporting", "processes"},
         {"config"},
-        {"aside", "errors", "workdir"},
+        {"aside", "elsewhere", "errors", "workdir"},
     ),
 }
 

@@ -103,7 +103,8 @@ def make_folder(
         if name not in (CHECKSUM, BASE, ROLES) and settings.get(name) != was.get(name):
             raise DataError(
                 f"{folder} holds a tokenizer made with {name} = {was.get(name)}, but the config says "
-                f"{settings.get(name)}; set it back, choose another --workdir, or delete that folder"
+                f"{settings.get(name)}; set it back, choose another --workdir, or, if nothing was trained with it yet, "
+                f"delete {folder}"
             )
     opened = saved.open_folder(folder)
     _check_special(opened, special, config)

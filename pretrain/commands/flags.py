@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from pretrain import elsewhere
 from pretrain.commands.arguments import (
     Arguments,
     Complete,
@@ -129,6 +130,12 @@ class Command:
         own = "" if self.takes_config else f"{self.section}."
         known = [key for key in every_key() if key.startswith(own)]
         keys = [key for key in known if error.flagname in (key, key.split(".")[-1])]
+        if "workdir" in self.flags and error.flagname in elsewhere.FOLDERS:
+            return f", did you mean --{''.join(('workdir', *error.flagvalue.partition('=')[1:]))}?"
+        if "fresh" in self.flags and error.flagname in elsewhere.RESUMING:
+            return f"; {elsewhere.RESUMED}"
+        if not keys and elsewhere.KEYS.get(error.flagname) in known:
+            keys = [elsewhere.KEYS[error.flagname]]
         if "." in error.flagname and not keys:
             keys = difflib.get_close_matches(error.flagname, known, n=1)
         if not keys:

@@ -6,23 +6,11 @@ import models
 from configs import common
 from configs.ranges import Range
 from pretrain.config.values import not_a, shown
+from pretrain.elsewhere import COUNTED, EPOCHS, KEYS
 from pretrain.errors import UserError, nearest
 
 # Sections of which there are several, by their kind.
 OF_A_KIND = {"model": common.MODELS, "objective": common.OBJECTIVES}
-
-# What other codebases call our keys.
-ELSEWHERE = (
-    dict.fromkeys(("learning_rate", "lr", "max_lr"), "schedule.peak")
-    | dict.fromkeys(("warmup_steps", "warmup_iters"), "schedule.warmup")
-    | dict.fromkeys(("max_steps", "max_iters", "num_steps", "train_steps", "total_steps"), "train.steps")
-    | dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), "train.accumulate")
-    | dict.fromkeys(("block_size", "seq_len", "seq_length", "max_seq_length"), "data.length")
-    | dict.fromkeys(("num_layers", "n_layer", "num_hidden_layers"), "model.layers")
-    | dict.fromkeys(("num_heads", "n_head", "num_attention_heads"), "model.heads")
-    | dict.fromkeys(("d_model", "n_embd", "hidden_size"), "model.width")
-    | dict.fromkeys(("d_ff", "intermediate_size"), "model.ff")
-)
 
 PARTLY = ("config.evaluate.model", "config.distill.model")  # which hold any of the model's keys: what is otherwise
 
@@ -107,7 +95,15 @@ def check_ranges(config: ConfigDict) -> None:
 def unknown(walked: str, name: str, node: ConfigDict) -> UserError:
     """The mistake of a key `name` that the section `node`, reached by `walked`, has not."""
     why = models.why_absent(node.kind, name) if walked == "config.model" and "kind" in node else ""
-    of = f" of a model of kind '{node.kind}'" if why else ""
-    if not why and name in ELSEWHERE:
-        return UserError(f"there is no config key {walked}.{name}, did you mean config.{ELSEWHERE[name]}?")
-    return UserError(f"there is no config key {walked}.{name}{of}{why or nearest(name, list(node))}")
+    several = sorted(key for key in node if key.startswith(f"{name}_"))
+    if why:
+        end = f" of a model of kind '{node.kind}'{why}"
+    elif name in KEYS:
+        end = f", did you mean config.{KEYS[name]}?"
+    elif name in EPOCHS:
+        end = f"; {COUNTED}"
+    elif len(several) > 1:
+        end = f"; choose one of: {', '.join(several)}"
+    else:
+        end = nearest(name, list(node))
+    return UserError(f"there is no config key {walked}.{name}{end}")

@@ -1,0 +1,41 @@
+"""What other codebases call what is here, so that whoever types their names is told ours."""
+
+KEYS = (
+    dict.fromkeys(("learning_rate", "lr", "max_lr"), "schedule.peak")
+    | dict.fromkeys(("warmup_steps", "warmup_iters"), "schedule.warmup")
+    | dict.fromkeys(("min_lr", "end_lr", "end_learning_rate", "final_learning_rate"), "schedule.end")
+    | dict.fromkeys(("lr_decay_iters", "lr_decay_steps"), "schedule.decay_steps")
+    | dict.fromkeys(("beta1", "adam_beta1", "adam_b1"), "optimizer.b1")
+    | dict.fromkeys(("beta2", "adam_beta2", "adam_b2"), "optimizer.b2")
+    | dict.fromkeys(("eps", "adam_epsilon", "adam_eps"), "optimizer.epsilon")
+    | dict.fromkeys(("grad_clip", "max_grad_norm", "clip_norm", "gradient_clip_val"), "optimizer.clip")
+    | dict.fromkeys(("wd", "adam_weight_decay"), "optimizer.weight_decay")
+    | dict.fromkeys(("max_steps", "max_iters", "num_steps", "train_steps", "total_steps"), "train.steps")
+    | dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), "train.accumulate")
+    | dict.fromkeys(("global_batch_size", "train_batch_size"), "train.batch_size")
+    | dict.fromkeys(("init_from", "init_checkpoint", "resume_from"), "train.start_from")
+    | dict.fromkeys(("eval_interval", "eval_steps", "eval_every", "steps_per_eval"), "evaluate.every")
+    | dict.fromkeys(("eval_iters", "eval_batches", "max_eval_batches"), "evaluate.batches")
+    | dict.fromkeys(("save_interval", "save_steps", "save_every", "checkpoint_period"), "checkpoint.every")
+    | dict.fromkeys(("log_interval", "logging_steps", "log_every", "log_period"), "log.every")
+    | dict.fromkeys(("block_size", "seq_len", "seq_length", "max_seq_length"), "data.length")
+    | dict.fromkeys(("num_layers", "n_layer", "num_hidden_layers"), "model.layers")
+    | dict.fromkeys(("num_heads", "n_head", "num_attention_heads"), "model.heads")
+    | dict.fromkeys(("d_model", "n_embd", "hidden_size"), "model.width")
+    | dict.fromkeys(("d_ff", "intermediate_size"), "model.ff")
+)
+EPOCHS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs")
+COUNTED = "training is counted in updates, of config.train.batch_size rows each: set config.train.steps"
+
+FOLDERS = ("out_dir", "output_dir", "save_dir", "ckpt_dir", "checkpoint_dir", "model_dir", "run_dir", "log_dir")
+RESUMING = ("resume", "resume_from_checkpoint", "restore", "load_checkpoint")
+RESUMED = "the same command goes on from the newest checkpoint of its --workdir"
+
+COMMANDS = (
+    dict.fromkeys(("sample", "infer", "inference", "complete"), "generate")
+    | dict.fromkeys(("finetune", "fine-tune", "fit", "pretrain", "resume"), "train")
+    | dict.fromkeys(("eval", "test", "score"), "evaluate")
+    | dict.fromkeys(("tokenize", "tokenise", "preprocess"), "prepare")
+    | dict.fromkeys(("info", "summary", "params"), "describe")
+    | {"convert": "export", "estimate": "plan"}
+)
