@@ -1,12 +1,13 @@
 """`pretrain plan`: what a config's training step takes of hardware that need not be there."""
 
 import json
+from collections.abc import Sequence
 
 from pretrain.commands.arguments import Plan
 from pretrain.commands.shared import config_of
-from pretrain.plan import step
+from pretrain.plan import starting, step
 from pretrain.plan.search import search
-from pretrain.plan.topology import parse
+from pretrain.plan.topology import Topology, parse
 from pretrain.processes.host import say
 from pretrain.reporting.progress import amount
 from pretrain.reporting.tables import show
@@ -19,9 +20,10 @@ def run(arguments: Plan) -> None:
     topology = parse(arguments.topology)
     config = config_of(arguments)
     if arguments.search:
-        _search(config, topology, arguments.format)
+        _search(config, topology, arguments)
         return
     facts = step.plan(config, topology, report=say)
+    facts["start"] = _start(arguments, topology, config.name)
     if arguments.format == "json":
         print(json.dumps(facts, allow_nan=False))
     else:
@@ -29,9 +31,18 @@ def run(arguments: Plan) -> None:
     step.check(facts, config)
 
 
-def _search(config, topology, format: str) -> None:
+def _start(arguments: Plan, topology: Topology, name: str, best: Sequence[str] = ()) -> list[str]:
+    """What starts the run that was planned, with the flags that were given and those that are the `best`."""
+    flags = {"config": f"--config={arguments.config}"} if arguments.config else {}
+    flags |= {key: f"--config.{key}={value}" for key, value in arguments.overrides}
+    flags |= {flag.removeprefix("--config.").partition("=")[0]: flag for flag in best}
+    return starting.commands(topology, name, [*flags.values()], arguments.workdir)
+
+
+def _search(config, topology: Topology, arguments: Plan) -> None:
     found = search(config, topology, say)
-    if format == "json":
+    found["plan"]["start"] = _start(arguments, topology, config.name, found["best"])
+    if arguments.format == "json":
         print(json.dumps(found, allow_nan=False))
         return
     timed = any(row["step_seconds"] for row in found["ranked"])
@@ -77,6 +88,10 @@ def report(facts: dict) -> None:
     _show_parameters(facts["parameters"])
     for warning in facts["warnings"]:
         print(f"warning: {warning}")
+    if facts["memory"]["fits"] is not False:
+        print("to start it (docs/launch.md; words in capitals are yours to fill in):")
+        for line in facts["start"]:
+            print(f"  {line}")
 
 
 def _show_memory(found: dict) -> None:

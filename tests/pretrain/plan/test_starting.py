@@ -1,0 +1,44 @@
+"""The lines that start what was planned: each launcher takes its own, and hands the flags on as they were typed."""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from pretrain.commands.flags import commands as known
+from pretrain.commands.flags import split_config
+from pretrain.plan import starting, topology
+from tests.pretrain.runs import ROOT
+
+FLAGS = ["--config=configs/gpt2.py:small", "--config.data.train=text:/a b/it's/*.py", "--config.mesh.fsdp=4"]
+LINES = [
+    (name, line)
+    for name in ("v4:2x2x1", "v5e:2x2", "v5p:4x4x4", "v6e:4x4", "h100:8", "h200:4", "cpu:8")
+    for line in starting.commands(topology.parse(name), "gpt2:small", FLAGS)
+]
+
+
+@pytest.mark.parametrize(("name", "line"), LINES, ids=lambda text: text.split(" --")[0])
+def test_each_launcher_takes_its_line(name, line):
+    filled = line.replace("ZONE", "us-east5-a").replace("BUCKET", "bucket").replace("REGISTRY", "registry.example")
+    words = shlex.split(filled.replace("/SHARED", "/shared"))
+    at = words.index("train")
+    assert words[at + 1 : -1] == FLAGS and words[-1].startswith("--workdir=")
+    config, overrides, rest = split_config(words[at + 1 :])
+    assert known()["train"].arguments(config, overrides, rest).workdir.endswith("gpt2-small")
+    if at > 1:
+        assert words[:2] == ["python", "-m"]
+        own = [word for word in words[2 : at - 1] if word != "--apply"]
+        command = [sys.executable, "-m", *own, "--dry-run", *words[at - 1 :]]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "warning" not in done.stderr
+        if "tpu_pod" in line:
+            assert re.search(rf"{starting.SOFTWARE[name.partition(':')[0]]}", done.stdout)
+
+
+def test_a_run_goes_on_in_its_own_folder():
+    (line,) = starting.commands(topology.parse("cpu:2"), "tiny", (), "runs/x y")
+    assert shlex.split(line)[-2:] == ["train", "--workdir=runs/x y"]
