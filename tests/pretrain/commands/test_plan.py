@@ -88,6 +88,9 @@ def test_a_search(capsys, monkeypatch):
     found = json.loads(out)
     assert found["tried"]["choices"] > found["tried"]["compiled"] > 1 and "ways, of which" in err
     assert found["ranked"][0]["overrides"] == found["best"] and found["best"][0].startswith("--config.mesh.data=")
+    (start,) = found["plan"]["start"]
+    given = f"{TINY} --config.train.batch_size=4 --config.model.layers=1"
+    assert all(flag in start for flag in found["best"]) and f"-- train {given} " in start
     out, _ = planned(capsys, TINY, *words[:1], *words[2:], "--config.model.layers=1", *found["best"])
     assert json.loads(out)["memory"]["needed"] == found["plan"]["memory"]["needed"]
 
@@ -124,8 +127,8 @@ def test_what_a_search_compiled_is_readable_on_80_columns(capsys, monkeypatch, s
     }
     monkeypatch.setattr(plan, "search", lambda *arguments: found)
     monkeypatch.setattr(plan, "report", lambda facts: None)
-    plan._search(None, None, "table")
-    title, *lines, ended, best = capsys.readouterr().out.splitlines()
+    out, _ = planned(capsys, TINY, "--topology=cpu:2", "--search")
+    title, *lines, ended, best = out.splitlines()
     assert order in title and best == "--config.mesh.data=16" and "1 of 7 tried" in ended
     assert lines == [f"  1. {way}", f"     {row['result']}"] and all(len(line) <= 80 for line in lines)
 
