@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import pytest
 
 from pretrain import config as configs
@@ -12,6 +13,12 @@ from pretrain.plan import search, sharding, step
 from pretrain.plan.topology import parse
 
 TINY = "--config=configs/quickstart.py:tiny"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def begun():
+    """The devices of these tests are there: a plan for fewer, as a process's first, leaves no more to later ones."""
+    assert len(jax.devices()) == 8
 
 
 def planned(capsys, *args, code=0):
