@@ -131,6 +131,28 @@ def test_variants(recipe, default):
         recipe.get_config("huge")
 
 
+# Published of other heads: BertForMaskedLM has no pooler, and T5 1.1 is counted with its output tied too.
+OTHERWISE = [
+    (bert, "base", {"pair_head": False}, 109_514_298),
+    (bert, "base_cased", {"pair_head": False}, 108_340_804),
+    (bert, "large", {"pair_head": False}, 335_174_458),
+    (bert, "large_cased", {"pair_head": False}, 333_610_308),
+    (bert, "multilingual_cased", {"pair_head": False}, 177_974_523),
+    (t5, "small_v1_1", {"tied_head": True}, 60_511_616),
+    (t5, "base_v1_1", {"tied_head": True}, 222_903_552),
+    (t5, "large_v1_1", {"tied_head": True}, 750_251_008),
+    (t5, "xl_v1_1", {"tied_head": True}, 2_783_959_040),
+    (t5, "xxl_v1_1", {"tied_head": True}, 11_003_736_064),
+]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "variant", "keys", "count"), OTHERWISE, ids=[f"{r.__name__}:{v}" for r, v, *_ in OTHERWISE]
+)
+def test_parameter_count_of_other_heads_is_the_published_one(recipe, variant, keys, count):
+    assert sum(by_part(recipe.get_config(variant).model.to_dict() | keys).values()) == count
+
+
 @pytest.mark.parametrize("recipe", DEFAULTS, ids=lambda recipe: recipe.__name__)
 def test_every_variant_has_a_published_count(recipe):
     assert set(recipe.VARIANTS) - {"mini_stdlib", "multi30k"} == {
