@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -14,7 +15,7 @@ from absl import logging as absl_logging
 from jax._src import distributed
 
 from pretrain.errors import UserError
-from pretrain.processes import streams
+from pretrain.processes import arrivals, streams
 from pretrain.processes.heap import keep_freed_memory
 from pretrain.processes.leaving import FAULT, leaving
 from pretrain.processes.others import Others
@@ -101,27 +102,40 @@ def join(coordinator: str, count: int | None, index: int | None) -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     if index == 0:
         _check_port(coordinator)
-    # What JAX does when the others do not come cannot be caught, so it is given a little more time than we take.
-    late = f"the processes of this run did not all meet at {coordinator} within {JOINING} s; start all of them"
-    alarm = threading.Timer(JOINING, leaving.leave, (FAULT, f"{late}, and check LONGHAUL_COORDINATOR"))
-    alarm.daemon = True
-    alarm.start()
-    try:
-        if coordinator == "auto":
-            jax.distributed.initialize(initialization_timeout=JOINING + 60)
-        else:
+    if coordinator == "auto":
+        with _in_time(lambda: arrivals.sentence(coordinator, None, None, JOINING)):
+            try:
+                jax.distributed.initialize(initialization_timeout=JOINING + 60)
+            except ValueError as error:
+                raise UserError(
+                    f"LONGHAUL_COORDINATOR=auto, but JAX finds no cluster here ({str(error).splitlines()[0]}); write "
+                    "the address of process 0 instead"
+                ) from error
+    else:
+        with (
+            arrivals.heard(coordinator, count, index) as came,
+            _in_time(lambda: arrivals.sentence(coordinator, count, came(), JOINING)),
+        ):
             jax.distributed.initialize(coordinator, count, index, initialization_timeout=JOINING + 60)
-    except ValueError as error:
-        raise UserError(
-            f"LONGHAUL_COORDINATOR=auto, but JAX finds no cluster here ({str(error).splitlines()[0]}); write the "
-            "address of process 0 instead"
-        ) from error
-    finally:
-        alarm.cancel()
     streams.keep_output_apart()  # on CPUs Gloo greets there, before the JSON that a program reads
     leaving.retake()  # JAX listens for SIGTERM too, and hears nothing of Ctrl-C
     state = distributed.global_state
     leaving.others = Others(leaving, state.client, state.process_id, state.num_processes)
+
+
+@contextlib.contextmanager
+def _in_time(sentence: Callable[[], str]) -> Iterator[None]:
+    """Ends this process with a sentence where what is done takes more than JOINING seconds.
+
+    What JAX does when the others do not come cannot be caught, so it is given a little more time than that.
+    """
+    alarm = threading.Timer(JOINING, lambda: leaving.leave(FAULT, sentence()))
+    alarm.daemon = True
+    alarm.start()
+    try:
+        yield
+    finally:
+        alarm.cancel()
 
 
 def age() -> float:
