@@ -35,7 +35,7 @@ from models.stack.self_attention import SelfAttention
 from models.stack.signals import Signals, Source
 from models.stack.source import SourceCache
 
-SITES = ("inputs", "encoder", "memory", "tokens", "decoder", "hidden")  # where dropout draws, each by a key of its own
+SITES = ("inputs", "encoder", "encoded", "tokens", "decoder", "hidden")  # where dropout draws, each by a key of its own
 POSITIONS = ("buckets", "learned", "sinusoid")
 
 
@@ -202,7 +202,7 @@ class EncoderDecoder(Model):
         x = self._embed("encoder", inputs, positions, keys.get("inputs"), row)
         signals = Signals(Mask(query_segments=segments), row, bias=self._by_bucket("encoder", True), train=train)
         x, _ = self.encoder_stack(self.encoder["layers"], x, signals, {}, keys.get("encoder"))
-        return self._close("encoder", x, keys.get("memory"), row)
+        return self._close("encoder", x, keys.get("encoded"), row)
 
     def _embed(self, side, tokens, positions, key, row):
         """What the stack of that side begins with."""

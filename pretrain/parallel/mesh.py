@@ -124,8 +124,7 @@ class Layout:
                 if mesh_axis in used:
                     raise UserError(
                         f"parameter '{name}' would be split twice over the mesh axis '{mesh_axis}': by its logical "
-                        "axes "
-                        f"'{used[mesh_axis]}' and '{axis}'; map one of them elsewhere in config.mesh.rules"
+                        f"axes '{used[mesh_axis]}' and '{axis}'; map one of them elsewhere in config.mesh.rules"
                     )
                 used[mesh_axis] = axis
             count = math.prod(self.mesh.shape[a] for a in mesh_axes)
