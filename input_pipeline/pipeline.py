@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline import objectives, requirements
+from input_pipeline import held_out, objectives, requirements
 from input_pipeline.batches import loader
 from input_pipeline.batches.evaluation import Evaluation, Lanewise, Rowwise, predicted
 from input_pipeline.batches.mixture import mixing_weights
@@ -16,8 +16,8 @@ from input_pipeline.batches.tasks import Task
 from input_pipeline.batches.training import Batching, Examples, Lanes, SegmentLanes
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
+from input_pipeline.held_out import Part
 from input_pipeline.layouts import coded, counts, texts
-from input_pipeline.parts import Part
 from input_pipeline.rows import Plans, Rows, examples
 from input_pipeline.sources import sources
 from input_pipeline.sources.readers import raw
@@ -57,7 +57,7 @@ def prepare(
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
     named = requirements.check(data, tokenizer, objective, folders, taken is not None)
-    holdout = requirements.holdout(data)
+    holdout = held_out.share_of(data)
     special = objectives.special(objective, data["layout"])
     opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, holdout, report, special, taken, accept)
     requirements.check_ends(opened, data, report)
@@ -74,7 +74,7 @@ def prepare(
     splits = {name: parts(found, holdout if name == "train" else 0.0, KEPT) for name, found in named.items()}
     if holdout:
         splits["validation"] = parts(named["train"], holdout, HELD)
-    requirements.check_copies(splits)
+    held_out.check_copies(splits)
     root = requirements.store_root(data, folders.data)
     return Corpus(data, objective, opened, splits, root, report, read_all, scratch)
 

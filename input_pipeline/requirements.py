@@ -1,6 +1,5 @@
 """What can be known to be wrong with a config's data before a single document is read."""
 
-import collections
 import hashlib
 import itertools
 import re
@@ -11,21 +10,19 @@ from input_pipeline import objectives
 from input_pipeline.batches.mixture import mixing_weights
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
+from input_pipeline.held_out import SPLITS, both_read, check_apart, share_of
 from input_pipeline.layouts import languages, texts
-from input_pipeline.parts import Part
 from input_pipeline.remote import at
 from input_pipeline.sources import images, sources
 from input_pipeline.sources.sources import Source
-from input_pipeline.store.store import HELD, KEPT, MANIFEST, NOTHING
+from input_pipeline.store.store import MANIFEST
 from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.names import NAMES
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
-SPLITS = ("train", "validation", "test")
 SETS = ("c4", "wikipedia", "pg19", "lm1b", "cifar10", "downsampled_imagenet")  # of TFDS, that recipes name
 FIRST = 1 << 16  # bytes of a source in which its first record is looked for
-COMPARED = 10_000  # sources, and groups of them, that are looked at for copies of one another
 SENTENCES = ("", "lines")
 WITHOUT_ENDS = ("concat", "stream")  # layouts that need no token between documents
 RECIPES = "; docs/files.md says how to fetch or lay out what a recipe reads"
@@ -42,7 +39,7 @@ def check(
     and scored. What `folders` hold already needs no source any more.
     """
     taken = taken or tokenizer_folder.is_made(folders.tokenizer)
-    named, share = check_settings(data, tokenizer, objective, taken), holdout(data)
+    named, share = check_settings(data, tokenizer, objective, taken), share_of(data)
     named["train"] = [source.dividing(share) for source in named["train"]]
     tokenizer_folder.check(folders.tokenizer, tokenizer, taken)
     for name, found in named.items():
@@ -50,7 +47,7 @@ def check(
             folder = store_folder(source, share if name == "train" else 0.0, data, folders.data)
             if not (folder / MANIFEST).is_file():
                 _check_there(source, name)
-    _check_apart(named)
+    check_apart(named)
     return named
 
 
@@ -90,7 +87,7 @@ def check_settings(
     for name in set(named) - {"train"}:
         for source, scored in itertools.product(named["train"], named[name]):
             if source.spec == scored.spec:
-                raise _both(name, source.spec, scored.spec, source.spec)
+                raise both_read(name, source.spec, scored.spec, source.spec)
     tokenizer_folder.check_settings(tokenizer, taken)
     check_codes(itertools.chain(*named.values()), data["layout"], objective)
     check_languages(list(itertools.chain(*named.values())), data, objective)
@@ -167,11 +164,6 @@ def check_length(key: str, length: int, objective: Mapping) -> None:
     task.check(length)
 
 
-def holdout(data: Mapping) -> float:
-    """The share of data.train that is held out."""
-    return 0.0 if data["validation"] else data["holdout"]
-
-
 def store_folder(source: Source, share: float, data: Mapping, root: Path) -> Path:
     """Where a source's token store lies, with `root` as of `store_root`.
 
@@ -207,73 +199,6 @@ def _check_there(source: Source, name: str) -> None:
         next(source.documents(span), None)
 
 
-def _check_apart(named: Mapping[str, Sequence[Source]]) -> None:
-    """Raises DataError where what is trained on is scored too."""
-    for name in set(named) - {"train"}:
-        for source, scored in itertools.product(named["train"], named[name]):
-            if both := source.shared(scored):
-                raise _both(name, source.spec, scored.spec, both)
-
-
-def _both(name: str, trained: str, scored: str, both: str) -> DataError:
-    remedy = ", or leave it empty to hold out a share of data.train" if name == "validation" else ""
-    return DataError(
-        f"data.{name} = '{scored}' and data.train = '{trained}' both read {both}, so that text is scored that "
-        f"was trained on; name other text{remedy}"
-    )
-
-
-def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
-    """Raises DataError where what is scored holds the very documents of what is trained on, by another name.
-
-    Sources are compared one by one and all together, with and without what is held out of them; those that text is
-    held out of also with one another.
-    """
-    held = [part for part in splits.get("validation", ()) if part.split == HELD]
-    _check_twice(list(zip(splits["train"], held, strict=True)) if held else [])
-    for name in SPLITS[1:]:
-        named = [part for part in splits.get(name, ()) if part.split == KEPT]
-        for scored, trained in itertools.product(_each_and_all(named), _each_and_all(splits["train"])):
-            copy, specs = _joined(scored), [part.source.spec for part in trained]
-            beside = [part for part in held if part.source.spec in specs]
-            if copy.tokens and any(copy.same_documents(_joined(parts)) for parts in (trained, [*trained, *beside])):
-                count = copy.counts.documents
-                both = f"the same {count:,} document{'s' * (count > 1)}"
-                raise _both(name, " + ".join(specs), " + ".join(part.source.spec for part in scored), both)
-
-
-def _check_twice(sources: Sequence[tuple[Part, Part]]) -> None:
-    """Raises DataError where what is held out of a source is trained on as another's: files are held out by name.
-
-    Sources are compared one by one and several together, as many as there is time for; read are those of equal counts.
-    """
-    counts = [kept.stream.counts + held.stream.counts for kept, held in sources]
-    some = itertools.chain.from_iterable(itertools.combinations(range(len(sources)), n) for n in range(1, len(sources)))
-    of_counts = collections.defaultdict(list)
-    for chosen in itertools.islice(some, COMPARED):
-        of_counts[sum((counts[i] for i in chosen), NOTHING)].append(chosen)
-    for one, other in itertools.chain.from_iterable(itertools.combinations(alike, 2) for alike in of_counts.values()):
-        if not set(one).isdisjoint(other):
-            continue
-        whole, copy = (_joined([part for i in chosen for part in sources[i]]) for chosen in (one, other))
-        held, also_held = (_joined([sources[i][1] for i in chosen]) for chosen in (one, other))
-        if whole.tokens and whole.same_documents(copy) and not held.same_documents(also_held):
-            specs = (" + ".join(sources[i][0].source.spec for i in chosen) for chosen in (one, other))
-            raise DataError(
-                f"data.train = {' and '.join(map(repr, specs))} hold the same {whole.counts.documents:,} documents, "
-                "and what is held out of the one is trained on as the other's; name one of them (data.weights say how "
-                "often a source is read)"
-            )
-
-
-def _each_and_all(parts: Sequence[Part]) -> list[Sequence[Part]]:
-    return [*([part] for part in parts), *([parts] if len(parts) > 1 else [])]
-
-
-def _joined(parts: Sequence[Part]) -> Stream:
-    return Stream([shard for part in parts for shard in part.stream.shards])
-
-
 def empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:
     """What to say of a split without a token of text."""
     if documents := streams[name].counts.documents:
@@ -290,7 +215,7 @@ def empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:
             f"data.holdout = {data['holdout']} holds out none of the {documents} documents of data.train; set "
             "data.validation, give more documents, raise data.holdout, or set it to 0"
         )
-    if name == "train" and holdout(data) and streams["validation"].bare_tokens:
+    if name == "train" and share_of(data) and streams["validation"].bare_tokens:
         held = streams["validation"].counts.documents
         only = "the one document" if held == 1 else f"all {held} documents"
         return (

@@ -9,6 +9,7 @@ import numpy as np
 from input_pipeline.batches.evaluation import Overlapping, predicted
 from input_pipeline.batches.training import Layout
 from input_pipeline.errors import DataError, UnwritableError
+from input_pipeline.held_out import Part
 from input_pipeline.layouts import halves, languages, packing, pairs, segments, sentences, texts
 from input_pipeline.layouts.coded import Coded, code_ids
 from input_pipeline.layouts.halves import Halves
@@ -18,7 +19,6 @@ from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
 from input_pipeline.layouts.segments import Segments
 from input_pipeline.layouts.sentences import Sentences
 from input_pipeline.layouts.texts import Texts
-from input_pipeline.parts import Part
 from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 

@@ -51,7 +51,7 @@ FLOORS = {
         {"pipeline"},
         {"requirements"},
         {"rows"},
-        {"batches", "parts"},
+        {"batches", "held_out"},
         {"objectives"},
         {"layouts"},
         {"store"},
