@@ -104,15 +104,21 @@ def environment(coordinator: str, processes: int, index: int) -> dict[str, str]:
 
 
 def hints(program: Sequence[str], watch: str, stop: str, go_on: str = "the same command again") -> None:
-    """Says on standard error, a line each, how to watch the run, how to stop it with all saved, and how to go on."""
+    """Says on standard error, a line each, how to watch the run, how to stop it with all saved, and how to go on.
+
+    Of a command that does not train there is its log and how to stop it, and no more.
+    """
     folder = work_folder(program)
-    for what, how in {
+    lines = {
         "watch": watch,
         "curves": f"tensorboard --logdir={shlex.quote(f'{folder}/metrics')}",
         "where the time goes": f"pretrain goodput --workdir={shlex.quote(folder)}",
         "stop with everything saved": stop,
         "go on": go_on,
-    }.items():
+    }
+    if program[:1] in (["evaluate"], ["prepare"], ["generate"]):
+        lines = {"watch": watch, "stop": stop}
+    for what, how in lines.items():
         print(f"launch: {what}: {how}", file=sys.stderr, flush=True)
 
 

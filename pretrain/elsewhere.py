@@ -8,7 +8,9 @@ KEYS = (
     | dict.fromkeys(("beta1", "adam_beta1", "adam_b1"), "optimizer.b1")
     | dict.fromkeys(("beta2", "adam_beta2", "adam_b2"), "optimizer.b2")
     | dict.fromkeys(("eps", "adam_epsilon", "adam_eps"), "optimizer.epsilon")
-    | dict.fromkeys(("grad_clip", "max_grad_norm", "clip_norm", "gradient_clip_val"), "optimizer.clip")
+    | dict.fromkeys(
+        ("grad_clip", "max_grad_norm", "clip_norm", "gradient_clipping", "gradient_clip_val"), "optimizer.clip"
+    )
     | dict.fromkeys(("wd", "adam_weight_decay"), "optimizer.weight_decay")
     | dict.fromkeys(("max_steps", "max_iters", "num_steps", "train_steps", "total_steps"), "train.steps")
     | dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps"), "train.accumulate")
@@ -23,13 +25,36 @@ KEYS = (
     | dict.fromkeys(("num_heads", "n_head", "num_attention_heads"), "model.heads")
     | dict.fromkeys(("d_model", "n_embd", "hidden_size"), "model.width")
     | dict.fromkeys(("d_ff", "intermediate_size"), "model.ff")
+    | dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), "model.context")
+    | dict.fromkeys(("attn_implementation", "flash_attention", "use_flash"), "model.attention_path")
+    | dict.fromkeys(("random_seed", "seed"), "seed")
 )
 EPOCHS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs")
 COUNTED = "training is counted in updates, of config.train.batch_size rows each: set config.train.steps"
+OBJECTIVES = (
+    dict.fromkeys(("clm", "lm"), "causal")
+    | dict.fromkeys(("mlm", "masked_lm"), "masked")
+    | dict.fromkeys(("rtd", "electra"), "replaced")
+    | dict.fromkeys(("span", "span_corruption"), "spans")
+    | {"plm": "permutation"}
+)
+KERNELS = ("flash", "flash_attention", "flash_attention_2", "sdpa", "eager", "splash", "cudnn", "triton", "xla")
+COMPUTED = "names which places are seen, such as dense or local_256; what computes it is config.model.attention_path"
 
 FOLDERS = ("out_dir", "output_dir", "save_dir", "ckpt_dir", "checkpoint_dir", "model_dir", "run_dir", "log_dir")
-RESUMING = ("resume", "resume_from_checkpoint", "restore", "load_checkpoint")
 RESUMED = "the same command goes on from the newest checkpoint of its --workdir"
+IMPORTED = (
+    "a model of Hugging Face's library becomes a work folder by `pretrain import --folder=FOLDER --workdir=RUN`, and a "
+    "run begins with another one's weights by --config.train.start_from=RUN"
+)
+REPEATED = "a prompt is continued once for each time that it is given: --prompt=TEXT --prompt=TEXT"
+WEIGHTS = ("model_name_or_path", "pretrained_model_name_or_path", "model_name", "model", "checkpoint")
+ANSWERS = {  # command -> flag -> what to say of it
+    "train": dict.fromkeys(("resume", "resume_from_checkpoint", "restore", "load_checkpoint"), RESUMED)
+    | dict.fromkeys(WEIGHTS, IMPORTED),
+    "import": dict.fromkeys(WEIGHTS, IMPORTED),
+    "generate": dict.fromkeys(("num_samples", "num_return_sequences", "n"), REPEATED),
+}
 
 COMMANDS = (
     dict.fromkeys(("sample", "infer", "inference", "complete"), "generate")

@@ -139,7 +139,10 @@ class Files(Source):
             path = self.spec.partition("?")[0]
             raise DataError(f"'{self.spec}' is a folder; name its files, such as {path.rstrip('/')}/**/*")
         if not paths:
-            raise DataError(f"'{self.spec}' matches no file; check the path, for example with ls {self.pattern}")
+            several = re.search(r"[, ]", self.pattern) is not None
+            joined = "; several sources are joined by ' + ', as in text:a.txt + text:b.txt" if several else ""
+            look = f"check the path, for example with ls {self.pattern}" if not several else "check the path"
+            raise DataError(f"'{self.spec}' matches no file; {look}{joined}")
         return paths
 
     def files(self) -> list[File]:

@@ -259,6 +259,12 @@ def check(folder: Path, config: Mapping, taken: bool = False) -> None:
         other = "leave it empty to train one"
     else:
         other = f"train one: --config.tokenizer.path= {_trained_instead(config)}"
+    within = [name for name in ("tokenizer.json", "tokenizer.model", "spiece.model") if (path / name).is_file()]
+    if within:
+        raise DataError(
+            f"tokenizer.path = '{path}' is a folder; name its file, {path / within[0]}"
+            + (", with tokenizer.kind = huggingface" if within[0].endswith(".json") and kind != "huggingface" else "")
+        )
     raise DataError(
         f"tokenizer.path = '{path}' is no file; correct it, or {other} (docs/files.md "
         "has commands that fetch the tokenizers of recipes)"

@@ -27,7 +27,10 @@ def load(path: Path) -> Tokenizer:
         proto.ParseFromString(path.read_bytes())
         model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
     except Exception as error:
-        raise DataError(f"{path} is no SentencePiece model ({error}); give the .model file") from None
+        remedy = "give the .model file"
+        if path.suffix == ".json":
+            remedy += ", or read it as what it is: tokenizer.kind = huggingface, or wordpiece where it is BERT's"
+        raise DataError(f"{path} is no SentencePiece model ({error}); {remedy}") from None
     if model.eos_id() < 0:
         raise DataError(f"{path} has no end-of-sentence piece to separate documents; train it with eos_id set")
     special, sentinels = _special(proto, model)

@@ -43,7 +43,8 @@ class Averaged:
         found = found[-self.count :]
         if len(found) < self.count:
             kept = self.checkpoints.options["keep"] >= self.count
-            more = "train on" if kept else f"train on with --config.checkpoint.keep={self.count}"
+            more = "train on with more --config.train.steps"
+            more += "" if kept else f" and --config.checkpoint.keep={self.count}"
             raise UserError(
                 f"--average={self.count} checkpoints up to {last}, of which {folder} has {len(found)} "
                 f"({_listed(found) or 'imported weights alone'}{left}); give at most {'that' if found else '1'}, or "

@@ -14,6 +14,7 @@ from input_pipeline.tokenizers import saved
 from pretrain import config as configs
 from pretrain.checkpoints import meaning, restore
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.config.recipe import recipes
 from pretrain.errors import UserError
 from pretrain.processes.agreement import alike, decided
 from pretrain.workdir import Workdir
@@ -128,12 +129,14 @@ def find(named: str, workdir: str, options, key: str = "train.start_from") -> We
 
     if at(run).resolve() == at(workdir).resolve():
         raise refused("that is the folder of this run itself; give another --workdir")
+    configs.check_ours(run)
     checkpoints = Checkpoints(run, options, read_only=True)
 
     def choose() -> int:
         steps = checkpoints.steps()
         if not steps:
-            raise refused(f"there is no checkpoint in {checkpoints.folder}; give the folder of a run that has one")
+            there = f"there is no checkpoint in {checkpoints.folder}"
+            raise refused(f"{there}; give the folder of a run that has one{_made_by(run)}")
         known = {"": steps[-1], "latest": steps[-1], "best": checkpoints.best()} | {str(step): step for step in steps}
         if known.get(which) is None:
             choices = [f"{run}@{word}" for word, step in known.items() if word and step is not None]
@@ -142,6 +145,13 @@ def find(named: str, workdir: str, options, key: str = "train.start_from") -> We
 
     step = decided(choose, lambda why: str(refused(f"its checkpoints cannot be read ({why}); make them readable")))
     return Weights(named, checkpoints.workdir.checkpoint(step), tokenizer, configs.saved(run).model)
+
+
+def _made_by(run: str) -> str:
+    """The end of a sentence about a run that is not there: the command that makes it, where its name is a recipe's."""
+    recipe, _, variant = Path(run).name.partition(":")
+    command = f"pretrain train --config=configs/{recipe}.py:{variant}"
+    return f", or make it first: `{command}`" if variant and recipe in recipes() else ""
 
 
 def _flat(tree) -> dict:

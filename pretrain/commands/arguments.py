@@ -187,6 +187,10 @@ class Writing(OfRun):
                 raise UserError(
                     f"--{name}={told} is of beam search; give --beams too, such as --beams=4, or leave it out"
                 )
+        for name in ("top_k", "top_p", "seed"):
+            value = getattr(self, name)
+            if self.beams > 1 and value != getattr(Writing, name):
+                raise UserError(f"--{name}={value:g} is of sampling, and --beams={self.beams} searches; leave one out")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

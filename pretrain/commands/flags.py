@@ -132,8 +132,8 @@ class Command:
         keys = [key for key in known if error.flagname in (key, key.split(".")[-1])]
         if "workdir" in self.flags and error.flagname in elsewhere.FOLDERS:
             return f", did you mean --{''.join(('workdir', *error.flagvalue.partition('=')[1:]))}?"
-        if "fresh" in self.flags and error.flagname in elsewhere.RESUMING:
-            return f"; {elsewhere.RESUMED}"
+        if answer := elsewhere.ANSWERS.get(self.name, {}).get(error.flagname):
+            return f"; {answer}"
         if not keys and elsewhere.KEYS.get(error.flagname) in known:
             keys = [elsewhere.KEYS[error.flagname]]
         if "." in error.flagname and not keys:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 
+from pretrain import config as configs
 from pretrain.commands.arguments import Plan
 from pretrain.commands.shared import config_of
 from pretrain.plan import starting, step
@@ -11,6 +12,7 @@ from pretrain.plan.topology import Topology, parse
 from pretrain.processes.host import say
 from pretrain.reporting.progress import amount
 from pretrain.reporting.tables import show
+from pretrain.workdir import Workdir
 
 SMALL = 0.001  # of all bytes of parameters: what is less is summed up in the table
 
@@ -23,7 +25,7 @@ def run(arguments: Plan) -> None:
         _search(config, topology, arguments)
         return
     facts = step.plan(config, topology, report=say)
-    facts["start"] = _start(arguments, topology, config.name)
+    facts["start"] = _start(arguments, topology, config)
     if arguments.format == "json":
         print(json.dumps(facts, allow_nan=False))
     else:
@@ -31,17 +33,27 @@ def run(arguments: Plan) -> None:
     step.check(facts, config)
 
 
-def _start(arguments: Plan, topology: Topology, name: str, best: Sequence[str] = ()) -> list[str]:
-    """What starts the run that was planned, with the flags that were given and those that are the `best`."""
+def _begun(arguments: Plan) -> bool:
+    """Whether the run whose config is planned has a checkpoint, so that it goes on."""
+    return bool(arguments.workdir and Workdir(arguments.workdir).steps())
+
+
+def _start(arguments: Plan, topology: Topology, config, best: Sequence[str] = ()) -> list[str]:
+    """What starts the run that was planned, with the flags that were given and those that are the `best`.
+
+    Nothing does where a run that has begun would have to learn by another config than its own.
+    """
+    if _begun(arguments) and configs.differences(configs.saved(arguments.workdir), config):
+        return []
     flags = {"config": f"--config={arguments.config}"} if arguments.config else {}
     flags |= {key: f"--config.{key}={value}" for key, value in arguments.overrides}
     flags |= {flag.removeprefix("--config.").partition("=")[0]: flag for flag in best}
-    return starting.commands(topology, name, [*flags.values()], arguments.workdir)
+    return starting.commands(topology, config.name, [*flags.values()], arguments.workdir)
 
 
 def _search(config, topology: Topology, arguments: Plan) -> None:
-    found = search(config, topology, say)
-    found["plan"]["start"] = _start(arguments, topology, config.name, found["best"])
+    found = search(config, topology, say, begun=_begun(arguments))
+    found["plan"]["start"] = _start(arguments, topology, config, found["best"])
     if arguments.format == "json":
         print(json.dumps(found, allow_nan=False))
         return
@@ -55,11 +67,7 @@ def _search(config, topology: Topology, arguments: Plan) -> None:
     for place, row in enumerate(found["ranked"], 1):
         print(f"{place:3}. {row['words']}\n     {row['result']}")
     report(found["plan"])
-    tried = found["tried"]
-    print(
-        f"the best of {tried['compiled']:,} that were compiled, of {tried['possible']:,} ways that may fit, "
-        f"in {found['seconds']:.0f} s; {found['ended']}:"
-    )
+    print(f"the best of these, after {found['seconds']:.0f} s; {found['ended']}:")
     print(" ".join(found["best"]))
 
 
@@ -88,7 +96,11 @@ def report(facts: dict) -> None:
     _show_parameters(facts["parameters"])
     for warning in facts["warnings"]:
         print(f"warning: {warning}")
-    if facts["memory"]["fits"] is not False:
+    if facts["memory"]["fits"] is False:
+        return
+    if not facts["start"]:
+        print("this run has begun and cannot go on so; docs/runs.md has the keys that it may change")
+    else:
         print("to start it (docs/launch.md; words in capitals are yours to fill in):")
         for line in facts["start"]:
             print(f"  {line}")

@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 from pretrain.config.keys import OF_A_KIND, PARTLY, check_keys, check_ranges, flat, ranges_of, unknown
 from pretrain.config.recipe import blaming, recipe_file, recipe_module, recipes
 from pretrain.config.values import parse_value, shown
+from pretrain.elsewhere import COMPUTED, KERNELS, OBJECTIVES
 from pretrain.errors import UserError, nearest
 
 
@@ -78,6 +79,8 @@ def override(config: ConfigDict, key: str, text: str) -> None:
     if isinstance(known[last], ConfigDict):
         keys = config.model if f"{walked}.{last}" in PARTLY else known[last]
         raise UserError(f"{walked}.{last} is a section; set one of its keys: {', '.join(keys)}")
+    if key == "model.attention" and text.lower() in KERNELS:
+        raise UserError(f"config.model.attention is '{text}', and {COMPUTED}")
     value = parse_value(f"{walked}.{last}", text, known[last], ranges_of(config).get(key))
     if last == "kind" and sections[-1] in OF_A_KIND and value != known.kind:
         raise UserError(_other_kind(walked, sections[-1], value, known.kind))
@@ -87,7 +90,9 @@ def override(config: ConfigDict, key: str, text: str) -> None:
 def _other_kind(walked: str, section: str, kind: str, ours: str) -> str:
     """What to say of an override that would have a section be of another kind than its keys are."""
     if kind not in OF_A_KIND[section]:
-        return f"{walked}.kind is '{kind}'{nearest(kind, OF_A_KIND[section])}"
+        meant = OBJECTIVES.get(kind) if section == "objective" else None
+        end = f", did you mean '{meant}'?" if meant else nearest(kind, OF_A_KIND[section])
+        return f"{walked}.kind is '{kind}'{end}"
     others = [f"configs/{name}.py" for name in recipes()]
     others = [path for path in others if recipe_module(path).get_config()[section].kind == kind]
     return (

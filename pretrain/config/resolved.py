@@ -80,13 +80,26 @@ def saved(workdir: str) -> ConfigDict:
         config = ConfigDict(tuples(json.loads(path.read_text())))
     except (ValueError, AttributeError) as error:  # no JSON, or not of an object
         raise UserError(f"{path} is not readable JSON ({error}); restore it or choose another --workdir") from error
-    if "model_type" in config and "model" not in config:
-        raise UserError(
-            f"{workdir} is a model of Hugging Face's library; `pretrain import --folder={workdir} --workdir=runs/NAME` "
-            "makes a work folder of it"
-        )
+    _check_ours(workdir, config)
     check_keys(config, str(path), "restore the file, or use the version of Longhaul that wrote it")
     return with_overrides(config, ())
+
+
+def check_ours(folder: str) -> None:
+    """Raises UserError where a folder holds a model of Hugging Face's library, and is no run's."""
+    try:
+        config = json.loads(Workdir(folder).config.read_text())
+    except (OSError, ValueError):  # whatever else it may be
+        return
+    _check_ours(folder, config)
+
+
+def _check_ours(folder: str, config: Mapping) -> None:
+    if "model_type" in config and "model" not in config:
+        raise UserError(
+            f"{folder} is a model of Hugging Face's library; `pretrain import --folder={folder} --workdir=runs/NAME` "
+            "makes a work folder of it"
+        )
 
 
 def differences(old: Mapping, new: Mapping) -> list[str]:

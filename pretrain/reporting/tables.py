@@ -21,7 +21,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
     table = Table()
     numeric = [all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(columns))]
     for name, right in zip(columns, numeric, strict=True):
-        table.add_column(name, justify="right" if right else "left")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(_cell, row))
     console = Shown()

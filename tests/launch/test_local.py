@@ -272,6 +272,12 @@ def test_hints_are_a_line_each_and_name_the_folder_that_train_takes(program, fol
     assert f"tensorboard --logdir={folder}/metrics" in lines[1]
 
 
+@pytest.mark.parametrize("command", ("evaluate", "prepare"))
+def test_what_does_not_train_has_no_curves(command, capsys):
+    hints([command, "--workdir=runs/x"], "tail", "Ctrl-C")
+    assert capsys.readouterr().err == "launch: watch: tail\nlaunch: stop: Ctrl-C\n"
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "configs").glob("*.py")))
 def test_that_folder_is_named_as_the_config_is(name):
     recipe = importlib.import_module(f"configs.{name}")

@@ -65,6 +65,11 @@ def test_no_match_is_an_error(tmp_path):
         only(f"text:{tmp_path}/*.txt").files()
 
 
+def test_sources_are_not_joined_by_commas(tmp_path):
+    with pytest.raises(DataError, match=r"matches no file; check the path; several sources are joined by ' \+ '"):
+        only(f"text:{tmp_path}/a.txt,{tmp_path}/b.txt").files()
+
+
 def test_a_folder_is_not_a_glob(tmp_path):
     with pytest.raises(DataError, match=rf"is a folder; name its files, such as text:{tmp_path}/\*\*/\*"):
         only(f"text:{tmp_path}/").files()

@@ -282,6 +282,18 @@ def test_a_tokenizer_that_is_not_there(prepare, words, settings, message):
         prepare(words(3), tokenizer=settings)
 
 
+def test_a_tokenizer_whose_file_or_folder_is_of_another_kind(prepare, words, tmp_path):
+    file = tmp_path / "tokenizer.json"
+    file.write_text("{}")
+    source = words(3)
+    for path, message in (
+        (file, "or read it as what it is: tokenizer.kind = hug"),
+        (tmp_path, f"name its file, {file}, "),
+    ):
+        with pytest.raises(DataError, match=message):
+            prepare(source, tokenizer={"kind": "sentencepiece", "path": str(path)})
+
+
 def test_files_of_another_kind(prepare, words, write, tmp_path):
     pytest.importorskip("tokenizers", reason="needs the extra hf")
     junk, source = write("junk", "{}"), words(3)

@@ -150,6 +150,15 @@ def test_what_cannot_be_begun_with_is_refused(whole, start, tmp_path, named, opt
     assert not (tmp_path / "new" / "checkpoints").exists() and not (tmp_path / "new" / "data").exists()
 
 
+def test_what_is_no_run_says_how_one_is_made(start, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = start("runs/bert:mini_stdlib")[1].splitlines()[-1]
+    assert said.endswith(", or make it first: `pretrain train --config=configs/bert.py:mini_stdlib`")
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "gpt2" / "config.json").write_text('{"model_type": "gpt2"}')
+    assert "is a model of Hugging Face's library; `pretrain import --folder=gpt2" in start("gpt2")[1].splitlines()[-1]
+
+
 def test_damaged_weights_are_refused(copy, start):
     other = copy(24)
     largest = max((other / "checkpoints/24/state").rglob("*"), key=lambda path: path.stat().st_size)

@@ -102,6 +102,24 @@ def test_a_search(capsys, monkeypatch):
     assert json.loads(out)["memory"]["needed"] == found["plan"]["memory"]["needed"]
 
 
+def test_a_run_that_has_begun_is_started_as_it_goes_on(capsys, monkeypatch, tmp_path):
+    """What it learns by is left alone: the parts of its batch in a search, and no line starts it with another."""
+    configs.save(load("configs/quickstart.py:tiny"), str(tmp_path))
+    (tmp_path / "checkpoints" / "10").mkdir(parents=True)
+    monkeypatch.setattr(search, "TRIES", 2)
+    words = (f"--workdir={tmp_path}", "--topology=cpu:2", "--format=json")
+    out, _ = planned(capsys, *words, "--search")
+    found = json.loads(out)
+    assert {row["accumulate"] for row in found["ranked"]} == {1} and len(found["plan"]["start"]) == 1
+    out, _ = planned(capsys, *words, "--config.mesh.fsdp=2", "--config.mesh.data=1")
+    (start,) = json.loads(out)["start"]
+    assert start.endswith(f"-- train --config.mesh.fsdp=2 --config.mesh.data=1 --workdir={tmp_path}")
+    out, _ = planned(capsys, *words, "--config.train.accumulate=2")
+    assert json.loads(out)["start"] == []
+    out, _ = planned(capsys, *words[:2], "--config.train.accumulate=2")
+    assert out.splitlines()[-1].startswith("this run has begun and cannot go on so")
+
+
 def test_small_parameters_are_one_line(capsys):
     alike = {"axes": ["embed"], "split": [[]], "rule": "embed -> nowhere"}
     kernel, bias, scale = (
