@@ -61,7 +61,8 @@ def test_every_reader_takes_the_same_mean(whole, tmp_path, capsys):
             2,
             3,
             12,
-            "has 2 (10, 12, and then 4, but not 8); give at most that, or train on with more --config.train.steps and --config.checkpoint.keep=3",
+            "has 2 (10, 12, and then 4, but not 8); give at most that, or train on with more --config.train.steps and "
+            "--config.checkpoint.keep=3",
         ),
         ([4, 10, 11], 2, 3, 11, "has 2 (10, 11, and then 4, but not 8); give"),
         ([4, 12, 16], 4, 3, 16, "checkpoint.keep=3"),
