@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from input_pipeline.errors import DataError
 from input_pipeline.sources.sources import Source
-from input_pipeline.store.store import HELD, KEPT, NOTHING
+from input_pipeline.store.store import HELD, KEPT, NOTHING, Counts
 from input_pipeline.store.stream import Stream
 
 SPLITS = ("train", "validation", "test")
@@ -56,12 +56,26 @@ def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
     for name in SPLITS[1:]:
         named = [part for part in splits.get(name, ()) if part.split == KEPT]
         for scored, trained in itertools.product(_each_and_all(named), _each_and_all(splits["train"])):
-            copy, specs = _joined(scored), [part.source.spec for part in trained]
+            specs = [part.source.spec for part in trained]
             beside = [part for part in held if part.source.spec in specs]
-            if copy.tokens and any(copy.same_documents(_joined(parts)) for parts in (trained, [*trained, *beside])):
-                count = copy.counts.documents
+            if any(_copied(scored, parts) for parts in (trained, [*trained, *beside])):
+                count = _counts(scored).documents
                 both = f"the same {count:,} document{'s' * (count > 1)}"
                 raise both_read(name, " + ".join(specs), " + ".join(part.source.spec for part in scored), both)
+
+
+def _copied(scored: Sequence[Part], trained: Sequence[Part]) -> bool:
+    """Whether both hold the same documents, of which there are some; read only where their counts agree."""
+    counts = _counts(scored)
+    return bool(counts.tokens) and counts == _counts(trained) and _documents(scored) == _documents(trained)
+
+
+def _counts(parts: Sequence[Part]) -> Counts:
+    return sum((part.stream.counts for part in parts), NOTHING)
+
+
+def _documents(parts: Sequence[Part]) -> int:
+    return sum(part.stream.content for part in parts)
 
 
 def _check_twice(sources: Sequence[tuple[Part, Part]]) -> None:
@@ -69,28 +83,34 @@ def _check_twice(sources: Sequence[tuple[Part, Part]]) -> None:
 
     Sources are compared one by one and several together, as many as there is time for; read are those of equal counts.
     """
-    counts = [kept.stream.counts + held.stream.counts for kept, held in sources]
     some = itertools.chain.from_iterable(itertools.combinations(range(len(sources)), n) for n in range(1, len(sources)))
     of_counts = collections.defaultdict(list)
     for chosen in itertools.islice(some, COMPARED):
-        of_counts[sum((counts[i] for i in chosen), NOTHING)].append(chosen)
-    for one, other in itertools.chain.from_iterable(itertools.combinations(alike, 2) for alike in of_counts.values()):
-        if not set(one).isdisjoint(other):
-            continue
-        whole, copy = (_joined([part for i in chosen for part in sources[i]]) for chosen in (one, other))
-        held, also_held = (_joined([sources[i][1] for i in chosen]) for chosen in (one, other))
-        if whole.tokens and whole.same_documents(copy) and not held.same_documents(also_held):
-            specs = (" + ".join(sources[i][0].source.spec for i in chosen) for chosen in (one, other))
-            raise DataError(
-                f"data.train = {' and '.join(map(repr, specs))} hold the same {whole.counts.documents:,} documents, "
-                "and what is held out of the one is trained on as the other's; name one of them (data.weights say how "
-                "often a source is read)"
-            )
+        of_counts[_counts([part for i in chosen for part in sources[i]])].append(chosen)
+    for counts, alike in of_counts.items():
+        same = collections.defaultdict(list)
+        for chosen in _with_another(alike) if counts.tokens else ():
+            same[_documents([part for i in chosen for part in sources[i]])].append(chosen)
+        for copies in same.values():
+            held = {chosen: _documents([sources[i][1] for i in chosen]) for chosen in copies}
+            for one, other in itertools.islice(itertools.combinations(copies, 2), COMPARED):
+                if set(one).isdisjoint(other) and held[one] != held[other]:
+                    raise _twice([[sources[i][0].source.spec for i in chosen] for chosen in (one, other)], counts)
+
+
+def _with_another(groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The groups that share nothing with some other one: what they have in common need not be read."""
+    members = [sum(1 << i for i in group) for group in groups]
+    return [group for group, own in zip(groups, members, strict=True) if not all(own & other for other in members)]
+
+
+def _twice(specs: Sequence[Sequence[str]], counts: Counts) -> DataError:
+    both = " and ".join(repr(" + ".join(some)) for some in specs)
+    return DataError(
+        f"data.train = {both} hold the same {counts.documents:,} documents, and what is held out of the one is trained "
+        "on as the other's; name one of them (data.weights say how often a source is read)"
+    )
 
 
 def _each_and_all(parts: Sequence[Part]) -> list[Sequence[Part]]:
     return [*([part] for part in parts), *([parts] if len(parts) > 1 else [])]
-
-
-def _joined(parts: Sequence[Part]) -> Stream:
-    return Stream([shard for part in parts for shard in part.stream.shards])

@@ -48,16 +48,18 @@ class Stream:
         content = [(shard.folder.name, shard.split, shard.counts, shard.digest) for shard in self.shards]
         return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
-    def same_documents(self, other: "Stream") -> bool:
-        """Whether both hold the same documents, in whatever order and files. Read only where their counts agree."""
-        return self.counts == other.counts and sorted(self._digests()) == sorted(other._digests())
+    @functools.cached_property
+    def content(self) -> int:
+        """The sum of its documents' hashes, in whatever order and files they lie; all of it is read, once.
 
-    def _digests(self) -> Iterator[bytes]:
-        """A hash of each document's ids."""
+        Of several streams together it is the sum of theirs.
+        """
+        found = 0
         for shard in self.shards:
             ids = shard.open(TOKENS)
             for begin, end in itertools.pairwise([0, *shard.open(DOCUMENTS)[:, 0].tolist()]):
-                yield hashlib.blake2b(ids[begin:end].data, digest_size=16).digest()
+                found += int.from_bytes(hashlib.blake2b(ids[begin:end].data, digest_size=16).digest())
+        return found
 
     def copy(self, start: int, out: np.ndarray) -> None:
         """Fills `out`, [n] of any integer type, with ids start .. start + n - 1 (modulo N)."""

@@ -60,7 +60,13 @@ def read_data(folder: Path) -> dict:
             raise ValueError(f"{POSITION} does not hold the whole numbers `step` and `position`")
         return found
 
-    return alike(position, lambda why: unreadable(folder, why))
+    found = alike(position, lambda why: unreadable(folder, why))
+    if folder.name.isdecimal() and int(folder.name) != found["step"]:
+        raise UserError(
+            f"{folder} holds the checkpoint of update {found['step']} by another name; rename it {found['step']}, or "
+            "move it away"
+        )
+    return found
 
 
 def made_with(folder: Path) -> dict:

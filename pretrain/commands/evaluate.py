@@ -4,7 +4,6 @@ import contextlib
 import functools
 import gzip
 import lzma
-import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from pretrain.commands.arguments import Evaluate
 from pretrain.commands.shared import check_processes
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import score
+from pretrain.objectives.objective import perplexity
 from pretrain.parallel.mesh import fits
 from pretrain.processes.host import say, start
 from pretrain.processes.leaving import leaving
@@ -142,7 +142,7 @@ def report(result: dict, step: int, split: str, objective, arguments: Evaluate) 
     names = [*objective.measures, *found, *packed, "tokens", "tokens_per_second"]
     if arguments.word_level:
         # The literature's figure for sub-word models: exp(total nll / number of original words and line ends).
-        result["word_perplexity"] = math.exp(min(result["nll"] / result["words"], 700))
+        result["word_perplexity"] = perplexity(result["nll"] / result["words"])
         names += ["word_perplexity", "words"]
     row = {"step": step, "split": split} | {name: result[name] for name in names}
     tasks = result.get("tasks", {})

@@ -134,6 +134,8 @@ class Command:
             return f", did you mean --{''.join(('workdir', *error.flagvalue.partition('=')[1:]))}?"
         if answer := elsewhere.ANSWERS.get(self.name, {}).get(error.flagname):
             return f"; {answer}"
+        if self.takes_config and error.flagname in elsewhere.EPOCHS:
+            return f"; {elsewhere.COUNTED}"
         if not keys and elsewhere.KEYS.get(error.flagname) in known:
             keys = [elsewhere.KEYS[error.flagname]]
         if "." in error.flagname and not keys:

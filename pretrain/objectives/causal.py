@@ -11,7 +11,7 @@ from pretrain.errors import UserError
 from pretrain.objectives import adaptive
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
-from pretrain.objectives.objective import Objective
+from pretrain.objectives.objective import Objective, perplexity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Causal(Objective):
         """
         nll, tokens = totals["sums"]["loss"], totals["counts"]["loss"]
         return {
-            "perplexity": math.exp(min(terms["loss"], 700)),
+            "perplexity": perplexity(terms["loss"]),
             self.bits: nll / math.log(2) / data.bytes if data.bytes else None,
             "tokens": int(tokens),
             "nll": nll,

@@ -5,7 +5,6 @@ for the masked tokens alone.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 import jax
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
-from pretrain.objectives.objective import Objective
+from pretrain.objectives.objective import Objective, perplexity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Masked(Objective):
     def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
         """The perplexity of the masked tokens, how many they are, and how many pairs."""
         pairs = {"pairs": int(totals["counts"][self.pairs])} if self.pairs else {}
-        return {"perplexity": math.exp(min(terms["mlm"], 700)), "tokens": int(totals["counts"]["mlm"])} | pairs
+        return {"perplexity": perplexity(terms["mlm"]), "tokens": int(totals["counts"]["mlm"])} | pairs
 
     @property
     def measures(self) -> tuple[str, ...]:

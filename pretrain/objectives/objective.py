@@ -1,5 +1,6 @@
 """What objectives have in common, as most of them have it (`__init__.py` lists all that they offer)."""
 
+import math
 from collections.abc import Mapping
 
 
@@ -10,3 +11,11 @@ class Objective:
     decoded = ()
     ratios: Mapping[str, tuple[str, str]] = {}
     teacher = None
+
+
+def perplexity(nats: float) -> float:
+    """e to the power of `nats` a token; infinite where that is beyond the largest float."""
+    try:
+        return math.exp(nats)
+    except OverflowError:
+        return math.inf

@@ -1,7 +1,6 @@
 """Permutation language modelling (Yang et al. 2019): the cross-entropy of the places that are predicted."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
-from pretrain.objectives.objective import Objective
+from pretrain.objectives.objective import Objective, perplexity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,4 +62,4 @@ class Permutation(Objective):
 
     def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
         """The perplexity of the tokens that are predicted, and how many they are."""
-        return {"perplexity": math.exp(min(terms["loss"], 700)), "tokens": int(totals["counts"]["loss"])}
+        return {"perplexity": perplexity(terms["loss"]), "tokens": int(totals["counts"]["loss"])}

@@ -5,7 +5,6 @@ it tells which tokens are not the text's own, or predicts those that are (the pa
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 import jax
@@ -15,7 +14,7 @@ from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.copying import copied
 from pretrain.objectives.losses import cross_entropy
-from pretrain.objectives.objective import Objective
+from pretrain.objectives.objective import Objective, perplexity
 
 SAMPLING = 1  # what of a step's key is for samples
 
@@ -125,7 +124,7 @@ class Replaced(Objective):
 
     def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
         """The generator's perplexity, where there is one, and how many tokens the discriminator is scored on."""
-        generator = {"perplexity": math.exp(min(terms["mlm"], 700))} if self.generates else {}
+        generator = {"perplexity": perplexity(terms["mlm"])} if self.generates else {}
         scored = "rtd" if self.head == "replaced" else "original"
         return generator | {"tokens": int(totals["counts"][scored])}
 

@@ -1,7 +1,6 @@
 """What a decoder writes of what an encoder reads: the cross-entropy of each token, given those before it."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 import jax
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
-from pretrain.objectives.objective import Objective
+from pretrain.objectives.objective import Objective, perplexity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +66,7 @@ class TwoTexts(Objective):
 
     def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
         """Perplexity, and the number of tokens scored."""
-        return {"perplexity": math.exp(min(terms["loss"], 700)), "tokens": int(totals["counts"]["loss"])}
+        return {"perplexity": perplexity(terms["loss"]), "tokens": int(totals["counts"]["loss"])}
 
     @property
     def measures(self) -> tuple[str, ...]:

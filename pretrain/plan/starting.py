@@ -3,6 +3,7 @@
 Software of TPU VMs: docs.cloud.google.com/tpu/docs/runtimes.
 """
 
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -21,7 +22,8 @@ def commands(topology: Topology, name: str, flags: Sequence[str], workdir: str =
 
     `name` is the run's; `workdir` the folder of a run that is gone on with.
     """
-    name = name.replace(":", "-").replace("_", "-")
+    name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")  # gcloud's rule for names of TPUs
+    name = name if name[:1].isalpha() else f"run-{name}".rstrip("-")
 
     def train(place: str) -> str:
         return f"train {shlex.join([*flags, f'--workdir={workdir or place}'])}"

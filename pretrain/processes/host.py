@@ -79,7 +79,7 @@ def described() -> tuple[str, int | None, int | None] | None:
             "set all three, or none of them for a run of one process"
         )
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    if not _is_host(host) or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise UserError(
             f"LONGHAUL_COORDINATOR={coordinator} is no address of process 0; write host:port, such as 10.0.0.1:1234, "
             "or auto"
@@ -94,6 +94,14 @@ def described() -> tuple[str, int | None, int | None] | None:
             "count from 0"
         )
     return coordinator, count, index
+
+
+def _is_host(name: str) -> bool:
+    """Whether a name can be looked up: no part of it is empty or too long, as where a variable in it is not set."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def join(coordinator: str, count: int | None, index: int | None) -> None:

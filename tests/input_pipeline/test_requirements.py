@@ -10,6 +10,7 @@ from input_pipeline import pipeline, requirements
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 from input_pipeline.sources.readers import place
+from input_pipeline.store import store
 
 COMMAND = "docs/files.md"  # where the command that makes a recipe's file is told
 
@@ -165,6 +166,15 @@ def test_a_copy_of_text_some_of_which_is_held_out_is_not_tested(prepare, write):
     assert 0 < held < 60
     with pytest.raises(DataError, match=r"data\.test = .* both read the same 60 documents, so"):
         prepare(train, holdout=0.2, test=copy)
+
+
+def test_sources_of_equal_counts_are_read_once(prepare, write, monkeypatch):
+    """Of a dozen such thousands of groups have equal counts, as of what was split by bytes."""
+    opened, own = [], store.Shard.open
+    monkeypatch.setattr(store.Shard, "open", lambda shard, what: opened.append((shard, what)) or own(shard, what))
+    sources = [f"text:{write(f'p{number:02}.txt', 'Of equal length: ' + chr(97 + number) * 8)}" for number in range(12)]
+    assert "validation" in prepare(" + ".join(sources), holdout=0.2).splits
+    assert len(opened) <= 12 * 2 * 2 * 2  # texts and ends, kept and held, to be made and to be compared
 
 
 def test_copies_under_other_names_are_not_held_out_of_one_and_trained_on_as_the_other(prepare, write):

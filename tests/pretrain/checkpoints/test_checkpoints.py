@@ -134,6 +134,17 @@ def test_a_position_that_is_none_stops_the_run(copy, run, trouble):
     assert files(workdir) == before
 
 
+def test_a_checkpoint_by_another_ones_name_stops_the_run(copy, run):
+    """Or every start would go on from there, and those that it saves would be the older ones."""
+    workdir = copy(8)
+    (workdir / "checkpoints" / "8").rename(workdir / "checkpoints" / "40")
+    before = files(workdir)
+    code, said = run(workdir)
+    assert code == 2
+    assert "checkpoints/40 holds the checkpoint of update 8 by another name; rename it 8, or move it away" in said
+    assert files(workdir) == before
+
+
 @pytest.mark.parametrize("trouble", [without_record, empty_record])
 def test_trouble_that_proves_no_damage_stops_the_run_and_touches_nothing(copy, run, trouble):
     """A lost structure in every checkpoint once started the run again at update 0, and threw its metrics away."""

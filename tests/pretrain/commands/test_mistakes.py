@@ -138,6 +138,7 @@ def small(**changes):
         (["describe", CONFIG, "--config.train.epochs=3"], "epochs; training is counted in updates, of"),
         (["describe", CONFIG, "--config.model.dropout=0.1"], "dropout_attention, dropout_embedding, dropout_ff, drop"),
         (["describe", CONFIG, "--learning_rate=1"], "did you mean --config.schedule.peak=1?"),
+        (["train", CONFIG, "--epochs=3"], "has no flag --epochs; training is counted in updates"),
         (["train", CONFIG, "--resume"], "has no flag --resume; the same command goes on from the newest checkpoint"),
         (["train", CONFIG, "--out_dir=runs/x"], "has no flag --out_dir, did you mean --workdir=runs/x?"),
         (["evaluate", "--out_dir"], "did you mean --workdir?"),

@@ -39,6 +39,15 @@ def test_each_launcher_takes_its_line(name, line):
             assert re.search(rf"{starting.SOFTWARE[name.partition(':')[0]]}", done.stdout)
 
 
+@pytest.mark.parametrize(
+    ("name", "tpu"),
+    [("GPT;rm", "gpt-rm"), ("my Run/x", "my-run-x"), ("books.v2", "books-v2"), ("1b", "run-1b"), ("é", "run")],
+)
+def test_a_pod_has_a_name_that_it_can_have(name, tpu):
+    for line in starting.commands(topology.parse("v5e:2x2"), name, ()):
+        assert f"/{tpu}" in line and (f"--tpu {tpu} --zone" in line or "launch.gke" in line)
+
+
 def test_a_run_goes_on_in_its_own_folder():
     (line,) = starting.commands(topology.parse("cpu:2"), "tiny", (), "runs/x y")
     assert shlex.split(line)[-2:] == ["train", "--workdir=runs/x y"]

@@ -10,7 +10,9 @@ import pytest
 from runs import ROOT, environment
 
 from launch.local import free_port
+from pretrain.errors import UserError
 from pretrain.processes import arrivals
+from pretrain.processes.host import described
 
 JOIN = "import sys; from pretrain.processes import host; host.JOINING = int(sys.argv[1]); host.start()"
 
@@ -55,6 +57,15 @@ def test_processes_that_do_not_come_are_named(address):
 )
 def test_none_is_named_who_may_have_come(count, came, words):
     assert arrivals.sentence("a:1", count, came, 300).startswith(words)
+
+
+@pytest.mark.parametrize("host", (".cluster.local", "a..b", "x" * 64))
+def test_what_cannot_be_looked_up_is_no_coordinator(host, monkeypatch):
+    """As where a variable within it is not set."""
+    for name, value in {"COORDINATOR": f"{host}:1234", "PROCESSES": "2", "PROCESS": "1"}.items():
+        monkeypatch.setenv(f"LONGHAUL_{name}", value)
+    with pytest.raises(UserError, match="is no address of process 0; write host:port"):
+        described()
 
 
 def test_what_is_no_process_of_the_run_is_not_heard(address):
