@@ -150,7 +150,7 @@ def test_what_a_search_compiled_is_readable_on_80_columns(capsys, monkeypatch, s
         "ended": "1 of 7 tried; no other can be better",
         "best": ["--config.mesh.data=16"],
     }
-    monkeypatch.setattr(plan, "search", lambda *arguments: found)
+    monkeypatch.setattr(plan, "search", lambda *arguments, **named: found)
     monkeypatch.setattr(plan, "report", lambda facts: None)
     out, _ = planned(capsys, TINY, "--topology=cpu:2", "--search")
     title, *lines, ended, best = out.splitlines()
