@@ -39,6 +39,18 @@ hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _programs_of_a_module_end_with_it():
+    """JAX forgets what a test module compiled once its tests are over.
+
+    Each program compiled for the CPU holds several memory mappings, and Linux allows a process 65,530
+    (`vm.max_map_count`): a worker that keeps the programs of hundreds of modules comes near, and dies there in LLVM.
+    """
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+
+
 @dataclass(frozen=True)
 class Finished:
     """What a finished program left: exit code, standard output, standard error."""
