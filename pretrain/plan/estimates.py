@@ -11,9 +11,9 @@ import jax
 
 from pretrain.assemble import check_batches
 from pretrain.costs import flops
-from pretrain.objectives.applied import Applied
 from pretrain.parallel.mesh import AXES, Layout
 from pretrain.plan import roofline
+from pretrain.plan.kept import Kept, kept_of_row
 from pretrain.plan.topology import Topology
 from pretrain.step.lanes import start
 from pretrain.step.learner import make_learner
@@ -95,21 +95,15 @@ class Estimates:
 
     def _activations(self, choice: Choice) -> float:
         """What the forward pass keeps for the backward pass, and one layer's more where that is made again."""
-        sizes, layers = choice.sizes, self.config.model.layers
-        rows = self.config.train.batch_size / choice.accumulate / (sizes["data"] * sizes["fsdp"])
-        kept, shared = self._kept_of_row(choice.remat), sizes["sequence"]
-        total = kept["whole"] / shared + kept["split"] / shared / sizes["tensor"]
+        total = self._kept_of_row(choice.remat).on_device(choice.sizes)
         if choice.remat != "none":
-            layer = self._kept_of_row("none")
-            total += (layer["whole"] + layer["split"] / sizes["tensor"]) / shared / layers
-        return rows * total
+            total += self._kept_of_row("none").on_device(choice.sizes) / self.config.model.layers
+        return self.config.train.batch_size / choice.accumulate * total
 
-    def _kept_of_row(self, remat: str) -> dict[str, float]:
-        """Bytes that a row's forward pass keeps: what tensor parallelism splits, and what it leaves whole."""
+    def _kept_of_row(self, remat: str) -> Kept:
         if remat not in self._kept:
             config = Choice((1, 1, 1, 1), 1, remat).apply(self.config)
-            one, two = (_residuals(config, self.learner, rows, self.devices) for rows in (1, 2))
-            self._kept[remat] = {kind: max(0, two[kind] - one[kind]) for kind in two}
+            self._kept[remat] = kept_of_row(config, self.learner, self.devices)
         return self._kept[remat]
 
     def _seconds(self, choice: Choice) -> float:
@@ -158,31 +152,3 @@ def _bytes(shapes, shardings) -> float:
         axes = [axis for part in sharding.spec if part for axis in ([part] if isinstance(part, str) else part)]
         total += leaf.size * leaf.dtype.itemsize / math.prod(sharding.mesh.shape[axis] for axis in axes)
     return total
-
-
-def _residuals(config, learner, rows: int, devices) -> dict[str, int]:
-    """Bytes that the forward pass of so many rows keeps for the backward pass, on one of `devices`."""
-    model = make_learner(config).model
-    batch = {
-        name: jax.ShapeDtypeStruct(feature.shape, feature.dtype)
-        for name, feature in learner.features(rows, config.data.length).items()
-    }
-    carried = jax.eval_shape(partial(start, model, rows))
-    split = {config.model.ff, config.model.heads}
-
-    def forward(params, batch, carried, key, frozen):
-        def loss(params):
-            sums, _ = learner.objective.score(Applied(model, params, learner.inputs, frozen), batch, carried, key)
-            return sum(jax.tree.leaves(sums))
-
-        return jax.vjp(loss, params)[1]
-
-    mesh = jax.make_mesh((1,) * len(AXES), AXES, axis_types=(jax.sharding.AxisType.Auto,) * 4, devices=devices[:1])
-    with Layout(mesh, config.mesh.rules).scope():
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        kept = jax.eval_shape(forward, learner.shapes, batch, carried, key, unboxed(learner.frozen))
-    found = {"whole": 0, "split": 0}
-    for leaf in jax.tree.leaves(kept):
-        if hasattr(leaf, "shape") and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
-            found["split" if split & set(leaf.shape) else "whole"] += leaf.size * leaf.dtype.itemsize
-    return found

@@ -66,14 +66,16 @@ def held(engine, config) -> dict[str, int]:
 
 
 GIVEN = ("parameters", "optimiser state", "teacher", "memory of lanes", "batch")  # arguments of the program
+MADE = ("activations", "temporaries")  # while it runs, beside gradients
 
 
-def categories(of_shapes: Mapping[str, int], found: Compiled) -> dict[str, int]:
+def categories(of_shapes: Mapping[str, int], found: Compiled, kept: float) -> dict[str, int]:
     """Bytes of one device by category; they add up to what the program takes.
 
-    The compiler knows no gradients: of its temporaries so many are theirs as shapes say, at most all, and the rest are
-    activations and what else is computed on the way. `other` is what is neither: code, outputs without a place of
-    their own, and how arguments are laid out.
+    The compiler tells nothing of what its temporaries are for: so many are gradients' as shapes say, then so many
+    activations' as the forward pass keeps for the backward pass (`kept`), at most all; the rest, `temporaries`, are
+    computed on the way. `other` is none of these: code, outputs without a place of their own, and how arguments are
+    laid out.
     """
     rows = {name: of_shapes[name] for name in GIVEN}
     unread = max(0, sum(rows.values()) - found.argument)  # what the step does not read is no argument
@@ -81,17 +83,20 @@ def categories(of_shapes: Mapping[str, int], found: Compiled) -> dict[str, int]:
         left_out = min(unread, rows[name])
         rows[name], unread = rows[name] - left_out, unread - left_out
     rows["gradients"] = min(of_shapes["gradients"], found.temporary)
-    rows["activations"] = found.temporary - rows["gradients"]
+    rows |= _made(found.temporary - rows["gradients"], kept)
     rows["other"] = found.needed - sum(rows.values())
     return rows
 
 
-def estimated(of_shapes: Mapping[str, int], needed: float) -> dict[str, int]:
+def estimated(of_shapes: Mapping[str, int], needed: float, kept: float) -> dict[str, int]:
     """The same of a program that did not fit, of which the compiler says no more than how many bytes it needs."""
     rows = dict(of_shapes)
-    rows["activations"] = max(0, round(needed) - sum(rows.values()))
-    rows["other"] = 0
-    return rows
+    return rows | _made(max(0, round(needed) - sum(rows.values())), kept) | {"other": 0}
+
+
+def _made(rest: int, kept: float) -> dict[str, int]:
+    activations = min(rest, round(kept))
+    return dict(zip(MADE, (activations, rest - activations), strict=True))
 
 
 def stated(message: str) -> tuple[float, float] | None:
@@ -110,33 +115,37 @@ def on_device(shapes, dtype=None) -> int:
     return sum(math.prod(shape) * itemsize for shape, itemsize in sizes)
 
 
-def remedy(rows: Mapping[str, int], config, mesh: Mapping[str, int], capacity: float) -> tuple[str, str]:
-    """(what takes the most, what makes it less)."""
-    most = max((name for name in rows if name != "other"), key=rows.get)
-    needed, count = sum(rows.values()), math.prod(mesh.values())
-    if most in ("activations", "batch"):
+def remedy(rows: Mapping[str, int], config, mesh: Mapping[str, int], capacity: float) -> tuple[str, int, str]:
+    """(what takes the most, its bytes, what makes it less); what a step makes as it runs counts as one."""
+    made = sum(rows.get(name, 0) for name in MADE)
+    shares = {name: size for name, size in rows.items() if name not in (*MADE, "other")} | {" and ".join(MADE): made}
+    most = max(shares, key=shares.get)
+    return most, shares[most], _lessened(most, shares, sum(rows.values()), config, mesh, capacity)
+
+
+def _lessened(most: str, shares: Mapping[str, int], needed: int, config, mesh: Mapping[str, int], capacity) -> str:
+    """What makes the largest share less."""
+    if most in (" and ".join(MADE), "batch"):
         # Parts are added up in a gradient of its own, and something of each part is as large whatever its rows.
-        summed = rows.get("gradients", 0) if config.train.accumulate == 1 else 0
-        room = ROOM * capacity - (needed - rows[most]) - summed
-        parts = config.train.accumulate * rows[most] / room if room > 0 else math.inf
+        summed = shares.get("gradients", 0) if config.train.accumulate == 1 else 0
+        room = ROOM * capacity - (needed - shares[most]) - summed
+        parts = config.train.accumulate * shares[most] / room if room > 0 else math.inf
         more = _parts(config.train, parts, mesh["data"] * mesh["fsdp"])
         if more and more < parts and config.model.remat != "full":
-            what = f"raise config.train.accumulate to {more} and set --config.model.remat=full"
-        elif more:
-            what = f"raise config.train.accumulate to {more}"
-        elif config.model.remat != "full":
-            what = "set --config.model.remat=full"
-        else:
-            what = "split rows with config.mesh.sequence or heads with config.mesh.tensor"
-        return most, what
+            return f"raise config.train.accumulate to {more} and set --config.model.remat=full"
+        if more:
+            return f"raise config.train.accumulate to {more}"
+        if config.model.remat != "full":
+            return "set --config.model.remat=full"
+        return "split rows with config.mesh.sequence or heads with config.mesh.tensor"
     if most == "memory of lanes":
-        return most, "lower config.model.memory or config.train.batch_size"
+        return "lower config.model.memory or config.train.batch_size"
     if most == "teacher":
-        return most, "choose a smaller one in config.distill.teacher, or raise config.mesh.fsdp"
+        return "choose a smaller one in config.distill.teacher, or raise config.mesh.fsdp"
     if mesh["data"] > 1:
-        return most, f"split them with --config.mesh.data=1 --config.mesh.fsdp={mesh['data'] * mesh['fsdp']}"
+        return f"split them with --config.mesh.data=1 --config.mesh.fsdp={mesh['data'] * mesh['fsdp']}"
     times = math.ceil(needed / capacity)
-    return most, f"take {times} times as many devices, {count * times} or more, or lower the model's size"
+    return f"take {times} times as many devices, {math.prod(mesh.values()) * times} or more, or lower the model's size"
 
 
 def _parts(train, wanted: float, shards: int) -> int | None:

@@ -15,10 +15,11 @@ from pretrain.plan.topology import Topology
 from pretrain.reporting.progress import amount
 
 TRIES = 10  # programs that are compiled at most
-SECONDS = 600  # of processors, after which no other is begun; four times as many while none has fitted
+SECONDS = 600  # of processors, that no other is begun to exceed; four times as many while none has fitted
 MISSES = 4  # that are compiled although none promises to fit
 ROOM = 0.9  # of a device's memory, that is hoped to be enough
 DOUBT = 3  # times the activations that are estimated: so many are sure to be enough
+UNSEEN = 0.7  # of the activations, that a policy which was not compiled yet is allowed beside them
 MOST_PARTS = 64  # of a batch
 
 
@@ -44,7 +45,7 @@ def search(
     possible = [(found, choice) for found, choice in scored if found.held + found.activations / 4 <= capacity]
     report(f"{len(choices):,} ways, of which {len(possible):,} may fit {topology.name}; at most {TRIES} are compiled")
     waiting = sorted(possible, key=lambda item: (item[0].seconds, item[0].activations))
-    learnt, ranked, fitting, ended = Learnt(), [], 0, ""
+    learnt, ranked, fitting, longest, ended = Learnt(), [], 0, 0.0, ""
     while waiting and not ended:
         place = _next(waiting, learnt, capacity, fitting, len(ranked))
         if place is None:
@@ -52,6 +53,7 @@ def search(
             break
         found, choice = waiting.pop(place)
         report(f"{len(ranked) + 1}: compiling {words(choice)}")
+        before = _processor_seconds()
         try:
             facts = step.plan(choice.apply(config), topology, devices)
         except USER_ERRORS as error:
@@ -67,7 +69,9 @@ def search(
             if facts is min((one for _, one in ranked), key=_order):
                 report(f"the best so far: {' '.join(choice.overrides())}")
             waiting = [item for item in waiting if not _slower(item[1], choice)]
-        ended = _ended(len(ranked), fitting, _processor_seconds() - spent)
+        now = _processor_seconds()
+        longest = max(longest, now - before)
+        ended = _ended(len(ranked), fitting, now - spent, longest)
     ended = f"{len(ranked)} of {len(possible):,} tried; {ended or 'no other can be better'}"
     ranked.sort(key=lambda item: _order(item[1]))
     if not fitting:
@@ -121,6 +125,10 @@ class Learnt:
         scale = self.scale.get(remat, max(self.scale.values(), default=1.0))
         return found.held + self.more + found.activations * scale
 
+    def doubt(self, found: Estimate, remat: str) -> float:
+        """Bytes that it may take beyond those, for all that is known."""
+        return 0.0 if remat in self.scale else UNSEEN * found.activations
+
     def add(self, found: Estimate, remat: str, needed: float, fits: bool) -> None:
         taken = needed - found.held
         if fits:
@@ -157,7 +165,8 @@ def _next(waiting: list, learnt: Learnt, capacity: float, fitting: int, tried: i
     if not tried:
         return min(range(len(waiting)), key=lambda place: (*_unsure(*waiting[place], capacity), place))
     needed = [learnt.needed(found, choice.remat) for found, choice in waiting]
-    enough = [place for place, bytes in enumerate(needed) if bytes <= ROOM * capacity]
+    doubts = [learnt.doubt(found, choice.remat) for found, choice in waiting]
+    enough = [place for place, bytes in enumerate(needed) if bytes + doubts[place] <= ROOM * capacity]
     if fitting:
         return next(iter(enough or (place for place, bytes in enumerate(needed) if bytes <= capacity)), None)
     if enough:
@@ -179,10 +188,10 @@ def _plainness(choice: Choice) -> tuple:
     return (choice.sizes["sequence"] * choice.sizes["tensor"], choice.sizes["data"], choice.remat != "full")
 
 
-def _ended(tried: int, fitting: int, seconds: float) -> str:
-    """Why no other is compiled; "" where one is."""
-    if seconds >= (SECONDS if fitting else 4 * SECONDS):
-        return f"the time is up, {seconds:.0f} s of processors"
+def _ended(tried: int, fitting: int, seconds: float, longest: float) -> str:
+    """Why no other is compiled, which might take as long as the longest did; "" where one is."""
+    if seconds + longest > (SECONDS if fitting else 4 * SECONDS):
+        return f"the time is up: {seconds:.0f} s of processors so far, and one more may take {longest:.0f}"
     return "that is as many as a search compiles" if tried >= TRIES else ""
 
 
@@ -282,7 +291,7 @@ def _nothing(config, topology: Topology, scored, ranked, ended: str) -> str:
     if ranked:
         choice, facts = ranked[0]
         rows = facts["memory"]["categories"]
-        most, remedy = memory.remedy(rows, choice.apply(config), choice.sizes, facts["memory"]["capacity"])
+        most, _, remedy = memory.remedy(rows, choice.apply(config), choice.sizes, facts["memory"]["capacity"])
         lacking = amount(-facts["memory"]["left"])
         return (
             f"{start}: {ended}, so whether the others fit is unknown; nearest came {words(choice)}, with {lacking}B "

@@ -15,6 +15,7 @@ from pretrain.errors import UserError
 from pretrain.parallel.mesh import AXES
 from pretrain.plan import hlo, memory, roofline, sharding
 from pretrain.plan.collectives import collectives, summed
+from pretrain.plan.kept import kept_of_row
 from pretrain.plan.topology import Topology
 from pretrain.reporting.progress import amount
 from pretrain.step.engine import make_engine
@@ -131,13 +132,16 @@ def _compiled(lowered: jax.stages.Lowered):
 
 
 def _memory(subject: Subject, program, refused: str | None) -> dict:
-    of_shapes, capacity = memory.held(subject.engine, subject.config), subject.topology.hardware.memory
+    config, capacity = subject.config, subject.topology.hardware.memory
+    of_shapes = memory.held(subject.engine, config)
+    of_row = kept_of_row(config, subject.learner, list(subject.engine.layout.mesh.devices.flat))
+    kept = of_row.on_device(subject.mesh) * config.train.batch_size / config.train.accumulate
     if program is None:
         needed, capacity = memory.stated(refused) or (sum(of_shapes.values()), capacity)
-        rows, said = memory.estimated(of_shapes, needed), None
+        rows, said = memory.estimated(of_shapes, needed, kept), None
     else:
         found = memory.compiled(program)
-        rows, said, needed = memory.categories(of_shapes, found), dataclasses.asdict(found), found.needed
+        rows, said, needed = memory.categories(of_shapes, found, kept), dataclasses.asdict(found), found.needed
     return {
         "fits": None if capacity is None else program is not None and needed <= capacity,
         "capacity": capacity and round(capacity),
@@ -185,6 +189,5 @@ def check(facts: dict, config) -> None:
     """Raises UserError where a plan does not fit: by how much, what takes the most, what would mend it."""
     found = facts["memory"]
     if found["fits"] is False:
-        most, remedy = memory.remedy(found["categories"], config, facts["mesh"], found["capacity"])
-        share = amount(found["categories"][most])
-        raise UserError(f"{verdict(facts)}, and {most} take {share}B, the most of all; {remedy}")
+        most, share, remedy = memory.remedy(found["categories"], config, facts["mesh"], found["capacity"])
+        raise UserError(f"{verdict(facts)}, and {most} take {amount(share)}B, the most of all; {remedy}")

@@ -47,12 +47,13 @@ def test_categories_add_up_to_what_the_compiler_reports():
         "gradients": 90,
     }
     found = memory.Compiled(argument=310, output=310, alias=305, temporary=150, generated_code=7)
-    rows = memory.categories(shapes, found)
+    rows = memory.categories(shapes, found, kept=40.2)
     assert sum(rows.values()) == found.needed == 472
-    assert (rows["gradients"], rows["activations"], rows["other"]) == (90, 60, 16)
-    few = memory.categories(shapes, memory.Compiled(310, 310, 305, 50, 7))
-    assert (few["gradients"], few["activations"]) == (50, 0)  # XLA may use up a gradient as it makes it
-    assert memory.estimated(shapes, 500)["activations"] == 104
+    assert (rows["gradients"], rows["activations"], rows["temporaries"], rows["other"]) == (90, 40, 20, 16)
+    few = memory.categories(shapes, memory.Compiled(310, 310, 305, 50, 7), kept=40)
+    assert (few["gradients"], few["activations"], few["temporaries"]) == (50, 0, 0)  # used up as they are made
+    refused = memory.estimated(shapes, 500, kept=60)
+    assert (refused["activations"], refused["temporaries"], refused["other"]) == (60, 44, 0)
 
 
 @pytest.mark.parametrize(
@@ -62,46 +63,55 @@ def test_what_a_step_does_not_read_is_left_out(argument, teacher, batch):
     """A student's teacher has heads that teach it nothing: they are no part of the batch, which is not below 0."""
     of_shapes = {"parameters": 100, "optimiser state": 200, "teacher": 40, "memory of lanes": 5, "batch": 3}
     found = memory.Compiled(argument, output=305, alias=305, temporary=90, generated_code=7)
-    rows = memory.categories(of_shapes | {"gradients": 90}, found)
+    rows = memory.categories(of_shapes | {"gradients": 90}, found, kept=0)
     assert (rows["teacher"], rows["batch"]) == (teacher, batch) and sum(rows.values()) == found.needed
 
 
+MADE = "activations and temporaries"
 MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
 
 
 @pytest.mark.parametrize(
     ("rows", "mesh", "changes", "words"),
     [
-        ({"activations": 70, "parameters": 30}, MESH, {}, ("activations", "raise config.train.accumulate to 4")),
+        (
+            {"activations": 25, "temporaries": 45, "parameters": 30},
+            MESH,
+            {},
+            (MADE, "raise config.train.accumulate to 4"),
+        ),
         (
             {"activations": 70, "parameters": 30},
             MESH | {"data": 4, "fsdp": 4},
             {"train.batch_size": 8000, "train.accumulate": 20},
-            ("activations", "raise config.train.accumulate to 100"),  # 25 and 50 parts of 500 rows would be too few
+            (
+                "activations and temporaries",
+                "raise config.train.accumulate to 100",
+            ),  # 25 and 50 parts of 500 rows would be too few
         ),
         (  # in two parts activations alone would fit, but not beside the gradient that parts are added up in
             {"activations": 60, "parameters": 10, "gradients": 10},
             MESH,
             {},
-            ("activations", "raise config.train.accumulate to 4"),
+            (MADE, "raise config.train.accumulate to 4"),
         ),
         (
             {"activations": 70, "parameters": 49},
             MESH,
             {"train.batch_size": 64},
-            ("activations", "raise config.train.accumulate to 8 and set --config.model.remat=full"),
+            (MADE, "raise config.train.accumulate to 8 and set --config.model.remat=full"),
         ),
         (
             {"activations": 70, "parameters": 30},
             MESH,
             {"train.batch_size": 8},
-            ("activations", "set --config.model.remat=full"),
+            (MADE, "set --config.model.remat=full"),
         ),
         (
             {"activations": 70, "parameters": 30},
             MESH,
             {"train.batch_size": 8, "model.remat": "full"},
-            ("activations", "split rows with config.mesh.sequence or heads with config.mesh.tensor"),
+            (MADE, "split rows with config.mesh.sequence or heads with config.mesh.tensor"),
         ),
         (
             {"activations": 10, "optimiser state": 90},
@@ -131,7 +141,8 @@ MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
 )
 def test_what_would_mend_it(rows, mesh, changes, words):
     config = load("configs/gpt2.py:small", [(key, str(value)) for key, value in changes.items()])
-    assert memory.remedy(rows, config, mesh, 60) == words
+    most, share, what = memory.remedy(rows, config, mesh, 60)
+    assert (most, what) == words and share == sum(size for name, size in rows.items() if name in most)
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
-"""What 64 TPUs that are not there tell each other in a step of GPT-3 6.7B, four layers of it, read off its program.
+"""What 64 TPUs that are not there tell each other in a step of GPT-3 6.7B and 13B, four layers, read off its program.
 
 tests/pretrain/step/test_step_collectives.py reads small programs for CPUs; a TPU's compiler splits and schedules
 otherwise.
 """
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -20,8 +21,8 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[3]
-LAYERS, WIDTH, FF, VOCABULARY, CHIPS, LENGTH = 4, 4096, 16_384, 50_257, 64, 2048
-KERNELS = [WIDTH * WIDTH] * 4 + [WIDTH * FF] * 2  # of a layer: query, key, value, output; in and out of feed-forward
+LAYERS, VOCABULARY, CHIPS, LENGTH = 4, 50_257, 64, 2048
+WIDTHS = {"6.7b": 4096, "13b": 5120}
 NARROW, WIDE = 2, 4  # bytes of a number, in bfloat16 and float32
 INVOLUNTARY = "Involuntary full rematerialization"  # what XLA says of an array that every device gets whole, and cuts
 
@@ -31,8 +32,8 @@ from pretrain import config as configs
 from pretrain.plan import hlo, step, topology
 from pretrain.plan.collectives import collectives
 
-keys = dict(line.split("=") for line in sys.argv[1:])
-subject = step.prepare(configs.load("configs/gpt3.py:6.7b", keys.items()), topology.parse("v5e:8x8"))
+recipe, *words = sys.argv[1:]
+subject = step.prepare(configs.load(recipe, [word.split("=") for word in words]), topology.parse("v5e:8x8"))
 config = subject.config
 program = hlo.read(subject.engine.lower_step(config.train.batch_size, config.data.length).compile().as_text())
 begun = [of for of in program.computations.values() if any("AsyncCollectiveStart" in one.attributes for one in of)]
@@ -69,67 +70,80 @@ def compiled(script, logs, *arguments):
     return done.stdout, "".join([done.stderr, *written])
 
 
-@pytest.fixture(scope="module")
-def step(tmp_path_factory):
-    """({the program's facts}, the compiler's log) of a row of 2,048 tokens a chip, all of which are in fsdp."""
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What is read off a program, and the compiler's log."""
+
+    width: int
+    collectives: list[dict]
+    begun: int  # gathers that are asynchronous
+    log: str
+
+    @property
+    def kernels(self) -> list[int]:
+        """Sizes in a layer: query, key, value, output; in and out of feed-forward."""
+        return [self.width**2] * 4 + [4 * self.width**2] * 2
+
+    def of(self, kind: str, *, every_layer: bool) -> list[dict]:
+        """The collectives of one kind, in the loop over layers or outside."""
+        found = [one for one in self.collectives if one["kind"] == kind]
+        assert {one["times"] for one in found} <= {1, LAYERS} and all(one["axes"] == ["fsdp"] for one in found)
+        return [one for one in found if one["times"] == (LAYERS if every_layer else 1)]
+
+    def gathered(self, *, backward: bool) -> list[int]:
+        """Bytes of what is gathered in every layer, the least first."""
+        found = self.of("all-gather", every_layer=True)
+        assert {one["devices"] for one in found} == {CHIPS}
+        return sorted(one["bytes"] for one in found if ("transpose(" in one["source"]) == backward)
+
+
+@pytest.fixture(scope="module", params=WIDTHS)
+def step(request, tmp_path_factory):
+    """Of a row of 2,048 tokens a chip, all of which are in fsdp."""
     keys = {"mesh.data": 1, "mesh.fsdp": CHIPS, "model.layers": LAYERS, "train.batch_size": CHIPS}
     words = [f"{key}={value}" for key, value in keys.items()]
-    said, log = compiled(STEP, tmp_path_factory.mktemp("step") / "logs", *words, "train.accumulate=1")
-    return json.loads(said.splitlines()[-1]), log
-
-
-def of(step, kind, *, every_layer):
-    """The collectives of one kind, in the loop over layers or outside."""
-    found = [one for one in step[0]["collectives"] if one["kind"] == kind]
-    assert {one["times"] for one in found} <= {1, LAYERS} and all(one["axes"] == ["fsdp"] for one in found)
-    return [one for one in found if one["times"] == (LAYERS if every_layer else 1)]
-
-
-def gathered(step, *, backward):
-    """Bytes of what is gathered in every layer, the least first."""
-    found = of(step, "all-gather", every_layer=True)
-    assert {one["devices"] for one in found} == {CHIPS}
-    return sorted(one["bytes"] for one in found if ("transpose(" in one["source"]) == backward)
+    recipe = f"configs/gpt3.py:{request.param}"
+    said, log = compiled(STEP, tmp_path_factory.mktemp("step") / "logs", recipe, *words, "train.accumulate=1")
+    return Step(WIDTHS[request.param], log=log, **json.loads(said.splitlines()[-1]))
 
 
 def test_a_layers_kernels_are_gathered_once_forward(step):
-    assert gathered(step, backward=False) == [size * NARROW for size in KERNELS]
+    assert step.gathered(backward=False) == [size * NARROW for size in step.kernels]
 
 
 def test_a_layers_kernels_are_gathered_once_backward(step):
     """Those of query, key and value too, which the layer needs when it is computed again and long after."""
-    assert gathered(step, backward=True) == [size * NARROW for size in KERNELS]
+    assert step.gathered(backward=True) == [size * NARROW for size in step.kernels]
 
 
 def test_they_are_gathered_while_something_is_computed(step):
     """But for the first of each pass, which nothing comes before."""
-    assert step[0]["begun"] >= 2 * len(KERNELS) - 2
+    assert step.begun >= 2 * len(step.kernels) - 2
 
 
 def test_a_layers_gradients_are_scattered(step):
     """All of each along one direction of the pod, and along the other the eighth that is left."""
     along = 8
-    scattered = [(one["devices"], one["bytes"]) for one in of(step, "reduce-scatter", every_layer=True)]
-    whole = sorted(bytes for _, bytes in scattered if bytes >= min(KERNELS) * WIDE)
+    scattered = [(one["devices"], one["bytes"]) for one in step.of("reduce-scatter", every_layer=True)]
+    whole = sorted(bytes for _, bytes in scattered if bytes >= min(step.kernels) * WIDE)
     assert {devices for devices, _ in scattered} == {along}
-    assert len(whole) == len(KERNELS)
-    for found, size in zip(whole, KERNELS, strict=True):
+    assert len(whole) == len(step.kernels)
+    for found, size in zip(whole, step.kernels, strict=True):
         assert size * WIDE <= found < 1.02 * size * WIDE  # what does not divide evenly over its tiles is padded
     # libtpu 0.0.42 all-reduces some of the eighths instead.
-    reduced = [one["bytes"] for one in of(step, "all-reduce", every_layer=True)]
-    assert max(reduced) <= max(KERNELS) * WIDE / along
-    assert sum(reduced) < 0.1 * sum(KERNELS) * WIDE
+    reduced = [one["bytes"] for one in step.of("all-reduce", every_layer=True)]
+    assert sum(reduced) < 0.1 * sum(step.kernels) * WIDE
 
 
 def test_the_vocabulary_is_told_once(step):
     """Its table, and its gradient; nothing has an entry for each token of the batch and id, and most has much less."""
-    table = VOCABULARY * WIDTH * NARROW
-    outside = [one for one in step[0]["collectives"] if one["times"] == 1]
-    assert [one["bytes"] for one in of(step, "all-gather", every_layer=False)] == [table]
-    heavy = sorted((one["kind"], one["bytes"]) for one in outside if one["bytes"] > LENGTH * WIDTH * NARROW)
+    table = VOCABULARY * step.width * NARROW
+    outside = [one for one in step.collectives if one["times"] == 1]
+    assert [one["bytes"] for one in step.of("all-gather", every_layer=False)] == [table]
+    heavy = sorted((one["kind"], one["bytes"]) for one in outside if one["bytes"] > LENGTH * step.width * NARROW)
     assert heavy == [("all-gather", table), ("all-reduce", table)]
 
 
 def test_nothing_is_rematerialized_involuntarily(step, tmp_path):
     assert INVOLUNTARY in compiled(CLUMSY, tmp_path / "logs")[1]  # said where it happens
-    assert INVOLUNTARY not in step[1]
+    assert INVOLUNTARY not in step.log
