@@ -110,7 +110,7 @@ def test_the_first_that_is_compiled_is_the_surest_to_fit():
     ]
     chosen = [search._next(ways, search.Learnt(), capacity, fitting=0, tried=0) for capacity in (1000, 100, 78, 10)]
     assert chosen == [0, 4, 3, 4]
-    assert search._next(ways, search.Learnt(), 70, fitting=0, tried=1) == 2  # after a miss
+    assert search._next(ways, search.Learnt(), 90, fitting=0, tried=1) == 2  # after a miss
     assert search._next(ways, search.Learnt(), 70, fitting=1, tried=2) == 1  # after a fit: the fastest
     assert search._next(ways[:2], search.Learnt(), 92, fitting=1, tried=2) == 1  # that leaves room,
     assert search._next(ways[:1], search.Learnt(), 92, fitting=1, tried=2) == 0  # and then those that do not
