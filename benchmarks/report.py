@@ -39,12 +39,12 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def peers(*names: str):
+def peers(*names: str, extra: str = "oracle"):
     """The modules of libraries to be compared with; ends the program in one sentence if one is not installed."""
     try:
         return [importlib.import_module(name) for name in names]
     except ImportError as error:
-        print(f"the peer to compare with is missing ({error}); pip install -e '.[oracle]'", file=sys.stderr)
+        print(f"the peer to compare with is missing ({error}); pip install -e '.[{extra}]'", file=sys.stderr)
         sys.exit(2)
 
 
