@@ -128,12 +128,13 @@ def main():
     parser = report.arguments(__doc__.split("\n")[0])
     parser.add_argument("--text", default="stdlib", help="what is read, as data.train (default: %(default)s)")
     args = parser.parse_args()
-    rows = []
+    rows, of = [], "" if args.text == "stdlib" else f" of {args.text}"
     for name, made in MADE.items():
         with tempfile.TemporaryDirectory() as folder:
             found = counted(made, args.text, Path(folder), QUICK if args.quick else BATCHES)
         rows += [
-            report.Result(f"{name}: {what}", value, "", target=made.paper.get(what)) for what, value in found.items()
+            report.Result(f"{name}{of}: {what}", value, "", target=made.paper.get(what))
+            for what, value in found.items()
         ]
     report.show(rows, args, {name: (made.family, dict(made.keys)) for name, made in MADE.items()} | {"text": args.text})
 
