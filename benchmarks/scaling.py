@@ -14,10 +14,7 @@ import contextlib
 import ctypes
 import json
 import os
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -30,14 +27,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks import loop, report
+from benchmarks import loop, report, several
 from pretrain import config as configs
 from pretrain.assemble import assemble
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.processes.heap import keep_freed_memory
 from pretrain.processes.host import quiet_background_threads, start
-from pretrain.processes.leaving import leaving
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
 
@@ -142,27 +138,7 @@ def random(megabytes: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((megabytes * MIB // 4096, 1024), np.float32)
 
 
-def turns(folder: Path, processes: int, updates: int, megabytes: int) -> list[dict]:
-    """What each of so many processes found of itself."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    (folder / "parts").mkdir(parents=True)
-    running = []
-    for index in range(processes):
-        told = {"COORDINATOR": f"127.0.0.1:{port}", "PROCESSES": str(processes), "PROCESS": str(index)}
-        flags = f"--xla_force_host_platform_device_count={EACH}"
-        environment = os.environ | {f"LONGHAUL_{name}": value for name, value in told.items()} | {"XLA_FLAGS": flags}
-        environment["LONGHAUL_KEEP_MEMORY"] = "0"
-        part = json.dumps({"folder": str(folder), "index": index, "updates": updates, "megabytes": megabytes})
-        command = [sys.executable, "-m", "benchmarks.scaling", "--part", part]
-        running.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
-    said = [process.communicate()[1].decode() for process in running]
-    if any(process.returncode for process in running):
-        raise SystemExit("\n".join(said))
-    return [json.loads((folder / "parts" / f"{index}.json").read_text()) for index in range(processes)]
-
-
-def part(folder: str, index: int, updates: int, megabytes: int) -> None:
+def part(path: str, folder: str, updates: int, megabytes: int) -> None:
     """One of several processes: the processor time of a turn of the loop, and what resharding takes."""
     start()
     config = configs.load(CONFIG, [*OVERRIDES, ("mesh.data", str(jax.device_count()))])
@@ -170,8 +146,7 @@ def part(folder: str, index: int, updates: int, megabytes: int) -> None:
     found = {"turn": loop.turn(run, f"{folder}/turn", updates, time.process_time)}
     if jax.process_count() > 1:
         found["resharded"] = resharded(folder, megabytes)
-    Path(folder, "parts", f"{index}.json").write_text(json.dumps(found))
-    leaving.failed(0, "")  # all leave together
+    several.tell(path, found)
 
 
 def resharded(folder: str, megabytes: int) -> dict[str, tuple[float, float]]:
@@ -230,9 +205,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="longhaul-") as name:
         folder = Path(name)
         results = weak(over, rounds, updates) + disk(folder / "disk", megabytes, rounds)
-        (alone,) = turns(folder / "one", 1, TURNS, megabytes)
-        several = turns(folder / "several", PROCESSES, TURNS, megabytes)
-    each = [one["turn"] for one in several]
+        (alone,), together = (
+            several.parts(
+                "scaling",
+                folder / str(count) / "parts",
+                count,
+                EACH,
+                {"folder": str(folder / str(count)), "updates": TURNS, "megabytes": megabytes},
+            )
+            for count in (1, PROCESSES)
+        )
+    each = [one["turn"] for one in together]
     ratios = [one / alone["turn"] for one in each]
     results.append(report.Result("the loop's own Python, a turn, in one process", alone["turn"] * 1e3, "ms"))
     results.append(
@@ -247,8 +230,8 @@ def main() -> None:
         )
     )
     for case in RESHARDED:
-        taken, held = (statistics.median(one["resharded"][case][which] for one in several) for which in (0, 1))
-        shares = [one["resharded"][case][0] / one["resharded"][case][1] for one in several]
+        taken, held = (statistics.median(one["resharded"][case][which] for one in together) for which in (0, 1))
+        shares = [one["resharded"][case][0] / one["resharded"][case][1] for one in together]
         results.append(
             report.Result(
                 f"restoring {megabytes} MiB, {case}",

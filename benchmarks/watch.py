@@ -4,9 +4,13 @@
 
 Updates of the quickstart recipe on two virtual devices, and beside them the processor time of what is done to survive:
 a look of the watchdog, twice a second; a comparison of what devices hold alike, every `train.compare_every` updates; a
-row of the ledger of time, every ten seconds; and the places that an update passes, which the watchdog reads.
+row of the ledger of time, every ten seconds; and the places that an update passes, which the watchdog reads. Where
+several processes make a run, each also asks process 0 twice a second how the others are: what that takes of a
+processor in each of four processes, with JAX's own calls to process 0.
 """
 
+import contextlib
+import json
 import os
 import statistics
 import tempfile
@@ -18,19 +22,22 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 
 import jax
 
-from benchmarks import report
+from benchmarks import report, several
 from benchmarks.loop import silent
 from pretrain import config as configs
 from pretrain.assemble import assemble
 from pretrain.processes import watchdog
 from pretrain.processes.heap import keep_freed_memory
-from pretrain.processes.leaving import Leaving
+from pretrain.processes.host import start
+from pretrain.processes.leaving import Leaving, leaving
 from pretrain.processes.watchdog import Place, Watchdog
 from pretrain.reporting import goodput
 from pretrain.reporting.goodput import Goodput
 from pretrain.reporting.progress import Ledger
 from pretrain.training.feed import Feed
 from pretrain.training.replicas import Replicas
+
+PROCESSES = 4
 
 
 def updates(run, rounds: int):
@@ -66,6 +73,17 @@ def looked(looks: int) -> float:
     return (time.process_time() - began) / looks
 
 
+def part(path: str, seconds: float) -> None:
+    """One of several processes: the share of a processor that it takes while it waits and is watched over."""
+    start()
+    with contextlib.closing(Watchdog(leaving, 600, lambda: Place(0, "other", 0))):
+        time.sleep(2)  # until all have met
+        began, used = time.perf_counter(), time.process_time()
+        time.sleep(seconds)
+        found = (time.process_time() - used) / (time.perf_counter() - began)
+    several.tell(path, {"share": found})
+
+
 def written(folder: Path, rows: int) -> float:
     """Seconds of a row of the ledger of time."""
     ledger, row = Ledger(), Goodput(folder / "rows.jsonl", 0.0)
@@ -86,7 +104,12 @@ def passed(turns: int) -> float:
 
 
 def main():
-    args = report.arguments(__doc__.split("\n")[0]).parse_args()
+    parser = report.arguments(__doc__.split("\n")[0])
+    parser.add_argument("--part", default="", help="what one of several processes is to do; used by this script itself")
+    args = parser.parse_args()
+    if args.part:
+        part(**json.loads(args.part))
+        return
     keep_freed_memory()
     rounds = 5 if args.quick else 30
     config = configs.load(
@@ -97,6 +120,7 @@ def main():
         step, state = updates(run, rounds)
         compare, look = compared(run, state, rounds), looked(1000)
         row, place = written(Path(folder), 1000), passed(10_000)
+        together = several.parts("watch", Path(folder) / "parts", PROCESSES, 1, {"seconds": 5 if args.quick else 30})
     every = config.train.compare_every
     shares = {
         f"comparing, every {every} updates": compare / every / step,
@@ -107,6 +131,8 @@ def main():
     rows = [report.Result("an update", step * 1e3, "ms"), report.Result("a comparison", compare * 1e3, "ms")]
     rows += [report.Result(name, 100 * share, "% of an update") for name, share in shares.items()]
     rows.append(report.Result("all together", 100 * sum(shares.values()), "% of an update", target=1.0))
+    most = max(one["share"] for one in together)
+    rows.append(report.Result(f"asking how {PROCESSES} processes are, the most of one", 100 * most, "% of a processor"))
     report.show(rows, args, config.to_dict())
 
 

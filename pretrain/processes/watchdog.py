@@ -114,7 +114,8 @@ class Roll:
 
     def __init__(self, leaving: Leaving, index: int, count: int, put: Callable, read: Callable):
         self._leaving, self._index, self._count, self._put, self._read = leaving, index, count, put, read
-        self._called: str | None = None  # where this process was when it called, and for how long
+        self._called = ""  # the call that is out, another one each time; empty: none
+        self._turns = -1  # how far this process was when it called
         self._since = self._until = 0.0
         self._answered: dict[str, str] = {}
 
@@ -124,18 +125,18 @@ class Roll:
         if calls and calls != self._answered:
             self._answer(calls, dog)
         if dog is None or not dog.late:
-            self._called, self._until = None, 0.0
+            self._called, self._until = "", 0.0
             return
-        turns = f"{dog.place().turns} "
-        if self._called is None or not self._called.startswith(turns):
+        turns = dog.place().turns
+        if not self._called or self._turns != turns:
             if dog.waited >= self._until:
-                self._called, self._since = f"{turns}{dog.waited}", time.monotonic()
+                self._called, self._turns, self._since = f"{turns} {dog.waited}", turns, time.monotonic()
                 self._put(f"notice/late/{self._index}", self._called)
             return
         answers = {int(index): json.loads(answer) for index, answer in self._read("stand/").items()}
         answers = {i: a for i, a in answers.items() if a["calls"].get(str(self._index)) == self._called}
         if not all(answer["late"] for answer in answers.values()):
-            self._called, self._until = None, AGAIN * dog.waited
+            self._called, self._until = "", AGAIN * dog.waited
         elif len(answers) == self._count or time.monotonic() - self._since > ANSWER:
             self._leaving.leave(FAULT, verdict(answers, self._count, dog.waited))
 
