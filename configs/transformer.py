@@ -27,7 +27,7 @@ of 8 P100; big 300,000, 2.3e19 and 3.5 days.
 
 Expect, on newstest2014, BLEU of 27.3 (base) and 28.4 (big) to German, 38.1 and 41.8 to French. The paper scores
 tokenised text with compounds split; `evaluate` has sacrebleu's BLEU of plain text, which is a little lower, and needs
-the extra for it: pip install -e '.[bleu]'. multi30k reached 35.5 on the test of 2016 after 4,000 updates, 43 minutes on
+the extra for it: pip install -e '.[bleu]'. multi30k reached 35.3 on the test of 2016 after 4,000 updates, 37 minutes on
 2 CPU cores (docs/families.md).
 """
 
