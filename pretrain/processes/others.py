@@ -18,6 +18,7 @@ from pretrain.processes.leaving import FAULT, Leaving
 from pretrain.processes.watchdog import Roll
 
 POLL = 0.5  # seconds between looks
+BEAT = 4  # looks from one sign of life to the next: each is asked of process 0, whose time it takes
 SILENT = 20.0  # seconds without a sign of life after which a process counts as killed; see `_watch`
 PATIENCE = 5.0  # seconds that one which ends waits for the others to hear of it
 GONE = "has ended without a word (killed, or its machine lost)"
@@ -100,11 +101,12 @@ class Others:
         Looks are counted and not seconds: a job that is suspended as a whole wakes one process at a time.
         """
         watched = {0: range(self._count), 1: [0]}.get(self._index, ())
-        beat, seen, silent = 0, {}, dict.fromkeys(map(str, watched), 0)
+        seen, silent = {}, dict.fromkeys(map(str, watched), 0)
         try:
             while not self._over.is_set():
-                beat += 1
-                self._put(f"alive/{self._index}", f"{beat} {self._place()}")
+                beats = self._rounds % BEAT == 0
+                if beats:
+                    self._put(f"alive/{self._index}", f"{self._rounds} {self._place()}")
                 notices = self._read("notice/")
                 self._follow({k.removeprefix("left/"): v for k, v in notices.items() if k.startswith("left/")})
                 if "asked" in notices:
@@ -112,11 +114,11 @@ class Others:
                     turns = {k.removeprefix("turn/"): v for k, v in notices.items() if k.startswith("turn/")}
                     self._turns = {int(index): int(turn) for index, turn in turns.items()}
                 self._roll.round({k.removeprefix("late/"): v for k, v in notices.items() if k.startswith("late/")})
-                if silent:
+                if silent and beats:
                     alive = self._read("alive/")
                     for index in silent:
                         silent[index] = silent[index] + 1 if alive.get(index) == seen.get(index) else 0
-                        if silent[index] * POLL > SILENT:
+                        if silent[index] * BEAT * POLL > SILENT:
                             self._gone(int(index), alive.get(index, ""))
                     seen = alive
                 self._rounds += 1
