@@ -45,7 +45,8 @@ SCRIPT = """\
 set -euo pipefail
 
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
-export LONGHAUL_COORDINATOR="$first:$((20000 + SLURM_JOB_ID % 20000))"
+# Even, since process 0 listens on the port above too; below those that systems give away.
+export LONGHAUL_COORDINATOR="$first:$((20000 + SLURM_JOB_ID % 6000 * 2))"
 
 stopped=0
 # Passed on to every process of the job but this shell and srun; this shell waits until they have saved.

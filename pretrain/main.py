@@ -6,11 +6,14 @@ start it again too; 130 a second Ctrl-C did not wait for that; 141 the reader of
 1 anything else.
 """
 
+import contextlib
 import errno
+import os
 import re
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 from input_pipeline.files import passes
 from pretrain.commands import run
@@ -73,6 +76,8 @@ def verdict(error: Exception) -> tuple[int, str]:
         return FAULT, f"pretrain: {error}\n"
     if isinstance(error, BrokenPipeError):  # standard error survives its reader (pretrain.processes.streams)
         return UNREAD, ""
+    if isinstance(error, OSError) and (unread := _unreadable(error)):
+        return MISTAKE, f"pretrain: cannot read {unread}: {error.strerror}; make it readable\n"
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         where = f" {error.filename}" if error.filename else ""
         remedy = "make room or choose another --workdir and start the command again"
@@ -91,6 +96,18 @@ def verdict(error: Exception) -> tuple[int, str]:
     if isinstance(error, RuntimeError | AssertionError) and (lacking := without_device()):
         return MISTAKE, f"pretrain: {lacking}\n"
     return FAILED, _traceback(error)
+
+
+def _unreadable(error: OSError) -> Path | None:
+    """The file of an error, or the folder on the way to it, that this user may not read; None where that is not why."""
+    if error.errno not in (errno.EACCES, errno.EPERM) or not isinstance(error.filename, str):
+        return None
+    for path in (Path(error.filename), *Path(error.filename).absolute().parents):
+        with contextlib.suppress(PermissionError):  # a folder above it is closed
+            if path.exists():
+                wanted = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
+                return None if os.access(path, wanted) else path
+    return None
 
 
 def _traceback(error: Exception) -> str:

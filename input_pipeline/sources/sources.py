@@ -72,7 +72,11 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
     make, allowed = KINDS[kind]
     match = re.search(r"\?(\w+=.*)$", rest)
     path, query = (rest[: match.start()], match[1]) if match else (rest, "")
-    options = dict(option.partition("=")[::2] for option in query.split("&")) if query else {}  # as they stand
+    given = [option.partition("=")[::2] for option in query.split("&")] if query else []  # as they stand
+    options = dict(given)
+    if len(options) < len(given):
+        twice = next(name for name in options if sum(other == name for other, _ in given) > 1)
+        raise DataError(f"{key} = '{spec}' has the option '{twice}' twice; leave one out")
     for name in options:
         if name not in allowed:
             choices = ", ".join(allowed) or "none"

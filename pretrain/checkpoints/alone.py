@@ -129,6 +129,11 @@ def is_alone(folder: Path) -> bool:
         return False
 
 
+def trained(here: Workdir) -> list[int]:
+    """The steps that can be gone on from, oldest first: all but one of weights alone."""
+    return [step for step in here.steps() if not is_alone(here.checkpoint(step))]
+
+
 def reader(folder: Path, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> Callable[[str], np.ndarray]:
     """What reads one parameter of a checkpoint by its path, whole, into this host's memory.
 

@@ -89,7 +89,7 @@ class Checkpoints:
 
     def trained(self) -> list[int]:
         """The steps that can be gone on from: all but one of weights alone."""
-        return [step for step in self.steps() if not alone.is_alone(self.workdir.checkpoint(step))]
+        return alone.trained(self.workdir)
 
     def save(self, step: int, state, position: int, metrics: dict | None = None, origin=None, bad: int = 0) -> None:
         """Starts saving; returns once the state is copied off the devices.

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 from pretrain import config as configs
+from pretrain.checkpoints import alone
 from pretrain.commands.arguments import Plan
 from pretrain.commands.shared import config_of
 from pretrain.plan import starting, step
@@ -21,11 +22,12 @@ def run(arguments: Plan) -> None:
     """Prints the plan of a config as tables, or as one JSON object. Errors: UserError where it does not fit."""
     topology = parse(arguments.topology)
     config = config_of(arguments)
+    begun = _begun(arguments)
     if arguments.search:
-        _search(config, topology, arguments)
+        _search(config, topology, arguments, begun)
         return
     facts = step.plan(config, topology, report=say)
-    facts["start"] = _start(arguments, topology, config)
+    facts["start"] = _start(arguments, topology, config, begun)
     if arguments.format == "json":
         print(json.dumps(facts, allow_nan=False))
     else:
@@ -34,16 +36,16 @@ def run(arguments: Plan) -> None:
 
 
 def _begun(arguments: Plan) -> bool:
-    """Whether the run whose config is planned has a checkpoint, so that it goes on."""
-    return bool(arguments.workdir and Workdir(arguments.workdir).steps())
+    """Whether the run whose config is planned has a checkpoint to go on from; of weights alone it begins."""
+    return bool(arguments.workdir and alone.trained(Workdir(arguments.workdir)))
 
 
-def _start(arguments: Plan, topology: Topology, config, best: Sequence[str] = ()) -> list[str]:
+def _start(arguments: Plan, topology: Topology, config, begun: bool, best: Sequence[str] = ()) -> list[str]:
     """What starts the run that was planned, with the flags that were given and those that are the `best`.
 
     Nothing does where a run that has begun would have to learn by another config than its own.
     """
-    if _begun(arguments) and configs.differences(configs.saved(arguments.workdir), config):
+    if begun and configs.differences(configs.saved(arguments.workdir), config):
         return []
     flags = {"config": f"--config={arguments.config}"} if arguments.config else {}
     flags |= {key: f"--config.{key}={value}" for key, value in arguments.overrides}
@@ -51,9 +53,9 @@ def _start(arguments: Plan, topology: Topology, config, best: Sequence[str] = ()
     return starting.commands(topology, config.name, [*flags.values()], arguments.workdir)
 
 
-def _search(config, topology: Topology, arguments: Plan) -> None:
-    found = search(config, topology, say, begun=_begun(arguments))
-    found["plan"]["start"] = _start(arguments, topology, config, found["best"])
+def _search(config, topology: Topology, arguments: Plan, begun: bool) -> None:
+    found = search(config, topology, say, begun=begun)
+    found["plan"]["start"] = _start(arguments, topology, config, begun, found["best"])
     if arguments.format == "json":
         print(json.dumps(found, allow_nan=False))
         return

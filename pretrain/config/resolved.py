@@ -94,8 +94,8 @@ def check_ours(folder: str) -> None:
     _check_ours(folder, config)
 
 
-def _check_ours(folder: str, config: Mapping) -> None:
-    if "model_type" in config and "model" not in config:
+def _check_ours(folder: str, config: object) -> None:
+    if isinstance(config, Mapping) and "model_type" in config and "model" not in config:
         raise UserError(
             f"{folder} is a model of Hugging Face's library; `pretrain import --folder={folder} --workdir=runs/NAME` "
             "makes a work folder of it"

@@ -296,8 +296,8 @@ class Loop:
             self.save(wait=True)
             what = f"{count} updates in a row had"
             left = f"the parameters from before them are saved as checkpoint {self.step}"
-        good = self.checkpoints.sound(self.good)
-        begin = f" and --config.train.start_from={self.checkpoints.workdir.path}@{good}" if good is not None else ""
+        good, folder = self.checkpoints.sound(self.good), self.checkpoints.workdir.path
+        begin = "" if good is None else f" and, if it evaluates well, --config.train.start_from={folder}@{good}"
         raise UserError(
             f"{what} a loss or gradient that is not finite, the last with the batch at data position {position}; "
             f"{left}; look at that data, or begin in another --workdir with a lower config.schedule.peak{begin}"

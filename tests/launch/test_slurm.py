@@ -103,7 +103,7 @@ def test_slurm_processes_learn_their_places(cluster):
     assert code == 0
     assert (cluster / "arguments").read_text().splitlines() == ["-m", "pretrain", *PROGRAM]
     assert sorted((cluster / "environment").read_text().split()) == [
-        "LONGHAUL_COORDINATOR=node7:32345",
+        "LONGHAUL_COORDINATOR=node7:20690",
         "LONGHAUL_PROCESS=1",
         "LONGHAUL_PROCESSES=2",
     ]

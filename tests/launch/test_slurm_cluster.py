@@ -148,7 +148,7 @@ def test_a_process_on_each_node_learns_its_place(cluster, tmp_path):
     assert sorted(place["environment"]["LONGHAUL_PROCESS"] for place in places) == ["0", "1"]
     assert {place["environment"]["LONGHAUL_PROCESSES"] for place in places} == {"2"}
     (coordinator,) = {place["environment"]["LONGHAUL_COORDINATOR"] for place in places}
-    assert coordinator == f"{socket.gethostname().partition('.')[0]}:{20000 + int(job) % 20000}"
+    assert coordinator == f"{socket.gethostname().partition('.')[0]}:{20000 + int(job) % 6000 * 2}"
     comment = run(cluster, "squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%k")
     assert comment == 'it\'s "a" \\ #comment\n'  # sbatch read the value as it was meant
 

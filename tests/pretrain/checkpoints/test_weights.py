@@ -159,6 +159,15 @@ def test_what_is_no_run_says_how_one_is_made(start, tmp_path, monkeypatch):
     assert "is a model of Hugging Face's library; `pretrain import --folder=gpt2" in start("gpt2")[1].splitlines()[-1]
 
 
+@pytest.mark.parametrize("config", ["null", "5", "[1]", '"text"'])
+def test_a_folder_with_json_that_is_no_config_is_no_run(start, tmp_path, config):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text(config)
+    code, said, _ = start(str(other))
+    assert code == 2 and said.splitlines()[-1].startswith(f"pretrain: config.train.start_from = {other}: ")
+
+
 def test_damaged_weights_are_refused(copy, start):
     other = copy(24)
     largest = max((other / "checkpoints/24/state").rglob("*"), key=lambda path: path.stat().st_size)

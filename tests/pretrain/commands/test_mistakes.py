@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import sys
 
 import pytest
@@ -9,7 +10,7 @@ from runs import SMALL, train
 
 from input_pipeline.store import build
 from pretrain import config as configs
-from pretrain.main import main
+from pretrain.main import main, verdict
 from pretrain.processes import streams
 
 CONFIG = "--config=configs/quickstart.py:tiny"
@@ -332,3 +333,17 @@ def test_the_real_program_shows_no_traceback(text, tmp_path):
     done = train(tmp_path / "run", text, train__stepz=3)
     assert done.returncode == 2
     assert done.stderr.strip() == "pretrain: there is no config key config.train.stepz, did you mean 'steps'?"
+
+
+def test_a_file_that_may_not_be_read_is_not_said_to_be_one_to_write(tmp_path, monkeypatch):
+    """Nor a folder on the way to it. Root may read all, so that what is allowed is told by hand."""
+    closed, file = tmp_path / "closed", tmp_path / "closed" / "file"
+    closed.mkdir()
+    denied = PermissionError(errno.EACCES, "Permission denied", str(file))
+    monkeypatch.setattr(os, "access", lambda path, mode: path != closed)
+    assert verdict(denied) == (2, f"pretrain: cannot read {closed}: Permission denied; make it readable\n")
+    file.write_text("")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != file)
+    assert verdict(denied) == (2, f"pretrain: cannot read {file}: Permission denied; make it readable\n")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
+    assert verdict(denied)[1].startswith(f"pretrain: cannot write {file}: Permission denied; make room")

@@ -6,11 +6,13 @@ import jax
 import pytest
 
 from pretrain import config as configs
+from pretrain.checkpoints import alone
 from pretrain.commands import plan
 from pretrain.config import load
 from pretrain.main import main
 from pretrain.plan import search, sharding, step
 from pretrain.plan.topology import parse
+from pretrain.workdir import POSITION
 
 TINY = "--config=configs/quickstart.py:tiny"
 
@@ -118,6 +120,18 @@ def test_a_run_that_has_begun_is_started_as_it_goes_on(capsys, monkeypatch, tmp_
     assert json.loads(out)["start"] == []
     out, _ = planned(capsys, *words[:2], "--config.train.accumulate=2")
     assert out.splitlines()[-1].startswith("this run has begun and cannot go on so")
+
+
+def test_a_run_of_weights_alone_has_not_begun(capsys, monkeypatch, tmp_path):
+    """An import: training begins there, by whatever config the user gives."""
+    configs.save(load("configs/quickstart.py:tiny"), str(tmp_path))
+    mark = tmp_path / "checkpoints" / "0" / POSITION
+    mark.parent.mkdir(parents=True)
+    mark.write_text(json.dumps({alone.MARK: True}))
+    words = (f"--workdir={tmp_path}", "--topology=cpu:2", "--format=json", "--config.train.accumulate=2")
+    out, _ = planned(capsys, *words)
+    (start,) = json.loads(out)["start"]
+    assert start.endswith(f"-- train --config.train.accumulate=2 --workdir={tmp_path}")
 
 
 def test_small_parameters_are_one_line(capsys):
