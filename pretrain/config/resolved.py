@@ -91,11 +91,12 @@ def check_ours(folder: str) -> None:
         config = json.loads(Workdir(folder).config.read_text())
     except (OSError, ValueError):  # whatever else it may be
         return
-    _check_ours(folder, config)
+    if isinstance(config, Mapping):
+        _check_ours(folder, config)
 
 
-def _check_ours(folder: str, config: object) -> None:
-    if isinstance(config, Mapping) and "model_type" in config and "model" not in config:
+def _check_ours(folder: str, config: Mapping | ConfigDict) -> None:
+    if "model_type" in config and "model" not in config:
         raise UserError(
             f"{folder} is a model of Hugging Face's library; `pretrain import --folder={folder} --workdir=runs/NAME` "
             "makes a work folder of it"
