@@ -1,5 +1,6 @@
 """Strict surroundings for every test: eight virtual CPU devices, no implicit rank promotion, real subprocesses."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -39,16 +40,19 @@ hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _programs_of_a_module_end_with_it():
-    """JAX forgets what a test module compiled once its tests are over.
+MAPPINGS = 16_384  # of memory, that a worker may have between two test modules
 
-    Each program compiled for the CPU holds several memory mappings, and Linux allows a process 65,530
-    (`vm.max_map_count`): a worker that keeps the programs of hundreds of modules comes near, and dies there in LLVM.
+
+@pytest.fixture(scope="module", autouse=True)
+def _programs_end_before_there_are_too_many():
+    """JAX forgets what it compiled once a worker has many memory mappings: Linux allows a process 65,530.
+
+    Each program compiled for the CPU holds several (`vm.max_map_count`), and LLVM dies where there are no more.
     """
     yield
-    if "jax" in sys.modules:
-        sys.modules["jax"].clear_caches()
+    with contextlib.suppress(FileNotFoundError), open("/proc/self/maps") as maps:  # on Linux alone
+        if "jax" in sys.modules and sum(1 for _ in maps) > MAPPINGS:
+            sys.modules["jax"].clear_caches()
 
 
 @dataclass(frozen=True)
