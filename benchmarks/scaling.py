@@ -12,7 +12,6 @@ restores an array into another sharding than it was saved in, against the bytes 
 
 import contextlib
 import ctypes
-import json
 import os
 import statistics
 import tempfile
@@ -138,6 +137,12 @@ def random(megabytes: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((megabytes * MIB // 4096, 1024), np.float32)
 
 
+def turns(folder: Path, processes: int, megabytes: int) -> list[dict]:
+    """What each of so many processes found of itself."""
+    work = {"folder": str(folder), "updates": TURNS, "megabytes": megabytes}
+    return several.parts("scaling", folder / "parts", processes, EACH, work)
+
+
 def part(path: str, folder: str, updates: int, megabytes: int) -> None:
     """One of several processes: the processor time of a turn of the loop, and what resharding takes."""
     start()
@@ -193,28 +198,14 @@ def status(name: str) -> int:
 
 
 def main() -> None:
-    parser = report.arguments(__doc__.split("\n")[0])
-    parser.add_argument("--part", default="", help="what one of several processes is to do; used by this script itself")
-    args = parser.parse_args()
-    if args.part:
-        part(**json.loads(args.part))
-        return
+    args = several.arguments(__doc__.split("\n")[0], part)
     quiet_background_threads()
     rounds, updates, megabytes, over = (5, 2, 32, (8,)) if args.quick else (9, 10, 512, (2, 4, 8))
     keep_freed_memory()
     with tempfile.TemporaryDirectory(prefix="longhaul-") as name:
         folder = Path(name)
         results = weak(over, rounds, updates) + disk(folder / "disk", megabytes, rounds)
-        (alone,), together = (
-            several.parts(
-                "scaling",
-                folder / str(count) / "parts",
-                count,
-                EACH,
-                {"folder": str(folder / str(count)), "updates": TURNS, "megabytes": megabytes},
-            )
-            for count in (1, PROCESSES)
-        )
+        (alone,), together = (turns(folder / str(count), count, megabytes) for count in (1, PROCESSES))
     each = [one["turn"] for one in together]
     ratios = [one / alone["turn"] for one in each]
     results.append(report.Result("the loop's own Python, a turn, in one process", alone["turn"] * 1e3, "ms"))

@@ -1,13 +1,27 @@
 """Several processes of one run, each of which does a part of a benchmark and says what it found."""
 
+import argparse
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import report
 from pretrain.processes.leaving import leaving
+
+
+def arguments(description: str, part: Callable[..., None]) -> argparse.Namespace:
+    """The options that every benchmark has; where this process is one of `parts`, it does its `part` and ends."""
+    parser = report.arguments(description)
+    parser.add_argument("--part", default="", help="what one of several processes is to do; used by this script itself")
+    args = parser.parse_args()
+    if args.part:
+        part(**json.loads(args.part))
+        sys.exit()
+    return args
 
 
 def parts(module: str, folder: Path, processes: int, devices: int, work: dict) -> list[dict]:

@@ -10,7 +10,6 @@ processor in each of four processes that wait, with what JAX itself does there.
 """
 
 import contextlib
-import json
 import os
 import statistics
 import tempfile
@@ -104,12 +103,7 @@ def passed(turns: int) -> float:
 
 
 def main():
-    parser = report.arguments(__doc__.split("\n")[0])
-    parser.add_argument("--part", default="", help="what one of several processes is to do; used by this script itself")
-    args = parser.parse_args()
-    if args.part:
-        part(**json.loads(args.part))
-        return
+    args = several.arguments(__doc__.split("\n")[0], part)
     keep_freed_memory()
     rounds = 5 if args.quick else 30
     config = configs.load(

@@ -67,6 +67,7 @@ def held(engine, config) -> dict[str, int]:
 
 GIVEN = ("parameters", "optimiser state", "teacher", "memory of lanes", "batch")  # arguments of the program
 MADE = ("activations", "temporaries")  # while it runs, beside gradients
+WORK = " and ".join(MADE)
 
 
 def categories(of_shapes: Mapping[str, int], found: Compiled, kept: float) -> dict[str, int]:
@@ -118,14 +119,14 @@ def on_device(shapes, dtype=None) -> int:
 def remedy(rows: Mapping[str, int], config, mesh: Mapping[str, int], capacity: float) -> tuple[str, int, str]:
     """(what takes the most, its bytes, what makes it less); what a step makes as it runs counts as one."""
     made = sum(rows.get(name, 0) for name in MADE)
-    shares = {name: size for name, size in rows.items() if name not in (*MADE, "other")} | {" and ".join(MADE): made}
+    shares = {name: size for name, size in rows.items() if name not in (*MADE, "other")} | {WORK: made}
     most = max(shares, key=shares.get)
     return most, shares[most], _lessened(most, shares, sum(rows.values()), config, mesh, capacity)
 
 
 def _lessened(most: str, shares: Mapping[str, int], needed: int, config, mesh: Mapping[str, int], capacity) -> str:
     """What makes the largest share less."""
-    if most in (" and ".join(MADE), "batch"):
+    if most in (WORK, "batch"):
         # Parts are added up in a gradient of its own, and something of each part is as large whatever its rows.
         summed = shares.get("gradients", 0) if config.train.accumulate == 1 else 0
         room = ROOM * capacity - (needed - shares[most]) - summed

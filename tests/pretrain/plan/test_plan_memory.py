@@ -67,7 +67,6 @@ def test_what_a_step_does_not_read_is_left_out(argument, teacher, batch):
     assert (rows["teacher"], rows["batch"]) == (teacher, batch) and sum(rows.values()) == found.needed
 
 
-MADE = "activations and temporaries"
 MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
 
 
@@ -78,40 +77,37 @@ MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
             {"activations": 25, "temporaries": 45, "parameters": 30},
             MESH,
             {},
-            (MADE, "raise config.train.accumulate to 4"),
+            (memory.WORK, "raise config.train.accumulate to 4"),
         ),
         (
             {"activations": 70, "parameters": 30},
             MESH | {"data": 4, "fsdp": 4},
             {"train.batch_size": 8000, "train.accumulate": 20},
-            (
-                "activations and temporaries",
-                "raise config.train.accumulate to 100",
-            ),  # 25 and 50 parts of 500 rows would be too few
+            (memory.WORK, "raise config.train.accumulate to 100"),  # 25 and 50 parts of 500 rows would be too few
         ),
         (  # in two parts activations alone would fit, but not beside the gradient that parts are added up in
             {"activations": 60, "parameters": 10, "gradients": 10},
             MESH,
             {},
-            (MADE, "raise config.train.accumulate to 4"),
+            (memory.WORK, "raise config.train.accumulate to 4"),
         ),
         (
             {"activations": 70, "parameters": 49},
             MESH,
             {"train.batch_size": 64},
-            (MADE, "raise config.train.accumulate to 8 and set --config.model.remat=full"),
+            (memory.WORK, "raise config.train.accumulate to 8 and set --config.model.remat=full"),
         ),
         (
             {"activations": 70, "parameters": 30},
             MESH,
             {"train.batch_size": 8},
-            (MADE, "set --config.model.remat=full"),
+            (memory.WORK, "set --config.model.remat=full"),
         ),
         (
             {"activations": 70, "parameters": 30},
             MESH,
             {"train.batch_size": 8, "model.remat": "full"},
-            (MADE, "split rows with config.mesh.sequence or heads with config.mesh.tensor"),
+            (memory.WORK, "split rows with config.mesh.sequence or heads with config.mesh.tensor"),
         ),
         (
             {"activations": 10, "optimiser state": 90},
