@@ -20,7 +20,7 @@ MISSES = 4  # that are compiled although none promises to fit
 ROOM = 0.9  # of a device's memory, that is hoped to be enough
 DOUBT = 3  # times the activations that are estimated: so many are sure to be enough
 # Of the activations, that a policy which was not compiled yet is allowed beside them. Where they are most of what is
-# needed, programs took 0.8 to 2 times the estimate, five of six at most 1.7 (BERT base, GPT-2 medium, GPT-3 XL, T5-11B).
+# needed, programs took 0.8 to 2 times the estimate, 5 of 6 at most 1.7 (BERT base, GPT-2 medium, GPT-3 XL, T5-11B).
 UNSEEN = 0.7
 MOST_PARTS = 64  # of a batch
 

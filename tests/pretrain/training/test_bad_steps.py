@@ -113,9 +113,6 @@ def test_a_run_that_ended_behind_bad_updates_is_not_done_when_it_is_started_agai
     for way in ("skip", "skip", "rewind"):  # which goes back at no update where none is left
         words = r"3 updates in a row had .* saved as checkpoint 12; .*, if it evaluates well, .*start_from=.*@8$"
         with pytest.raises(UserError, match=words):
-            UserError,
-            match=r"3 updates in a row had .* saved as checkpoint 12; .*if it evaluates well, .*start_from=.*@8$",
-        ):
             run(poison=(9, 10, 11), **ENDS_BADLY, train__on_bad_step=way)
     assert saved(tmp_path)[-1] == 12
 
