@@ -24,6 +24,7 @@ from typing import BinaryIO, NamedTuple
 from input_pipeline.errors import DataError, UnwritableError
 
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # and the package that reads each; the extras are named as the schemes
+ENDPOINTS = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}  # name a store of another place
 BLOCK = 1 << 22  # bytes read ahead
 COPIES = "LONGHAUL_COPIES"  # names the folder of local copies
 BEAT = 5.0  # seconds between two signs of life of who holds a lock
@@ -71,12 +72,14 @@ def at(name: "str | Path | RemotePath") -> "Path | RemotePath":
 
 def _system(scheme: str):
     """The library's view of all stores of a scheme."""
-    return _opened(scheme, (os.environ.get("AWS_ENDPOINT_URL") or None) if scheme == "s3" else None)
+    return _opened(scheme, os.environ.get(ENDPOINTS[scheme]) or None)
 
 
 @functools.cache
 def _opened(scheme: str, endpoint: str | None):
     package = SCHEMES[scheme]
+    # Else gcsfs asks of what kind a bucket is, by a right that not every account has, and warns at each call if denied.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
         import fsspec
 

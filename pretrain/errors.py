@@ -18,6 +18,7 @@ class FaultError(Exception):
     """A machine that fails, and no one's mistake: the message says in one sentence which and what to do."""
 
 
+LONGEST, BEGINNING = 200, 60  # characters of a cause that are told; of a longer one its beginning and its end
 USER_ERRORS = (UserError, ModelError, DataError, ConfigError)
 
 
@@ -34,11 +35,13 @@ def nearest(name: str, choices: Iterable[str], before: str = "") -> str:
 
 
 def reason(error: Exception) -> str:
-    """The cause of an error in few words; TensorStore buries the operating system's code in a long message."""
+    """The cause of an error in few words; TensorStore buries it, or the operating system's code, in a long message."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     code = re.search(r"os_error_code='(\d+)'", str(error))
     if code:
         return os.strerror(int(code[1]))
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+    lines = re.sub(r" \[[a-z_ ]+='.*", "", str(error).strip(), flags=re.DOTALL).splitlines()
+    if not lines:
+        return type(error).__name__
+    return lines[0] if len(lines[0]) <= LONGEST else f"{lines[0][:BEGINNING]} ... {lines[0][BEGINNING - LONGEST :]}"

@@ -1,6 +1,7 @@
 """Strict surroundings for every test: eight virtual CPU devices, no implicit rank promotion, real subprocesses."""
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import hypothesis
 import pytest
 
 from launch.local import WAIT_FOR_DEVICES
+from tests import object_store
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -40,6 +42,7 @@ hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
 
+FOLDERS = itertools.count()  # of object stores
 MAPPINGS = 16_384  # of memory, that a worker may have between two test modules
 
 
@@ -53,6 +56,20 @@ def _programs_end_before_there_are_too_many():
     with contextlib.suppress(FileNotFoundError), open("/proc/self/maps") as maps:  # on Linux alone
         if "jax" in sys.modules and sum(1 for _ in maps) > MAPPINGS:
             sys.modules["jax"].clear_caches()
+
+
+@pytest.fixture(scope="session", params=object_store.KINDS)
+def store(request, tmp_path_factory):
+    """A server of an object store, of each kind in turn."""
+    yield from object_store.served(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def bucket(store, monkeypatch):
+    """The name of a folder that a test has for itself in an object store, `s3://bucket/0`; its programs find it."""
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"{store.bucket}/{next(FOLDERS)}"
 
 
 @dataclass(frozen=True)

@@ -181,8 +181,8 @@ class Loop:
                 saves = self.due(config.checkpoint.every) or self.checkpoints.owes()
                 with self.ledger.spend("step"):
                     bad = self.record(*previous) if previous else None
-                    if rewinds and bad is None and pending and saves:
-                        bad, pending = self.record(*pending), None  # a bad update's checkpoint is none to go back to
+                    if pending and saves and not (rewinds and bad is not None):
+                        bad, pending = self.record(*pending), None  # no checkpoint is older than its rows, or bad
                 if rewinds and bad is not None:
                     feed, pending = self.rewind(feed, bad), None
                     continue

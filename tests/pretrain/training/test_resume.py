@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train, train_here
 
+from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.processes.leaving import PREEMPTED, leaving
 
 
@@ -24,6 +25,20 @@ def test_resumed_run_is_the_uninterrupted_one(whole, copy, text):
     assert_same_leaves(leaves(workdir), leaves(whole))
     for name in ("train.csv", "train.jsonl", "validation.csv"):
         assert (workdir / "metrics" / name).read_text() == (whole / "metrics" / name).read_text()
+
+
+def test_the_rows_of_all_updates_are_there_when_a_checkpoint_is_saved(tmp_path, text, signals, monkeypatch):
+    """So that a run killed as soon as it is whole lacks none."""
+    saving, rows = Checkpoints.save, tmp_path / "metrics" / "train.jsonl"
+    there = {}
+
+    def save(self, step, *told):
+        there.setdefault(step, [json.loads(row)["step"] for row in rows.read_text().splitlines()])
+        return saving(self, step, *told)
+
+    monkeypatch.setattr(Checkpoints, "save", save)
+    assert train_here(tmp_path, text, train__steps=10) == 0
+    assert there == {step: [*range(1, step + 1)] for step in (4, 8, 10)}
 
 
 def test_fewer_updates_than_are_made_leave_the_run_as_it_is(copy, text, signals, capsys):
