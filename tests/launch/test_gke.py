@@ -134,6 +134,20 @@ def test_the_manifest_is_as_jobsets_published_definition_has_it(options):
     jsonschema.validate(found, strict(schema))
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("options", [TPU, GPU, ["--tpu=v6e:2x4", "--env=A=1"], ["--tpu=v4:2x2x2"]])
+def test_the_manifest_is_what_published_types_make_of_it(options):
+    """Kubeflow's, generated from the OpenAPI documents of JobSet, Job and Pod: they drop what they do not know."""
+    types = pytest.importorskip("kubeflow_trainer_api.models", reason="JobSet's types need the extra 'oracle'")
+    found = manifest(*options)[0]
+    assert types.JobsetV1alpha2JobSet.from_dict(found).to_dict() == found
+    job_of(found)["template"]["spec"]["restartpolicy"] = "Never"
+    assert types.JobsetV1alpha2JobSet.from_dict(found).to_dict() != found
+    job_of(found)["completions"] = "four"
+    with pytest.raises(ValueError, match="completions"):
+        types.JobsetV1alpha2JobSet.from_dict(found)
+
+
 def test_the_check_finds_what_is_wrong():
     found = manifest(*TPU)[0]
     job_of(found)["template"]["spec"]["restartpolicy"] = "Never"
