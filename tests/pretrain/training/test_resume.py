@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -136,6 +137,36 @@ def test_a_full_disk_loses_nothing_that_was_saved(whole, copy, text):
     done = train(workdir, text)
     assert done.returncode == 0, done.stderr
     assert_same_leaves(leaves(workdir), leaves(whole))
+
+
+APART = ["unshare", "--map-root-user", "--mount"]  # mounts what nobody else sees
+FILLS = """
+mount -t tmpfs -o size="$1k" none "$2"
+"${@:4}" 2> "$3/said"
+code=$?
+mount -o remount,size=64m "$2"
+"${@:4}" && cp -r "$2/run" "$3/run" && exit $code
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.4, 0.6, 0.9])
+def test_a_file_system_that_is_full(whole, tmp_path, text, share):
+    """It has room for a share of the run; then it is made larger, and the same command is given again."""
+    room = tmp_path / "room"
+    room.mkdir()
+    if not shutil.which("unshare") or subprocess.run([*APART, "mount", "-t", "tmpfs", "none", room]).returncode:
+        pytest.skip("nobody may mount a file system here")
+    size = sum(-(-path.stat().st_size // 4096) * 4 for path in whole.rglob("*"))
+    done = train(
+        room / "run", text, before=[*APART, "bash", "-c", FILLS, "fills", f"{share * size:.0f}", room, tmp_path]
+    )
+    said = (tmp_path / "said").read_text()
+    assert done.returncode == 2, said + done.stderr
+    assert "No space left on device" in said.splitlines()[-1] and "Traceback" not in said
+    assert_same_leaves(leaves(tmp_path / "run"), leaves(whole))
+    for name in ("train.csv", "train.jsonl", "validation.csv"):
+        assert (tmp_path / "run" / "metrics" / name).read_text() == (whole / "metrics" / name).read_text()
 
 
 def test_an_unwritable_work_folder_is_a_plain_mistake(text):
