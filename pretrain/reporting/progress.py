@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ WORDING = {
     "mfu": lambda value: f"MFU {value:.1%}",
     "data_wait": lambda value: f"{value:.0%} data wait",
 }
+
+LONG = 20.0  # seconds that nobody waits without a word
 
 
 class Progress:
@@ -57,6 +60,17 @@ class Progress:
             print(message, file=self._file, flush=True)
         else:
             self._bar.console.print(message, markup=False, highlight=False)
+
+    @contextmanager
+    def waiting(self, message: str) -> Iterator[None]:
+        """Notes the message if the block takes longer than `LONG` seconds."""
+        timer = threading.Timer(LONG, self.note, [message])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def close(self) -> None:
         """Leaves the last state of the bar on the terminal."""
@@ -112,6 +126,13 @@ class Ledger:
         """Seconds by category up to now; their sum is the time since the ledger was opened."""
         self._turn(self.category)
         return dict(self._seconds)
+
+    def summary(self) -> str:
+        """The time since the ledger was opened, and the categories that took more than a moment of it."""
+        seconds = self.seconds()
+        total = sum(seconds.values())
+        spent = (f"{name} {value:.1f} s ({value / total:.0%})" for name, value in seconds.items() if value >= 0.05)
+        return f"{total:.1f} s: {', '.join(spent)}"
 
 
 def clock(seconds: float) -> str:

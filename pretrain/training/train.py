@@ -214,9 +214,12 @@ class Loop:
         with self.ledger.spend("data"):
             batch = next(feed)
         self.profile.before(self.step + 1)
-        with self.ledger.spend("step" if self.compiled else "compile"):
-            self.state, metrics = self.engine.step(self.state, batch)
-            if not self.compiled:
+        if self.compiled:
+            with self.ledger.spend("step"):
+                self.state, metrics = self.engine.step(self.state, batch)
+        else:
+            with self.ledger.spend("compile"), self.progress.waiting("compiling; a large model's update takes minutes"):
+                self.state, metrics = self.engine.step(self.state, batch)
                 jax.block_until_ready(metrics)
                 leaving.hold()
         self.compiled = self.ledger.steady = True
@@ -384,13 +387,8 @@ class Loop:
         if self.validated.get("step") != self.step and not self.evaluate():
             return self.interrupted()
         self.save(wait=True)
-        seconds = self.ledger.seconds()
-        total = sum(seconds.values())
-        spent = ", ".join(
-            f"{name} {value:.1f} s ({value / total:.0%})" for name, value in seconds.items() if value >= 0.05
-        )
         own = f", {self.step - self.begun} of them by this start," if self.begun else ""
-        self.progress.note(f"done: {self.step} update{'s' * (self.step != 1)}{own} in {total:.1f} s: {spent}")
+        self.progress.note(f"done: {self.step} update{'s' * (self.step != 1)}{own} in {self.ledger.summary()}")
         return 0
 
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from pretrain.reporting import progress
 from pretrain.reporting.progress import Ledger, Progress, amount, clock
 
 
@@ -66,6 +67,18 @@ def test_terminal_gets_one_redrawn_line():
     assert "step 5/10  loss 2.500" in shown
     assert "saved step 5 [not markup]" in shown
     assert "\x1b[" in shown  # the line is redrawn in place
+
+
+def test_who_waits_long_is_told_for_what(monkeypatch):
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    file = io.StringIO()
+    shown = Progress(10, 0, "training", file=file)
+    with shown.waiting("compiling"):
+        time.sleep(0.5)
+    monkeypatch.setattr(progress, "LONG", 20.0)
+    with shown.waiting("nothing"):
+        pass
+    assert file.getvalue() == "compiling\n"
 
 
 def test_ledger_adds_up_and_nested_time_is_counted_once(monkeypatch):
