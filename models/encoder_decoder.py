@@ -96,21 +96,16 @@ class EncoderDecoder(Model):
         self.encoder_stack, self.decoder_stack = self._encoder(path), self._decoder(path)
         self.encoder = stack_param(self, "encoder", self._init_stack, self._encoder("reference"))
         self.decoder = stack_param(self, "decoder", self._init_stack, self._decoder("reference"))
-        if self.positions == "buckets":
-            self.encoder_bias, self.decoder_bias = (self._bias(name) for name in ("encoder_bias", "decoder_bias"))
-        if self.final_norm:
-            self.encoder_norm, self.decoder_norm = self._norm(), self._norm()
+        self.encoder_bias, self.decoder_bias = self._bias("encoder_bias"), self._bias("decoder_bias")
         if not self.tied_head:
             start = self._start.initialiser(self._std(self.width, self.vocab_size), *names)
             self.head = self.param("head", start, shape, self.param_dtype)
         if self.head_bias:
             self.bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
-        if self.positions == "learned":
-            start, shape = picked(normal(rows, "positions", "embed")), (self.context + self.position_offset, self.width)
-            self.encoder_positions = self.param("encoder_positions", start, shape, self.param_dtype)
-            self.decoder_positions = self.param("decoder_positions", start, shape, self.param_dtype)
-        if self.embedding_norm:
-            self.encoder_embedding_norm, self.decoder_embedding_norm = self._norm(), self._norm()
+        self.encoder_positions = self._table("encoder_positions", rows)
+        self.decoder_positions = self._table("decoder_positions", rows)
+        self.encoder_embedding_norm, self.decoder_embedding_norm = self._norms(self.embedding_norm)
+        self.encoder_norm, self.decoder_norm = self._norms(self.final_norm)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -152,10 +147,11 @@ class EncoderDecoder(Model):
         else:
             hidden = self._encode(inputs, input_segments, input_positions, keys, row, train)
             source, mask = Source(hidden, _seen(segments, input_segments)), Mask(causal=True, query_segments=segments)
-        x = self._embed("decoder", tokens, positions, keys.get("tokens"), row)
-        signals = Signals(mask, row, bias=self._by_bucket("decoder", False), source=source, train=train)
+        own = self.decoder_positions, self.decoder_embedding_norm
+        x = self._embed(tokens, positions, *own, keys.get("tokens"), row)
+        signals = Signals(mask, row, bias=self._by_bucket(self.decoder_bias, False), source=source, train=train)
         x, carried = self.decoder_stack(self.decoder["layers"], x, signals, carried, keys.get("decoder"))
-        x = self._close("decoder", x, keys.get("hidden"), row)
+        x = self._close(x, self.decoder_norm, keys.get("hidden"), row)
         if carried:
             carried["attention"] = carried["attention"].hold(tokens.shape[1], segments)
         return Output(x, carried)
@@ -199,13 +195,15 @@ class EncoderDecoder(Model):
     def _encode(self, inputs, segments, positions, keys, row, train):
         if inputs is None:
             raise ModelError("an encoder-decoder needs inputs [B, S], or what start_decoding made of them, carried")
-        x = self._embed("encoder", inputs, positions, keys.get("inputs"), row)
-        signals = Signals(Mask(query_segments=segments), row, bias=self._by_bucket("encoder", True), train=train)
+        own = self.encoder_positions, self.encoder_embedding_norm
+        x = self._embed(inputs, positions, *own, keys.get("inputs"), row)
+        bias = self._by_bucket(self.encoder_bias, True)
+        signals = Signals(Mask(query_segments=segments), row, bias=bias, train=train)
         x, _ = self.encoder_stack(self.encoder["layers"], x, signals, {}, keys.get("encoder"))
-        return self._close("encoder", x, keys.get("encoded"), row)
+        return self._close(x, self.encoder_norm, keys.get("encoded"), row)
 
-    def _embed(self, side, tokens, positions, key, row):
-        """What the stack of that side begins with."""
+    def _embed(self, tokens, positions, table, norm, key, row):
+        """What a stack begins with; learned positions are in that side's `table`."""
         self._check_length(tokens, self.context, "model.context")
         x = looked_up(self.table, tokens)
         if self.scale_embedding:
@@ -213,24 +211,17 @@ class EncoderDecoder(Model):
         if self.positions != "buckets":
             if positions is None:
                 positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-            x = x + self._placed(side, positions)
+            if table is None:
+                x = x + sinusoid(positions, self.width)
+            else:
+                x = x + jnp.take(table, positions + self.position_offset, axis=0)
         x = x.astype(self.dtype)
-        if self.embedding_norm:
-            x = getattr(self, f"{side}_embedding_norm")(x)
-        x = dropout(x, self.dropout, key, row)
+        x = dropout(x if norm is None else norm(x), self.dropout, key, row)
         return nn.with_logical_constraint(x, ("batch", "length", None))
 
-    def _placed(self, side, positions):
-        """What is added to tokens at `positions` [B, T]: [B, T, D]."""
-        if self.positions == "sinusoid":
-            return sinusoid(positions, self.width)
-        return jnp.take(getattr(self, f"{side}_positions"), positions + self.position_offset, axis=0)
-
-    def _close(self, side, x, key, row):
-        """What the stack of that side ends with."""
-        if self.final_norm:
-            x = getattr(self, f"{side}_norm")(x)
-        return dropout(x, self.dropout_hidden, key, row)
+    def _close(self, x, norm, key, row):
+        """What a stack ends with."""
+        return dropout(x if norm is None else norm(x), self.dropout_hidden, key, row)
 
     def _check_length(self, tokens, limit, name):
         if tokens.shape[1] > limit:
@@ -242,14 +233,22 @@ class EncoderDecoder(Model):
             return {}
         return dict(zip(SITES, jax.random.split(self.make_rng("dropout"), len(SITES)), strict=True))
 
-    def _by_bucket(self, side, both_ways):
-        if self.positions != "buckets":
-            return None
-        return ByBucket(getattr(self, f"{side}_bias")[None], both_ways, self.max_distance)
+    def _by_bucket(self, table, both_ways):
+        return None if table is None else ByBucket(table[None], both_ways, self.max_distance)
 
     def _bias(self, name):
+        """A side's biases of buckets; None where positions are others."""
+        if self.positions != "buckets":
+            return None
         start = uniform(self.init_scale * math.sqrt(2 / (self.heads + self.buckets)), "heads", None, inputs=0)
         return self.param(name, start, (self.heads, self.buckets), self.param_dtype)
+
+    def _table(self, name, rows):
+        """A side's table of positions, its rows drawn as `rows` says; None where positions are not learned."""
+        if self.positions != "learned":
+            return None
+        start, shape = picked(normal(rows, "positions", "embed")), (self.context + self.position_offset, self.width)
+        return self.param(name, start, shape, self.param_dtype)
 
     @property
     def _start(self):
@@ -265,6 +264,10 @@ class EncoderDecoder(Model):
 
     def _norm(self):
         return Norm(self.norm, self.norm_epsilon, 1.0, 0.0, self.dtype, self.param_dtype)
+
+    def _norms(self, there: bool):
+        """One for the encoder and one for the decoder, or none."""
+        return (self._norm(), self._norm()) if there else (None, None)
 
     def _init_stack(self, key, stack):
         x = jnp.zeros((1, 1, self.width), self.dtype)

@@ -110,8 +110,8 @@ class ReplacedTokens(Bidirectional):
 
     def _generator_fields(self) -> dict:
         """The fields of the generator."""
-        names = [field.name for field in dataclasses.fields(Bidirectional) if field.name not in ("parent", "name")]
-        own = {name: getattr(self, name) for name in names}
+        names = {field.name for field in dataclasses.fields(Bidirectional)} - {"parent", "name"}
+        own = {name: value for name, value in vars(self).items() if name in names}
         sizes = generator_sizes(self.width, self.heads, self.generator_size)
         return own | sizes | {"embed": self.embed or self.width}
 

@@ -208,6 +208,14 @@ def test_a_climb_is_found(path, source):
     assert list(climbs(Path(path), source))
 
 
+def test_models_have_what_their_interface_names():
+    """Nobody asks a model whether it has an attribute, or for one by a name that is made up in place."""
+    for path in modules("models"):
+        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        called = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
+        assert not called & {"getattr", "hasattr", "setattr"}, path
+
+
 def test_files_are_short():
     paths = [*modules(*OURS, "tests", "benchmarks", "docs"), ROOT / "setup.py"]
     paths += set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "configs.md"}  # which is generated

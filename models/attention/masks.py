@@ -67,16 +67,15 @@ class Mask:
             raise ModelError("mask.key_segments was given without mask.query_segments; give both")
         if self.places is not None and (self.memory or self.offset is not None):
             raise ModelError("mask.places are key columns already; give no mask.memory and no mask.offset with them")
-        lengths = {
-            "query_segments": T,
-            "query_ranks": T,
-            "places": T,
-            "key_segments": S,
-            "key_valid": S,
-            "key_ranks": S,
+        arrays = {
+            "query_segments": (self.query_segments, T),
+            "query_ranks": (self.query_ranks, T),
+            "places": (self.places, T),
+            "key_segments": (self.key_segments, S),
+            "key_valid": (self.key_valid, S),
+            "key_ranks": (self.key_ranks, S),
         }
-        for name, length in lengths.items():
-            array = getattr(self, name)
+        for name, (array, length) in arrays.items():
             if array is not None and (array.ndim != 2 or array.shape[1] != length):
                 raise ModelError(f"mask.{name} has shape {array.shape}; it must be [batch, {length}]")
         if self.query_segments is not None and self.key_segments is None and S != T:

@@ -24,15 +24,20 @@ class ByMatch:
     products = 0
 
     def check(self, batch, heads, T, S):
-        wanted = {"same": (batch, heads, T), "other": (batch, heads, T)}
-        wanted |= {"query_kinds": (batch, 1, T), "key_kinds": (batch, 1, S)}
-        for name, shape in wanted.items():
-            if getattr(self, name).shape != shape:
-                raise ModelError(f"a bias by kinds has {name} of shape {getattr(self, name).shape}; it must be {shape}")
+        arrays = {
+            "same": (self.same, (batch, heads, T)),
+            "other": (self.other, (batch, heads, T)),
+            "query_kinds": (self.query_kinds, (batch, 1, T)),
+            "key_kinds": (self.key_kinds, (batch, 1, S)),
+        }
+        for name, (array, shape) in arrays.items():
+            if array.shape != shape:
+                raise ModelError(f"a bias by kinds has {name} of shape {array.shape}; it must be {shape}")
 
     def map_queries(self, function: Callable) -> "ByMatch":
-        of_queries = {name: function(getattr(self, name)) for name in ("same", "other", "query_kinds")}
-        return self.replace(**of_queries)
+        return self.replace(
+            same=function(self.same), other=function(self.other), query_kinds=function(self.query_kinds)
+        )
 
     def tile(self, mask, start, rows: int, first: int, keys: int) -> jax.Array:
         return self._chosen(self.key_kinds[:, :, None, first : first + keys])
