@@ -244,11 +244,13 @@ def _divisors(number: int, most: int) -> list[int]:
 
 
 def _order(facts: dict):
-    """Those that fit first, by their least time, then by what they take if nothing overlaps."""
-    found = facts["roofline"]
-    fits = facts["memory"]["fits"] is not False
-    times = (found["step_seconds"], found["apart_seconds"]) if found else (facts["flops"]["recomputed"], 0.0)
-    return (not fits, *(times if fits else (facts["memory"]["needed"], 0)), facts["memory"]["needed"])
+    """Those that fit first, by their least time, where there is less to warn of, by the time if nothing overlaps."""
+    found, needed = facts["roofline"], facts["memory"]["needed"]
+    if facts["memory"]["fits"] is False:
+        return (True, needed)
+    if not found:
+        return (False, facts["flops"]["recomputed"], len(facts["warnings"]), needed)
+    return (False, found["step_seconds"], len(facts["warnings"]), found["apart_seconds"], needed)
 
 
 def _row(choice: Choice, facts: dict) -> dict:

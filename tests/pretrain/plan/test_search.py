@@ -80,6 +80,7 @@ def compiled(monkeypatch, estimates):
                 "categories": {"parameters": needed},
             },
             "roofline": {"step_seconds": seconds, "apart_seconds": 3.0, "bound": "compute", "mfu": 0.5},
+            "warnings": [],
         }
 
     monkeypatch.setattr(step, "plan", plan)
@@ -97,6 +98,24 @@ def test_the_fastest_that_fits_wins(compiled):
     assert all(parts == 1 for *_, parts, _ in compiled[1])  # more of them are slower
     times = [row["step_seconds"] for row in found["ranked"]]
     assert times == sorted(times)
+
+
+def test_of_two_that_take_as_long_the_one_with_less_to_warn_of_is_first():
+    """A mesh that splits a pod's axes is as fast on paper."""
+
+    def facts(step, apart, *warnings, needed=5, fits=True):
+        times = {"step_seconds": step, "apart_seconds": apart}
+        return {"memory": {"fits": fits, "needed": needed}, "roofline": times, "warnings": [*warnings]}
+
+    ordered = [
+        facts(1.0, 3.0),
+        facts(1.0, 3.0, needed=6),
+        facts(1.0, 2.0, "config.mesh splits the physical axes"),
+        facts(1.1, 1.2),
+        facts(0.5, 0.5, needed=100, fits=False),
+        facts(0.1, 0.1, needed=101, fits=False),
+    ]
+    assert sorted(ordered[::-1], key=search._order) == ordered
 
 
 def test_the_first_that_is_compiled_is_the_surest_to_fit():
