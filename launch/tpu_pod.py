@@ -1,13 +1,13 @@
 """Runs the program on every worker of a Cloud TPU pod (or a single TPU VM), through gcloud.
 
     python -m launch.tpu_pod --tpu my-pod --zone us-east5-a --create v5p:4x4x4 --version v2-alpha-tpuv5 --spot \\
-        --install --restarts 20 --delete -- train --config=configs/gpt3.py:xl --workdir=/shared/xl
+        --install --restarts 20 --delete -- train --config=configs/gpt3.py:xl --workdir=gs://bucket/xl
 
 `--create` makes the pod where it does not stand, and again where it was preempted; `--install` copies the tree as it is
 committed (HEAD) to every worker and installs it there; `--delete` ends with the pod deleted. With `--restarts N` the
 program is started again after a preemption, a maintenance or a fault, once the pod is ready. JAX finds the workers by
-itself. The work folder must be on a file system that all workers share. When this launcher or its connection ends,
-the program saves and stops, so keep it in a terminal that outlives you (tmux).
+itself. The work folder must be in a bucket, or on a file system that all workers share. When this launcher or its
+connection ends, the program saves and stops, so keep it in a terminal that outlives you (tmux).
 """
 
 import argparse
@@ -148,7 +148,7 @@ class Pod:
         """Copies the tree as it is committed to every worker and installs it there."""
         there = (
             f"mkdir -p {FOLDER} && tar -xzf {ARCHIVE} -C {FOLDER} && cd {FOLDER} && "
-            f"{place(self.options.python)} -m venv .venv && .venv/bin/python -m pip install -e '.[tpu]'"
+            f"{place(self.options.python)} -m venv .venv && .venv/bin/python -m pip install -e '.[tpu,gs]'"
         )
         copy = ["gcloud", "compute", "tpus", "tpu-vm", "scp", ARCHIVE, f"{self.options.tpu}:{ARCHIVE}"]
         return [
