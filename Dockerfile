@@ -1,4 +1,4 @@
-# The program and what it needs, for TPUs or NVIDIA GPUs, and for work folders in object stores:
+# The program and what it needs, for TPUs or NVIDIA GPUs; tokenizers of Hugging Face, and work folders in object stores:
 #
 #     docker build -t longhaul .
 #     docker build --build-arg EXTRA=cuda -t longhaul .
@@ -6,5 +6,5 @@ FROM python:3.12-slim
 ARG EXTRA=tpu
 WORKDIR /longhaul
 COPY . .
-RUN pip install --no-cache-dir -e ".[${EXTRA},gs,s3]"
+RUN pip install --no-cache-dir -e ".[${EXTRA},hf,gs,s3]"
 CMD ["python", "-m", "pretrain", "--help"]

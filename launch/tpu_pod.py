@@ -148,7 +148,7 @@ class Pod:
         """Copies the tree as it is committed to every worker and installs it there."""
         there = (
             f"mkdir -p {FOLDER} && tar -xzf {ARCHIVE} -C {FOLDER} && cd {FOLDER} && "
-            f"{place(self.options.python)} -m venv .venv && .venv/bin/python -m pip install -e '.[tpu,gs]'"
+            f"{place(self.options.python)} -m venv .venv && .venv/bin/python -m pip install -e '.[tpu,hf,gs]'"
         )
         copy = ["gcloud", "compute", "tpus", "tpu-vm", "scp", ARCHIVE, f"{self.options.tpu}:{ARCHIVE}"]
         return [

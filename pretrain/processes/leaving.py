@@ -128,6 +128,7 @@ class Leaving:
             self._heard()
             lines = message.strip().splitlines()
             with self._door:
+                _leave_within(FAREWELL, code)
                 self.others.leave(code, lines[-1].removeprefix("pretrain: ") if lines else "")
                 os._exit(code)
         return code

@@ -77,6 +77,9 @@ class Others:
 
         It is another's if that one has said so, or has said nothing since: what breaks here is then a connection.
         """
+        unanswered = threading.Timer(SILENT, self._unanswered)
+        unanswered.daemon = True
+        unanswered.start()
         try:
             before = self._read("alive/")
             for _ in range(round(PATIENCE / (POLL / 2))):  # looks, as in `_watch`
@@ -88,6 +91,8 @@ class Others:
                     return
         except Exception:
             silent = [0]
+        finally:
+            unanswered.cancel()
         self._gone(silent[0])
 
     def stop(self) -> None:
@@ -140,8 +145,12 @@ class Others:
         self._unheard = 0 if self._rounds != self._heard else self._unheard + 1
         self._heard = self._rounds
         if self._unheard * POLL > SILENT and self._thread.is_alive():
-            self._lost = True
-            self._gone(0)
+            self._unanswered()
+
+    def _unanswered(self) -> None:
+        """Ends this process, since process 0 has not answered for too long: nothing more is asked of it."""
+        self._lost = True
+        self._gone(0)
 
     def _place(self) -> str:
         dog = self._leaving.watchdog

@@ -202,6 +202,24 @@ def test_a_killed_process_is_noticed():
 
 
 @pytest.mark.slow
+def test_who_fails_while_process_0_does_not_answer_ends_soon():
+    """Stopped, and not killed, it keeps its connections, and what is asked of it waits."""
+    work = """print('ready', flush=True); time.sleep(3 if INDEX else 120)
+        raise RuntimeError('the connection is lost')"""
+    processes = working(work)
+    ready(processes)
+    processes[0].send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        _, err = processes[1].communicate(timeout=60)
+    finally:
+        processes[0].kill()
+        processes[0].communicate()
+    assert processes[1].returncode == FAULT and time.monotonic() - began < 40
+    assert "process 0 has ended without a word" in err.splitlines()[-1]
+
+
+@pytest.mark.slow
 def test_signals_to_one_of_two_at_random_moments(tmp_path, text):
     """While loading, preparing, compiling, training, saving, scoring: 75 from both, or 0 at the end."""
     workdir, rng = tmp_path / "run", random.Random(1)
