@@ -27,7 +27,7 @@ docs: $(VENV)/.installed  ## write docs/configs.md and the tables of attention f
 	$(VENV)/bin/python docs/generate.py
 	$(VENV)/bin/python docs/attention_tables.py
 
-benchmarks: $(VENV)/.installed  ## run every benchmark for a minute
+benchmarks: $(VENV)/.installed  ## run every benchmark in short, a minute or two each
 	failed=0; for name in $(notdir $(basename $(shell grep -lF '[--quick]' benchmarks/*.py))); do \
 	  echo "benchmarks.$$name"; $(VENV)/bin/python -m benchmarks.$$name --quick || failed=1; done; exit $$failed
 

@@ -1,7 +1,7 @@
 """How every benchmark measures and reports: ratios pair by pair in one run, medians, one object a line.
 
 Each script prints a table, or with `--format=json` one object per line with the keys of `Result` and the
-surroundings; `--quick` ends within a minute; `--out FILE` appends the objects to a file as well.
+surroundings; `--quick` ends within a minute or two; `--out FILE` appends the objects to a file as well.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--format", choices=("table", "json"), default="table")
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller runs: under a minute, rough figures")
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller runs: a minute or two, rough figures")
     parser.add_argument("--out", default="", help="also append the JSON lines to this file")
     return parser
 

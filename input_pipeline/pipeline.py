@@ -99,6 +99,7 @@ def prepare_given(
     opened = open_tokenizer(folders.tokenizer)
     accept(opened)
     requirements.check_ends(opened, data, report)
+    requirements.check_fields(found, data, objective)
     requirements.check_codes(found, data["layout"], objective)
     requirements.check_languages(found, data, objective)
     parts = []

@@ -81,9 +81,7 @@ def check_settings(
     if "train" not in named:
         raise DataError("data.train is empty; name a source, for example stdlib or text:/books/*.txt")
     _check_mixing(data, len(named["train"]))
-    for source in itertools.chain(*named.values()) if task.two_texts else ():
-        if source.fields or data["layout"] == "texts":
-            texts.check_fields(source.fields, f"'{source.spec}'")
+    check_fields(itertools.chain(*named.values()), data, objective)
     for name in set(named) - {"train"}:
         for source, scored in itertools.product(named["train"], named[name]):
             if source.spec == scored.spec:
@@ -93,6 +91,24 @@ def check_settings(
     check_languages(list(itertools.chain(*named.values())), data, objective)
     languages.check_all(named["train"], data["languages"])
     return named
+
+
+def check_fields(found: Iterable[Source], data: Mapping, objective: Mapping) -> None:
+    """Raises DataError where documents are made of other texts than their task reads."""
+    task = objectives.build(objective)
+    reads = task.two_texts or "languages" in task.features(1, data["length"])
+    for source in found:
+        if task.two_texts and (source.fields or data["layout"] == "texts"):
+            texts.check_fields(source.fields, f"'{source.spec}'")
+        if source.fields and not reads:
+            one = "one of its files, as text:FILE?document=line"
+            if not source.spec.startswith("parallel:"):
+                one = f"one of them, such as ?field={source.fields[-1]}"
+            raise DataError(
+                f"'{source.spec}' has the fields {', '.join(source.fields)}, and objective.kind = {objective['kind']} "
+                f"reads one text a document, in which nothing would stand between them; read {one}, or join them as "
+                "the text is to have them"
+            )
 
 
 def check_codes(found: Iterable[Source], layout: str, objective: Mapping) -> None:

@@ -73,6 +73,8 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
     match = re.search(r"\?(\w+=.*)$", rest)
     path, query = (rest[: match.start()], match[1]) if match else (rest, "")
     given = [option.partition("=")[::2] for option in query.split("&")] if query else []  # as they stand
+    if ("", "") in given:
+        raise DataError(f"{key} = '{spec}' has an '&' with no option behind it; leave it out")
     options = dict(given)
     if len(options) < len(given):
         twice = next(name for name in options if sum(other == name for other, _ in given) > 1)

@@ -247,12 +247,15 @@ class Checkpoints:
         """How the losses of the checkpoints that have one were measured, oldest first, as process 0 finds it."""
         return decided(lambda: [measure for _, measure in self.losses().values()], self._unreadable)
 
-    def loss(self, step: int, measure: str) -> float | None:
-        """The validation loss of one checkpoint, as process 0 finds it; None where it has none measured like that."""
+    def loss(self, step: int, measure: str | None) -> float | None:
+        """The validation loss of one checkpoint, as process 0 finds it; None where it has none measured like that.
+
+        Without a `measure` it counts however it was measured.
+        """
 
         def found() -> float | None:
             loss, measured = self.losses().get(step, (None, None))
-            return loss if measured == measure else None
+            return loss if measure in (measured, None) else None
 
         return decided(found, self._unreadable)
 

@@ -78,7 +78,11 @@ def evaluate(config, arguments: Evaluate) -> None:
         raise UserError(
             f"--stride={arguments.stride} is longer than the window's {length} tokens; set at most that (0 means that)"
         )
-    config.evaluate.update(length=length, batch_size=arguments.batch_size or config.evaluate.batch_size)
+    config.evaluate.update(
+        length=length,
+        batch_size=arguments.batch_size or config.evaluate.batch_size,
+        stride=arguments.stride or config.evaluate.stride,
+    )
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)  # which any number of devices makes
         say(f"the run's mesh does not fit the {jax.device_count()} devices here; evaluating with config.mesh.fsdp = -1")

@@ -13,6 +13,7 @@ from pretrain.plan.topology import Topology, parse
 from pretrain.processes.host import say
 from pretrain.reporting.progress import amount
 from pretrain.reporting.tables import show
+from pretrain.training.begin import check_kept
 from pretrain.workdir import Workdir
 
 SMALL = 0.001  # of all bytes of parameters: what is less is summed up in the table
@@ -36,8 +37,14 @@ def run(arguments: Plan) -> None:
 
 
 def _begun(arguments: Plan) -> bool:
-    """Whether the run whose config is planned has a checkpoint to go on from; of weights alone it begins."""
-    return bool(arguments.workdir and alone.trained(Workdir(arguments.workdir)))
+    """Whether the run whose config is planned has a checkpoint to go on from; of weights alone it begins.
+
+    Errors: UserError where it had some and all are gone, so that nothing starts it.
+    """
+    if not arguments.workdir:
+        return False
+    check_kept(arguments.workdir)
+    return bool(alone.trained(Workdir(arguments.workdir)))
 
 
 def _start(arguments: Plan, topology: Topology, config, begun: bool, best: Sequence[str] = ()) -> list[str]:

@@ -77,9 +77,12 @@ def saved(workdir: str) -> ConfigDict:
         remedy = f"did you mean --workdir={around[0]}?" if around else "give the --workdir of a `pretrain train` run"
         raise UserError(f"{workdir} is not a work folder (it has no {CONFIG}); {remedy}")
     try:
-        config = ConfigDict(tuples(json.loads(path.read_text())))
-    except (ValueError, AttributeError) as error:  # no JSON, or not of an object
+        read = json.loads(path.read_text())
+    except ValueError as error:
         raise UserError(f"{path} is not readable JSON ({error}); restore it or choose another --workdir") from error
+    if not isinstance(read, dict):
+        raise UserError(f"{path} holds no config, but {json.dumps(read)[:40]}; restore it or choose another --workdir")
+    config = ConfigDict(tuples(read))
     _check_ours(workdir, config)
     check_keys(config, str(path), "restore the file, or use the version of Longhaul that wrote it")
     return with_overrides(config, ())

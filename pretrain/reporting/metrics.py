@@ -224,9 +224,12 @@ class EventFile:
 
     tensorboardX has the messages and the checksum. Its own writer hands them to a thread through a queue of ten: once
     a full disk has ended the thread, the queue is full and whoever logs waits for ever. A record takes microseconds.
+    The library is read at once, so that no update is charged with it: it reads PyTorch too, where that is installed.
     """
 
     def __init__(self, metrics: Path, start: int, report: Callable[[str], None]):
+        import tensorboardX.record_writer  # noqa: F401  a third of a second, for those alone who want events
+
         folder = workdir.events(metrics)
         if persistently(folder.exists) and not folder.is_dir():
             _set_aside(folder, "folder", report)
@@ -236,7 +239,7 @@ class EventFile:
         self._file: int | None = None  # descriptor, from the first row on
 
     def _begin(self) -> None:
-        from tensorboardX.proto.event_pb2 import Event, SessionLog  # takes as long as all of this file's imports
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         self._file = open_rows(self._path, os.O_EXCL)
         self._write(Event(file_version="brain.Event:2"))

@@ -108,7 +108,7 @@ class Loop:
         self.begun = self.step  # updates that were made before this start
         self.measure = measure(run) if self.validates else ""
         earlier = checkpoints.measures()
-        if self.validates and earlier and self.measure != earlier[-1]:
+        if self.validates and earlier and self.measure != earlier[-1] and self.step < self.config.train.steps:
             say(
                 "the validation loss is measured in another way than before (config.evaluate, config.objective.selects "
                 "or the validation text changed): earlier losses no longer count towards the best checkpoint"
@@ -233,7 +233,8 @@ class Loop:
         last, every = self.step >= self.config.train.steps, self.config.evaluate.every
         if not self.step or not (last or (every > 0 and self.step % every == 0)):
             return True
-        known = self.checkpoints.loss(self.step, self.measure)
+        # However the last was measured, it stays: a start that makes no update changes nothing.
+        known = self.checkpoints.loss(self.step, None if last else self.measure)
         if known is not None:
             self.validated = {"step": self.step, "loss": known}
             return True

@@ -51,7 +51,8 @@ def test_text_that_is_laid_out_by_hand_is_not_said_to_have_a_command(refused):
     bert = "text:data/books_wikipedia/*.txt?document=blank_line"
     assert "says how to fetch or lay out" in refused("matches no file", train=bert)
     pairs = "parallel:data/nowhere/train.{}?fields=en,de"
-    assert "says how to fetch or lay out" in refused("which is no file", train=pairs)
+    two = {"objective": common.translation(), "layout": "texts"}
+    assert "says how to fetch or lay out" in refused("which is no file", train=pairs, **two)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,20 @@ def test_fields_of_records_are_checked_first(refused, write, capsys, fields, sen
     trained = {"kind": "sentencepiece"}
     refused(sentence, tokenizer=trained, objective=common.spans(), train=f"jsonl:{path}?fields={fields}", length=32)
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("objective", "layout"), [(common.causal(), "packed"), (common.masked(), "pairs"), (common.denoising(), "concat")]
+)
+def test_a_task_that_reads_one_text_refuses_documents_of_several(refused, write, objective, layout):
+    path = write("p.jsonl", '{"inputs": "one text", "targets": "another"}\n' * 5)
+    for code in ("en", "de"):
+        write(f"pairs.{code}", "line\n" * 5)
+    given = {"objective": objective, "layout": layout, "sentences": "lines", "length": 32}
+    said = refused("has the fields inputs, targets, and", train=f"jsonl:{path}?fields=inputs,targets", **given)
+    assert "read one of them, such as ?field=targets, or join them" in said
+    pairs = f"parallel:{path[:-7]}pairs.{{}}?fields=en,de"
+    assert f"objective.kind = {objective.kind} reads one text" in refused("as text:FILE", train=pairs, **given)
 
 
 def test_a_layout_of_another_objective_names_it(refused):

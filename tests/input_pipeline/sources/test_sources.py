@@ -26,6 +26,7 @@ def test_sources_are_joined_by_plus(write):
     [
         ("web:x", r"unknown source kind 'web'; choose one of: stdlib, text, jsonl, parallel, images, tfds"),
         ("text:x?document=line&document=file", r"has the option 'document' twice; leave one out"),
+        ("text:x?document=line&&", r"has an '&' with no option behind it; leave it out"),
         ("text:x?lines=1", r"unknown option 'lines'; a text source takes: document, bytes"),
         ("text:x?document=word", r"document=word; choose one of: file, line, blank_line"),
         ("text:x?bytes=a:b", r"bytes=a:b; write bytes=START:END"),

@@ -12,7 +12,7 @@ from pretrain.config import load
 from pretrain.main import main
 from pretrain.plan import search, sharding, step
 from pretrain.plan.topology import parse
-from pretrain.workdir import POSITION
+from pretrain.workdir import POSITION, Workdir
 
 TINY = "--config=configs/quickstart.py:tiny"
 
@@ -120,6 +120,17 @@ def test_a_run_that_has_begun_is_started_as_it_goes_on(capsys, monkeypatch, tmp_
     assert json.loads(out)["start"] == []
     out, _ = planned(capsys, *words[:2], "--config.train.accumulate=2")
     assert out.splitlines()[-1].startswith("this run has begun and cannot go on so")
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_planned(capsys, tmp_path):
+    """No line would start it."""
+    configs.save(load("configs/quickstart.py:tiny"), str(tmp_path))
+    row = {"time": 1.0, "update": 12, "saved": 10, "seconds": {}}
+    Workdir(str(tmp_path)).goodput.write_text(
+        "".join(json.dumps(one) + "\n" for one in ({"began": 0.0, "time": 0.0}, row))
+    )
+    assert main(["plan", f"--workdir={tmp_path}", "--topology=cpu:2"]) == 2
+    assert "had checkpoint 10 and has none now" in capsys.readouterr().err
 
 
 def test_a_run_of_weights_alone_has_not_begun(capsys, monkeypatch, tmp_path):
