@@ -112,7 +112,9 @@ def test_sliding_windows_score_every_token_once(pretrain, whole):
 
 def test_keys_of_evaluation_can_be_changed(pretrain, whole):
     changed = pretrain("evaluate", f"--workdir={whole}", "--config.evaluate.length=32", "--config.evaluate.stride=8")
-    (by_flags,) = pretrain("evaluate", f"--workdir={whole}", "--length=32", "--stride=8")
+    # A flag's stride counts, not the config's, which these windows would be too short for.
+    flags = "--length=32", "--stride=8", "--config.evaluate.stride=48"
+    (by_flags,) = pretrain("evaluate", f"--workdir={whole}", *flags)
     assert changed[0]["loss"] == by_flags["loss"]
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from configs import common
 from pretrain import config as configs
+from pretrain import elsewhere
+from pretrain.config.keys import every_key
 from pretrain.errors import UserError
 from pretrain.main import main
 
@@ -136,10 +138,21 @@ def test_a_work_folder_whose_config_was_changed(tmp_path, change, words):
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "", "\ufeff{}"])
-def test_a_work_folder_whose_config_is_no_config(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", r"is not readable JSON .*"),
+        ("\ufeff{}", r"is not readable JSON .*"),
+        ("[1, 2]", r"holds no config, but \[1, 2\]"),
+        ("null", r"holds no config, but null"),
+    ],
+)
+def test_a_work_folder_whose_config_is_no_config(tmp_path, text, words):
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(
-        UserError, match=r"config\.json is not readable JSON .*; restore it or choose another --workdir"
-    ):
+    with pytest.raises(UserError, match=rf"config\.json {words}; restore it or choose another --workdir"):
         configs.saved(str(tmp_path))
+
+
+def test_names_of_other_codebases_stand_for_keys_that_there_are():
+    assert {*elsewhere.KEYS.values()} <= {*every_key()}
+    assert not {f"{section}.{name}" for name in elsewhere.KEYS for section in ("train", "model")} & {*every_key()}
