@@ -247,28 +247,29 @@ class Checkpoints:
         """How the losses of the checkpoints that have one were measured, oldest first, as process 0 finds it."""
         return decided(lambda: [measure for _, measure in self.losses().values()], self._unreadable)
 
-    def loss(self, step: int, measure: str | None) -> float | None:
-        """The validation loss of one checkpoint, as process 0 finds it; None where it has none measured like that.
-
-        Without a `measure` it counts however it was measured.
-        """
+    def loss(self, step: int, measure: str) -> float | None:
+        """The validation loss of one checkpoint, as process 0 finds it; None where it has none measured like that."""
 
         def found() -> float | None:
             loss, measured = self.losses().get(step, (None, None))
-            return loss if measure in (measured, None) else None
+            return loss if measured == measure else None
 
         return decided(found, self._unreadable)
 
-    def score(self, step: int, metrics: dict) -> None:
-        """Gives a saved checkpoint the `metrics` that it lacks, as of `save`; all processes call it alike."""
+    def score(self, step: int, metrics: dict, room: bool = True) -> None:
+        """Gives a saved checkpoint the `metrics` that it lacks, as of `save`; all processes call it alike.
+
+        With `room` those that need not be kept any longer are deleted.
+        """
 
         def add() -> None:
             folder = self.workdir.checkpoint(step)
             (folder / LOSS).parent.mkdir(exist_ok=True)
             write(folder / LOSS, json.dumps(metrics).encode())
             record.renew(folder, LOSS)
-            self._cleaned()
-            self._cleaning = self._cleaner.submit(self._delete_old)
+            if room:
+                self._cleaned()
+                self._cleaning = self._cleaner.submit(self._delete_old)
 
         decided(add, lambda why: f"checkpoint {step} in {self.folder} cannot be written ({why}); allow it")
 

@@ -108,7 +108,7 @@ class Loop:
         self.begun = self.step  # updates that were made before this start
         self.measure = measure(run) if self.validates else ""
         earlier = checkpoints.measures()
-        if self.validates and earlier and self.measure != earlier[-1] and self.step < self.config.train.steps:
+        if self.validates and earlier and self.measure != earlier[-1]:
             say(
                 "the validation loss is measured in another way than before (config.evaluate, config.objective.selects "
                 "or the validation text changed): earlier losses no longer count towards the best checkpoint"
@@ -233,15 +233,14 @@ class Loop:
         last, every = self.step >= self.config.train.steps, self.config.evaluate.every
         if not self.step or not (last or (every > 0 and self.step % every == 0)):
             return True
-        # However the last was measured, it stays: a start that makes no update changes nothing.
-        known = self.checkpoints.loss(self.step, None if last else self.measure)
+        known = self.checkpoints.loss(self.step, self.measure)
         if known is not None:
             self.validated = {"step": self.step, "loss": known}
             return True
         if not self.evaluate():
             return False
         if self.validated:
-            self.checkpoints.score(self.step, self.metrics())
+            self.checkpoints.score(self.step, self.metrics(), room=not last)  # who makes no update deletes nothing
         return True
 
     def keep(self, previous) -> None:
