@@ -78,8 +78,10 @@ def _system(scheme: str):
 @functools.cache
 def _opened(scheme: str, endpoint: str | None):
     package = SCHEMES[scheme]
-    # Else gcsfs asks of what kind a bucket is, by a right that not every account has, and warns at each call if denied.
-    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    if (
+        scheme == "gs"
+    ):  # else it asks of what kind a bucket is, by a right that not every account has, and warns if denied
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # Orbax opens it too
     try:
         import fsspec
 

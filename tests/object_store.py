@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+# gcsfs uploads what is below 50 MB as it is, and aiohttp warns that others wait for that: nobody does.
+UPLOADS = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -114,7 +114,7 @@ def evaluate(config, arguments: Evaluate) -> None:
         step, params = checkpoints.read(
             arguments.step, step, lambda step: run.engine.restored_params(averaged, step, config.seed)
         )
-        options = {"stride": arguments.stride, "batches": arguments.batches, "decode": arguments.decode, "cut": counted}
+        options = {"batches": arguments.batches, "decode": arguments.decode, "cut": counted}
         result = score(run, params, split, timed=True, report=say, **options)
         for name in _compressors(arguments):
             text = run.corpus.raw_bytes(split)

@@ -77,9 +77,9 @@ class Others:
 
         It is another's if that one has said so, or has said nothing since: what breaks here is then a connection.
         """
-        unanswered = threading.Timer(SILENT, self._unanswered)
-        unanswered.daemon = True
-        unanswered.start()
+        answered = threading.Event()
+        if self._index:
+            threading.Thread(target=self._expect, args=(answered,), daemon=True).start()
         try:
             before = self._read("alive/")
             for _ in range(round(PATIENCE / (POLL / 2))):  # looks, as in `_watch`
@@ -92,7 +92,7 @@ class Others:
         except Exception:
             silent = [0]
         finally:
-            unanswered.cancel()
+            answered.set()
         self._gone(silent[0])
 
     def stop(self) -> None:
@@ -146,6 +146,13 @@ class Others:
         self._heard = self._rounds
         if self._unheard * POLL > SILENT and self._thread.is_alive():
             self._unanswered()
+
+    def _expect(self, answered: threading.Event) -> None:
+        """Ends this process unless process 0 has answered within `SILENT` seconds of looks, as in `_watch`."""
+        for _ in range(round(SILENT / POLL)):
+            if answered.wait(POLL):
+                return
+        self._unanswered()
 
     def _unanswered(self) -> None:
         """Ends this process, since process 0 has not answered for too long: nothing more is asked of it."""

@@ -182,7 +182,7 @@ class Loop:
                 with self.ledger.spend("step"):
                     bad = self.record(*previous) if previous else None
                     if pending and saves and not (rewinds and bad is not None):
-                        bad, pending = self.record(*pending), None  # no checkpoint is older than its rows, or bad
+                        bad, pending = self.record(*pending), None  # first its row; and none of a bad one to go back to
                 if rewinds and bad is not None:
                     feed, pending = self.rewind(feed, bad), None
                     continue

@@ -14,9 +14,9 @@ from pretrain.errors import UserError
 from pretrain.main import main
 from pretrain.processes import lock
 from pretrain.workdir import COMMITTED, Workdir
+from tests.object_store import UPLOADS
 
-# gcsfs uploads what is below 50 MB as it is, and aiohttp warns that others wait for that: nobody does.
-pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+pytestmark = UPLOADS
 STEPS = {"train__steps": 8, "schedule__decay_steps": 8}
 
 
