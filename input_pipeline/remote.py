@@ -78,10 +78,8 @@ def _system(scheme: str):
 @functools.cache
 def _opened(scheme: str, endpoint: str | None):
     package = SCHEMES[scheme]
-    if (
-        scheme == "gs"
-    ):  # else it asks of what kind a bucket is, by a right that not every account has, and warns if denied
-        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # Orbax opens it too
+    if scheme == "gs":  # else gcsfs, for Orbax too, asks what kind a bucket is, and warns each time that it may not
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
         import fsspec
 

@@ -228,7 +228,7 @@ class EventFile:
     """
 
     def __init__(self, metrics: Path, start: int, report: Callable[[str], None]):
-        import tensorboardX.record_writer  # noqa: F401  a third of a second, for those alone who want events
+        import tensorboardX.record_writer  # noqa: F401  for those alone who want events
 
         folder = workdir.events(metrics)
         if persistently(folder.exists) and not folder.is_dir():
