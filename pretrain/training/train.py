@@ -103,7 +103,9 @@ class Loop:
             say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
         self.replicas = Replicas(run.engine, self.config.train.compare_every)
         self.state, self.step, self.position = self.restore(say)
-        self.goodput = goodput(Workdir(workdir))  # a start that is refused leaves no row
+        path = Workdir(workdir).goodput if jax.process_index() == 0 else None
+        counted = {"processes": jax.process_count(), "devices": jax.device_count()}
+        self.goodput = Goodput(path, age(), host=socket.gethostname(), **counted)  # a start that is refused has no row
         self.account()
         self.begun = self.step  # updates that were made before this start
         self.measure = measure(run) if self.validates else ""
@@ -119,6 +121,7 @@ class Loop:
         self.rates = Rates(run.learner, self.config, ledger)
         self.profile = Profile(self.config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.compiled, self.validated = False, {}
+        self.pending = None  # what `update` says of the last one, read once the next one is on its way
         bad = self.state.bad_in_row.addressable_data(0)  # of pmap a copy for each device
         self.good = self.step - int(bad.max())  # the last update that was not bad
         self.rewinds, self.farthest = 0, 0  # rewinds since the run last got beyond its farthest update
@@ -165,26 +168,25 @@ class Loop:
     def run(self) -> int:
         config = self.config
         feed = self.feed()
-        pending = None  # what `update` says of the last one, read once the next one is on its way
         rewinds = config.train.on_bad_step == "rewind"
         try:
             if not self.make_up():
                 return self.interrupted()
-            while self.step < config.train.steps or pending:
-                previous, pending = pending, None
+            while self.step < config.train.steps or self.pending:
+                previous, self.pending = self.pending, None
                 if self.step < config.train.steps:
                     try:
-                        pending = self.update(feed)
+                        self.pending = self.update(feed)
                     except DataError:
                         self.keep(previous)
                         raise
                 saves = self.due(config.checkpoint.every) or self.checkpoints.owes()
                 with self.ledger.spend("step"):
                     bad = self.record(*previous) if previous else None
-                    if pending and saves and not (rewinds and bad is not None):
-                        bad, pending = self.record(*pending), None  # first its row; and none of a bad one to go back to
+                    if saves and not (rewinds and bad is not None):
+                        bad = self.read()  # first its row; and none of a bad one to go back to
                 if rewinds and bad is not None:
-                    feed, pending = self.rewind(feed, bad), None
+                    feed = self.rewind(feed, bad)
                     continue
                 if self.replicas.due(self.step):
                     self.compare()
@@ -193,7 +195,7 @@ class Loop:
                 if saves:
                     self.save()
                 if leaving.reached():
-                    bad = self.record(*pending) if pending else None
+                    bad = self.read()
                     if rewinds and bad is not None:
                         feed = self.rewind(feed, bad)
                     return self.interrupted()
@@ -264,6 +266,11 @@ class Loop:
         """Whether something done every so many updates is due; the last update is left to `finish`."""
         return every > 0 and self.step % every == 0 and self.step < self.config.train.steps
 
+    def read(self) -> int | None:
+        """Records the update on its way, if there is one."""
+        pending, self.pending = self.pending, None
+        return self.record(*pending) if pending else None
+
     def record(self, step: int, position: int, metrics, seconds) -> int | None:
         """Reads an update's metrics, logs them, and returns its position in the data if it was bad."""
         values = jax.tree.map(float, metrics)
@@ -275,18 +282,15 @@ class Loop:
                 f"update {step} skipped: loss or gradient not finite, with the batch at data position {position - 1} "
                 f"({bad} in a row, {int(values['bad_total'])} in all)"
             )
-            if bad >= self.config.train.max_bad_steps and self.config.train.on_bad_step == "skip":
-                self.stop_bad(position - 1, bad)
         if step % self.config.log.every == 0 or step == self.config.train.steps:
-            row = reported(self.engine.learner.objective, values["sums"], values["counts"]) | {
-                "learning_rate": values["learning_rate"],
-                "grad_norm": values["grad_norm"],
-                "bad_total": values["bad_total"],
-            }
+            row = reported(self.engine.learner.objective, values["sums"], values["counts"])
+            row |= {name: values[name] for name in ("learning_rate", "grad_norm", "bad_total")}
             self.writer.write("train", step, row)
             self.checkpoints.check()
             self.goodput.add(step, self.ledger.seconds(), self.checkpoints.whole, now=False)
             self.progress.update(step, row | self.rates.read())
+        if bad >= self.config.train.max_bad_steps and self.config.train.on_bad_step == "skip":
+            self.stop_bad(position - 1, bad)
         return position - 1 if bad else None
 
     def stop_bad(self, position: int, count: int):
@@ -296,9 +300,10 @@ class Loop:
             back = f"the run went back {count - 1} time{'s' * (count != 2)}, and again " if count > 1 else ""
             what, left = f"{back}an update had", "it stands where it last saved"
         else:
+            self.read()  # first the row of the one that is on its way
             self.save(wait=True)
             what = f"{count} updates in a row had"
-            left = f"the parameters from before them are saved as checkpoint {self.step}"
+            left = f"none of them changed a parameter; the run is saved as checkpoint {self.step}"
         good, folder = self.checkpoints.sound(self.good), self.checkpoints.workdir.path
         begin = "" if good is None else f" and, if it evaluates well, --config.train.start_from={folder}@{good}"
         raise UserError(
@@ -318,7 +323,7 @@ class Loop:
             self.checkpoints.wait()
         self.state, self.step, position = self.restore(self.progress.note)
         self.account()
-        self.position, self.validated = bad_position + 1, {}
+        self.position, self.validated, self.pending = bad_position + 1, {}, None
         if position != self.position:  # what the lanes remember is not what comes before their next rows
             self.state = self.engine.forget(self.state, self.config.train.batch_size)
         self.writer.close()
@@ -387,12 +392,8 @@ class Loop:
         if self.validated.get("step") != self.step and not self.evaluate():
             return self.interrupted()
         self.save(wait=True)
-        own = f", {self.step - self.begun} of them by this start," if self.begun else ""
+        own = f", {self.step - self.begun} of them by this start" * (self.begun > 0)
+        own += f", the last {bad} skipped" * (bad > 0)
+        own += "," * bool(own)
         self.progress.note(f"done: {self.step} update{'s' * (self.step != 1)}{own} in {self.ledger.summary()}")
         return 0
-
-
-def goodput(workdir: Workdir) -> Goodput:
-    """The ledger of a run's time, which process 0 alone writes."""
-    path = workdir.goodput if jax.process_index() == 0 else None
-    return Goodput(path, age(), host=socket.gethostname(), processes=jax.process_count(), devices=jax.device_count())

@@ -117,6 +117,21 @@ def test_a_run_that_ended_behind_bad_updates_is_not_done_when_it_is_started_agai
     assert saved(tmp_path)[-1] == 12
 
 
+def test_a_run_that_stops_has_a_row_for_every_update_that_it_saves(run, tmp_path, capsys):
+    """The one that was on its way when the third was found to be bad is read too, and its skip told."""
+    with pytest.raises(UserError, match=r"4 updates in a row had .* with the batch at data position 8; none of them"):
+        run(poison=range(5, 9), **ENDS_BADLY | {"train__steps": 24, "checkpoint__every": 24})
+    assert "(4 in a row, 4 in all)" in capsys.readouterr().err
+    with open(tmp_path / "metrics" / "train.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert saved(tmp_path)[-1] == 9 and [int(row["step"]) for row in rows] == list(range(1, 10))
+
+
+def test_a_run_whose_last_updates_were_skipped_says_so(run, capsys):
+    run(poison=(10, 11), **ENDS_BADLY)
+    assert "done: 12 updates, the last 2 skipped, in " in capsys.readouterr().err
+
+
 def test_what_was_good_before_a_run_went_back_is_named(run):
     """Updates 9 and 10 are good by the parameters of checkpoint 8, however bad the data is that comes later."""
     with pytest.raises(UserError, match=r"the run went back 2 times, and again an update had .*start_from=.*@8$"):
@@ -125,7 +140,7 @@ def test_what_was_good_before_a_run_went_back_is_named(run):
 
 def test_only_going_back_counts_where_a_run_goes_back(run, capsys):
     """A run that was stopped for bad updates goes on so that it goes back: it has not gone back yet."""
-    with pytest.raises(UserError, match="3 updates in a row had"):
+    with pytest.raises(UserError, match="4 updates in a row had"):  # the fourth was on its way
         run(poison=range(6, 10), **ENDS_BADLY)
     run(poison=10, **ENDS_BADLY, train__on_bad_step="rewind")
     assert "rewound to update" in capsys.readouterr().err
