@@ -101,13 +101,15 @@ def check_fields(found: Iterable[Source], data: Mapping, objective: Mapping) -> 
         if task.two_texts and (source.fields or data["layout"] == "texts"):
             texts.check_fields(source.fields, f"'{source.spec}'")
         if source.fields and not reads:
-            one = "one of its files, as text:FILE?document=line"
-            if not source.spec.startswith("parallel:"):
-                one = f"one of them, such as ?field={source.fields[-1]}"
+            parallel = source.spec.startswith("parallel:")
+            has = f"'{source.spec}' has the fields {', '.join(source.fields)}"
+            alone = "text:FILE?document=line" if parallel else f"?field={source.fields[-1]}"
+            if len(source.fields) == 1:
+                raise DataError(f"{has}, and objective.kind = {objective['kind']} reads no fields; write {alone}")
+            one = "one of its files, as" if parallel else "one of them, such as"
             raise DataError(
-                f"'{source.spec}' has the fields {', '.join(source.fields)}, and objective.kind = {objective['kind']} "
-                f"reads one text a document, in which nothing would stand between them; read {one}, or join them as "
-                "the text is to have them"
+                f"{has}, and objective.kind = {objective['kind']} reads one text a document, in which nothing would "
+                f"stand between them; read {one} {alone}, or join them as the text is to have them"
             )
 
 

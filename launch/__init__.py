@@ -70,14 +70,14 @@ def parse(
     return options, program
 
 
-def restarts(flags: argparse.ArgumentParser) -> None:
-    """Adds `--restarts`, which means the same in every launcher."""
+def restarts(flags: argparse.ArgumentParser, after: str = "a preemption or a fault") -> None:
+    """Adds `--restarts`: `after` what the program is started again."""
     flags.add_argument(
         "--restarts",
         type=natural,
         default=0,
         metavar="N",
-        help="start again up to N times after a preemption or a fault, never after a user's mistake (default: 0)",
+        help=f"start again up to N times after {after}, never after a user's mistake (default: 0)",
     )
 
 

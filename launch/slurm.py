@@ -4,8 +4,9 @@
 
 Two minutes before the time limit SLURM warns the job; every process saves and stops, and the job goes back into the
 queue to go on from there. A job that is preempted or whose node fails is queued again by SLURM itself; with
-`--restarts N` one that a fault ended too, N times at most. One that is cancelled saves and stays cancelled. The work
-folder must be on a file system that all nodes share.
+`--restarts N` one that a fault ended too, N times at most. `scancel --batch --signal=USR2 JOB` stops one with all
+saved, and it stays stopped; a plain `scancel` leaves it some 30 seconds. The work folder must be on a file system that
+all nodes share.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
         help="another option of sbatch, such as --sbatch=--qos=high; may be given several times",
     )
     flags.add_argument("--logs", type=folder, default="runs/slurm", help="folder of the log (default: runs/slurm)")
-    restarts(flags)
+    restarts(flags, "a fault (what is preempted or out of time goes on in any case)")
     flags.add_argument("--container-image", type=line, help="image to run in, through the plugin pyxis (enroot)")
     flags.add_argument("--apptainer", type=line, help="image to run in, through apptainer")
     flags.add_argument("--mounts", type=line, help="folders that the container sees, FROM:TO with commas between")

@@ -35,6 +35,7 @@ from launch import (
     restarts,
     run,
     show,
+    work_folder,
 )
 from launch.remote import kept, new_launch, place
 from launch.supervise import POLL, Child, Signals, again, say, supervise
@@ -85,6 +86,8 @@ def main(argv: Sequence[str]) -> int:
             flags.error(f"{word} says how the pod is created; give --create too")
     options.logs = options.logs or Path("runs") / options.tpu
     pod = Pod(options)
+    if program[:1] == ["train"]:
+        warn(work_folder(program))
     if options.dry_run:
         for command in pod.all(program):
             show(command)
@@ -107,6 +110,12 @@ def main(argv: Sequence[str]) -> int:
         if options.delete:
             code = run(pod.delete()) or code
     return code
+
+
+def warn(folder: str) -> None:
+    """Says where the work folder would be a worker's own, and gone with it."""
+    if not folder.startswith(("gs://", "s3://", "/")):
+        say(sys.stderr, f"launch: warning: {folder} is each worker's own, and gone with the pod: give a bucket\n")
 
 
 class Pod:

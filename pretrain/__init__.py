@@ -1,4 +1,4 @@
-"""The program: train, evaluate, generate, describe, prepare, import and export; and the ways in from Python.
+"""The program, whose commands are modules of `commands`, and the ways in from Python.
 
 `open` and commands are in docs/python.md, `from_huggingface` and `to_huggingface` in docs/huggingface.md.
 """
@@ -27,14 +27,15 @@ def from_huggingface(folder, workdir, generator="", prepared=False):
     return import_folder(str(folder), str(workdir), generator=str(generator), prepared=prepared)
 
 
-def to_huggingface(workdir, folder, step: str = "latest", part: str = "") -> int:
+def to_huggingface(workdir, folder, step: str = "latest", part: str = "", average: int = 1) -> int:
     """Makes `folder`, which Hugging Face's library loads, of a checkpoint of the run in `workdir`; returns its step.
 
     A model card, README.md, says what it is and how it was made.
 
     `step` as in `open`, but "latest" is to be that of a run at its end; `part` of ELECTRA is discriminator, which "" is
-    too, or generator. Errors: as there, and where the model has no like there.
+    too, or generator; `average` of more than 1 means the mean of so many checkpoints, that one and those before it.
+    Errors: as there, and where the model has no like there.
     """
     from pretrain.interop.exports import export_folder
 
-    return export_folder(str(workdir), str(folder), str(step), part=part)
+    return export_folder(str(workdir), str(folder), str(step), part=part, average=average)

@@ -17,7 +17,7 @@ KEYS = (
     | dict.fromkeys(("gradient_clip", "gradient_clipping_threshold"), "optimizer.clip")
     | dict.fromkeys(("wd", "adam_weight_decay"), "optimizer.weight_decay")
     | dict.fromkeys(("max_steps", "max_iters", "num_steps", "train_steps", "total_steps"), "train.steps")
-    | dict.fromkeys(("num_train_steps", "training_steps"), "train.steps")
+    | dict.fromkeys(("num_train_steps", "training_steps", "TRAIN_STEPS"), "train.steps")
     | dict.fromkeys(("gradient_accumulation_steps", "grad_accum_steps", "num_microbatches"), "train.accumulate")
     | dict.fromkeys(("global_batch_size", "train_batch_size"), "train.batch_size")
     | dict.fromkeys(("per_device_batch_size", "per_device_train_batch_size"), "train.batch_size")

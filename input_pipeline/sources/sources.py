@@ -24,6 +24,8 @@ from input_pipeline.sources.file_sources import File, Files, Source, named_field
 from input_pipeline.sources.parallel import Parallel
 from input_pipeline.sources.readers import Document, Span
 
+TABLES = ("csv", "tsv", "parquet")  # kinds of files that are made into others first
+
 
 def parse(text: str, key: str, image: Sequence[int] = ()) -> list["Source"]:
     """The sources of the config value `text`, named `key` in errors.
@@ -55,7 +57,8 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
             raise DataError(
                 f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
             )
-        raise DataError(f"{key} = '{spec}' has an unknown source kind '{kind}'; choose one of: {', '.join(KINDS)}")
+        how = f"; docs/coming_from.md says how {kind.upper()} is read" * (kind in TABLES)
+        raise DataError(f"{key} = '{spec}' has an unknown source kind '{kind}'; choose one of: {', '.join(KINDS)}{how}")
     settled = key.startswith("--")  # a flag's text goes to a run whose data.image is what it is
     if kind == "images" and not image:
         remedy = (

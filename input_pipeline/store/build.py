@@ -8,6 +8,7 @@ from pathlib import Path
 
 from input_pipeline.errors import DataError
 from input_pipeline.files import locked, remove_partial, write_json, written_under
+from input_pipeline.sources.readers import COMPRESSED
 from input_pipeline.sources.sources import File, Source
 from input_pipeline.store import parts
 from input_pipeline.store.parts import Job
@@ -93,7 +94,7 @@ def _build(source, tokenizer, saved, folder, holdout, report, sentences, workers
     ]
     records = {job.number: record for job in jobs if (record := parts.recorded(job))}
     missing = [job for job in jobs if job.number not in records]
-    _run(missing, records, sum(f.size for f in files), report, workers)
+    _run(missing, records, report, workers)
     if not sum(record["splits"][split][0] for record in records.values() for split in SPLITS):
         raise DataError(f"'{source.spec}' holds no text; check the path and that its files are not empty")
     write_json(folder / MANIFEST, plan | {"parts": [records[job.number] for job in jobs]})
@@ -103,7 +104,7 @@ def _build(source, tokenizer, saved, folder, holdout, report, sentences, workers
     return Store.open(folder)
 
 
-def _run(jobs: list[Job], records: dict[int, dict], size: int, report, workers: Workers) -> None:
+def _run(jobs: list[Job], records: dict[int, dict], report, workers: Workers) -> None:
     """Has the jobs done, and puts their records into `records`."""
     total = len(jobs) + len(records)
     if records:
@@ -111,9 +112,12 @@ def _run(jobs: list[Job], records: dict[int, dict], size: int, report, workers: 
     if not jobs:
         return
     spec, begun, said, tokens = jobs[0].source.spec, time.monotonic(), 0.0, 0
+    spans = [span for job in jobs for span in job.spans]
+    size = sum(span.size for span in spans)
     kilobytes = f"{math.ceil(size / 1e3)} kB" if size >= 1e3 else f"{size} bytes"
     amount = f"{size / 1e6:,.1f} MB" if size >= 1e6 else kilobytes
-    report(f"tokenising {spec}: {len(jobs)} part{'s' * (len(jobs) > 1)} of {amount}")
+    compressed = ", compressed" * all(span.path.endswith(COMPRESSED) for span in spans)
+    report(f"tokenising {spec}: {len(jobs)} part{'s' * (len(jobs) > 1)} of {amount}{compressed}")
     with contextlib.closing(workers(jobs)) as done:
         for number, record in done:
             records[number] = record

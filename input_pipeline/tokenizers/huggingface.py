@@ -58,8 +58,8 @@ def library():
         import tokenizers
     except ImportError:
         raise DataError(
-            "tokenizer.kind = huggingface or wordpiece needs the package tokenizers; in the clone, "
-            "pip install -e '.[hf]'"
+            "tokenizer.kind = huggingface or wordpiece, like whatever exports a tokenizer, needs the package "
+            "tokenizers; in the clone, pip install -e '.[hf]'"
         ) from None
     return tokenizers
 

@@ -208,7 +208,7 @@ def parse_pattern(text: str) -> Pattern:
     by_head = text.endswith("_by_head")
     name, *numbers = text.removesuffix("_by_head").split("_")
     if name not in _WORDS:
-        known = ", ".join(written for written, *_ in _WORDS.values())
+        known = ", ".join(written + "[_by_head]" * headed for written, _, headed, _ in _WORDS.values())
         raise ModelError(f"attention pattern '{text}' is unknown; choose from: {known}, joined by + to split the heads")
     written, count, headed, build = _WORDS[name]
     if len(numbers) != count or not all(n.isdigit() and int(n) > 0 for n in numbers) or (by_head and not headed):

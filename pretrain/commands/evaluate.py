@@ -76,7 +76,8 @@ def evaluate(config, arguments: Evaluate) -> None:
         raise UserError(f"--word_level counts words, and {workdir} was trained on images; leave it out")
     if arguments.stride > length:
         raise UserError(
-            f"--stride={arguments.stride} is longer than the window's {length} tokens; set at most that (0 means that)"
+            f"--stride={arguments.stride} is longer than the window's {length} tokens; set at most that, which means "
+            "disjoint windows"
         )
     config.evaluate.update(
         length=length,
@@ -85,7 +86,10 @@ def evaluate(config, arguments: Evaluate) -> None:
     )
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)  # which any number of devices makes
-        say(f"the run's mesh does not fit the {jax.device_count()} devices here; evaluating with config.mesh.fsdp = -1")
+        say(
+            f"the run's mesh does not fit the {jax.device_count()} device{'s' * (jax.device_count() > 1)} here; "
+            "evaluating with config.mesh.fsdp = -1"
+        )
     with (
         scoring(leaving, config.train.patience) as counted,
         temporary_folder() as folder,

@@ -61,7 +61,7 @@ def _start(arguments: Plan, topology: Topology, config, begun: bool, best: Seque
 
 
 def _search(config, topology: Topology, arguments: Plan, begun: bool) -> None:
-    found = search(config, topology, say, begun=begun)
+    found = search(config, topology, say)
     found["plan"]["start"] = _start(arguments, topology, config, begun, found["best"])
     if arguments.format == "json":
         print(json.dumps(found, allow_nan=False))

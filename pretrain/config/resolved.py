@@ -23,6 +23,7 @@ FREE = (
     "objective.selects",
     "schedule.decay_steps",
     "train.steps",
+    "train.accumulate",
     "train.backend",
     "train.max_bad_steps",
     "train.on_bad_step",
@@ -78,7 +79,7 @@ def saved(workdir: str) -> ConfigDict:
         raise UserError(f"{workdir} is not a work folder (it has no {CONFIG}); {remedy}")
     try:
         read = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not readable JSON ({error}); restore it or choose another --workdir") from error
     if not isinstance(read, dict):
         raise UserError(f"{path} holds no config, but {json.dumps(read)[:40]}; restore it or choose another --workdir")

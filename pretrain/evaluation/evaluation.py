@@ -49,7 +49,9 @@ def worded(name: str, value: float) -> str:
         return f"BLEU {value:.1f}"
     if name.endswith(("accuracy", "exact_match")):
         return f"{words} {100 * value:.1f} %"
-    return f"{words} {value:.2f}" if name == "perplexity" else f"{words} {value:.4f}"
+    if name == "perplexity":
+        return f"{words} {value:.2f}" if value < 1e9 else f"{words} {value:.3g}"
+    return f"{words} {value:.4f}"
 
 
 def score(

@@ -134,25 +134,25 @@ class Keys:
 
     def config(self, section: Mapping, refused: str) -> dict:
         """The config.json of a `model` section. Errors: UserError, which begins with `refused`, of what has no word."""
-        for name, values in self.ours(section).items():
-            if section[name] not in values:
-                raise UserError(
-                    f"{refused}: config.model.{name} = {section[name]!r} there, and such a model has "
-                    f"{' or '.join(map(repr, values))}; only a run of a model with that can be exported"
-                )
+        unfit = {
+            name: " or ".join(map(repr, values))
+            for name, values in self.ours(section).items()
+            if section[name] not in values
+        }
         written = {}
         for key in self.both:
             value = section[key.ours] or section[key.like] if key.like else section[key.ours]
             if key.words:
                 fitting = [theirs for theirs, ours in key.words.items() if ours == value]
                 if not fitting:
-                    has = ", ".join(dict.fromkeys(key.words.values()))
-                    raise UserError(
-                        f"{refused}: config.model.{key.ours} = {value!r} there, and such a model has {has}; only a run "
-                        "of a model with that can be exported"
-                    )
+                    unfit[key.ours] = " or ".join(map(repr, dict.fromkeys(key.words.values())))
+                    continue
                 value = fitting[0]
             written[key.theirs] = value + key.more if key.more else value
+        if unfit:
+            name, has = next(iter(unfit.items()))
+            more = ", among others" * (len(unfit) > 1)
+            raise UserError(f"{refused}: such a model has config.model.{name} = {has}, not {section[name]!r}{more}")
         return written | {name: values[0] for name, values in self.theirs({**self.beside, **written}).items()}
 
 

@@ -25,19 +25,16 @@ UNSEEN = 0.7
 MOST_PARTS = 64  # of a batch
 
 
-def search(
-    config, topology: Topology, report: Callable[[str], None] = lambda message: None, *, begun: bool = False
-) -> dict:
+def search(config, topology: Topology, report: Callable[[str], None] = lambda message: None) -> dict:
     """{"tried": how many choices there are, are left by estimates, were compiled; "ended"; "ranked"; "best"; "plan"}.
 
     `ranked` has a row for each program that was compiled: those that fit by their least time, then those that do not.
-    `plan` is that of the best, `ended` says why no more were compiled. The parts of a batch are the config's where its
-    run has `begun`: they are what it learns by. Errors: UserError where nothing fits, which says
+    `plan` is that of the best, `ended` says why no more were compiled. Errors: UserError where nothing fits, which says
     what came nearest, and whether the rest is unknown.
     """
     devices = topology.devices()
     began, spent = time.perf_counter(), _processor_seconds()
-    choices = list(candidates(config, topology.count, begun))
+    choices = list(candidates(config, topology.count))
     step.check_config(choices[0].apply(config) if choices else config)
     estimates = Estimates(config, topology, devices)
     refused = Refused(report)
@@ -208,17 +205,14 @@ def _slower(one: Choice, fitting: Choice) -> bool:
     return same and one.remat in (fitting.remat, "full")
 
 
-def candidates(config, count: int, begun: bool = False) -> Iterator[Choice]:
-    """Every mesh of so many devices whose axes divide what they split, with parts of the batch and remat policies.
-
-    The parts are the config's where its run has `begun`.
-    """
+def candidates(config, count: int) -> Iterator[Choice]:
+    """Every mesh of so many devices whose axes divide what they split, with parts of the batch and remat policies."""
     model, train, length = config.model, config.train, config.data.length
     for mesh in meshes(count):
         data, fsdp, sequence, tensor = mesh
         if model.heads % (tensor * sequence) or length % sequence:
             continue
-        for parts in [train.accumulate] if begun else _divisors(train.batch_size, MOST_PARTS):
+        for parts in _divisors(train.batch_size, MOST_PARTS):
             if train.batch_size // parts % (data * fsdp):
                 continue
             for remat in REMAT:

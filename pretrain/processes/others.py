@@ -11,6 +11,7 @@ looks into it twice a second, while the rest computes, compiles or waits for ano
     notice/late/I, stand/I    who is late, and where all of them stand (watchdog.py)
 """
 
+import contextlib
 import threading
 import time
 
@@ -24,6 +25,10 @@ PATIENCE = 5.0  # seconds that one which ends waits for the others to hear of it
 GONE = "has ended without a word (killed, or its machine lost)"
 
 
+class UnansweredError(Exception):
+    """The store did not answer: a connection broke, for a moment or for good."""
+
+
 class Others:
     """What process `index` of `count` knows of the others; `store` is JAX's client of the coordination service."""
 
@@ -35,6 +40,7 @@ class Others:
         self._lock = threading.Lock()
         self._rounds = self._heard = self._unheard = 0  # looks that ended; ticks since the last one that did
         self._lost = False  # the store does not answer
+        self._asks = False  # a signal came to this process
         self._roll = Roll(leaving, index, count, self._put, self._read)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="others", daemon=True)
@@ -42,7 +48,9 @@ class Others:
 
     def ask(self) -> None:
         """Asks all processes to stop at the same turn."""
-        self._put("notice/asked", "yes")
+        self._asks = True
+        with contextlib.suppress(UnansweredError):  # then the next look asks
+            self._put("notice/asked", "yes")
 
     def reached(self) -> bool:
         """Whether this is the turn at which all stop. Costs nothing until one was asked to.
@@ -67,7 +75,7 @@ class Others:
             deadline = time.monotonic() + PATIENCE
             while len(self._read("notice/left/")) < self._count and time.monotonic() < deadline:
                 time.sleep(POLL / 5)
-        except Exception:
+        except UnansweredError:
             return  # process 0 has gone, and the store with it
         if self._index == 0:
             time.sleep(POLL)
@@ -89,7 +97,7 @@ class Others:
                 silent = [i for i in range(self._count) if i != self._index and now.get(str(i)) == before.get(str(i))]
                 if not silent:
                     return
-        except Exception:
+        except UnansweredError:
             silent = [0]
         finally:
             answered.set()
@@ -107,29 +115,33 @@ class Others:
         """
         watched = {0: range(self._count), 1: [0]}.get(self._index, ())
         seen, silent = {}, dict.fromkeys(map(str, watched), 0)
-        try:
-            while not self._over.is_set():
-                beats = self._rounds % BEAT == 0
-                if beats:
-                    self._put(f"alive/{self._index}", f"{self._rounds} {self._place()}")
-                notices = self._read("notice/")
-                self._follow({k.removeprefix("left/"): v for k, v in notices.items() if k.startswith("left/")})
-                if "asked" in notices:
-                    self._propose()
-                    turns = {k.removeprefix("turn/"): v for k, v in notices.items() if k.startswith("turn/")}
-                    self._turns = {int(index): int(turn) for index, turn in turns.items()}
-                self._roll.round({k.removeprefix("late/"): v for k, v in notices.items() if k.startswith("late/")})
-                if silent and beats:
-                    alive = self._read("alive/")
-                    for index in silent:
-                        silent[index] = silent[index] + 1 if alive.get(index) == seen.get(index) else 0
-                        if silent[index] * BEAT * POLL > SILENT:
-                            self._gone(int(index), alive.get(index, ""))
-                    seen = alive
+        while not self._over.is_set():
+            with contextlib.suppress(UnansweredError):  # of which `tick` counts how many there are in a row
+                self._look(seen, silent)
                 self._rounds += 1
-                self._over.wait(POLL)
-        except Exception:
-            return  # the run is over and the store closed; if process 0 was killed, JAX ends this one by itself
+            self._over.wait(POLL)
+
+    def _look(self, seen: dict[str, str], silent: dict[str, int]) -> None:
+        """One look: what was `seen` of each process's life, and how often in a row one was `silent`, are kept up."""
+        beats = self._rounds % BEAT == 0
+        if beats:
+            self._put(f"alive/{self._index}", f"{self._rounds} {self._place()}")
+        notices = self._read("notice/")
+        self._follow({k.removeprefix("left/"): v for k, v in notices.items() if k.startswith("left/")})
+        if self._asks and "asked" not in notices:
+            self._put("notice/asked", "yes")
+        if "asked" in notices:
+            self._propose()
+            turns = {k.removeprefix("turn/"): v for k, v in notices.items() if k.startswith("turn/")}
+            self._turns = {int(index): int(turn) for index, turn in turns.items()}
+        self._roll.round({k.removeprefix("late/"): v for k, v in notices.items() if k.startswith("late/")})
+        if silent and beats:
+            alive = self._read("alive/")
+            for index in silent:
+                silent[index] = silent[index] + 1 if alive.get(index) == seen.get(index) else 0
+                if silent[index] * BEAT * POLL > SILENT:
+                    self._gone(int(index), alive.get(index, ""))
+            seen.update(alive)
 
     def _follow(self, left: dict[str, str]) -> None:
         """Ends this process as the first of the others did that have."""
@@ -172,15 +184,21 @@ class Others:
         with self._lock:
             if self._proposed is None:
                 self._proposed = self._turn + 1
-                self._put(f"notice/turn/{self._index}", str(self._proposed))
+        self._put(f"notice/turn/{self._index}", str(self._proposed))
 
     def _put(self, key: str, value: str) -> None:
-        self._store.key_value_set(f"longhaul/{key}", value, allow_overwrite=True)
+        try:
+            self._store.key_value_set(f"longhaul/{key}", value, allow_overwrite=True)
+        except Exception as error:
+            raise UnansweredError from error
 
     def _read(self, folder: str) -> dict[str, str]:
         """The keys below `folder`, without its name, and their values."""
         below = f"longhaul/{folder}"
-        return {key.removeprefix(below): value for key, value in self._store.key_value_dir_get(below)}
+        try:
+            return {key.removeprefix(below): value for key, value in self._store.key_value_dir_get(below)}
+        except Exception as error:
+            raise UnansweredError from error
 
 
 def _of(index: str, sentence: str) -> str:

@@ -130,8 +130,9 @@ class Roll:
         turns = dog.place().turns
         if not self._called or self._turns != turns:
             if dog.waited >= self._until:
-                self._called, self._turns, self._since = f"{turns} {dog.waited}", turns, time.monotonic()
-                self._put(f"notice/late/{self._index}", self._called)
+                called = f"{turns} {dog.waited}"
+                self._put(f"notice/late/{self._index}", called)
+                self._called, self._turns, self._since = called, turns, time.monotonic()
             return
         answers = {int(index): json.loads(answer) for index, answer in self._read("stand/").items()}
         answers = {i: a for i, a in answers.items() if a["calls"].get(str(self._index)) == self._called}

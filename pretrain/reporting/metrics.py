@@ -243,8 +243,8 @@ class EventFile:
 
         self._file = open_rows(self._path, os.O_EXCL)
         self._write(Event(file_version="brain.Event:2"))
-        if self._start:  # TensorBoard itself hides what a run that was cut short had written from this step on
-            self._write(Event(step=self._start + 1, session_log=SessionLog(status=SessionLog.START)))
+        # TensorBoard itself hides what a run that was cut short had written from this step on.
+        self._write(Event(step=self._start + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def append(self, step: int, values: dict[str, float]) -> None:
         from tensorboardX.proto.event_pb2 import Event

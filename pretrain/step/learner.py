@@ -83,8 +83,10 @@ def _evaluated(config, model, parameters):
         return model
     evaluated = models.build(config.model.to_dict() | changes)
     if parameters_of(evaluated) != parameters:
+        section = config.model.to_dict()
+        alone = [name for name in changes if parameters_of(models.build(section | {name: changes[name]})) != parameters]
         raise UserError(
-            f"config.evaluate.model changes the shapes of parameters by one of {', '.join(changes)}; evaluation runs "
-            "on the trained ones, so change only fields without, such as memory"
+            f"config.evaluate.model changes the shapes of parameters by {', '.join(alone or changes)}; evaluation runs "
+            "on the trained ones, so change only fields that have none, such as how long a memory is"
         )
     return evaluated

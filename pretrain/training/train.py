@@ -103,21 +103,22 @@ class Loop:
             say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
         self.replicas = Replicas(run.engine, self.config.train.compare_every)
         self.state, self.step, self.position = self.restore(say)
-        path = Workdir(workdir).goodput if jax.process_index() == 0 else None
-        counted = {"processes": jax.process_count(), "devices": jax.device_count()}
-        self.goodput = Goodput(path, age(), host=socket.gethostname(), **counted)  # a start that is refused has no row
+        of = {"host": socket.gethostname(), "processes": jax.process_count(), "devices": jax.device_count()}
+        self.goodput = Goodput(None if jax.process_index() else Workdir(workdir).goodput, age(), **of)
         self.account()
         self.begun = self.step  # updates that were made before this start
         self.measure = measure(run) if self.validates else ""
         earlier = checkpoints.measures()
         if self.validates and earlier and self.measure != earlier[-1]:
+            goes_on = self.step < self.config.train.steps
+            then = "earlier losses no longer count towards the best checkpoint" if goes_on else "the last one stays"
             say(
                 "the validation loss is measured in another way than before (config.evaluate, config.objective.selects "
-                "or the validation text changed): earlier losses no longer count towards the best checkpoint"
+                f"or the validation text changed): {then}"
             )
         self.writer = self.open_writer(workdir, say)
-        quiet = jax.process_index() != 0
-        self.progress = Progress(self.config.train.steps, self.step, self.config.name, open_null() if quiet else None)
+        shown = open_null() if jax.process_index() else None
+        self.progress = Progress(self.config.train.steps, self.step, self.config.name, shown)
         self.rates = Rates(run.learner, self.config, ledger)
         self.profile = Profile(self.config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.compiled, self.validated = False, {}
@@ -235,7 +236,7 @@ class Loop:
         last, every = self.step >= self.config.train.steps, self.config.evaluate.every
         if not self.step or not (last or (every > 0 and self.step % every == 0)):
             return True
-        known = self.checkpoints.loss(self.step, self.measure)
+        known = self.checkpoints.loss(self.step, "" if last else self.measure)
         if known is not None:
             self.validated = {"step": self.step, "loss": known}
             return True

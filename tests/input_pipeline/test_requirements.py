@@ -91,6 +91,8 @@ def test_a_task_that_reads_one_text_refuses_documents_of_several(refused, write,
     given = {"objective": objective, "layout": layout, "sentences": "lines", "length": 32}
     said = refused("has the fields inputs, targets, and", train=f"jsonl:{path}?fields=inputs,targets", **given)
     assert "read one of them, such as ?field=targets, or join them" in said
+    said = refused("has the fields targets, and .* reads no fields", train=f"jsonl:{path}?fields=targets", **given)
+    assert said.endswith("; write ?field=targets")
     pairs = f"parallel:{path[:-7]}pairs.{{}}?fields=en,de"
     assert f"objective.kind = {objective.kind} reads one text" in refused("as text:FILE", train=pairs, **given)
 
@@ -109,7 +111,7 @@ def test_only_sets_that_recipes_name_are_said_to_have_a_command(refused):
 
 
 def test_mixing_is_checked_first(refused, write):
-    refused("data.weights has 2 numbers for 1 sources", weights=(1.0, 2.0))
+    refused("data.weights has 2 numbers for 1 source", weights=(1.0, 2.0))
     refused("data.layout = stream does not mix", layout="stream", temperature=2.0)
 
 

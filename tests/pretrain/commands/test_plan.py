@@ -104,21 +104,19 @@ def test_a_search(capsys, monkeypatch):
     assert json.loads(out)["memory"]["needed"] == found["plan"]["memory"]["needed"]
 
 
-def test_a_run_that_has_begun_is_started_as_it_goes_on(capsys, monkeypatch, tmp_path):
-    """What it learns by is left alone: the parts of its batch in a search, and no line starts it with another."""
+def test_a_run_that_has_begun_is_started_as_it_goes_on(capsys, tmp_path):
+    """No line starts it with what would have it learn by another config."""
     configs.save(load("configs/quickstart.py:tiny"), str(tmp_path))
     (tmp_path / "checkpoints" / "10").mkdir(parents=True)
-    monkeypatch.setattr(search, "TRIES", 2)
     words = (f"--workdir={tmp_path}", "--topology=cpu:2", "--format=json")
-    out, _ = planned(capsys, *words, "--search")
-    found = json.loads(out)
-    assert {row["accumulate"] for row in found["ranked"]} == {1} and len(found["plan"]["start"]) == 1
     out, _ = planned(capsys, *words, "--config.mesh.fsdp=2", "--config.mesh.data=1")
     (start,) = json.loads(out)["start"]
     assert start.endswith(f"-- train --config.mesh.fsdp=2 --config.mesh.data=1 --workdir={tmp_path}")
     out, _ = planned(capsys, *words, "--config.train.accumulate=2")
+    assert json.loads(out)["start"]
+    out, _ = planned(capsys, *words, "--config.train.batch_size=16")
     assert json.loads(out)["start"] == []
-    out, _ = planned(capsys, *words[:2], "--config.train.accumulate=2")
+    out, _ = planned(capsys, *words[:2], "--config.train.batch_size=16")
     assert out.splitlines()[-1].startswith("this run has begun and cannot go on so")
 
 
@@ -139,10 +137,10 @@ def test_a_run_of_weights_alone_has_not_begun(capsys, monkeypatch, tmp_path):
     mark = tmp_path / "checkpoints" / "0" / POSITION
     mark.parent.mkdir(parents=True)
     mark.write_text(json.dumps({alone.MARK: True}))
-    words = (f"--workdir={tmp_path}", "--topology=cpu:2", "--format=json", "--config.train.accumulate=2")
+    words = (f"--workdir={tmp_path}", "--topology=cpu:2", "--format=json", "--config.train.batch_size=16")
     out, _ = planned(capsys, *words)
     (start,) = json.loads(out)["start"]
-    assert start.endswith(f"-- train --config.train.accumulate=2 --workdir={tmp_path}")
+    assert start.endswith(f"-- train --config.train.batch_size=16 --workdir={tmp_path}")
 
 
 def test_small_parameters_are_one_line(capsys):

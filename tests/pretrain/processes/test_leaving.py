@@ -90,11 +90,11 @@ def test_an_evaluation_that_was_cut_short_is_made_up(signals, tmp_path, text, mo
 def test_a_loss_that_was_measured_otherwise_is_measured_again(tmp_path, text, capsys):
     """Batches, length, stride and the like may change when a run goes on; losses before and after do not compare."""
     found = []
-    for changes in ({}, {"evaluate__every": 4}, {"evaluate__batches": 2}, {"evaluate__batches": 2}):
-        assert main(command(tmp_path, text, train__steps=8, **changes)[3:]) == 0
+    for steps, changes in ((8, {}), (8, {"evaluate__every": 4}), (9, {"evaluate__batches": 2})):
+        assert main(command(tmp_path, text, train__steps=steps, **changes)[3:]) == 0
         assert ("earlier losses no longer count towards the best" in capsys.readouterr().err) == (len(found) == 2)
         found.append(Checkpoints(str(tmp_path), {}, read_only=True).losses()[8])
-    assert found[0] == found[1] and found[2] == found[3]
+    assert found[0] == found[1]
     assert found[1][0] != found[2][0] and found[1][1] != found[2][1]
 
 

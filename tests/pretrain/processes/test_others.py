@@ -116,20 +116,23 @@ class Store:
     """What JAX's coordination service keeps, for processes that can be suspended: their calls then do not return."""
 
     def __init__(self):
-        self.values, self.awake = {}, threading.Event()
+        self.values, self.awake, self.broken = {}, threading.Event(), 0
         self.awake.set()
 
-    def key_value_set(self, key, value, allow_overwrite):
+    def _answer(self):
+        """Returns once it is awake; fails so many calls as are `broken`."""
         self.awake.wait()
+        if self.broken:
+            self.broken -= 1
+            raise RuntimeError("UNAVAILABLE: Connection reset by peer")
+
+    def key_value_set(self, key, value, allow_overwrite):
+        self._answer()
         self.values[key] = value
 
     def key_value_dir_get(self, folder):
-        self.awake.wait()
+        self._answer()
         return [(key, value) for key, value in [*self.values.items()] if key.startswith(folder)]
-
-
-class LeftError(Exception):
-    """Ends the thread that leaves."""
 
 
 @pytest.fixture
@@ -137,16 +140,21 @@ def watched(monkeypatch):
     """(store, what the processes said as they left, a function that starts the watch of process `index` of two)."""
     monkeypatch.setattr(others, "POLL", 0.01)
     monkeypatch.setattr(others, "SILENT", 0.5)
-    store, said, started = Store(), [], []
+    store, said, started, over = Store(), [], [], threading.Event()
 
     class Leaver:
         watchdog = None
 
         def leave(self, code, sentence):
             said.append((code, sentence))
-            raise LeftError
+            over.wait()  # it never comes back
 
-    yield store, said, lambda index: started.append(others.Others(Leaver(), store, index, 2))
+    def start(index):
+        started.append(others.Others(Leaver(), store, index, 2))
+        return started[-1]
+
+    yield store, said, start
+    over.set()
     for process in started:
         process.stop()
 
@@ -156,7 +164,7 @@ def beats(store, seconds, first=0):
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         first += 1
-        store.key_value_set("longhaul/alive/1", str(first), True)
+        store.values["longhaul/alive/1"] = str(first)
         time.sleep(0.01)
     return first
 
@@ -177,6 +185,19 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on(watched):
         time.sleep(0.05)
     ((code, sentence),) = said
     assert code == FAULT and sentence.startswith("process 1 has ended without a word")
+
+
+def test_a_connection_that_breaks_for_a_moment_ends_no_watch(watched):
+    """A process that no longer listened would wait for ever at the turn where all stop."""
+    store, said, start = watched
+    process = start(0)
+    count = beats(store, 0.1)
+    store.broken = 7
+    process.ask()  # which is not heard at once
+    beats(store, 0.3, count)
+    assert store.broken == 0 and said == []
+    store.values["longhaul/notice/turn/1"] = "1"
+    assert process.reached()
 
 
 def test_no_process_says_of_itself_that_it_ended_without_a_word(watched):

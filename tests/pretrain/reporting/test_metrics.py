@@ -139,8 +139,9 @@ def test_tensorboard_events_after_the_restored_step_are_purged(tmp_path):
     seen = [(event.step, value.tag) for event in events() for value in event.summary.value]
     assert (6, "train/loss") in seen and (3, "validation/loss") in seen
     train(tmp_path, 4, 5, tensorboard=True).close()
+    train(tmp_path, 0, 2, tensorboard=True).close()  # which had no checkpoint to go on from
     starts = [event.step for event in events() if event.session_log.status == SessionLog.START]
-    assert starts == [5]
+    assert starts == [1, 5, 1]
 
 
 def test_nothing_asked_for_writes_nothing(tmp_path):

@@ -74,7 +74,10 @@ def test_patterns_that_cannot_be(sentence, keys, words):
             "would have the same place (Dai et al. 2019, section 3.3); choose from: rel",
         ),
         ({"model.positions": "rotary", "evaluate.model.clamp": 32}, "set it to 0, in config.evaluate.model too"),
-        ({"evaluate.model.positions": "rotary"}, "config.evaluate.model changes the shapes of parameters by one of"),
+        (
+            {"evaluate.model.positions": "rotary"},
+            "config.evaluate.model changes the shapes of parameters by positions; evaluation",
+        ),
         ({"evaluate.model.memry": 64}, "no config key config.evaluate.model.memry, did you mean 'memory'?"),
         ({"evaluate.model.memory": "long"}, "config.evaluate.model.memory is 'long', which is not an int"),
     ],

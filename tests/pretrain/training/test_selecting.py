@@ -30,18 +30,36 @@ def test_figures_of_another_term_are_not_compared_with(tmp_path, text, signals, 
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_scored_again_where_it_was_measured_in_another_way(tmp_path, text, signals, capsys):
+def test_a_checkpoint_is_scored_again_where_a_run_goes_on_that_measures_in_another_way(tmp_path, text, signals, capsys):
     def scored():
-        (row,) = csv.DictReader((tmp_path / "metrics" / "validation.csv").read_text().splitlines())
-        (kept,) = Checkpoints(str(tmp_path), {"keep": 1, "keep_best": True}, read_only=True).losses().values()
-        return row["tokens"], row["loss"], kept
+        row, *_ = csv.DictReader((tmp_path / "metrics" / "validation.csv").read_text().splitlines())
+        return row["tokens"], row["loss"], Checkpoints(str(tmp_path), {}, read_only=True).losses()[8]
 
     rows = []
-    for batches in (1, 2, 1):
-        assert train_here(tmp_path, text, train__steps=8, evaluate__every=0, evaluate__batches=batches) == 0
+    for batches, steps in ((1, 8), (2, 8), (2, 9)):
+        assert train_here(tmp_path, text, train__steps=steps, evaluate__batches=batches) == 0
         rows.append(scored())
-        assert ("measured in another way than before" in capsys.readouterr().err) == (len(rows) > 1)
-    assert rows[0] == rows[2] and int(rows[1][0]) == 2 * int(rows[0][0]) and rows[0][1:] != rows[1][1:]
+        said = "earlier losses no longer count" in capsys.readouterr().err
+        assert said == (len(rows) == 3)
+    assert rows[0] == rows[1] and int(rows[2][0]) == 2 * int(rows[0][0]) and rows[0][1:] != rows[2][1:]
+
+
+def test_a_start_that_makes_no_update_leaves_the_best_checkpoint_the_best(tmp_path, text, signals, capsys):
+    """Measured in another way, the last one alone had a loss once, and the next start deleted the best."""
+    worse = {"optimizer__name": "sgd", "optimizer__b1": 0, "schedule__kind": "constant", "schedule__warmup": 8}
+    worse |= {"optimizer__weight_decay": 0, "schedule__peak": 50, "checkpoint__keep": 1, "evaluate__every": 4}
+    assert train_here(tmp_path, text, train__steps=12, **worse) == 0
+    kept = Checkpoints(str(tmp_path), {"keep": 1, "keep_best": True}, read_only=True)
+    best = kept.best()
+    assert best < 12
+    before = (tmp_path / "metrics" / "validation.csv").read_text(), kept.losses()
+    capsys.readouterr()
+    assert train_here(tmp_path, text, train__steps=12, **worse | {"evaluate__batches": 2}) == 0
+    assert "the validation text changed): the last one stays" in capsys.readouterr().err
+    assert before == ((tmp_path / "metrics" / "validation.csv").read_text(), kept.losses())
+    assert train_here(tmp_path, text, train__steps=14, **worse | {"checkpoint__every": 1}) == 0
+    assert "earlier losses no longer count" not in capsys.readouterr().err
+    assert kept.best() == best
 
 
 def test_a_start_that_makes_no_update_changes_nothing_of_the_run(tmp_path, text, signals, capsys):
