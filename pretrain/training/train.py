@@ -102,7 +102,7 @@ class Loop:
         else:
             say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
         self.replicas = Replicas(run.engine, self.config.train.compare_every)
-        self.state, self.step, self.position = self.restore(say)
+        self.state, self.step, self.position = self.restore(say)  # a start that this refuses has no row of goodput
         of = {"host": socket.gethostname(), "processes": jax.process_count(), "devices": jax.device_count()}
         self.goodput = Goodput(None if jax.process_index() else Workdir(workdir).goodput, age(), **of)
         self.account()
