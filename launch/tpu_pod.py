@@ -115,6 +115,7 @@ def main(argv: Sequence[str]) -> int:
 def warn(folder: str) -> None:
     """Says where the work folder would be a worker's own, and gone with it."""
     if not folder.startswith(("gs://", "s3://", "/")):
+        folder = "the work folder" if folder == "WORKDIR" else folder
         say(sys.stderr, f"launch: warning: {folder} is each worker's own, and gone with the pod: give a bucket\n")
 
 

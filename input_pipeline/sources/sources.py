@@ -49,6 +49,9 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
         path = os.path.expanduser(spec.partition("?")[0])
+        table = os.path.splitext(path)[1].lstrip(".") or kind
+        if table in TABLES:
+            raise DataError(f"{key} = '{spec}' is no source; docs/coming_from.md says how {table.upper()} becomes one")
         if kind in SCHEMES:
             raise DataError(
                 f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
@@ -57,8 +60,7 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
             raise DataError(
                 f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
             )
-        how = f"; docs/coming_from.md says how {kind.upper()} is read" * (kind in TABLES)
-        raise DataError(f"{key} = '{spec}' has an unknown source kind '{kind}'; choose one of: {', '.join(KINDS)}{how}")
+        raise DataError(f"{key} = '{spec}' has an unknown source kind '{kind}'; choose one of: {', '.join(KINDS)}")
     settled = key.startswith("--")  # a flag's text goes to a run whose data.image is what it is
     if kind == "images" and not image:
         remedy = (

@@ -248,14 +248,11 @@ class Checkpoints:
         return decided(lambda: [measure for _, measure in self.losses().values()], self._unreadable)
 
     def loss(self, step: int, measure: str) -> float | None:
-        """The validation loss of one checkpoint, as process 0 finds it; None where it has none measured like that.
-
-        An empty `measure` is any.
-        """
+        """The validation loss of one checkpoint, as process 0 finds it; None where it has none measured like that."""
 
         def found() -> float | None:
             loss, measured = self.losses().get(step, (None, None))
-            return loss if measure in (measured, "") else None
+            return loss if measured == measure else None
 
         return decided(found, self._unreadable)
 

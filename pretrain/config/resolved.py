@@ -93,7 +93,7 @@ def check_ours(folder: str) -> None:
     """Raises UserError where a folder holds a model of Hugging Face's library, and is no run's."""
     try:
         config = json.loads(Workdir(folder).config.read_text())
-    except (OSError, ValueError):  # whatever else it may be
+    except (OSError, ValueError, RecursionError):  # whatever else it may be
         return
     if isinstance(config, Mapping):
         _check_ours(folder, config)

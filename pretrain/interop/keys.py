@@ -151,8 +151,9 @@ class Keys:
             written[key.theirs] = value + key.more if key.more else value
         if unfit:
             name, has = next(iter(unfit.items()))
-            more = ", among others" * (len(unfit) > 1)
-            raise UserError(f"{refused}: such a model has config.model.{name} = {has}, not {section[name]!r}{more}")
+            others = ", among others" * (len(unfit) > 1)
+            differs = f"config.model.{name} = {has}, not {section[name]!r}{others}"
+            raise UserError(f"{refused}: such a model has {differs}; train one that has")
         return written | {name: values[0] for name, values in self.theirs({**self.beside, **written}).items()}
 
 

@@ -70,13 +70,17 @@ class Others:
         """Tells the others that this process ends, and waits a moment until they have heard; process 0 goes last."""
         if self._lost:
             return
-        try:
-            self._put(f"notice/left/{self._index}", f"{code} {sentence}")
-            deadline = time.monotonic() + PATIENCE
-            while len(self._read("notice/left/")) < self._count and time.monotonic() < deadline:
-                time.sleep(POLL / 5)
-        except UnansweredError:
-            return  # process 0 has gone, and the store with it
+        told, heard, deadline = False, 0, time.monotonic() + PATIENCE
+        while heard < self._count and time.monotonic() < deadline:
+            try:
+                if not told:
+                    self._put(f"notice/left/{self._index}", f"{code} {sentence}")
+                told = True
+                heard = len(self._read("notice/left/"))
+            except UnansweredError:
+                if told:
+                    return  # process 0 has heard, and has gone with the store
+            time.sleep(POLL / 5)
         if self._index == 0:
             time.sleep(POLL)
 
@@ -88,20 +92,19 @@ class Others:
         answered = threading.Event()
         if self._index:
             threading.Thread(target=self._expect, args=(answered,), daemon=True).start()
-        try:
-            before = self._read("alive/")
-            for _ in range(round(PATIENCE / (POLL / 2))):  # looks, as in `_watch`
-                time.sleep(POLL / 2)
+        before, silent = {}, [0]
+        for _ in range(round(PATIENCE / (POLL / 2))):  # looks, as in `_watch`
+            with contextlib.suppress(UnansweredError):
                 self._follow(self._read("notice/left/"))
                 now = self._read("alive/")
+                before = before or now
                 silent = [i for i in range(self._count) if i != self._index and now.get(str(i)) == before.get(str(i))]
-                if not silent:
-                    return
-        except UnansweredError:
-            silent = [0]
-        finally:
-            answered.set()
-        self._gone(silent[0])
+            if not silent:
+                break
+            time.sleep(POLL / 2)
+        answered.set()
+        if silent:
+            self._gone(silent[0])
 
     def stop(self) -> None:
         """Watches no longer: a thread that is in the store when the interpreter goes would abort the process."""
@@ -156,7 +159,7 @@ class Others:
         """Called every `POLL` seconds by a thread that asks nobody: ends this process where process 0 has stopped."""
         self._unheard = 0 if self._rounds != self._heard else self._unheard + 1
         self._heard = self._rounds
-        if self._unheard * POLL > SILENT and self._thread.is_alive():
+        if self._unheard * POLL > SILENT and not self._over.is_set():
             self._unanswered()
 
     def _expect(self, answered: threading.Event) -> None:

@@ -7,6 +7,7 @@ import jax
 import models
 from input_pipeline import objectives as corruptions
 from input_pipeline.features import declared
+from models.errors import ModelError
 from pretrain import objectives, optimizers
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
@@ -84,9 +85,17 @@ def _evaluated(config, model, parameters):
     evaluated = models.build(config.model.to_dict() | changes)
     if parameters_of(evaluated) != parameters:
         section = config.model.to_dict()
-        alone = [name for name in changes if parameters_of(models.build(section | {name: changes[name]})) != parameters]
+        alone = [name for name, value in changes.items() if _differs(section | {name: value}, parameters)]
         raise UserError(
             f"config.evaluate.model changes the shapes of parameters by {', '.join(alone or changes)}; evaluation runs "
             "on the trained ones, so change only fields that have none, such as how long a memory is"
         )
     return evaluated
+
+
+def _differs(section, parameters) -> bool:
+    """Whether a `model` section has other parameters, as far as there is such a model."""
+    try:
+        return parameters_of(models.build(section)) != parameters
+    except ModelError:
+        return False

@@ -109,9 +109,10 @@ class Loop:
         self.begun = self.step  # updates that were made before this start
         self.measure = measure(run) if self.validates else ""
         earlier = checkpoints.measures()
-        if self.validates and earlier and self.measure != earlier[-1]:
-            goes_on = self.step < self.config.train.steps
-            then = "earlier losses no longer count towards the best checkpoint" if goes_on else "the last one stays"
+        self.otherwise = self.validates and earlier != [] and self.measure != earlier[-1]
+        if self.otherwise:
+            ends = self.step >= self.config.train.steps
+            then = "nothing is measured anew" if ends else "earlier losses no longer count towards the best checkpoint"
             say(
                 "the validation loss is measured in another way than before (config.evaluate, config.objective.selects "
                 f"or the validation text changed): {then}"
@@ -129,8 +130,7 @@ class Loop:
 
     def open_writer(self, workdir, report) -> MetricWriter:
         """Metric files that hold the rows up to the current step; the first process alone writes them."""
-        formats = ("tensorboard", "csv", "jsonl")
-        wanted = [self.config.log[name] and jax.process_index() == 0 for name in formats]
+        wanted = [self.config.log[name] and jax.process_index() == 0 for name in ("tensorboard", "csv", "jsonl")]
         return MetricWriter(str(Workdir(workdir).metrics), *wanted, self.step, report)
 
     def restore(self, say):
@@ -234,9 +234,9 @@ class Loop:
     def make_up(self) -> bool:
         """Validates the restored checkpoint if that was due and was cut short; False if it is again."""
         last, every = self.step >= self.config.train.steps, self.config.evaluate.every
-        if not self.step or not (last or (every > 0 and self.step % every == 0)):
+        if not self.step or not (last or (every > 0 and self.step % every == 0)) or (last and self.otherwise):
             return True
-        known = self.checkpoints.loss(self.step, "" if last else self.measure)
+        known = self.checkpoints.loss(self.step, self.measure)
         if known is not None:
             self.validated = {"step": self.step, "loss": known}
             return True
@@ -390,11 +390,11 @@ class Loop:
     def finish(self) -> int:
         if (bad := self.step - self.good) >= self.config.train.max_bad_steps:  # as the start before this one ended
             self.stop_bad(self.position - 1, bad)
-        if self.validated.get("step") != self.step and not self.evaluate():
+        if self.step > self.begun and self.validated.get("step") != self.step and not self.evaluate():
             return self.interrupted()
         self.save(wait=True)
         own = f", {self.step - self.begun} of them by this start" * (self.begun > 0)
-        own += f", the last {bad} skipped" * (bad > 0)
-        own += "," * bool(own)
-        self.progress.note(f"done: {self.step} update{'s' * (self.step != 1)}{own} in {self.ledger.summary()}")
+        own += f", the last {f'{bad} ' * (bad > 1)}skipped" * (bad > 0)
+        made = f"{self.step} update{'s' * (self.step != 1)}{own}{',' * bool(own)}"
+        self.progress.note(f"done: {made} in {self.ledger.summary()}")
         return 0

@@ -24,7 +24,8 @@ def test_sources_are_joined_by_plus(write):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("csv:x.csv", r"choose one of: .*; docs/coming_from.md says how CSV is read$"),
+        ("csv:x", r"docs/coming_from.md says how CSV becomes one$"),
+        ("data/x.parquet", r"docs/coming_from.md says how PARQUET becomes one"),
         ("web:x", r"unknown source kind 'web'; choose one of: stdlib, text, jsonl, parallel, images, tfds"),
         ("text:x?document=line&document=file", r"has the option 'document' twice; leave one out"),
         ("text:x?document=line&&", r"has an '&' with no option behind it; leave it out"),

@@ -116,22 +116,23 @@ class Store:
     """What JAX's coordination service keeps, for processes that can be suspended: their calls then do not return."""
 
     def __init__(self):
-        self.values, self.awake, self.broken = {}, threading.Event(), 0
+        self.values, self.awake = {}, threading.Event()
+        self.broken = {}  # how many calls more fail of those about a key that has a word
         self.awake.set()
 
-    def _answer(self):
-        """Returns once it is awake; fails so many calls as are `broken`."""
+    def _answer(self, key):
         self.awake.wait()
-        if self.broken:
-            self.broken -= 1
-            raise RuntimeError("UNAVAILABLE: Connection reset by peer")
+        for word, count in self.broken.items():
+            if word in key and count:
+                self.broken[word] -= 1
+                raise RuntimeError("UNAVAILABLE: Connection reset by peer")
 
     def key_value_set(self, key, value, allow_overwrite):
-        self._answer()
+        self._answer(key)
         self.values[key] = value
 
     def key_value_dir_get(self, folder):
-        self._answer()
+        self._answer(folder)
         return [(key, value) for key, value in [*self.values.items()] if key.startswith(folder)]
 
 
@@ -159,12 +160,12 @@ def watched(monkeypatch):
         process.stop()
 
 
-def beats(store, seconds, first=0):
-    """Shows that process 1 lives, for so long; returns what it would count on from."""
+def beats(store, seconds, first=0, index=1):
+    """Shows that a process lives, for so long; returns what it would count on from."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         first += 1
-        store.values["longhaul/alive/1"] = str(first)
+        store.values[f"longhaul/alive/{index}"] = str(first)
         time.sleep(0.01)
     return first
 
@@ -187,17 +188,32 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on(watched):
     assert code == FAULT and sentence.startswith("process 1 has ended without a word")
 
 
-def test_a_connection_that_breaks_for_a_moment_ends_no_watch(watched):
-    """A process that no longer listened would wait for ever at the turn where all stop."""
+@pytest.mark.parametrize("broken", ["longhaul/", "asked", "notice/turn"])
+def test_a_connection_that_breaks_for_a_moment_ends_no_watch(watched, broken):
+    """A process that no longer listened, or was not heard, would wait for ever at the turn where all stop."""
     store, said, start = watched
     process = start(0)
     count = beats(store, 0.1)
-    store.broken = 7
-    process.ask()  # which is not heard at once
-    beats(store, 0.3, count)
-    assert store.broken == 0 and said == []
+    store.broken[broken] = 3
+    process.ask()
+    beats(store, 0.5, count)
+    assert store.broken[broken] == 0 and said == []
     store.values["longhaul/notice/turn/1"] = "1"
-    assert process.reached()
+    assert store.values["longhaul/notice/turn/0"] == "1" and process.reached()
+
+
+def test_who_leaves_is_heard_though_a_call_fails(watched, monkeypatch):
+    monkeypatch.setattr(others, "PATIENCE", 1.0)
+    store, said, start = watched
+    process = start(1)
+    process.stop()  # its watch has nothing to do with it
+    store.broken |= {"notice/left/": 3, "alive/": 1}
+    beating = threading.Thread(target=beats, args=(store, 0.5), kwargs={"index": 0})
+    beating.start()
+    process.ask_for_the_cause()
+    beating.join()
+    process.leave(2, "a mistake of the user")
+    assert said == [] and store.values["longhaul/notice/left/1"] == "2 a mistake of the user"
 
 
 def test_no_process_says_of_itself_that_it_ended_without_a_word(watched):

@@ -1,6 +1,7 @@
 """A process that comes no further is named with its last update and its stack, and the run ends to be started again."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from test_others import working
@@ -62,6 +63,23 @@ def test_work_that_goes_on_or_may_take_long_is_left_alone(watched, patience, pla
 def test_who_waits_alone_before_the_first_update_is_left_alone(watched):
     """It may wait for another run that tokenises the same text."""
     assert watched(0.01, lambda calls: Place(7, "begin", 0, False)) == []
+
+
+def test_a_call_that_was_not_heard_is_made_again():
+    """Else those that could not answer it would be named as those that do not."""
+    leaver, heard, failures = Leaver(), [], [ConnectionError]
+    leaver.watchdog = SimpleNamespace(late=True, waited=9.0, place=lambda: Place(7, "step", 12))
+
+    def put(key, value):
+        if failures:
+            raise failures.pop()
+        heard.append(key)
+
+    roll = watchdog.Roll(leaver, 0, 2, put, lambda folder: {})
+    with pytest.raises(ConnectionError):
+        roll.round({})
+    roll.round({})
+    assert heard == ["notice/late/0"]
 
 
 def stand(turns, words="in an update after update 12"):

@@ -78,6 +78,10 @@ def test_patterns_that_cannot_be(sentence, keys, words):
             {"evaluate.model.positions": "rotary"},
             "config.evaluate.model changes the shapes of parameters by positions; evaluation",
         ),
+        (
+            {"model.clamp": 32, "evaluate.model.positions": "rotary", "evaluate.model.clamp": 0},
+            "config.evaluate.model changes the shapes of parameters by",
+        ),
         ({"evaluate.model.memry": 64}, "no config key config.evaluate.model.memry, did you mean 'memory'?"),
         ({"evaluate.model.memory": "long"}, "config.evaluate.model.memory is 'long', which is not an int"),
     ],
