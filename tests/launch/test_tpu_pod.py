@@ -232,8 +232,8 @@ def test_dry_run_prints_what_it_calls(cloud):
         *("describe", "describe", "create", "describe", "git", "scp", "ssh", "mkdir", "ssh", "delete")
     ]
     assert err == ""
-    _, _, err = called("tpu_pod", *POD, *options, "--", "train", "--config=configs/gpt3.py:xl", cwd=cloud)
-    assert err == "launch: warning: runs/gpt3:xl is each worker's own, and gone with the pod: give a bucket\n"
+    _, _, err = called("tpu_pod", *POD, *options, "--", "train", "--workdir=runs/xl", cwd=cloud)
+    assert err == "launch: warning: runs/xl is each worker's own, and gone with the pod: give a bucket\n"
 
 
 MADE = ["--create=v5p:4x4x4", "--version=v", "--queued", "--install", "--restarts=3"]

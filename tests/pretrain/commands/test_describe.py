@@ -272,7 +272,7 @@ def test_a_teacher_is_held_besides(capsys):
         ("configs/bert.py:mini", "export: BertForPreTraining"),
         (
             "configs/long_documents.py:bert_4k",
-            "such a model has config.model.attention = ('dense', 'dense'), not ('local_128', 'strided_128'); as",
+            "such a model has config.model.attention = ('dense', 'dense'), not ('local_128', 'strided_128'); train",
         ),
         ("configs/long_context.py:transformer_xl", "export: holds a model of kind 'recurrent', which Hugging Face's"),
     ],

@@ -269,9 +269,9 @@ def test_what_has_no_like_there_is_not_exported(tmp_path):
     file = tmp_path / "run" / "config.json"
     saved = json.loads(file.read_text())
     for keys, words in (
-        ({"placement": "post"}, "config.model.placement = 'post'"),
-        ({"attention": ["dense", "window_8"]}, "config.model.attention = ('dense', 'window_8')"),
-        ({"activation": "gated_silu"}, "config.model.activation = 'gated_silu'"),
+        ({"placement": "post"}, "config.model.placement = 'pre', not 'post'"),
+        ({"attention": ["dense", "window_8"]}, "attention = ('dense', 'dense'), not ('dense', 'window_8')"),
+        ({"activation": "gated_silu"}, ", not 'gated_silu'"),
     ):
         file.write_text(json.dumps(saved | {"model": saved["model"] | keys}))
         with pytest.raises(UserError) as error:
