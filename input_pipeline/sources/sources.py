@@ -49,7 +49,9 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
         path = os.path.expanduser(spec.partition("?")[0])
-        table = os.path.splitext(path)[1].lstrip(".") or kind
+        plain = path.lower().removesuffix(".gz").removesuffix(".zst")
+        bare = ":" not in spec or kind in SCHEMES
+        table = os.path.splitext(plain)[1].lstrip(".") if bare else kind.lower()
         if table in TABLES:
             raise DataError(f"{key} = '{spec}' is no source; docs/coming_from.md says how {table.upper()} becomes one")
         if kind in SCHEMES:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import jax
 
 from input_pipeline.batches.evaluation import Evaluation
+from input_pipeline.pipeline import Corpus
 from pretrain.assemble import Assembly
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import KEYS, decoded, tasks
@@ -26,17 +27,17 @@ def scoring_pass(
     return run.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
 
 
-def measure(run: Assembly) -> str:
+def measure(config, corpus: Corpus) -> str:
     """What a validation loss of training depends on beside the parameters, hashed: only like losses are compared.
 
     That is `config.evaluate`, but for when it is done and what is decoded besides, the term that selects, and the text.
     """
-    settings = run.config.evaluate.to_dict() | {"every": None, "text": run.corpus.stream("validation").identity}
+    settings = config.evaluate.to_dict() | {"every": None, "text": corpus.stream("validation").identity}
     for name in ("decode", *KEYS):
         del settings[name]
-    settings["selects"] = run.config.objective.selects
-    settings["length"] = run.config.evaluate.length or run.config.data.length
-    settings["stride"] = run.config.evaluate.stride or settings["length"]
+    settings["selects"] = config.objective.selects
+    settings["length"] = config.evaluate.length or config.data.length
+    settings["stride"] = config.evaluate.stride or settings["length"]
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

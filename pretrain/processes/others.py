@@ -78,7 +78,7 @@ class Others:
                 told = True
                 heard = len(self._read("notice/left/"))
             except UnansweredError:
-                if told:
+                if told and self._index:
                     return  # process 0 has heard, and has gone with the store
             time.sleep(POLL / 5)
         if self._index == 0:
@@ -92,17 +92,20 @@ class Others:
         answered = threading.Event()
         if self._index:
             threading.Thread(target=self._expect, args=(answered,), daemon=True).start()
-        before, silent = {}, [0]
+        before, silent = {}, None
         for _ in range(round(PATIENCE / (POLL / 2))):  # looks, as in `_watch`
             with contextlib.suppress(UnansweredError):
                 self._follow(self._read("notice/left/"))
                 now = self._read("alive/")
+                others = [str(index) for index in range(self._count) if index != self._index]
+                silent = [int(one) for one in others if now.get(one) == before.get(one)] if before else None
                 before = before or now
-                silent = [i for i in range(self._count) if i != self._index and now.get(str(i)) == before.get(str(i))]
-            if not silent:
+            if silent == []:
                 break
             time.sleep(POLL / 2)
         answered.set()
+        if silent is None and self._index:
+            silent = [0]  # which has not answered once
         if silent:
             self._gone(silent[0])
 

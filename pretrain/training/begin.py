@@ -6,9 +6,11 @@ import jax
 
 from input_pipeline import pipeline
 from pretrain import config as configs
+from pretrain.assemble import Assembly
 from pretrain.checkpoints import alone, restore, teacher
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
+from pretrain.evaluation.evaluation import measure
 from pretrain.optimizers.schedules import ended, idle, moved
 from pretrain.processes.agreement import decided
 from pretrain.reporting.goodput import newest_saved
@@ -105,6 +107,25 @@ def leave_config(config, workdir: str) -> None:
     here = Workdir(workdir)
     if jax.process_index() == 0 and not here.steps() and here.being_moved() is None:
         configs.save(config, workdir)
+
+
+def tell_of_measure(run: Assembly, workdir: str, step: int, measures: list[str], say) -> bool:
+    """Says if validations are made in another way than the run's before, and returns whether they are.
+
+    `measures` are how its losses were measured, oldest first. A run whose updates are all made, and whose last loss may
+    be still to come, measures as its own config has it.
+    """
+    own, then = measures[-1:], "earlier losses no longer count towards the best checkpoint"
+    if step >= run.config.train.steps:
+        own = [decided(lambda: measure(configs.saved(workdir), run.corpus), cannot)]
+        then = "nothing is measured anew"
+    if own in ([], [measure(run.config, run.corpus)]):
+        return False
+    say(
+        "the validation loss is measured in another way than before (config.evaluate, config.objective.selects "
+        f"or the validation text changed): {then}"
+    )
+    return True
 
 
 def tell_of_changes(config, workdir: str, step: int, say) -> None:

@@ -34,6 +34,7 @@ from pretrain.training.begin import (
     teacher_of,
     tell_of_changes,
     tell_of_fresh,
+    tell_of_measure,
     weights_to_begin_with,
 )
 from pretrain.training.feed import Feed
@@ -107,16 +108,8 @@ class Loop:
         self.goodput = Goodput(None if jax.process_index() else Workdir(workdir).goodput, age(), **of)
         self.account()
         self.begun = self.step  # updates that were made before this start
-        self.measure = measure(run) if self.validates else ""
-        earlier = checkpoints.measures()
-        self.otherwise = self.validates and earlier != [] and self.measure != earlier[-1]
-        if self.otherwise:
-            ends = self.step >= self.config.train.steps
-            then = "nothing is measured anew" if ends else "earlier losses no longer count towards the best checkpoint"
-            say(
-                "the validation loss is measured in another way than before (config.evaluate, config.objective.selects "
-                f"or the validation text changed): {then}"
-            )
+        self.measure = measure(self.config, run.corpus) if self.validates else ""
+        self.otherwise = self.validates and tell_of_measure(run, workdir, self.step, checkpoints.measures(), say)
         self.writer = self.open_writer(workdir, say)
         shown = open_null() if jax.process_index() else None
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, shown)

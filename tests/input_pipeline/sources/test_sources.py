@@ -24,7 +24,9 @@ def test_sources_are_joined_by_plus(write):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("csv:x", r"docs/coming_from.md says how CSV becomes one$"),
+        ("csv:x.txt", r"docs/coming_from.md says how CSV becomes one$"),
+        ("Text:x.csv", r"unknown source kind 'Text'"),
+        ("data/x.CSV.gz", r"docs/coming_from.md says how CSV becomes one"),
         ("data/x.parquet", r"docs/coming_from.md says how PARQUET becomes one"),
         ("web:x", r"unknown source kind 'web'; choose one of: stdlib, text, jsonl, parallel, images, tfds"),
         ("text:x?document=line&document=file", r"has the option 'document' twice; leave one out"),
