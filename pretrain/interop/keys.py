@@ -134,23 +134,20 @@ class Keys:
 
     def config(self, section: Mapping, refused: str) -> dict:
         """The config.json of a `model` section. Errors: UserError, which begins with `refused`, of what has no word."""
-        unfit = {
-            name: " or ".join(map(repr, values))
-            for name, values in self.ours(section).items()
-            if section[name] not in values
-        }
+        unfit = {name: values for name, values in self.ours(section).items() if section[name] not in values}
         written = {}
         for key in self.both:
             value = section[key.ours] or section[key.like] if key.like else section[key.ours]
             if key.words:
                 fitting = [theirs for theirs, ours in key.words.items() if ours == value]
                 if not fitting:
-                    unfit[key.ours] = " or ".join(map(repr, dict.fromkeys(key.words.values())))
+                    unfit[key.ours] = dict.fromkeys(key.words.values())
                     continue
                 value = fitting[0]
             written[key.theirs] = value + key.more if key.more else value
         if unfit:
-            name, has = next(iter(unfit.items()))
+            name, values = next(iter(unfit.items()))
+            has = " or ".join(map(repr, values))
             others = ", among others" * (len(unfit) > 1)
             differs = f"config.model.{name} = {has}, not {section[name]!r}{others}"
             raise UserError(f"{refused}: such a model has {differs}; train one that has")

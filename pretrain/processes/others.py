@@ -92,20 +92,19 @@ class Others:
         answered = threading.Event()
         if self._index:
             threading.Thread(target=self._expect, args=(answered,), daemon=True).start()
-        before, silent = {}, None
+        before, silent = {}, [0] * (self._index > 0)  # until it has answered
         for _ in range(round(PATIENCE / (POLL / 2))):  # looks, as in `_watch`
             with contextlib.suppress(UnansweredError):
                 self._follow(self._read("notice/left/"))
                 now = self._read("alive/")
-                others = [str(index) for index in range(self._count) if index != self._index]
-                silent = [int(one) for one in others if now.get(one) == before.get(one)] if before else None
+                if before:
+                    same = [i for i in range(self._count) if now.get(str(i)) == before.get(str(i))]
+                    silent = [i for i in same if i != self._index]
+                    if not silent:
+                        break
                 before = before or now
-            if silent == []:
-                break
             time.sleep(POLL / 2)
         answered.set()
-        if silent is None and self._index:
-            silent = [0]  # which has not answered once
         if silent:
             self._gone(silent[0])
 

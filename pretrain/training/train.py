@@ -103,9 +103,8 @@ class Loop:
         else:
             say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
         self.replicas = Replicas(run.engine, self.config.train.compare_every)
-        self.state, self.step, self.position = self.restore(say)  # a start that this refuses has no row of goodput
-        of = {"host": socket.gethostname(), "processes": jax.process_count(), "devices": jax.device_count()}
-        self.goodput = Goodput(None if jax.process_index() else Workdir(workdir).goodput, age(), **of)
+        self.state, self.step, self.position = self.restore(say)
+        self.goodput = goodput(Workdir(workdir))  # a start that is refused leaves no row
         self.account()
         self.begun = self.step  # updates that were made before this start
         self.measure = measure(self.config, run.corpus) if self.validates else ""
@@ -391,3 +390,9 @@ class Loop:
         made = f"{self.step} update{'s' * (self.step != 1)}{own}{',' * bool(own)}"
         self.progress.note(f"done: {made} in {self.ledger.summary()}")
         return 0
+
+
+def goodput(workdir: Workdir) -> Goodput:
+    """The ledger of a run's time, which process 0 alone writes."""
+    path = workdir.goodput if jax.process_index() == 0 else None
+    return Goodput(path, age(), host=socket.gethostname(), processes=jax.process_count(), devices=jax.device_count())
