@@ -31,7 +31,7 @@ class Leaving:
     """The one way out of this process. `others` are the other processes of the run, once it has joined them."""
 
     def __init__(self):
-        self.asked = False  # a signal came; it is answered at the next turn
+        self.asked = False  # a signal came; it is answered at the next turn, for which `others` look at this
         self.others = None
         self.watchdog = None  # over the work of this process, while there is one
         self.turns = 0  # how often `reached` was called
@@ -69,8 +69,6 @@ class Leaving:
             self.asked, self._first = True, time.monotonic()
             if not self._held:
                 self.leave(PREEMPTED, "interrupted: nothing is lost; start the same command again")
-        if self.others:
-            self.others.ask()
 
     def _stop_watching(self) -> None:
         if self.others:
@@ -85,8 +83,6 @@ class Leaving:
         """Asks all processes of the run to stop at the next turn, with everything saved, as a signal does."""
         with self._deciding:
             self.asked = True
-        if self.others:
-            self.others.ask()
 
     def reached(self) -> bool:
         """Whether to stop here. All processes of a run call this at the same turns and get the same answer."""

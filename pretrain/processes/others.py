@@ -3,8 +3,8 @@
 They speak through the key-value store that JAX's coordination service keeps in process 0. A thread of each process
 looks into it twice a second, while the rest computes, compiles or waits for another process.
 
-    notice/asked     a signal came to some process
-    notice/turn/I    process I has seen that; it goes on up to that turn at least. All stop at the highest
+    notice/turn/I    a signal came to some process, and process I knows; it goes on up to that turn at least. Who sees
+                     another's tells its own, and all stop at the highest
     notice/left/I    process I ends, or has ended: its exit code, and why
     alive/I          a number that grows as long as process I lives, and how far its work has come; process 0 watches
                      over all of them, and process 1 over process 0
@@ -40,17 +40,10 @@ class Others:
         self._lock = threading.Lock()
         self._rounds = self._heard = self._unheard = 0  # looks that ended; ticks since the last one that did
         self._lost = False  # the store does not answer
-        self._asks = False  # a signal came to this process
         self._roll = Roll(leaving, index, count, self._put, self._read)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="others", daemon=True)
         self._thread.start()
-
-    def ask(self) -> None:
-        """Asks all processes to stop at the same turn."""
-        self._asks = True
-        with contextlib.suppress(UnansweredError):  # then the next look asks
-            self._put("notice/asked", "yes")
 
     def reached(self) -> bool:
         """Whether this is the turn at which all stop. Costs nothing until one was asked to.
@@ -133,12 +126,10 @@ class Others:
             self._put(f"alive/{self._index}", f"{self._rounds} {self._place()}")
         notices = self._read("notice/")
         self._follow({k.removeprefix("left/"): v for k, v in notices.items() if k.startswith("left/")})
-        if self._asks and "asked" not in notices:
-            self._put("notice/asked", "yes")
-        if "asked" in notices:
+        turns = {k.removeprefix("turn/"): v for k, v in notices.items() if k.startswith("turn/")}
+        self._turns = {int(index): int(turn) for index, turn in turns.items()}
+        if turns or self._leaving.asked:
             self._propose()
-            turns = {k.removeprefix("turn/"): v for k, v in notices.items() if k.startswith("turn/")}
-            self._turns = {int(index): int(turn) for index, turn in turns.items()}
         self._roll.round({k.removeprefix("late/"): v for k, v in notices.items() if k.startswith("late/")})
         if silent and beats:
             alive = self._read("alive/")
