@@ -83,7 +83,7 @@ class Rows:
         if not len(rows):
             raise DataError(
                 f"'{part.source.spec}' has {part.stream.tokens} tokens to train on, too few for one row of "
-                f"data.length = {self.data['length']}; lower it or give more text"
+                f"data.length = {self.data['length']}; lower it, or give more text and a new work folder"
             )
         return languages.told(rows, part.source, self.data["languages"])
 

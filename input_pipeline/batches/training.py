@@ -88,7 +88,8 @@ class Lanes:
         if not self.batches:
             raise DataError(
                 f"data.layout = stream needs train.batch_size x data.length = {batching.batch_size} x "
-                f"{batching.length} tokens, but the split has {stream.tokens}; lower one of them or give more text"
+                f"{batching.length} tokens, but the split has {stream.tokens}; lower one of them, or give more text "
+                "and a new work folder"
             )
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:

@@ -221,7 +221,7 @@ def test_mixing_weights_are_kept(prepare, write):
             {"layout": "document", "length": 9},
             r"document 0 of 'text:.*' has \d+ tokens, but layout document makes",
         ),
-        ({"length": 10_000}, r"tokens to train on, too few for one row of data\.length = 10000; lower it"),
+        ({"length": 10_000}, r"too few for one row of data\.length = 10000; lower it, or give .* new work folder"),
         ({"weights": (1.0, 2.0)}, r"data\.weights has 2 numbers for 1 source"),
         ({"layout": "stream", "weights": (1.0,)}, r"data\.layout = stream does not mix; unset data\.weights"),
         ({"layout": "stream", "temperature": 2.0}, r"data\.layout = stream does not mix"),
