@@ -15,9 +15,8 @@ from pretrain.checkpoints.fresh import fresh_start_due, holds_run, start_fresh
 from pretrain.checkpoints.restore import CONFIG
 from pretrain.checkpoints.teacher import begun, keep, resolved
 from pretrain.errors import UserError
-from pretrain.evaluation.decoded import tasks
-from pretrain.evaluation.evaluation import measure, score, scoring_pass, worded
-from pretrain.objectives import cost, reported
+from pretrain.evaluation.evaluation import worded
+from pretrain.objectives import reported
 from pretrain.processes import lock
 from pretrain.processes.agreement import alike, decided
 from pretrain.processes.host import age, say
@@ -41,6 +40,7 @@ from pretrain.training.feed import Feed
 from pretrain.training.profile import Profile
 from pretrain.training.rates import Rates
 from pretrain.training.replicas import Replicas
+from pretrain.training.validation import Validation
 from pretrain.workdir import Workdir
 
 
@@ -96,25 +96,19 @@ class Loop:
     def __init__(self, run: Assembly, checkpoints: Checkpoints, ledger: Ledger, workdir: str, say, weights=None):
         self.config, self.engine, self.assembly = run.config, run.engine, run
         self.checkpoints, self.ledger, self.weights = checkpoints, ledger, weights
-        self.validates = "validation" in run.corpus.splits
-        if self.validates:
-            scoring_pass(run, "validation", batches=self.config.evaluate.batches)  # what it refuses it refuses now
-            tasks(run, "validation", decode=self.config.evaluate.decode)
-        else:
-            say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
+        self.validation = Validation(run, say)
         self.replicas = Replicas(run.engine, self.config.train.compare_every)
         self.state, self.step, self.position = self.restore(say)
         self.goodput = goodput(Workdir(workdir))  # a start that is refused leaves no row
         self.account()
         self.begun = self.step  # updates that were made before this start
-        self.measure = measure(self.config, run.corpus) if self.validates else ""
-        self.otherwise = self.validates and tell_of_measure(run, workdir, self.step, checkpoints.measures(), say)
+        self.otherwise = self.validation.there and tell_of_measure(run, workdir, self.step, checkpoints.measures(), say)
         self.writer = self.open_writer(workdir, say)
         shown = open_null() if jax.process_index() else None
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, shown)
         self.rates = Rates(run.learner, self.config, ledger)
         self.profile = Profile(self.config.log.profile, checkpoints.workdir.profile, self.progress.note)
-        self.compiled, self.validated = False, {}
+        self.compiled = False
         self.pending = None  # what `update` says of the last one, read once the next one is on its way
         bad = self.state.bad_in_row.addressable_data(0)  # of pmap a copy for each device
         self.good = self.step - int(bad.max())  # the last update that was not bad
@@ -133,7 +127,7 @@ class Loop:
             restored = self.checkpoints.restore_newest(shapes, say, self.assembly.origin)
         self.ledger.update = restored[1]["step"] if restored else 0
         if restored is None:
-            if self.validates and not config.data.validation:
+            if self.validation.there and not config.data.validation:
                 say(f"{100 * config.data.holdout:g}% of data.train is held out for validation (config.data.holdout)")
             return self.begin(say), 0, 0
         state, data = restored
@@ -228,14 +222,14 @@ class Loop:
         last, every = self.step >= self.config.train.steps, self.config.evaluate.every
         if not self.step or not (last or (every > 0 and self.step % every == 0)) or (last and self.otherwise):
             return True
-        known = self.checkpoints.loss(self.step, self.measure)
+        known = self.checkpoints.loss(self.step, self.validation.measure)
         if known is not None:
-            self.validated = {"step": self.step, "loss": known}
+            self.validation.found(self.step, known)
             return True
         if not self.evaluate():
             return False
-        if self.validated:
-            self.checkpoints.score(self.step, self.metrics(), room=not last)  # who makes no update deletes nothing
+        if metrics := self.validation.of(self.step):
+            self.checkpoints.score(self.step, metrics, room=not last)  # who makes no update deletes nothing
         return True
 
     def keep(self, previous) -> None:
@@ -316,7 +310,8 @@ class Loop:
             self.checkpoints.wait()
         self.state, self.step, position = self.restore(self.progress.note)
         self.account()
-        self.position, self.validated, self.pending = bad_position + 1, {}, None
+        self.position, self.pending = bad_position + 1, None
+        self.validation.forget()
         if position != self.position:  # what the lanes remember is not what comes before their next rows
             self.state = self.engine.forget(self.state, self.config.train.batch_size)
         self.writer.close()
@@ -335,40 +330,25 @@ class Loop:
 
     def evaluate(self) -> bool:
         """Scores the validation split, if there is one; False if that was cut short, because the run is to stop."""
-        if not self.validates:
+        if not self.validation.there:
             return True
         self.settle()
-        wanted, objective = self.config.evaluate, self.engine.learner.objective
-        options = {"batches": wanted.batches, "decode": wanted.decode, "cut": leaving.reached}
         with self.ledger.spend("evaluate"):
-            result = score(self.assembly, self.state.params, "validation", **options)
-        if result is None:
+            rows = self.validation.score(self.state.params, self.step, cut=leaving.reached)
+        if rows is None:
             return False
-        self.validated = {"step": self.step, "loss": cost(self.config.objective.selects, result)}
-        shown = (*objective.measures, *objective.decoded)
-        row = {name: value for name, value in result.items() if name in shown and value is not None}
-        of_tasks = {
-            f"{name} of {task}": figures[name]
-            for task, figures in result.get("tasks", {}).items()
-            for name in objective.decoded
-            if len(result["tasks"]) > 1
-        }
-        self.writer.write("validation", self.step, row | {"tokens": result["tokens"]} | of_tasks)
-        self.progress.note(f"step {self.step}: validation {', '.join(worded(*item) for item in row.items())}")
+        shown, besides = rows
+        self.writer.write("validation", self.step, shown | besides)
+        self.progress.note(f"step {self.step}: validation {', '.join(worded(*item) for item in shown.items())}")
         return True
-
-    def metrics(self) -> dict:
-        """What a checkpoint keeps of the last validation."""
-        return {"loss": self.validated["loss"], "measure": self.measure}
 
     def save(self, wait: bool = False) -> None:
         self.compare()
         self.account()
         with self.ledger.spend("save"):
-            metrics = self.metrics() if self.validated.get("step") == self.step else None
             state = self.engine.saved(self.state)
             origin = self.assembly.origin | {CONFIG: self.config.to_dict()}
-            told = state, self.position, metrics, origin, int(state.bad_in_row)
+            told = state, self.position, self.validation.of(self.step), origin, int(state.bad_in_row)
             self.writer.flush()
             self.checkpoints.save(self.step, *told)
             if wait:
@@ -382,7 +362,7 @@ class Loop:
     def finish(self) -> int:
         if (bad := self.step - self.good) >= self.config.train.max_bad_steps:  # as the start before this one ended
             self.stop_bad(self.position - 1, bad)
-        if self.step > self.begun and self.validated.get("step") != self.step and not self.evaluate():
+        if self.step > self.begun and not self.validation.of(self.step) and not self.evaluate():
             return self.interrupted()
         self.save(wait=True)
         own = f", {self.step - self.begun} of them by this start" * (self.begun > 0)
