@@ -43,7 +43,7 @@ restore._read_whole = unhurried
 # Changes the highest bit of a number's fraction, in the first large array on the first device of process 1, after
 # update `at`: what the lowest bit changes can be rounded away by the next update, before devices are compared.
 CORRUPT = """
-import os, jax, numpy as np, pretrain.step.engine as engine
+import os, jax, numpy as np, pretrain.step.backends.jit as engine
 own, count = engine.JitEngine.step, [0]
 def step(self, state, batch):
     state, metrics = own(self, state, batch)
