@@ -110,7 +110,7 @@ def lowered(model: str, layout: dict[str, int], task: str, devices):
         case "evaluation":
             return engine.lower_evaluation(ROWS, LENGTH), None
         case "prompt" | "decoding":
-            params = engine.shapes(0, ROWS).params
+            params = engine.shapes(ROWS).params
             features = engine.learner.features(ROWS, LENGTH) if model in WRITING else {}
             source = {name: one for name, one in features.items() if name in ("inputs", "input_segments")}
             source = {name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in source.items()}

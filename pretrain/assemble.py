@@ -67,7 +67,7 @@ def assemble(
         capacity.check_training(engine, config)
     capacity.check_evaluation(engine, config)
     if weights:
-        weights.check(engine.shapes(config.seed, config.train.batch_size).params, config.model)
+        weights.check(engine.shapes(config.train.batch_size).params, config.model)
     if teacher:
         teacher.weights.check(engine.frozen_shapes(), teacher.weights.model)
     others = [one for one in (weights, teacher.weights if teacher and training else None) if one]

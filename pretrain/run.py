@@ -47,7 +47,7 @@ class Run:
             spread.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)
         self._engine = make_engine(make_learner(spread), spread, devices)
         checkpoints = Checkpoints(workdir, self.config.checkpoint, read_only=True)
-        shapes = self._engine.shapes(self.config.seed, self._engine.layout.batch_shards()).params
+        shapes = self._engine.shapes(self._engine.layout.batch_shards()).params
 
         def read(number: int):
             checkpoints.check_tokenizer(number, self.tokenizer)

@@ -120,7 +120,7 @@ def _show_flops(facts: dict) -> None:
 def _mesh(engine, config) -> dict:
     """What the mesh asks for."""
     mesh = engine.layout.mesh
-    params = engine.resting_shapes(config.seed, engine.layout.batch_shards()).params
+    params = engine.resting_shapes(engine.layout.batch_shards()).params
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
     split = mesh.shape["fsdp"] > 1
     whole = [(name, leaf) for name, leaf in leaves if split and "fsdp" not in leaf.sharding.spec]

@@ -115,9 +115,7 @@ def evaluate(config, arguments: Evaluate) -> None:
                 )
         averaged = Averaged(checkpoints, arguments.average, say)
         checkpoints.check_teacher(step, run.teacher)
-        step, params = checkpoints.read(
-            arguments.step, step, lambda step: run.engine.restored_params(averaged, step, config.seed)
-        )
+        step, params = checkpoints.read(arguments.step, step, lambda step: run.engine.restored_params(averaged, step))
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": counted}
         result = score(run, params, split, timed=True, report=say, **options)
         for name in _compressors(arguments):

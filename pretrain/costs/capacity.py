@@ -41,7 +41,7 @@ class Need(NamedTuple):
 def check_training(engine, config) -> None:
     """Raises UserError where the devices or this host have not the memory to train."""
     train, length = config.train, config.data.length
-    state = engine.resting_shapes(config.seed, train.batch_size)
+    state = engine.resting_shapes(train.batch_size)
     weights, whole = (
         2 * size(state.params) + size(state.opt_state) for size in (_bytes, _whole_bytes)
     )  # and gradients
@@ -94,7 +94,7 @@ def check_evaluation(engine, config) -> None:
     """Raises UserError where the devices or this host have not the memory to evaluate."""
     size = engine.layout.filled(config.evaluate.batch_size)
     length = config.evaluate.length or config.data.length
-    params = engine.resting_shapes(config.seed, engine.layout.batch_shards()).params
+    params = engine.resting_shapes(engine.layout.batch_shards()).params
     memory = jax.eval_shape(lambda: start(engine.learner.evaluated, size))
     shared = _whole_bytes(memory) // engine.layout.batch_shards()
     lower = "lower config.evaluate.batch_size, which is --batch_size of `pretrain evaluate`"

@@ -50,7 +50,7 @@ def compiled(program: jax.stages.Compiled) -> Compiled:
 def held(engine, config) -> dict[str, int]:
     """Bytes of one device by category of what a step is given, and of the gradient that it makes; from shapes alone."""
     train = config.train
-    state = engine.resting_shapes(config.seed, train.batch_size)
+    state = engine.resting_shapes(train.batch_size)
     # Parts of an accumulated batch are added up in float32, each after its own gradient was made.
     gradients = on_device(state.params)
     if train.accumulate > 1:

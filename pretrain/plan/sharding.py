@@ -14,7 +14,7 @@ LARGE = 0.01  # a parameter is large that is so much of all of them
 def shardings(engine) -> list[dict]:
     """A row for each parameter: name, shape, logical axes, mesh axes of each dimension, bytes on a device, the rule."""
     boxes = jax.tree_util.tree_leaves_with_path(engine.learner.parameters, is_leaf=is_box)
-    resting = jax.tree.leaves(engine.resting_shapes(0, engine.layout.batch_shards()).params)
+    resting = jax.tree.leaves(engine.resting_shapes(engine.layout.batch_shards()).params)
     return [_row(engine.layout, path_name(path), box, leaf) for (path, box), leaf in zip(boxes, resting, strict=True)]
 
 

@@ -122,7 +122,7 @@ class Loop:
     def restore(self, say):
         """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
         config = self.config
-        shapes = self.engine.shapes(config.seed, config.train.batch_size)
+        shapes = self.engine.shapes(config.train.batch_size)
         with self.ledger.spend("restore"):
             restored = self.checkpoints.restore_newest(shapes, say, self.assembly.origin)
         self.ledger.update = restored[1]["step"] if restored else 0

@@ -26,11 +26,11 @@ class Engine(abc.ABC):
     replicas: Replicas  # what devices hold alike, to be compared
 
     @abc.abstractmethod
-    def shapes(self, seed: int, batch_size: int) -> TrainState:
+    def shapes(self, batch_size: int) -> TrainState:
         """Shape, type and sharding of every leaf of the train state in a checkpoint; nothing is allocated."""
 
     @abc.abstractmethod
-    def resting_shapes(self, seed: int, batch_size: int) -> TrainState:
+    def resting_shapes(self, batch_size: int) -> TrainState:
         """The same of the state between steps."""
 
     @abc.abstractmethod
@@ -78,7 +78,7 @@ class Engine(abc.ABC):
         """What so many lanes of `model` carry at first."""
 
     @abc.abstractmethod
-    def restored_params(self, checkpoints, step: int, seed: int):
+    def restored_params(self, checkpoints, step: int):
         """The parameters of a checkpoint, ready for `evaluate`."""
 
     @abc.abstractmethod

@@ -66,10 +66,10 @@ class JitEngine(Engine):
         shardings = lane_shardings(self.layout, self.learner.model, batch_size)
         return self._weights.replace(carried=with_shardings(carried, shardings))
 
-    def shapes(self, seed: int, batch_size: int) -> TrainState:
+    def shapes(self, batch_size: int) -> TrainState:
         return jax.tree.map(at_rest.stored, self._leaves(batch_size))
 
-    def resting_shapes(self, seed: int, batch_size: int) -> TrainState:
+    def resting_shapes(self, batch_size: int) -> TrainState:
         return jax.tree.map(at_rest.padded, self._leaves(batch_size))
 
     def init(self, seed: int, batch_size: int) -> TrainState:
@@ -85,7 +85,7 @@ class JitEngine(Engine):
 
     def lower_step(self, batch_size: int, length: int) -> jax.stages.Lowered:
         """The very program of `step` before it is compiled, for batches of this size; nothing is allocated."""
-        state = self.resting_shapes(0, batch_size)
+        state = self.resting_shapes(batch_size)
         with self.scope():
             return self._step.lower(state, self.batch_shapes(batch_size, length), self._resting_frozen())
 
@@ -122,7 +122,7 @@ class JitEngine(Engine):
         make = partial(start, model, batch_size)
         return jax.jit(make, out_shardings=lane_shardings(self.layout, model, batch_size))()
 
-    def restored_params(self, checkpoints, step: int, seed: int):
+    def restored_params(self, checkpoints, step: int):
         leaves = self._weights.params
         return at_rest.rest(checkpoints.restore_params(step, jax.tree.map(at_rest.stored, leaves)), leaves)
 

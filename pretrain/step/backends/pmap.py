@@ -66,7 +66,7 @@ class PmapEngine(Engine):
         devices = self.local if jax.process_count() == 1 else None
         return jax.pmap(function, axis_name="data", devices=devices, **options)
 
-    def shapes(self, seed: int, batch_size: int) -> TrainState:
+    def shapes(self, batch_size: int) -> TrainState:
         shapes = state_shapes(self.learner, batch_size)
         shardings = jax.tree.map(lambda _: self.layout.sharding(), shapes)
         carried = lane_shardings(self.layout, self.learner.model, batch_size)
@@ -75,7 +75,7 @@ class PmapEngine(Engine):
     resting_shapes = shapes  # nothing is split that would need padding
 
     def init(self, seed: int, batch_size: int) -> TrainState:
-        return self.restored(initial(self.learner, self.shapes(seed, batch_size), seed, batch_size))
+        return self.restored(initial(self.learner, self.shapes(batch_size), seed, batch_size))
 
     def scope(self):
         return nullcontext()
@@ -102,8 +102,8 @@ class PmapEngine(Engine):
         carried = start(model, batch_size // self.layout.batch_shards())
         return self._place(jax.tree.map(self._copies, carried)) if carried else carried
 
-    def restored_params(self, checkpoints, step: int, seed: int):
-        params = checkpoints.restore_params(step, self.shapes(seed, self.layout.batch_shards()).params)
+    def restored_params(self, checkpoints, step: int):
+        params = checkpoints.restore_params(step, self.shapes(self.layout.batch_shards()).params)
         return self._place(jax.tree.map(self._copies, params))
 
     def whole(self, params):

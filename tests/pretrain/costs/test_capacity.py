@@ -54,7 +54,7 @@ def test_the_floor_of_training(machine, monkeypatch):
     """Eight devices of one host hold a copy each: parameters, gradients and Adam's two moments in float32."""
     monkeypatch.setattr(capacity, "DOUBT", 0)
     engine, config = built(optimizer__name="adamw", mesh__data=8)
-    count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(0, 8).params))
+    count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(8).params))
     inputs = 2 * 8 * 64 * 64 * 4  # layers, rows, tokens, width: all eight rows, a device each
     batches = 8 * 64 * 5 * 4 * (config.data.prefetch + 2)
     floor = 8 * 4 * 4 * count + inputs + batches
@@ -91,7 +91,7 @@ def test_what_is_split_is_counted_once(machine, monkeypatch):
     """Sixteen bytes a parameter, on eight devices whole and then in eighths."""
     monkeypatch.setattr(capacity, "DOUBT", 0)
     engine, config = built(optimizer__name="adamw")
-    count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(0, 8).params))
+    count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(8).params))
     machine(4 * 16 * count)
     with pytest.raises(UserError):
         capacity.check_training(engine, config)
@@ -124,7 +124,7 @@ def test_recurrent_memory_counts(machine):
 def test_a_device_with_memory_of_its_own(monkeypatch):
     """On a GPU or TPU the device's limit counts, and the host holds batches alone."""
     engine, config = built()
-    state, layout = engine.resting_shapes(0, 8), engine.layout
+    state, layout = engine.resting_shapes(8), engine.layout
     stats = {"bytes_limit": 1000}
     device = SimpleNamespace(platform="gpu", process_index=0, memory_stats=lambda: stats)
     mesh = SimpleNamespace(devices=SimpleNamespace(flat=[device]), shape=layout.mesh.shape)

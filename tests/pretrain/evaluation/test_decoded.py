@@ -104,7 +104,7 @@ def scored(folder, params, mesh, backend="jit", decode=None, report=lambda messa
     def restore_params(step, shapes):
         return jax.tree.map(lambda array, shape: jax.device_put(array, shape.sharding), params, shapes)
 
-    placed = run.engine.restored_params(SimpleNamespace(restore_params=restore_params), 0, 0)
+    placed = run.engine.restored_params(SimpleNamespace(restore_params=restore_params), 0)
     return score(run, placed, "validation", decode=decode, report=report)
 
 

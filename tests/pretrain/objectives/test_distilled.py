@@ -142,7 +142,7 @@ def run(config, devices, frozen):
     learner = make_learner(config)
     engine = make_engine(learner, config, jax.devices()[:devices])
     engine.hold(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), frozen, engine.frozen_shapes()))
-    shapes = engine.shapes(0, ROWS)
+    shapes = engine.shapes(ROWS)
     start = jax.tree.map(np.asarray, make_engine(learner, small(), jax.devices()[:1]).init(0, ROWS))
     state = engine.restored(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), start, shapes))
     history = []

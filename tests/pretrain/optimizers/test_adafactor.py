@@ -91,7 +91,7 @@ def t5_small(**mesh):
 def test_adafactors_state_is_as_small_as_on_paper():
     config = t5_small()
     engine = make_engine(make_learner(config), config, jax.devices()[:1])
-    leaves = jax.tree.leaves(engine.shapes(0, 8).opt_state)
+    leaves = jax.tree.leaves(engine.shapes(8).opt_state)
     # Whatever optax keeps of the moments that a tensor does not have is one number a layer, as are the counts.
     held = sum(leaf.size for leaf in leaves if leaf.size > 6)
     layer = 4 * (512 + 512) + 2 * (512 + 2048) + 2 * 512
@@ -101,7 +101,7 @@ def test_adafactors_state_is_as_small_as_on_paper():
 def test_adafactors_state_is_split_as_its_parameters_are():
     config = t5_small(fsdp=2, tensor=4)
     engine = make_engine(make_learner(config), config)
-    named = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(engine.shapes(0, 8).opt_state)}
+    named = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(engine.shapes(8).opt_state)}
     whole = [name for name, leaf in named.items() if leaf.size > 512 * 6 and leaf.sharding.is_fully_replicated]
     assert not whole
     (columns,) = (leaf for name, leaf in named.items() if name.endswith("v_col/layers/feed_forward/in/kernel"))
@@ -148,7 +148,7 @@ def by_optax(params, gradients):
 def test_adafactor_on_a_mesh_is_optaxs_of_the_flat_kernels(mesh):
     config = small_factored(**mesh)
     engine = make_engine(make_learner(config), config, jax.devices()[: math.prod(mesh.values())])
-    shapes, rng = engine.shapes(0, 8), np.random.default_rng(3)
+    shapes, rng = engine.shapes(8), np.random.default_rng(3)
 
     def draw(scale):
         return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * scale, jnp.float32), shapes.params)

@@ -28,7 +28,7 @@ def on_paper(name, shape):
 
 
 def test_its_state_is_as_small_as_on_paper(engine):
-    sizes = [leaf.size for leaf in jax.tree.leaves(engine.shapes(0, 8).opt_state)]
+    sizes = [leaf.size for leaf in jax.tree.leaves(engine.shapes(8).opt_state)]
     attention, feed_forward = 4 * (512 + 512), 2 * (512 + 2048)  # rows and columns of every matrix
     encoder, decoder = attention + feed_forward + 2 * 512, 2 * attention + feed_forward + 3 * 512
     whole = 2 * (8 * 32) + 2 * 512  # tables of distances and last norms
@@ -41,7 +41,7 @@ def test_its_state_is_as_small_as_on_paper(engine):
 def test_its_updates_are_those_of_hugging_face(engine):
     torch = pytest.importorskip("torch")
     adafactor = pytest.importorskip("transformers.optimization").Adafactor
-    rng, shapes = np.random.default_rng(0), engine.shapes(0, 8).params
+    rng, shapes = np.random.default_rng(0), engine.shapes(8).params
 
     def draw(scale):
         """Rows and columns of very different size, so that what is factored matters."""

@@ -114,12 +114,12 @@ def test_a_checkpoint_fits_every_mesh(make, workdir):
         checkpoints.save(step, engine.saved(state), step)
         checkpoints.wait()
         engine = engine_of(config, sizes)
-        state = engine.restored(checkpoints.restore_newest(engine.shapes(0, BATCH), print)[0])
+        state = engine.restored(checkpoints.restore_newest(engine.shapes(BATCH), print)[0])
         found = host(engine.saved(state))
         assert found.keys() == expected.keys()
         for path, leaf in found.items():
             np.testing.assert_array_equal(leaf, expected[path], err_msg=path)
-        params = host(engine.restored_params(checkpoints, step, 0))
+        params = host(engine.restored_params(checkpoints, step))
         for path, leaf in host(state.params).items():
             np.testing.assert_array_equal(params[path], leaf, err_msg=path)
     checkpoints.close()

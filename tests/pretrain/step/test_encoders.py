@@ -51,7 +51,7 @@ def run(family, devices, **changes):
     config = small("masked", **FAMILIES[family], **changes)
     learner = make_learner(config)
     engine = make_engine(learner, config, jax.devices()[:devices])
-    shapes = engine.shapes(0, BATCH)
+    shapes = engine.shapes(BATCH)
     state = engine.restored(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial(family), shapes))
     history = []
     for n in range(2):

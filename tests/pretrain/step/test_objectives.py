@@ -26,7 +26,7 @@ def run(config, devices):
     """(every term and the gradients' norm of two updates, final parameters)."""
     learner = make_learner(config)
     engine = make_engine(learner, config, jax.devices()[:devices])
-    shapes = engine.shapes(0, BATCH)
+    shapes = engine.shapes(BATCH)
     start = jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial(config.objective.kind), shapes)
     state, history = engine.restored(start), []
     for n in range(2):
@@ -87,7 +87,7 @@ def test_the_gradient_is_that_of_the_sum_of_the_means(masked):
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(before)
     engine = make_engine(learner, config, jax.devices()[:1])
-    shapes = engine.shapes(0, BATCH)
+    shapes = engine.shapes(BATCH)
     state = engine.restored(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial("masked"), shapes))
     state, metrics = engine.step(state, engine.put(batch, BATCH))
     counts = {name: float(count) for name, count in metrics["counts"].items()}

@@ -28,7 +28,7 @@ def initial(plain: bool):
 def run(config, devices: int, updates: int = 2):
     """(losses and gradient norms, final parameters) of a few updates."""
     engine = make_engine(make_learner(config), config, jax.devices()[:devices])
-    shapes = engine.shapes(0, BATCH)
+    shapes = engine.shapes(BATCH)
     placed = jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial(config.optimizer.name == "sgd"), shapes)
     state = engine.restored(placed)
     history = []
@@ -126,7 +126,7 @@ def test_initial_parameters_do_not_depend_on_the_devices():
 def test_optimizer_state_is_sharded_like_its_parameters():
     config = small_config(mesh__fsdp=4, mesh__tensor=2)
     engine = make_engine(make_learner(config), config)
-    shapes = engine.shapes(0, BATCH)
+    shapes = engine.shapes(BATCH)
     moments = shapes.opt_state[1][0]
     for p, m in zip(jax.tree.leaves(shapes.params), jax.tree.leaves(moments.mu), strict=True):
         assert p.sharding == m.sharding

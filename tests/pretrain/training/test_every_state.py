@@ -70,7 +70,7 @@ def test_resuming_changes_no_bit(kind, tmp_path):
 
     engine = new_engine()
     checkpoints = Checkpoints(folder, config.checkpoint)
-    state, data = checkpoints.restore_newest(engine.shapes(0, rows), print)
+    state, data = checkpoints.restore_newest(engine.shapes(rows), print)
     checkpoints.close()
     assert data == {"step": 3, "position": 3}
     resumed = engine.saved(updates(engine, engine.restored(state), range(3, 6)))

@@ -81,7 +81,7 @@ def test_memory_after_bad_updates_is_that_of_the_text_before_or_empty(way):
     state = jax.tree.map(np.asarray, engine.saved(engine.init(0, LANES)))
     words = state.params["vocabulary"]["words_0"]
     state.params["vocabulary"]["words_0"] = np.where(np.arange(31)[:, None] == BROKEN, np.float32(np.nan), words)
-    shapes = engine.shapes(0, LANES)
+    shapes = engine.shapes(LANES)
     state = engine.restored(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), state, shapes))
     spoil = {2: unscorable, 4: unreadable, 6: unscorable_epoch}
     text = [np.zeros(0, np.int32)] * LANES
