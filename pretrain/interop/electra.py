@@ -12,7 +12,7 @@ from models.replaced_tokens import generator_sizes
 from pretrain.errors import UserError
 from pretrain.interop.bert import BERT, NOT_XLM, embeddings, layers, plain
 from pretrain.interop.family import Family
-from pretrain.interop.keys import ACTIVATIONS, Key, Keys
+from pretrain.interop.keys import ACTIVATIONS, GELU, Key, Keys
 from pretrain.interop.names import FLAT, OUTPUTS_FIRST, Row, linear, norms, rows
 
 SHARED = ("tokens", "positions", "types", "embedding_norm/scale", "embedding_norm/bias")  # by both
@@ -105,9 +105,10 @@ GENERATOR = dataclasses.replace(
     recipe="configs/bert.py",
     architecture=lambda section: "ElectraForMaskedLM",
     task="fill-mask",
-    # The activation of the head of tokens is not written down there: it is always this.
     keys=dataclasses.replace(
-        THEIRS, ours=lambda section: _ours(section) | {"pair_head": (False,), "activation": ("gelu_erf",)}
+        THEIRS,
+        both=tuple(dataclasses.replace(key, words=GELU) if key.words else key for key in THEIRS.both),
+        ours=lambda section: _ours(section) | {"pair_head": (False,)},
     ),
     rows=_of_generator,
     copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},

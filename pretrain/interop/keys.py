@@ -50,6 +50,8 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+# The same where the head of tokens has this one whatever is written down.
+GELU = {name: ours for name, ours in ACTIVATIONS.items() if ours == "gelu_erf"}
 DTYPE = ("dtype", "torch_dtype")  # now, and before
 DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float32"}  # float16 needs its loss scaled
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pretrain.interop.bert import KEYS, embeddings, layers, plain
 from pretrain.interop.family import Family
-from pretrain.interop.keys import ACTIVATIONS, Key, Keys
+from pretrain.interop.keys import GELU, Key, Keys
 from pretrain.interop.names import FLAT, OUTPUTS_FIRST, Row, linear, norms, rows
 
 PAD = 1  # the id of padding; positions begin behind it, and the rows up to it are those that no text uses
@@ -38,7 +38,7 @@ ROBERTA = Family(
             Key("vocab_size", "vocab_size", _entries),
             Key("max_position_embeddings", "context", 512, more=OFFSET),
             Key("type_vocab_size", "types", 2),
-            Key("hidden_act", "activation", "gelu", ACTIVATIONS),
+            Key("hidden_act", "activation", "gelu", GELU),
             Key("hidden_dropout_prob", "dropout", 0.1),
             Key("attention_probs_dropout_prob", "dropout_attention", 0.1),
             *KEYS,

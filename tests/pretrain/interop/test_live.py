@@ -12,6 +12,7 @@ from test_models import asked_of_ours, question
 
 import pretrain
 from pretrain.decoding.decoding import generate
+from pretrain.errors import UserError
 from pretrain.interop import families
 from pretrain.interop.exports import export_folder
 from pretrain.interop.imports import import_folder
@@ -120,6 +121,29 @@ def test_a_model_takes_what_its_tokenizer_gives(there_and_back):
     else:
         found = run.logits(ids, **inputs)
     np.testing.assert_allclose(found, logits.numpy(), atol=1e-4, rtol=0)
+
+
+ACTIVATION = {"gpt2": "activation_function", "distilbert": "activation", "xlnet": "ff_activation"}
+ACTIVATION |= {"bart": "activation_function"}
+FIXED = ("roberta", "camembert", "xlm-roberta", "electra_masked", "xlnet")  # whose code has one whatever they say
+
+
+@pytest.mark.parametrize("word", ["relu", "gelu_new"])
+@pytest.mark.parametrize("case", [*dict.fromkeys([*ACTIVATION, *FIXED, "bert", "albert", "electra"])])
+def test_another_activation_is_theirs_or_refused(case, word, tmp_path, monkeypatch):
+    """In layers and in the head of tokens."""
+    name, fields = asked.CASES[case]
+    monkeypatch.setitem(asked.CASES, case, (name, fields | {ACTIVATION.get(case, "hidden_act"): word}))
+    model, _ = asked.model_of(case)
+    model.save_pretrained(tmp_path / "theirs")
+    hub.TOKENIZERS[model.config.model_type](tmp_path / "theirs")
+    try:
+        import_folder(str(tmp_path / "theirs"), str(tmp_path / "run"))
+    except UserError as error:
+        assert case in FIXED and f"'{word}'" in str(error)
+        return
+    found = asked_of_ours(pretrain.open(tmp_path / "run"), case)
+    np.testing.assert_allclose(found["logits"], asked.ask(case, model)["logits"], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -70,6 +70,8 @@ def changed(case, **keys):
         ("xlnet", {"bi_data": True}, ["bi_data = True is more than"]),
         ("mt5", {"feed_forward_proj": "gated-mish"}, ["feed_forward_proj = 'gated-mish'"]),
         ("mt5", {"scale_decoder_outputs": True}, ["the key scale_decoder_outputs = True"]),
+        ("roberta", {"hidden_act": "relu"}, ["hidden_act = 'relu'", "gelu, gelu_python"]),
+        ("electra_masked", {"hidden_act": "gelu_new"}, ["hidden_act = 'gelu_new'", "gelu, gelu_python"]),
         ("xlm", {"sinusoidal_embeddings": True}, ["sinusoidal_embeddings = True"]),
         ("xlm", {"gelu_activation": False}, ["gelu_activation = False"]),
         ("xlm", {"n_langs": 4, "use_lang_emb": True}, ["1 missing: transformer.lang_embeddings.weight"]),
