@@ -32,16 +32,22 @@ PATIENCE = 180.0  # seconds for which attempts are made
 
 Result = TypeVar("Result")
 
-_FULL_OR_CLOSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+# A disk that takes no more, or not from this user.
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS}
 _IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
-def passes(error: BaseException) -> bool:
-    """Whether an error is of a folder whose server is away; TensorStore has the system's number in its message."""
+def system_code(error: BaseException) -> int | None:
+    """The system's number of an error, which TensorStore and libraries in Rust have in their messages."""
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _AWAY
-    found = re.search(r"os_error_code='(\d+)'", str(error))
-    return bool(found) and int(found[1]) in _AWAY
+        return error.errno
+    found = re.search(r"os_error_code='(\d+)'|\(os error (\d+)\)", str(error))
+    return int(found[1] or found[2]) if found else None
+
+
+def passes(error: BaseException) -> bool:
+    """Whether an error is of a folder whose server is away."""
+    return system_code(error) in _AWAY
 
 
 def persistently(work: Callable[[], Result]) -> Result:
@@ -78,7 +84,7 @@ def written_under(folder: Path, key: str) -> Iterator[None]:
         where = Path(error.filename or folder)
         if error.filename and not (where.is_relative_to(folder) or folder.is_relative_to(where)):
             raise DataError(f"cannot read {where}: {error.strerror}; make it readable or leave it out") from None
-        if error.errno not in _FULL_OR_CLOSED | _IN_THE_WAY:
+        if error.errno not in UNWRITABLE | _IN_THE_WAY:
             raise
         raise UnwritableError(where, error.strerror, key) from None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from configs.common import ConfigError
 from input_pipeline.errors import DataError
+from input_pipeline.files import system_code
 from models.errors import ModelError
 
 
@@ -38,9 +39,8 @@ def reason(error: Exception) -> str:
     """The cause of an error in few words; TensorStore buries it, or the operating system's code, in a long message."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    code = re.search(r"os_error_code='(\d+)'", str(error))
-    if code:
-        return os.strerror(int(code[1]))
+    if code := system_code(error):
+        return os.strerror(code)
     lines = re.sub(r" \[[a-z_ ]+='.*", "", str(error).strip(), flags=re.DOTALL).splitlines()
     if not lines:
         return type(error).__name__

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from input_pipeline.files import passes
+from input_pipeline.files import UNWRITABLE, passes
 from pretrain.commands import run
 from pretrain.commands.arguments import Arguments
 from pretrain.commands.flags import Command, commands, split_config
@@ -28,7 +28,6 @@ from pretrain.processes.leaving import FAILED, FAULT, MISTAKE, UNREAD, leaving
 LOST_TOUCH = re.compile(r"DEADLINE_EXCEEDED|UNAVAILABLE|Gloo|NCCL|Connection (reset|closed|refused)|Socket closed")
 DEVICE_IS_FULL = "RESOURCE_EXHAUSTED: Out of memory"  # how XLA's error begins
 UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP)  # names that no file can have
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def overview(known: dict[str, Command]) -> str:
@@ -81,6 +80,8 @@ def verdict(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         where = f" {error.filename}" if error.filename else ""
         remedy = "make room or choose another --workdir and start the command again"
+        if not where and not _printed():
+            where, remedy = " what is printed", "make room where standard output goes, or send it elsewhere"
         return MISTAKE, f"pretrain: cannot write{where}: {error.strerror}; {remedy}\n"
     if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:
         return MISTAKE, f"pretrain: cannot use {reason(error)}; give another name\n"
@@ -96,6 +97,15 @@ def verdict(error: Exception) -> tuple[int, str]:
     if isinstance(error, RuntimeError | AssertionError) and (lacking := without_device()):
         return MISTAKE, f"pretrain: {lacking}\n"
     return FAILED, _traceback(error)
+
+
+def _printed() -> bool:
+    """Whether standard output takes what was printed."""
+    try:
+        print(end="", flush=True)
+        return True
+    except OSError:
+        return False
 
 
 def _unreadable(error: OSError) -> Path | None:

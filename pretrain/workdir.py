@@ -164,7 +164,16 @@ def of_config(name: str) -> str:
 
 def may_be_earlier(name: str) -> bool:
     """Whether a run can be put aside as `name`: the name of one folder, which is none that is being moved into."""
-    return Path(name).name == name and name not in (".", "..") and not name.endswith(_MOVING)
+    return Path(name).name == name and name not in (".", "..") and not name.endswith(_MOVING) and is_utf8(name)
+
+
+def is_utf8(path: str) -> bool:
+    """Whether a path is text, as what reads and writes checkpoints takes it."""
+    try:
+        path.encode("utf-8")
+        return True
+    except UnicodeEncodeError:
+        return False
 
 
 def rows(metrics: Path, split: str, suffix: str) -> Path:

@@ -118,7 +118,10 @@ class Files(Source):
         return [path for path, _ in self._found()]
 
     def _found(self) -> list[tuple[str, tuple[int, int]]]:
-        """The path of every file that is there, with its bytes and when it changed, ns."""
+        """The path of every file that is there, with its bytes and when it changed, ns.
+
+        A file that matches by several names, through links, is there once, by the first of them.
+        """
         if is_remote(self.pattern):
             return list(matching(self.pattern).items())
         paths = sorted(glob.glob(self.pattern, recursive=True))
@@ -126,7 +129,12 @@ class Files(Source):
         for path in {*paths} - {*files}:
             if os.path.islink(path) and not os.path.exists(path):
                 raise DataError(f"'{self.spec}' matches {path}, a link that leads nowhere; mend or delete it")
-        return [(path, size_and_time(path)) for path in files]
+        once = {}
+        for path in files:
+            status = os.stat(path)
+            itself = (status.st_dev, status.st_ino) if status.st_nlink > 1 else os.path.realpath(path)
+            once.setdefault(itself, (path, (status.st_size, status.st_mtime_ns)))
+        return [*once.values()]
 
     def _there(self) -> list[tuple[str, tuple[int, int]]]:
         """As `_found`. Errors: DataError where there is none."""

@@ -33,6 +33,7 @@ MARKS = (
 COMPRESSED = (".gz", ".zst")  # these can only be read from the beginning
 UNREAD = (".xz", ".bz2", ".lz4", ".zip", ".7z", ".Z")
 PACKED = 1 << 12  # bytes of a frame at a time, of which each may be tens of thousands
+BEGINNING = 1 << 12  # bytes that tell what a file is
 
 
 class Document(NamedTuple):
@@ -283,8 +284,13 @@ def _character(path: str, offset: int) -> int:
 
 def undecodable(path: str, offset: int, reason: str) -> DataError:
     with opened(path, 0) as stream:
-        begin = stream.read(4)
+        begin = stream.read(BEGINNING)
     encoding = next((name for mark, name in MARKS if begin.startswith(mark)), None)
+    if not encoding and b"\0" in begin:
+        return DataError(
+            f"{path} is no text: it is not UTF-8 at byte {offset}, and has zeros as binary files do; give text, which "
+            "docs/coming_from.md says how to make of other formats"
+        )
     remedy = (
         f"it begins as {encoding.upper()} does, so convert it with iconv -f {encoding} -t utf-8"
         if encoding

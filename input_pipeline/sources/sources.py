@@ -62,6 +62,11 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
             raise DataError(
                 f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
             )
+        if bare and "/" in path:
+            raise DataError(
+                f"{key} = '{spec}' is a path without the kind of its source, and nothing is there; check the path, and "
+                f"write {_suggested(spec, path)}"
+            )
         raise DataError(f"{key} = '{spec}' has an unknown source kind '{kind}'; choose one of: {', '.join(KINDS)}")
     settled = key.startswith("--")  # a flag's text goes to a run whose data.image is what it is
     if kind == "images" and not image:

@@ -24,6 +24,8 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
     try:
         spec = json.loads(path.read_text(encoding="utf-8"))
         _hide_special(spec)
+        if spec["model"].get("dropout"):
+            spec["model"]["dropout"] = None  # else a text would have other ids each time
         model = tokenizers.Tokenizer.from_str(json.dumps(spec))
     except Exception as error:  # the library raises nothing more precise
         raise DataError(f"{path} is no tokenizer.json ({error}); save one with tokenizer.save(...)") from None

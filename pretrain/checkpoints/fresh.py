@@ -12,7 +12,7 @@ from pretrain.workdir import Workdir, may_be_earlier, write
 def fresh_start_due(workdir: str, name: str) -> bool:
     """Whether `--fresh=name` asks for a start not made yet; the same command, given again, goes on with the new run."""
     if name and not may_be_earlier(name):
-        raise UserError(f"--fresh={name} must be the name of a folder, such as --fresh=first-attempt")
+        raise UserError(f"--fresh={ascii(name)[1:-1]} must be the name of a folder, such as --fresh=first-attempt")
     unfinished = Workdir(workdir).being_moved()
     if unfinished not in (None, name):
         raise UserError(

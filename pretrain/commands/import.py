@@ -1,11 +1,13 @@
 """`pretrain import`: a work folder of a model that Hugging Face's library saved."""
 
 from pretrain.commands.arguments import Import
+from pretrain.commands.shared import check_alone
 from pretrain.interop.imports import import_folder
 from pretrain.processes.host import quiet_background_threads, say
 
 
 def run(arguments: Import) -> None:
     """Makes the work folder, and says what is in it."""
+    check_alone()
     quiet_background_threads()
     import_folder(arguments.folder, arguments.workdir, say, arguments.generator, arguments.prepared)

@@ -4,7 +4,7 @@ from pretrain import config as configs
 from pretrain.commands.arguments import Arguments, OfConfigOrRun, Prepare, Train, flagged
 from pretrain.errors import UserError
 from pretrain.processes.agreement import check_alike
-from pretrain.processes.host import say
+from pretrain.processes.host import described, say
 from pretrain.workdir import CONFIG, Workdir, of_config
 
 DEFAULT_CONFIG = "configs/quickstart.py"
@@ -32,6 +32,15 @@ def config_of(arguments: OfConfigOrRun):
     if arguments.workdir:
         return configs.with_overrides(configs.saved(arguments.workdir), arguments.overrides)
     return configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides)
+
+
+def check_alone() -> None:
+    """Raises UserError in each of several processes of a run: what one of them does, all would do."""
+    if described():
+        raise UserError(
+            "import and export are one process's work, and LONGHAUL_COORDINATOR says that this is one of several; "
+            "start it without a launcher"
+        )
 
 
 def check_processes(arguments: Arguments, config) -> None:

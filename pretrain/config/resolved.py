@@ -11,7 +11,7 @@ from pretrain.config.keys import check_keys, flat
 from pretrain.config.overrides import with_overrides
 from pretrain.config.values import tuples
 from pretrain.errors import UserError
-from pretrain.workdir import CONFIG, Workdir, write
+from pretrain.workdir import CONFIG, Workdir, is_utf8, write
 
 # Keys that a run may change when it goes on: where, how and how long it runs, not what it learns.
 FREE = (
@@ -57,9 +57,16 @@ def save(config: ConfigDict, workdir: str) -> None:
 
 def check_folder(workdir: str) -> None:
     """Raises UserError where a work folder's name is that of a file, or none that checkpoints can have."""
-    place = at(workdir).absolute()
+    try:
+        place = at(workdir).absolute()
+    except FileNotFoundError:
+        raise UserError("the folder where this was started is gone; start it in one that is there") from None
     if "\\" in str(place):
         raise UserError(f"--workdir={workdir} has a backslash in its path, where no checkpoint can be; choose another")
+    if not is_utf8(str(place)):
+        raise UserError(
+            f"--workdir={ascii(workdir)[1:-1]} is not UTF-8, as the path of checkpoints must be; choose another"
+        )
     if is_remote(place) and {*"*?["}.intersection(str(place)):  # by which what deletes a folder would delete others
         raise UserError(
             f"--workdir={workdir} has a '*', '?' or '[', which an object store's tools take for a pattern; choose a "

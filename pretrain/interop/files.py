@@ -72,6 +72,10 @@ class Tensors:
 
 def _files(folder: Path) -> dict[Path, set[str]]:
     """The files of a folder's weights, each with the names that the index has it hold."""
+    if (folder / INDEX).is_file() and (folder / FILE).is_file():
+        raise UserError(
+            f"{folder} holds {FILE} and {INDEX}, which are of two saves; move the one that is not meant away"
+        )
     if (folder / INDEX).is_file():
         try:
             held = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]

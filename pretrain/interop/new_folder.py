@@ -1,35 +1,56 @@
 """Folders that are made whole or not at all."""
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from input_pipeline.files import UNWRITABLE, system_code
 from pretrain.errors import UserError, reason
 
 
 def check_free(folder: Path) -> None:
-    """Raises UserError where `folder` holds anything."""
+    """Raises UserError where `folder` holds anything, or cannot be replaced by a folder that is made beside it."""
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise UserError(f"{folder} is there already, and nothing is overwritten; choose the name of a new folder")
+        raise _taken(folder)
+    if folder.is_dir() and (folder.samefile(".") or folder.is_mount()):
+        raise UserError(
+            f"{folder} is {'where this was started' if folder.samefile('.') else 'where a disk is mounted'}, and what "
+            f"is made whole or not at all gets a folder of its own; name a new one, such as {folder / 'model'}"
+        )
 
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside `folder`, to be filled, which gets its name when all is well and else is gone."""
+    """A folder beside `folder`, to be filled, which gets its name when all is well and else is gone.
+
+    A link is followed. Errors: UserError where the disk takes no more, or another folder has got the name meanwhile.
+    """
+    named, folder = folder, Path(os.path.realpath(folder))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
-        raise UserError(f"{folder} cannot be made ({reason(error)}); choose another folder") from error
+        raise UserError(f"{named} cannot be made ({reason(error)}); choose another folder") from error
     try:
         yield partial
         partial.chmod(0o777 & ~_mask())
         os.replace(partial, folder)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise _taken(named) from error
+        if not isinstance(error, UserError) and system_code(error) in UNWRITABLE:
+            raise UserError(f"{named} cannot be written ({reason(error)}); make room or choose another") from error
+        raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _taken(folder: Path) -> UserError:
+    return UserError(f"{folder} is there already, and nothing is overwritten; choose the name of a new folder")
 
 
 def _mask() -> int:

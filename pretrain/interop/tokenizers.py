@@ -1,9 +1,12 @@
 """Tokenizers: the files of a folder of Hugging Face's that ours are read from, and those that it reads."""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+
+from sentencepiece import SentencePieceProcessor
 
 from input_pipeline.files import read_json
 from input_pipeline.tokenizers import converted, exported, saved
@@ -15,12 +18,17 @@ from pretrain.interop.family import Family
 
 SETTINGS = "tokenizer_config.json"
 OLDER = "special_tokens_map.json"  # which special tokens there are, beside older settings
+ADDED = "added_tokens.json"  # tokens and their ids, beside older vocabularies
 SENTINELS = 100  # of T5's tokenizers, where their settings do not say how many
 FILES = {
     "huggingface": ("tokenizer.json",),
     "wordpiece": ("tokenizer.json", "vocab.txt"),
     "sentencepiece": ("spiece.model",),
 } | {kind: (name,) for kind, name in converted.FILES.items()}
+# Settings of a vocab.txt that have text read as it is read here; uncased, accents go as capitals do.
+PLAIN = {"tokenize_chinese_chars": (None, True), "do_basic_tokenize": (None, True), "never_split": (None, [])}
+# Tokens that the classes add by themselves.
+USUAL = re.compile("(\u2581?<extra_id_[0-9]+>|<mask>|<pad>|</?s>|<unk>|(<unk>|</?s>)NOTUSED)")
 CLASSES = {"ctrl": "CTRLTokenizer", "xlm": "XLMTokenizer"}  # which alone read files of these kinds
 
 
@@ -41,6 +49,8 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
                         "which are not here; prepare all text with XLM's tools, and import with --prepared, by which "
                         "words are what stands between white space"
                     )
+                if path.suffix != ".json" or kind in CLASSES or kind == "gpt":
+                    _check_alone(kind, path, settings)
                 return {"kind": kind, "path": str(path)} | _of_kind(kind, path, settings)
     names = ", ".join(dict.fromkeys(name for kind in kinds for name in FILES[kind]))
     raise UserError(
@@ -117,6 +127,34 @@ def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:
             lowers = bool((read_json(path).get("normalizer") or {}).get("lowercase", False))
         return {"cased": not lowers, "sentinels": 0}
     return {"sentinels": 0}
+
+
+def _check_alone(kind: str, path: Path, settings: Mapping) -> None:
+    """Raises UserError where what lies beside a vocabulary has text read in another way than that says alone."""
+    usual = PLAIN | {"strip_accents": (None, settings.get("do_lower_case", True))} if kind == "wordpiece" else {}
+    what = [f"{name} = {json.dumps(settings[name])}" for name in usual if settings.get(name) not in usual[name]]
+    added = [*_settings(path.parent, ADDED)]
+    added += filter(None, map(_token, dict(settings.get("added_tokens_decoder", {})).values()))
+    known = _pieces(path)
+    new = [token for token in added if token not in known and not USUAL.fullmatch(token)]
+    what += [f"the token {token}" for token in new if known]
+    if what:
+        raise UserError(
+            f"{path.parent} adds {what[0]} to what {path.name} says; make one tokenizer.json of both there, in Python "
+            "with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+
+
+def _pieces(path: Path) -> set[str]:
+    """The pieces of a vocabulary's file; none of one that is not readable, as whoever opens it says."""
+    try:
+        if path.suffix == ".model":
+            model = SentencePieceProcessor(model_file=str(path))
+            return {model.id_to_piece(i) for i in range(model.get_piece_size())}
+        text = path.read_text(encoding="utf-8")
+        return set(json.loads(text)) if path.suffix == ".json" else {line.rstrip("\r") for line in text.split("\n")}
+    except (OSError, RuntimeError, ValueError, TypeError):
+        return set()
 
 
 def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, context: int) -> dict[str, int]:

@@ -88,6 +88,8 @@ def described() -> tuple[str, int | None, int | None] | None:
         if not value.isdecimal():
             raise UserError(f"{name}={value} is not a whole number from 0 up; set it to one")
     count, index = map(int, numbers)
+    if not count:
+        raise UserError("LONGHAUL_PROCESSES=0 is no run; set it to the number of its processes")
     if index >= count:
         raise UserError(
             f"LONGHAUL_PROCESS={index} is beyond the last of LONGHAUL_PROCESSES={count}, which is {count - 1}; "
