@@ -118,7 +118,11 @@ class TwoStream(Remembering):
         x = nn.with_logical_constraint(x, ("batch", "length", None))
         signals = Signals(mask, row, distances=distances, kinds=kinds, asking=asking, train=train)
         x, carried = self.stack(self.stacked, x, signals, carried, key)
-        hidden = drop(x[:, :T] if slots is None else x[:, T : T + slots.shape[1]], 2, row)
+        if slots is not None:
+            x = x[:, T:]
+        if slots is not None and places.shape != slots.shape:  # XLA cannot cut an odd length that meshes divide
+            x = nn.with_logical_constraint(x, ("batch", None, None))[:, : slots.shape[1]]
+        hidden = drop(x, 2, row)
         return Output(hidden, {name: one.hold(min(self.reuse, T), None) for name, one in carried.items()})
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

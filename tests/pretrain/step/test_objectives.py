@@ -46,6 +46,7 @@ MESHES = {
     "tensor": ({"mesh__data": 2, "mesh__tensor": 4}, 8),
     "mixed": ({"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}, 8),
     "sequence": ({"mesh__data": 2, "mesh__sequence": 2}, 4),
+    "sequence and tensor": ({"mesh__data": 2, "mesh__sequence": 2, "mesh__tensor": 2}, 8),
     "accumulated fsdp": ({"mesh__fsdp": 4, "train__accumulate": 2}, 4),
     "accumulated pmap": ({"train__backend": "pmap", "train__accumulate": 2}, 4),
 }
