@@ -9,6 +9,10 @@ T = 2, of every token), the masked tokens (2) and the direction of the teacher's
 often as their counts in the text to -0.7 say, so that rare ones are seen; the release draws so many of a whole batch,
 here they are of each row.
 
+Rows are whole sentences, a line each, between [CLS] and [SEP], as RoBERTa's, whose practice the paper follows; the
+release takes a line for a row, however short. Text without a sentence a line, and mini_stdlib, is packed into rows of
+whole documents, which begin with [SEP] and have no [CLS]: --config.data.layout=packed --config.data.sentences= .
+
 `config.distill.teacher` is a run of BERT, or what `pretrain import` makes of a released one; it is copied into the work
 folder, which from then on needs no other. Variants: uncased (the default), cased and multilingual, of the BERT of that
 name; roberta, of RoBERTa-base, with its rows and masks; gpt2, of GPT-2, whose text is predicted from left to right;
@@ -60,13 +64,13 @@ def get_config(variant=""):
     config.model.update(layers=6, vocab_size=vocab_size, types=0, pair_head=False, activation="gelu_erf")
     config.objective = common.masked()
     config.objective.update(next_sentence=False, max_predictions=77, smoothing=0.7)
-    config.data.layout = "packed"
+    config.data.update(sentences="lines", layout="sentences")
     if variant == "roberta":
         config.distill.teacher = "runs/roberta"
         config.distill.model = {"layers": 12}
         config.model.update(types=1, position_offset=2, norm_epsilon=1e-5, initialiser="normal")
         config.objective.update(rounding="random", candidates="any", replacements="text")
-        config.data.update(train="text:data/roberta/*.txt?document=blank_line", sentences="lines", layout="sentences")
+        config.data.train = "text:data/roberta/*.txt?document=blank_line"
         config.tokenizer.update(kind="huggingface", path=f"tokenizers/{tokenizer}.json", vocab_size=vocab_size - 3)
         return config
     config.tokenizer.update(
@@ -77,7 +81,7 @@ def get_config(variant=""):
         config.distill.model.update(layers=2, activation="gelu_tanh")
         config.tokenizer.update(path="", train_bytes=1_000_000)
         config.model.update(layers=1, width=128, heads=2, ff=512, context=64, dtype="float32", activation="gelu_tanh")
-        config.data.update(train="stdlib", holdout=0.05, length=64)
+        config.data.update(train="stdlib", sentences="", holdout=0.05, layout="packed", length=64)
         config.objective.max_predictions = 10
         config.train.update(steps=300, batch_size=32, accumulate=1)
         config.schedule.update(peak=1e-3, warmup=30)

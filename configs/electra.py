@@ -14,15 +14,16 @@ whether it is the text's own. Both read the same tables. The loss is the generat
 discriminator that calls every token original is right about nine times in ten, so watch `recall`, the share of replaced
 tokens that it finds, and `precision`.
 
-Text is that of BERT: data/books_wikipedia/*.txt, with a blank line between documents, packed into rows; the larger
-ones had XLNet's 33 billion words. The vocabulary is BERT's uncased one (docs/files.md).
+Text is that of BERT: data/books_wikipedia/*.txt, a sentence a line and a blank line between documents; the larger ones
+had XLNet's 33 billion words. Rows are made as the release makes them, of two segments of a document between [CLS] and
+[SEP], one in ten of one. Text without a sentence a line, and mini_stdlib, is packed into rows of whole documents, which
+begin with [SEP] and have no [CLS]: --config.data.layout=packed --config.data.sentences= . The vocabulary is BERT's
+uncased one (docs/files.md).
 
 Cost: 1,000,000 updates of 128 rows of 128 tokens for small, four days on one V100; base takes 766,000 of 256 rows of
 512, large 400,000 of 2,048 (1,750,000 for the longer run: --config.train.steps=1750000).
 
-Rows are of whole documents, each alone; the release makes them of two segments, one in ten of one, of text with a
-sentence a line: --config.data.layout=halves --config.data.sentences=lines. During the warm-up
-the rate lies up to 1 % above the release's, which multiplies rise and fall.
+During the warm-up the rate lies up to 1 % above the release's, which multiplies rise and fall.
 
 Expect, after fine-tuning, GLUE development averages of 79.9 (small), 85.1 (base), 89.0 (large) and 89.5 (large, for
 longer). mini_stdlib's generator learns how frequent pieces are, and its discriminator only begins to find what that
@@ -64,7 +65,11 @@ def get_config(variant=""):
         config.model.head, config.objective.scored, config.objective.weight = ABLATIONS[variant]
     config.tokenizer.update(kind="wordpiece", path="tokenizers/bert-base-uncased.json", vocab_size=30_522)
     config.data.update(
-        train="text:data/books_wikipedia/*.txt?document=blank_line", holdout=0.001, layout="packed", length=length
+        train="text:data/books_wikipedia/*.txt?document=blank_line",
+        sentences="lines",
+        holdout=0.001,
+        layout="halves",
+        length=length,
     )
     config.train.update(steps=steps, batch_size=rows)
     config.optimizer.update(
@@ -74,7 +79,7 @@ def get_config(variant=""):
     if variant == "mini_stdlib":
         config.tokenizer.update(path="", vocab_size=2048, train_bytes=1_000_000, cased=True)
         config.model.update(vocab_size=2048, context=64, dtype="float32")
-        config.data.update(train="stdlib", holdout=0.05)
+        config.data.update(train="stdlib", sentences="", holdout=0.05, layout="packed")
         config.schedule.warmup = 30
         config.checkpoint.every = 100
         config.evaluate.update(every=100, batches=20)

@@ -23,13 +23,13 @@ code does not give. Counts of lm1b and lm1b_large are the paper's, .46B and .8B,
 models called release here: they tie word vectors and project even those of the model's width. The 18-layer model's
 configuration was never released: its feed-forward width here is chosen to give the paper's 88M.
 
-The learning rate is the release's, whose cosine falls from update 0 beneath the warm-up, but for one update's delay in
-its warm-up, whose very first update it makes at the full rate. The release computes in float32. These recipes compute
-in bfloat16, in evaluation too, which moves single tokens' losses: by up to 0.056 nats in seven cases of the test named
-below, small models of wide weights, whose mean loss moves by 0.002 at most. `tiny`, trained, has the same perplexity in
-both to 1e-5 (20.6296, and 20.6298 by `evaluate --config.evaluate.model.dtype=bfloat16 --batch_size=8 --batches=4`).
-`--config.model.dtype=float32` trains and scores as the release does, `--config.evaluate.model.dtype=float32` only
-scores so.
+The learning rate is that of the release's PyTorch scripts (TensorFlow's for text8_large warms up for 4,000 updates),
+whose cosine falls from update 0 beneath the warm-up, but for one update's delay in its warm-up, whose very first update
+it makes at the full rate. The release computes in float32. These recipes compute in bfloat16, in evaluation too, which
+moves single tokens' losses: by up to 0.056 nats in seven cases of the test named below, small models of wide weights,
+whose mean loss moves by 0.002 at most. `tiny`, trained, has the same perplexity in both to 1e-5 (20.6296, and 20.6298
+by `evaluate --config.evaluate.model.dtype=bfloat16 --batch_size=8 --batches=4`). `--config.model.dtype=float32` trains
+and scores as the release does, `--config.evaluate.model.dtype=float32` only scores so.
 
 tests/models/test_transformer_xl_release.py compares this model with the release's PyTorch code (github.com/kimiyoung/
 transformer-xl, commit 44781ed) on equal weights and text, in float32, over four segments with memory: every token's

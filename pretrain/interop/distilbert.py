@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from ml_collections import ConfigDict
+
 from pretrain.interop.bert import BERT, plain
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, Key, Keys
@@ -9,6 +11,12 @@ from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms
 
 EMBEDDINGS, LAYER = "distilbert.embeddings.", "distilbert.transformer.layer.{layer}."
 EPSILON = 1e-12  # of all norms, which config.json does not say
+
+
+def _complete(config: ConfigDict) -> None:
+    """There is no teacher, and text is plain."""
+    config.distill.update(teacher="", layers=())
+    config.data.update(layout="packed", sentences="")
 
 
 def _rows(section: Mapping) -> list[Row]:
@@ -71,5 +79,5 @@ DISTILBERT = Family(
     copies={"vocab_projector.weight": f"{EMBEDDINGS}word_embeddings.weight"},
     buffers=(r"(distilbert\.)?embeddings\.position_ids",),
     settle=lambda section, names: section | {"types": 0, "pair_head": False, "norm_epsilon": EPSILON},
-    complete=lambda config: config.distill.update(teacher="", layers=()),
+    complete=_complete,
 )

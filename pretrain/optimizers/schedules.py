@@ -17,8 +17,8 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
     Update n (from 0) of the warm-up uses peak * (n + 1) / warmup, so the first update already counts.
     After `hold` more, `cosine` and `linear` fall to end * peak at `decay_steps` (default `steps`) and stay there: from
     peak, or with `beneath_warmup` from where they would be had they fallen since update 0;
-    `rsqrt` falls as peak * sqrt((warmup + hold) / n): with a warm-up as in Vaswani et al. 2017 (section 5.3), held
-    without one as in Raffel et al. 2019 (section 3.1.2).
+    `rsqrt` falls as peak * sqrt((warmup + hold) / n): with a warm-up as in Vaswani et al. 2017 (section 5.3), where n
+    counts from 1, held without one as in Raffel et al. 2019 (section 3.1.2).
     """
     kind, peak, warmup = options["kind"], options["peak"], options["warmup"]
     reached = warmup + options["hold"]
@@ -40,7 +40,7 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
             "falls from update 0 on; set one of them to its default"
         )
     begin = 0 if options["beneath_warmup"] and kind in ("linear", "cosine") else reached
-    after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, reached))
+    after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, reached), bool(warmup))
 
     def rate(count):
         rise = peak * (count + 1) / max(1, warmup)
@@ -99,8 +99,8 @@ def ended(config, step: int) -> str | None:
 
 
 SCHEDULES = {
-    "constant": lambda peak, length, end, warmup: optax.constant_schedule(peak),
-    "linear": lambda peak, length, end, warmup: optax.linear_schedule(peak, peak * end, length),
-    "cosine": lambda peak, length, end, warmup: optax.cosine_decay_schedule(peak, length, end),
-    "rsqrt": lambda peak, length, end, warmup: lambda count: peak * jnp.sqrt(warmup / (count + warmup)),
+    "constant": lambda peak, length, end, reached, first: optax.constant_schedule(peak),
+    "linear": lambda peak, length, end, reached, first: optax.linear_schedule(peak, peak * end, length),
+    "cosine": lambda peak, length, end, reached, first: optax.cosine_decay_schedule(peak, length, end),
+    "rsqrt": lambda peak, length, end, reached, first: lambda n: peak * jnp.sqrt(reached / (n + reached + first)),
 }
