@@ -120,21 +120,21 @@ class Files(Source):
     def _found(self) -> list[tuple[str, tuple[int, int]]]:
         """The path of every file that is there, with its bytes and when it changed, ns.
 
-        A file that matches by several names, through links, is there once, by the first of them.
+        A file that matches by several names, through links, is there once, by the one in the fewest folders.
         """
         if is_remote(self.pattern):
             return list(matching(self.pattern).items())
         paths = sorted(glob.glob(self.pattern, recursive=True))
         files = [path for path in paths if os.path.isfile(path)]
         for path in {*paths} - {*files}:
-            if os.path.islink(path) and not os.path.exists(path):
+            if os.path.islink(path) and not os.path.exists(os.path.realpath(path)):  # which follows any number of links
                 raise DataError(f"'{self.spec}' matches {path}, a link that leads nowhere; mend or delete it")
         once = {}
-        for path in files:
+        for path in sorted(files, key=lambda path: path.count(os.sep)):
             status = os.stat(path)
             itself = (status.st_dev, status.st_ino) if status.st_nlink > 1 else os.path.realpath(path)
             once.setdefault(itself, (path, (status.st_size, status.st_mtime_ns)))
-        return [*once.values()]
+        return sorted(once.values())
 
     def _there(self) -> list[tuple[str, tuple[int, int]]]:
         """As `_found`. Errors: DataError where there is none."""

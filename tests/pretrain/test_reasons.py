@@ -15,6 +15,7 @@ READING = "OCDBT database at gs://bucket/runs/large/checkpoints/8/state/ocdbt.pr
     [
         (OSError(28, "No space left on device", "/runs/a"), "/runs/a: No space left on device"),
         (ValueError("Error writing: x [os_error_code='28', source locations='a.cc:1']"), "No space left on device"),
+        (RuntimeError("I/O error: File too large (os error 27)"), "File too large"),
         (ValueError("it ends here [tensorstore_spec='{\\\"driver\\\": [1]}']\nand more"), "it ends here"),
         (ValueError("shape [2, 3] is none [of those]"), "shape [2, 3] is none [of those]"),
         (ValueError("one\ntwo"), "one"),

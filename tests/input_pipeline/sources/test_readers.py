@@ -145,6 +145,14 @@ def test_undecodable_text_is_named_with_its_offset(write, unit):
 
 
 @pytest.mark.parametrize("source", ["text:{}", "text:{}?document=line", "jsonl:{}"])
+def test_binary_files_are_not_to_be_converted(write, source):
+    """Latin-1 makes text of any bytes."""
+    path = write("a.parquet", b"PAR1\x15\x00\xe9\xff\n")
+    with pytest.raises(DataError, match=rf"{path} is no text: it is not UTF-8 at byte 6, and has zeros .*coming_from"):
+        read(source.format(path))
+
+
+@pytest.mark.parametrize("source", ["text:{}", "text:{}?document=line", "jsonl:{}"])
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-32-be"])
 def test_the_encoding_that_a_file_begins_with_is_named(write, source, encoding):
     """Read as Latin-1 it is text of which every second character is nothing."""

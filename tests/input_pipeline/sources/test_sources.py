@@ -42,6 +42,7 @@ def test_sources_are_joined_by_plus(write):
         ("stdlib+text:a", r"'stdlib\+text:a': join sources by ' \+ ', with spaces: stdlib \+ text:a$"),
         ("text:a.txt,jsonl:b?field=x, stdlib", r"with spaces: text:a\.txt \+ jsonl:b\?field=x \+ stdlib$"),
         ("stdlib + stdlib", r"names a source twice"),
+        ("/nowhere/x.jsonl", r"and nothing is there; check the path, and write jsonl:/nowhere/x\.jsonl$"),
         (__file__, rf"is a path without the kind of its source; write text:{__file__}"),
         (os.path.dirname(__file__), rf"write text:{os.path.dirname(__file__)}/\*\*/\*"),
     ],
@@ -64,6 +65,16 @@ def test_names_are_relative_to_the_fixed_part_of_the_glob(write):
     for pattern in ("*/*.txt", "**/*.txt"):
         assert [file.name for file in only(f"text:{root}{pattern}").files()] == ["a/1.txt", "b/2.txt"]
     assert [file.name for file in only(f"text:{root}a/?.txt").files()] == ["1.txt"]
+
+
+def test_a_file_with_several_names_is_read_once(write, tmp_path):
+    """Else what is held out by one of them would be trained on by another."""
+    root = tmp_path / "text"
+    paths = [write(f"{name}.txt", name) for name in "abc"]
+    (root / "again").symlink_to(root)  # which holds itself
+    (root / "d.txt").symlink_to(paths[0])
+    os.link(paths[1], root / "e.txt")
+    assert [file.name for file in only(f"text:{root}/**/*.txt").files()] == ["a.txt", "b.txt", "c.txt"]
 
 
 def test_no_match_is_an_error(tmp_path):

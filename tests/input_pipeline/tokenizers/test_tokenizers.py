@@ -1,6 +1,7 @@
 """Tokenizers: nothing lost, every byte accounted for, the same training on every machine."""
 
 import importlib
+import json
 import sys
 
 import numpy as np
@@ -153,6 +154,18 @@ def test_a_foreign_model_that_rewrites_text(tmp_path):
     decoder = tokenizer.decoder()
     assert "".join(map(decoder.feed, ids)) + decoder.finish() == "def function"
     assert tokenizer.continuation(ids, tokenizer.encode("name")) == " name"
+
+
+def test_no_chance_has_a_part_in_ids(tmp_path):
+    """A BPE's dropout is for training: of a text that is stored once, each start would make another store."""
+    path = byte_level(tmp_path / "tokenizer.json")
+    sure = huggingface_tokenizer.load(path)
+    spec = json.loads(path.read_text())
+    spec["model"]["dropout"] = 0.5
+    path.write_text(json.dumps(spec))
+    text = "the cat and the dog " * 20
+    for _ in range(3):
+        np.testing.assert_array_equal(huggingface_tokenizer.load(path).encode(text), sure.encode(text))
 
 
 def test_a_foreign_tokenizer_json_that_rewrites_text(tmp_path):

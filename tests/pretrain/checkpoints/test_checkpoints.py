@@ -253,10 +253,10 @@ def test_a_fresh_start_keeps_the_earlier_run_and_is_made_once(copy, run):
     assert code == 0, said
     assert "--fresh=second was done before: going on" in said and "restored checkpoint 6" in said
     assert files(workdir / "earlier" / "second") == before
-    for name in ("a/b", "..", "a.partial/", "a.partial"):
+    for name in ("a/b", "..", "a.partial/", "a.partial", "a\udcff"):
         code, said = run(workdir, f"--fresh={name}", schedule__peak=0.001)
         assert code == 2
-        assert f"--fresh={name} must be the name of a folder" in said
+        assert f"--fresh={ascii(name)[1:-1]} must be the name of a folder" in said
 
 
 def test_a_fresh_start_where_no_run_is_puts_nothing_aside(tmp_path, run):

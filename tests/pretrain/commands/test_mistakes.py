@@ -58,6 +58,10 @@ def small(**changes):
         (["train", "--workdir=s3://bucket/a*"], "has a '*', '?' or '[', which an object store's tools take for a"),
         (["goodput", f"--workdir={'a' * 300}"], "aaa: File name too long; give another name"),
         (["train", "--workdir=runs/a\\b"], "has a backslash in its path, where no checkpoint can be"),
+        (
+            ["train", "--workdir=runs/a\udcff"],
+            "--workdir=runs/a\\udcff is not UTF-8, as the path of checkpoints must be",
+        ),
         (["import", "--folder=hf", "--workdir=runs/a\\b"], "has a backslash in its path, where no checkpoint can be"),
         (["evaluate", f"--workdir={__file__}"], "test_mistakes.py is a file, not a folder; give the folder of a run"),
         (["describe", CONFIG, "--workdir=x"], "--config and --workdir both say what is described; leave one out"),

@@ -1,15 +1,18 @@
 """What cannot be imported or exported is said in one sentence that names it, and nothing is made."""
 
+import errno
 import json
 
 import hub
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from pretrain.errors import UserError
 from pretrain.interop import exports, files, imports
+from pretrain.interop.new_folder import new_folder
 
 
 @pytest.fixture
@@ -264,6 +267,77 @@ def test_nothing_is_overwritten(tmp_path):
     ):
         with pytest.raises(UserError, match="is there already, and nothing is overwritten"):
             again()
+
+
+def test_places_that_a_new_folder_cannot_take(tmp_path, monkeypatch):
+    """A link to an empty folder, or to none yet, is followed; where somebody stands is not replaced."""
+    folder = hub.make(tmp_path / "theirs", "gpt2")
+    (tmp_path / "empty").mkdir()
+    for name, place in (("link", "empty"), ("dangling", "later")):
+        (tmp_path / name).symlink_to(tmp_path / place)
+        imports.import_folder(str(folder), str(tmp_path / name))
+        exports.export_folder(str(tmp_path / place), str(tmp_path / f"of {name}"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UserError, match=r"\. is where this was started, .* name a new one, such as model"):
+        imports.import_folder(str(folder), ".")
+
+
+def test_a_name_that_is_taken_meanwhile(tmp_path):
+    with pytest.raises(UserError, match="late is there already"), new_folder(tmp_path / "late") as partial:
+        (partial / "ours").touch()
+        (tmp_path / "late").mkdir()
+        (tmp_path / "late" / "theirs").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["late", "theirs"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        ValueError("RESOURCE_EXHAUSTED: Error writing [os_error_code='28' source locations='a.cc:1']"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_disk_that_is_full(tmp_path, error):
+    said = "new cannot be written .*No space left on device.*; make room or choose another"
+    with pytest.raises(UserError, match=said), new_folder(tmp_path / "new"):
+        raise error
+    assert not [*tmp_path.iterdir()]
+
+
+def test_weights_of_two_saves(refused, tmp_path):
+    folder = hub.make(tmp_path / "theirs", "gpt2")
+    shard(folder, hub.weights(hub.answers()["gpt2"]["shapes"]))
+    save_file({"other": np.zeros(3, np.float32)}, folder / files.FILE)
+    refused(folder, "holds model.safetensors and model.safetensors.index.json, which are of two saves")
+
+
+@pytest.mark.parametrize(
+    ("case", "settings", "added", "words"),
+    [
+        ("bert", {"do_lower_case": True, "strip_accents": False}, {}, "strip_accents = false"),
+        ("bert", {"do_lower_case": False, "strip_accents": True}, {}, "strip_accents = true"),
+        ("bert", {"tokenize_chinese_chars": False}, {}, "tokenize_chinese_chars = false"),
+        ("bert", {"never_split": ["cat"]}, {}, 'never_split = ["cat"]'),
+        ("bert", {}, {"<new>": 67}, "the token <new>"),
+        ("bert", {"added_tokens_decoder": {"67": {"content": "<new>"}}}, {}, "the token <new>"),
+        ("t5", {"extra_ids": 3}, {"<extra_id_0>": 44, "<new>": 45}, "the token <new>"),
+    ],
+)
+def test_what_lies_beside_a_vocabulary(refused, tmp_path, case, settings, added, words):
+    folder = hub.make(tmp_path / "theirs", case)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "added_tokens.json").write_text(json.dumps(added))
+    refused(folder, f"adds {words} to what ", "make one tokenizer.json of both there")
+
+
+def test_what_says_no_more_than_the_vocabulary(tmp_path):
+    folder = hub.make(tmp_path / "theirs", "bert")
+    settings = {"do_lower_case": True, "strip_accents": True, "tokenize_chinese_chars": True, "never_split": None}
+    settings |= {"added_tokens_decoder": {"0": {"content": "[PAD]"}}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert imports.import_folder(str(folder), str(tmp_path / "run")).tokenizer.kind == "wordpiece"
 
 
 def test_what_has_no_like_there_is_not_exported(tmp_path):
