@@ -5,10 +5,12 @@ RUN = runs/quickstart
 PARALLEL = --numprocesses=logical --maxprocesses=4 --dist=worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint docs benchmarks clean
+.PHONY: help install quickstart test lint docs benchmarks clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed  ## make the virtual environment, with what training needs
 
 quickstart: $(VENV)/.installed  ## train a small model on real text, evaluate it, let it write (minutes on a CPU)
 	$(VENV)/bin/pretrain train --config=configs/quickstart.py --workdir=$(RUN)

@@ -51,12 +51,25 @@ def check(
     return named
 
 
+def _takes(objective: Mapping, data: Mapping) -> bool:
+    """Whether an objective reads rows of the layout of `data`."""
+    return data["layout"] in objectives.build(objective).layouts
+
+
 def check_settings(
     data: Mapping, tokenizer: Mapping, objective: Mapping, taken: bool = False
 ) -> dict[str, list[Source]]:
     """The part of `check` that asks for no file: settings that cannot be, on any machine."""
     task = objectives.build(objective)
     if data["layout"] not in task.layouts:
+        without = (
+            name for name, value in objective.items() if value is True and _takes(objective | {name: False}, data)
+        )
+        if name := next(without, None):
+            raise DataError(
+                f"data.layout is '{data['layout']}', which objective.kind = {objective['kind']} does not take with "
+                f"objective.{name}; set --config.objective.{name}=false, or choose one of: {', '.join(task.layouts)}"
+            )
         others = (kind for kind, other in objectives.OBJECTIVES.items() if data["layout"] in other.layouts)
         kind = next(others, objective["kind"])
         which = f", which objective.kind = {kind} takes and not {objective['kind']}" * (kind != objective["kind"])

@@ -126,10 +126,13 @@ def remedy(rows: Mapping[str, int], config, mesh: Mapping[str, int], capacity: f
 
 def _lessened(most: str, shares: Mapping[str, int], needed: int, config, mesh: Mapping[str, int], capacity) -> str:
     """What makes the largest share less."""
+    split = f"with --config.mesh.data=1 --config.mesh.fsdp={mesh['data'] * mesh['fsdp']}"
     if most in (WORK, "batch"):
         # Parts are added up in a gradient of its own, and something of each part is as large whatever its rows.
         summed = shares.get("gradients", 0) if config.train.accumulate == 1 else 0
         room = ROOM * capacity - (needed - shares[most]) - summed
+        if room <= 0 and mesh["data"] > 1:  # however few rows a part has
+            return f"first split parameters, gradients and optimiser state {split}"
         parts = config.train.accumulate * shares[most] / room if room > 0 else math.inf
         more = _parts(config.train, parts, mesh["data"] * mesh["fsdp"])
         if more and more < parts and config.model.remat != "full":
@@ -144,7 +147,7 @@ def _lessened(most: str, shares: Mapping[str, int], needed: int, config, mesh: M
     if most == "teacher":
         return "choose a smaller one in config.distill.teacher, or raise config.mesh.fsdp"
     if mesh["data"] > 1:
-        return f"split them with --config.mesh.data=1 --config.mesh.fsdp={mesh['data'] * mesh['fsdp']}"
+        return f"split them {split}"
     times = math.ceil(needed / capacity)
     return f"take {times} times as many devices, {math.prod(mesh.values()) * times} or more, or lower the model's size"
 

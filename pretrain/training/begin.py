@@ -4,7 +4,9 @@ from pathlib import Path
 
 import jax
 
+from configs import common
 from input_pipeline import pipeline
+from input_pipeline.pipeline import Corpus
 from pretrain import config as configs
 from pretrain.assemble import Assembly
 from pretrain.checkpoints import alone, restore, teacher
@@ -16,6 +18,8 @@ from pretrain.processes.agreement import decided
 from pretrain.reporting.goodput import newest_saved
 from pretrain.step.learner import make_learner
 from pretrain.workdir import Workdir
+
+FEW_ROWS = 20  # of validation, whose loss says little
 
 
 def cannot(why: str) -> str:
@@ -97,6 +101,16 @@ def tell_of_fresh(workdir: str, name: str, held_run: bool, has_weights: bool, sa
             "the imported weights are there too, and this run does not begin with them; to have it begin so, give "
             f"--fresh another name, and --config.train.start_from={aside}@0"
         )
+
+
+def tell_of_holdout(config, corpus: Corpus, say) -> None:
+    """Says how much is held out, and what to do where that is too little to tell one checkpoint from another."""
+    share, usual = config.data.holdout, common.base().data.holdout
+    tokens = corpus.stream("validation").tokens
+    told = f"{100 * share:g}% of data.train is held out for validation (config.data.holdout)"
+    if tokens < FEW_ROWS * config.data.length and share < usual:
+        told += f": {tokens:,} tokens, which say little; --config.data.holdout={usual:g} holds more out"
+    say(told)
 
 
 def leave_config(config, workdir: str) -> None:

@@ -33,6 +33,7 @@ from pretrain.training.begin import (
     teacher_of,
     tell_of_changes,
     tell_of_fresh,
+    tell_of_holdout,
     tell_of_measure,
     weights_to_begin_with,
 )
@@ -128,7 +129,7 @@ class Loop:
         self.ledger.update = restored[1]["step"] if restored else 0
         if restored is None:
             if self.validation.there and not config.data.validation:
-                say(f"{100 * config.data.holdout:g}% of data.train is held out for validation (config.data.holdout)")
+                tell_of_holdout(config, self.assembly.corpus, say)
             return self.begin(say), 0, 0
         state, data = restored
         going_on = f"going on with update {data['step'] + 1} of {config.train.steps}"

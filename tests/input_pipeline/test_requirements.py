@@ -100,6 +100,8 @@ def test_a_task_that_reads_one_text_refuses_documents_of_several(refused, write,
 def test_a_layout_of_another_objective_names_it(refused):
     named = "data.layout is 'pairs', which objective.kind = masked takes and not causal; choose one of: concat, packed"
     refused(named, layout="pairs")
+    without = "which objective.kind = masked does not take with objective.next_sentence; set --config.objective.next_se"
+    refused(without, layout="packed", objective=common.masked())
 
 
 def test_only_sets_that_recipes_name_are_said_to_have_a_command(refused):

@@ -67,6 +67,7 @@ def test_what_a_step_does_not_read_is_left_out(argument, teacher, batch):
     assert (rows["teacher"], rows["batch"]) == (teacher, batch) and sum(rows.values()) == found.needed
 
 
+SPLIT = "with --config.mesh.data=1 --config.mesh.fsdp=8"
 MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
 
 
@@ -108,6 +109,12 @@ MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
             MESH,
             {"train.batch_size": 8, "model.remat": "full"},
             (memory.WORK, "split rows with config.mesh.sequence or heads with config.mesh.tensor"),
+        ),
+        (  # what lies whole on each device takes all of it, whatever a part needs
+            {"activations": 900, "parameters": 30, "optimiser state": 75},
+            MESH,
+            {},
+            (memory.WORK, f"first split parameters, gradients and optimiser state {SPLIT}"),
         ),
         (
             {"activations": 10, "optimiser state": 90},
