@@ -3,7 +3,7 @@
 KEYS = (
     dict.fromkeys(("learning_rate", "lr", "max_lr"), "schedule.peak")
     | dict.fromkeys(("lr_scheduler_type", "lr_schedule", "lr_decay_style"), "schedule.kind")
-    | dict.fromkeys(("warmup_steps", "warmup_iters", "warmup_ratio", "warmup_steps_fraction"), "schedule.warmup")
+    | dict.fromkeys(("warmup_steps", "warmup_iters"), "schedule.warmup")
     | dict.fromkeys(("min_lr", "end_lr", "end_learning_rate", "final_learning_rate"), "schedule.end")
     | dict.fromkeys(("cosine_learning_rate_final_fraction",), "schedule.end")
     | dict.fromkeys(("lr_decay_iters", "lr_decay_steps", "learning_rate_schedule_steps"), "schedule.decay_steps")
@@ -60,7 +60,17 @@ OBJECTIVES = (
 KERNELS = ("flash", "flash_attention", "flash_attention_2", "sdpa", "eager", "splash", "cudnn", "triton", "xla")
 COMPUTED = "names which places are seen, such as dense or local_256; what computes it is config.model.attention_path"
 
-FOLDERS = ("out_dir", "output_dir", "save_dir", "ckpt_dir", "checkpoint_dir", "model_dir", "run_dir", "log_dir")
+FOLDERS = (
+    "out_dir",
+    "output_dir",
+    "save_dir",
+    "ckpt_dir",
+    "checkpoint_dir",
+    "model_dir",
+    "run_dir",
+    "log_dir",
+    "run_name",
+)
 RESUMED = "the same command goes on from the newest checkpoint of its --workdir"
 IMPORTED = (
     "a model of Hugging Face's library becomes a work folder by `pretrain import --folder=FOLDER --workdir=RUN`, and a "
@@ -68,9 +78,15 @@ IMPORTED = (
 )
 REPEATED = "a prompt is continued once for each time that it is given: --prompt=TEXT --prompt=TEXT"
 WEIGHTS = ("model_name_or_path", "pretrained_model_name_or_path", "model_name", "model", "checkpoint")
+WARMUP = "a warm-up is so many updates, and no share of them: set config.schedule.warmup"
+TRACKED = (
+    "figures are written into the work folder, as CSV, JSON lines and for TensorBoard (config.log), and nowhere else"
+)
 ANSWERS = {  # command -> flag -> what to say of it
     "train": dict.fromkeys(("resume", "resume_from_checkpoint", "restore", "load_checkpoint"), RESUMED)
-    | dict.fromkeys(WEIGHTS, IMPORTED),
+    | dict.fromkeys(WEIGHTS, IMPORTED)
+    | dict.fromkeys(("warmup_ratio", "warmup_steps_fraction"), WARMUP)
+    | dict.fromkeys(("report_to", "wandb", "wandb_project", "logger"), TRACKED),
     "import": dict.fromkeys(WEIGHTS, IMPORTED),
     "generate": dict.fromkeys(("num_samples", "num_return_sequences", "n"), REPEATED),
 }

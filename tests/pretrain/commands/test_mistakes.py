@@ -49,6 +49,8 @@ def small(**changes):
         (["train", "--train.stps=10"], "has no flag --train.stps, did you mean --config.train.steps=10?"),
         (["train", "--width=128"], "did you mean --config.model.width=128?"),
         (["train", "--config.steps=10"], "config.steps, did you mean --config.train.steps=10?"),
+        (["train", "--warmup_ratio=0.1"], "has no flag --warmup_ratio; a warm-up is so many updates, and no share of"),
+        (["train", "--report_to=wandb"], "has no flag --report_to; figures are written into the work folder, as CSV"),
         (["train", "--qqqq"], "no flag --qqqq; choose one of: --config, --config.KEY, --fresh, --workdir"),
         (["evaluate", "--evaluate.stride=9"], "did you mean --config.evaluate.stride=9?"),
         (["evaluate", "--workdir=x", "--gzip=yes"], "--gzip=yes is neither true nor false; write --gzip or --nogzip"),
