@@ -82,7 +82,10 @@ def _evaluated(config, model, parameters):
     changes = config.evaluate.model.to_dict()
     if not changes:
         return model
-    evaluated = models.build(config.model.to_dict() | changes)
+    try:
+        evaluated = models.build(config.model.to_dict() | changes)
+    except ModelError as error:
+        raise ModelError(f"with config.evaluate.model: {error}") from None
     if parameters_of(evaluated) != parameters:
         section = config.model.to_dict()
         alone = [name for name, value in changes.items() if _differs(section | {name: value}, parameters)]

@@ -82,6 +82,7 @@ def test_patterns_that_cannot_be(sentence, keys, words):
             {"model.clamp": 32, "evaluate.model.positions": "rotary", "evaluate.model.clamp": 0},
             "config.evaluate.model changes the shapes of parameters by",
         ),
+        ({"evaluate.model.dtype": "float99"}, "with config.evaluate.model: model.dtype is 'float99', which is unknown"),
         ({"evaluate.model.memry": 64}, "no config key config.evaluate.model.memry, did you mean 'memory'?"),
         ({"evaluate.model.memory": "long"}, "config.evaluate.model.memory is 'long', which is not an int"),
     ],
