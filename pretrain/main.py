@@ -27,7 +27,7 @@ from pretrain.processes.leaving import FAILED, FAULT, MISTAKE, UNREAD, leaving
 # What XLA and JAX say of other processes that do not answer: too late, not there, or no longer connected.
 LOST_TOUCH = re.compile(r"DEADLINE_EXCEEDED|UNAVAILABLE|Gloo|NCCL|Connection (reset|closed|refused)|Socket closed")
 DEVICE_IS_FULL = "RESOURCE_EXHAUSTED: Out of memory"  # how XLA's error begins
-UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP)  # names that no file can have
+UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR)  # names that no file can have, or has
 
 
 def overview(known: dict[str, Command]) -> str:
@@ -84,7 +84,7 @@ def verdict(error: Exception) -> tuple[int, str]:
             where, remedy = " what is printed", "make room where standard output goes, or send it elsewhere"
         return MISTAKE, f"pretrain: cannot write{where}: {error.strerror}; {remedy}\n"
     if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:
-        return MISTAKE, f"pretrain: cannot use {reason(error)}; give another name\n"
+        return MISTAKE, f"pretrain: cannot use {reason(error)}; give it another name\n"
     if isinstance(error, OSError) and error.filename and passes(error):
         remedy = "start the same command again once its file system answers"
         return FAULT, f"pretrain: cannot use {reason(error)}; {remedy}\n"
