@@ -80,6 +80,8 @@ def config(family: str, rows: int):
         c.distill.model = ConfigDict(case.teacher)
     c.tokenizer.update(case.tokenizer)
     c.data.update(train=f"text:{sysconfig.get_paths()['stdlib']}/[st]*.py", validation="", holdout=0.0)
+    if c.data.layout != "pairs" and c.data.sentences:
+        c.data.update(layout="packed", sentences="")  # one text a row, as the peers are given it
     c.data.length = case.length
     c.train.update(batch_size=rows, accumulate=1, z_loss=0.0)
     c.optimizer, c.schedule = common.base().optimizer, common.base().schedule

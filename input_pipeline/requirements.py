@@ -52,8 +52,11 @@ def check(
 
 
 def _takes(objective: Mapping, data: Mapping) -> bool:
-    """Whether an objective reads rows of the layout of `data`."""
-    return data["layout"] in objectives.build(objective).layouts
+    """Whether there is such an objective, and it reads rows of the layout of `data`."""
+    try:
+        return data["layout"] in objectives.build(objective).layouts
+    except DataError:
+        return False
 
 
 def check_settings(
@@ -62,13 +65,12 @@ def check_settings(
     """The part of `check` that asks for no file: settings that cannot be, on any machine."""
     task = objectives.build(objective)
     if data["layout"] not in task.layouts:
-        without = (
-            name for name, value in objective.items() if value is True and _takes(objective | {name: False}, data)
-        )
-        if name := next(without, None):
+        turned = ((name, not value) for name, value in objective.items() if isinstance(value, bool))
+        if other := next(((name, value) for name, value in turned if _takes(objective | {name: value}, data)), None):
+            name, value = other
             raise DataError(
-                f"data.layout is '{data['layout']}', which objective.kind = {objective['kind']} does not take with "
-                f"objective.{name}; set --config.objective.{name}=false, or choose one of: {', '.join(task.layouts)}"
+                f"data.layout is '{data['layout']}', which objective.kind = {objective['kind']} takes with objective."
+                f"{name} = {value}; set --config.objective.{name}={value}, or choose one of: {', '.join(task.layouts)}"
             )
         others = (kind for kind, other in objectives.OBJECTIVES.items() if data["layout"] in other.layouts)
         kind = next(others, objective["kind"])

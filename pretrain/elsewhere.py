@@ -3,7 +3,7 @@
 KEYS = (
     dict.fromkeys(("learning_rate", "lr", "max_lr"), "schedule.peak")
     | dict.fromkeys(("lr_scheduler_type", "lr_schedule", "lr_decay_style"), "schedule.kind")
-    | dict.fromkeys(("warmup_steps", "warmup_iters"), "schedule.warmup")
+    | dict.fromkeys(("warmup_steps", "warmup_iters", "warmup_ratio", "warmup_steps_fraction"), "schedule.warmup")
     | dict.fromkeys(("min_lr", "end_lr", "end_learning_rate", "final_learning_rate"), "schedule.end")
     | dict.fromkeys(("cosine_learning_rate_final_fraction",), "schedule.end")
     | dict.fromkeys(("lr_decay_iters", "lr_decay_steps", "learning_rate_schedule_steps"), "schedule.decay_steps")

@@ -125,14 +125,14 @@ class Files(Source):
         if is_remote(self.pattern):
             return list(matching(self.pattern).items())
         paths = sorted(glob.glob(self.pattern, recursive=True))
-        files = [path for path in paths if os.path.isfile(path)]
+        files = [path for path in paths if os.path.isfile(os.path.realpath(path))]  # which follows any number of links
         for path in {*paths} - {*files}:
-            if os.path.islink(path) and not os.path.exists(os.path.realpath(path)):  # which follows any number of links
+            if os.path.islink(path) and not os.path.exists(os.path.realpath(path)):
                 raise DataError(f"'{self.spec}' matches {path}, a link that leads nowhere; mend or delete it")
         once = {}
         for path in sorted(files, key=lambda path: path.count(os.sep)):
-            status = os.stat(path)
-            itself = (status.st_dev, status.st_ino) if status.st_nlink > 1 else os.path.realpath(path)
+            status = os.stat(real := os.path.realpath(path))
+            itself = (status.st_dev, status.st_ino) if status.st_nlink > 1 else real
             once.setdefault(itself, (path, (status.st_size, status.st_mtime_ns)))
         return sorted(once.values())
 

@@ -30,6 +30,7 @@ MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+MARK = "\ufeff"  # the same of UTF-8, which is no part of the text
 COMPRESSED = (".gz", ".zst")  # these can only be read from the beginning
 UNREAD = (".xz", ".bz2", ".lz4", ".zip", ".7z", ".Z")
 PACKED = 1 << 12  # bytes of a frame at a time, of which each may be tens of thousands
@@ -269,7 +270,7 @@ def _decoded(span: Span) -> Iterator[str]:
                     raise undecodable(span.path, offset + error.start, error.reason) from None
                 text, used = data[: error.start].decode("utf-8"), error.start
             if text:
-                yield text
+                yield text if offset else text.removeprefix(MARK)
             offset, carried = offset + used, data[used:]
             if not block:
                 return
@@ -289,7 +290,7 @@ def undecodable(path: str, offset: int, reason: str) -> DataError:
     if not encoding and b"\0" in begin:
         return DataError(
             f"{path} is no text: it is not UTF-8 at byte {offset}, and has zeros as binary files do; give text, which "
-            "docs/coming_from.md says how to make of other formats"
+            "docs/coming_from.md says how to make of tables, or convert what is UTF-16 or UTF-32 with iconv"
         )
     remedy = (
         f"it begins as {encoding.upper()} does, so convert it with iconv -f {encoding} -t utf-8"
@@ -308,7 +309,8 @@ def lines(span: Span) -> Iterator[tuple[int, bytes]]:
     with opened(span.path, start) as stream:
         offset = start + len(stream.readline()) if span.start else 0  # from the byte before: is this a line's start?
         for line in stream:
-            yield offset, line.rstrip(b"\n").removesuffix(b"\r")
+            text = line if offset else line.removeprefix(codecs.BOM_UTF8)
+            yield offset, text.rstrip(b"\n").removesuffix(b"\r")
             offset += len(line)
 
 

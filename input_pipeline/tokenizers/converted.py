@@ -36,6 +36,17 @@ def read(path: Path, kind: str) -> bytes:
     return model.to_str().encode("utf-8")
 
 
+def pieces(path: Path) -> set[str]:
+    """The pieces that a vocabulary's file has, of any kind; none of one that is not readable, as who opens it says."""
+    try:
+        if path.suffix == ".model":
+            return {piece.piece for piece in sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes()).pieces}
+        text = path.read_text(encoding="utf-8")
+        return set(json.loads(text)) if path.suffix == ".json" else {line.rstrip("\r") for line in text.split("\n")}
+    except Exception:  # the library raises nothing more precise
+        return set()
+
+
 def _of_merges(path: Path):
     parts = library()
     try:

@@ -36,7 +36,7 @@ def config_of(arguments: OfConfigOrRun):
 
 def check_alone() -> None:
     """Raises UserError in each of several processes of a run: what one of them does, all would do."""
-    if described():
+    if (found := described()) and found[1] != 1:
         raise UserError(
             "import and export are one process's work, and LONGHAUL_COORDINATOR says that this is one of several; "
             "start it without a launcher"

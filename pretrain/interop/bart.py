@@ -40,6 +40,7 @@ def _theirs(given: Mapping) -> dict[str, tuple]:
         "is_encoder_decoder": (True,),
         "decoder_attention_heads": (given["encoder_attention_heads"],),
         "decoder_ffn_dim": (given["encoder_ffn_dim"],),
+        "num_hidden_layers": (given["encoder_layers"], None),  # the same by another name, of which the last one counts
         "encoder_layerdrop": (0.0,),
         "decoder_layerdrop": (0.0,),
         "tie_word_embeddings": (True,),
@@ -72,7 +73,6 @@ OLDER = {
     "do_blenderbot_90_layernorm": (False,),
 }
 OUTSIDE = (
-    "num_hidden_layers",  # again what encoder_layers says, which alone is read there too
     "decoder_start_token_id",  # what a text that is written begins with, which the tokenizer's special ids say here
     "force_bos_token_to_be_generated",  # of texts that are written
     "classif_dropout",  # of a head for other tasks

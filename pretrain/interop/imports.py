@@ -11,6 +11,7 @@ from configs.common import MODELS
 from input_pipeline import objectives
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.tokenizer import Tokenizer
+from models.errors import ModelError
 from pretrain import config as configs
 from pretrain.checkpoints import alone
 from pretrain.errors import UserError
@@ -58,7 +59,10 @@ def import_folder(
         config.data.length = min(config.data.length, config.model.context)
         family.complete(config)
         family.speak(config, given, file, tokenizers.codes(config.tokenizer))
-    table = families.table(family, config.model.to_dict())
+    try:
+        table = families.table(family, config.model.to_dict())
+    except ModelError as error:
+        raise UserError(f"{file} makes a model that there is none of: {error}") from None
     named = matched(family, config.model, table, tensors, report)
     with new_folder(Path(workdir)) as partial:
         made = Workdir(partial)

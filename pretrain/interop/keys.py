@@ -180,7 +180,6 @@ def _ours(key: Key, read: Mapping, source: str, wanted: type, ranges: Mapping):
 def _word(name: str, value, words: Mapping[str, str], source: str) -> str:
     if not isinstance(value, str) or value not in words:
         raise UserError(
-            f"{source}: {name} = {value!r:.60} is nothing that models here have; of those only these can be imported: "
-            f"{', '.join(words)}"
+            f"{source}: {name} = {value!r:.60} cannot be imported; of such models only these can: {', '.join(words)}"
         )
     return words[value]

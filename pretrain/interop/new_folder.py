@@ -8,8 +8,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from input_pipeline.files import UNWRITABLE, system_code
+from input_pipeline.files import system_code
 from pretrain.errors import UserError, reason
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk that takes no more answers
 
 
 def check_free(folder: Path) -> None:
@@ -19,7 +21,7 @@ def check_free(folder: Path) -> None:
     if folder.is_dir() and (folder.samefile(".") or folder.is_mount()):
         raise UserError(
             f"{folder} is {'where this was started' if folder.samefile('.') else 'where a disk is mounted'}, and what "
-            f"is made whole or not at all gets a folder of its own; name a new one, such as {folder / 'model'}"
+            f"is made whole or not at all gets a folder of its own; name a new one in it"
         )
 
 
@@ -38,15 +40,22 @@ def new_folder(folder: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.chmod(0o777 & ~_mask())
-        os.replace(partial, folder)
+        _rename(partial, folder, named)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise _taken(named) from error
-        if not isinstance(error, UserError) and system_code(error) in UNWRITABLE:
+        if not isinstance(error, UserError) and system_code(error) in FULL:
             raise UserError(f"{named} cannot be written ({reason(error)}); make room or choose another") from error
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _rename(partial: Path, folder: Path, named: Path) -> None:
+    try:
+        os.replace(partial, folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise _taken(named) from error
+        raise
 
 
 def _taken(folder: Path) -> UserError:

@@ -53,7 +53,7 @@ def _gated(given: Mapping) -> dict[str, tuple]:
         "is_encoder_decoder": (True,),
         "decoder_start_token_id": (given["pad_token_id"], None),
         "is_gated_act": (named.startswith(GATED),),
-        "dense_act_fn": ("gelu_new" if named == f"{GATED}gelu" else plain, plain),
+        "dense_act_fn": ("gelu_new" if named == f"{GATED}gelu" else plain,),
     }
 
 

@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from sentencepiece import SentencePieceProcessor
-
 from input_pipeline.files import read_json
 from input_pipeline.tokenizers import converted, exported, saved
 from input_pipeline.tokenizers.names import is_code, special_ids
@@ -16,13 +14,14 @@ from pretrain import workdir
 from pretrain.errors import UserError
 from pretrain.interop.family import Family
 
+MADE = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
 OLDER = "special_tokens_map.json"  # which special tokens there are, beside older settings
 ADDED = "added_tokens.json"  # tokens and their ids, beside older vocabularies
 SENTINELS = 100  # of T5's tokenizers, where their settings do not say how many
 FILES = {
-    "huggingface": ("tokenizer.json",),
-    "wordpiece": ("tokenizer.json", "vocab.txt"),
+    "huggingface": (MADE,),
+    "wordpiece": (MADE, "vocab.txt"),
     "sentencepiece": ("spiece.model",),
 } | {kind: (name,) for kind, name in converted.FILES.items()}
 # Settings of a vocab.txt that have text read as it is read here; uncased, accents go as capitals do.
@@ -49,8 +48,7 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
                         "which are not here; prepare all text with XLM's tools, and import with --prepared, by which "
                         "words are what stands between white space"
                     )
-                if path.suffix != ".json" or kind in CLASSES or kind == "gpt":
-                    _check_alone(kind, path, settings)
+                _check_alone(kind, path, settings)
                 return {"kind": kind, "path": str(path)} | _of_kind(kind, path, settings)
     names = ", ".join(dict.fromkeys(name for kind in kinds for name in FILES[kind]))
     raise UserError(
@@ -130,30 +128,60 @@ def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:
 
 
 def _check_alone(kind: str, path: Path, settings: Mapping) -> None:
-    """Raises UserError where what lies beside a vocabulary has text read in another way than that says alone."""
-    usual = PLAIN | {"strip_accents": (None, settings.get("do_lower_case", True))} if kind == "wordpiece" else {}
+    """Raises UserError where what lies beside a tokenizer's file has text read in another way than that says alone."""
+    made = _settings(path.parent, MADE) if path.name == MADE else {}
+    usual = _usual(made) if made else PLAIN | {"strip_accents": (None, settings.get("do_lower_case", True))}
+    if not made and kind != "wordpiece":
+        usual = {}
     what = [f"{name} = {json.dumps(settings[name])}" for name in usual if settings.get(name) not in usual[name]]
-    added = [*_settings(path.parent, ADDED)]
-    added += filter(None, map(_token, dict(settings.get("added_tokens_decoder", {})).values()))
-    known = _pieces(path)
-    new = [token for token in added if token not in known and not USUAL.fullmatch(token)]
-    what += [f"the token {token}" for token in new if known]
-    if what:
-        raise UserError(
-            f"{path.parent} adds {what[0]} to what {path.name} says; make one tokenizer.json of both there, in Python "
-            "with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    known = _pieces(made) if made else converted.pieces(path)
+    added = [*_settings(path.parent, ADDED), *_named(_settings(path.parent, OLDER)), *_named(settings)]
+    if kind == "sentencepiece" and (beside := path.with_name(MADE)).is_file():
+        added += [token for _, token in _added({"path": str(beside)})]
+    what += [f"the token {t}" for t in added if known and t not in known and not USUAL.fullmatch(t)]
+    if not what:
+        return
+    remedy = "make one tokenizer.json of both there, in Python with transformers: "
+    remedy += "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    if kind == "sentencepiece":
+        remedy += f", and move {path.name} away"
+    if kind in CLASSES:
+        remedy = "a model of this kind is read without"
+    raise UserError(f"{path.parent} adds {what[0]} to what {path.name} says; {remedy}")
+
+
+def _usual(made: Mapping) -> dict[str, tuple]:
+    """The settings that say no more than a tokenizer.json does, with what they may be."""
+    usual = {}
+    normalizer, before = made.get("normalizer") or {}, made.get("pre_tokenizer") or {}
+    if normalizer.get("type") == "BertNormalizer":
+        of_normalizer = (
+            ("do_lower_case", "lowercase"),
+            ("strip_accents", "strip_accents"),
+            ("tokenize_chinese_chars", "handle_chinese_chars"),
         )
+        usual |= {name: (None, normalizer.get(own)) for name, own in of_normalizer}
+    if before.get("type") == "ByteLevel":
+        usual["add_prefix_space"] = (None, before.get("add_prefix_space"))
+    return usual
 
 
-def _pieces(path: Path) -> set[str]:
-    """The pieces of a vocabulary's file; none of one that is not readable, as whoever opens it says."""
+def _named(settings: Mapping) -> list[str]:
+    """The tokens that settings name."""
+    decoder, more = settings.get("added_tokens_decoder"), settings.get("additional_special_tokens")
+    found = [value for name, value in settings.items() if name.endswith("_token")]
+    found += [*decoder.values()] if isinstance(decoder, dict) else []
+    found += more if isinstance(more, list) else []
+    return [*filter(None, map(_token, found))]
+
+
+def _pieces(made: Mapping) -> set[str]:
+    """The tokens of a tokenizer.json; none of one that is not readable, as whoever opens it says."""
     try:
-        if path.suffix == ".model":
-            model = SentencePieceProcessor(model_file=str(path))
-            return {model.id_to_piece(i) for i in range(model.get_piece_size())}
-        text = path.read_text(encoding="utf-8")
-        return set(json.loads(text)) if path.suffix == ".json" else {line.rstrip("\r") for line in text.split("\n")}
-    except (OSError, RuntimeError, ValueError, TypeError):
+        vocabulary = made["model"]["vocab"]
+        own = vocabulary if isinstance(vocabulary, dict) else [piece for piece, _ in vocabulary]
+        return {*own, *(one["content"] for one in made["added_tokens"])}
+    except (KeyError, TypeError, ValueError):
         return set()
 
 

@@ -49,9 +49,11 @@ def left_out(given: Mapping, folder: Path, ids: Mapping[str, int | None]) -> str
 
     `ids` are those that a text begins and ends with here, by their keys there. Errors: UserError for a damaged file.
     """
-    asked = _asked({name: given.get(name) for name in SETTINGS}, ids)
+    end = {name: given.get(name) for name in ("eos_token_id",) if ids.get(name) is not None}
+    asked = _asked({name: given.get(name) for name in SETTINGS} | end, ids)
     beside = _beside(folder / FILE)
-    known = ids | {name: given.get(name) for name in (*IDS, *ids) if given.get(name) is not None}
+    known = {name: given.get(name) for name in (*IDS, *ids) if given.get(name) is not None and name not in end}
+    known = ids | known
     more = _asked({name: value for name, value in beside.items() if name not in ABOUT}, known)
     parts = [f"{', '.join(names)} of {file}" for names, file in ((asked, CONFIG), (more, FILE)) if names]
     if not parts:

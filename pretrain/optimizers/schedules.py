@@ -44,7 +44,7 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
 
     def rate(count):
         rise = peak * (count + 1) / max(1, warmup)
-        fallen = after(jnp.maximum(count - begin, 0))
+        fallen = jnp.where(count < begin, peak, after(jnp.maximum(count - begin, 0)))
         return jnp.where(count < warmup, rise, jnp.maximum(fallen, 0))  # compiled, a difference may miss 0 by a bit
 
     return rate
@@ -99,8 +99,8 @@ def ended(config, step: int) -> str | None:
 
 
 SCHEDULES = {
-    "constant": lambda peak, length, end, reached, first: optax.constant_schedule(peak),
-    "linear": lambda peak, length, end, reached, first: optax.linear_schedule(peak, peak * end, length),
-    "cosine": lambda peak, length, end, reached, first: optax.cosine_decay_schedule(peak, length, end),
-    "rsqrt": lambda peak, length, end, reached, first: lambda n: peak * jnp.sqrt(reached / (n + reached + first)),
+    "constant": lambda peak, length, end, reached, from_one: optax.constant_schedule(peak),
+    "linear": lambda peak, length, end, reached, from_one: optax.linear_schedule(peak, peak * end, length),
+    "cosine": lambda peak, length, end, reached, from_one: optax.cosine_decay_schedule(peak, length, end),
+    "rsqrt": lambda peak, length, end, reached, from_one: lambda n: peak * jnp.sqrt(reached / (n + reached + from_one)),
 }

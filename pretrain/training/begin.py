@@ -104,12 +104,12 @@ def tell_of_fresh(workdir: str, name: str, held_run: bool, has_weights: bool, sa
 
 
 def tell_of_holdout(config, corpus: Corpus, say) -> None:
-    """Says how much is held out, and what to do where that is too little to tell one checkpoint from another."""
+    """Says how much is held out, and where that is little, of a recipe for much text, what holds out more."""
     share, usual = config.data.holdout, common.base().data.holdout
     tokens = corpus.stream("validation").tokens
     told = f"{100 * share:g}% of data.train is held out for validation (config.data.holdout)"
     if tokens < FEW_ROWS * config.data.length and share < usual:
-        told += f": {tokens:,} tokens, which say little; --config.data.holdout={usual:g} holds more out"
+        told += f": {tokens:,} tokens, which say little; in a new folder --config.data.holdout={usual:g} holds more out"
     say(told)
 
 

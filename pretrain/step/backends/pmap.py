@@ -1,4 +1,4 @@
-"""`jax.pmap`: every device holds the whole state and a share of the batch's rows."""
+"""`jax.pmap`, which needs no mesh: data parallel, and nothing else."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext

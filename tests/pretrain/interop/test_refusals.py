@@ -279,7 +279,7 @@ def test_places_that_a_new_folder_cannot_take(tmp_path, monkeypatch):
         exports.export_folder(str(tmp_path / place), str(tmp_path / f"of {name}"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(UserError, match=r"\. is where this was started, .* name a new one, such as model"):
+    with pytest.raises(UserError, match=r"\. is where this was started, .* name a new one in it"):
         imports.import_folder(str(folder), ".")
 
 
@@ -323,6 +323,10 @@ def test_weights_of_two_saves(refused, tmp_path):
         ("bert", {}, {"<new>": 67}, "the token <new>"),
         ("bert", {"added_tokens_decoder": {"67": {"content": "<new>"}}}, {}, "the token <new>"),
         ("t5", {"extra_ids": 3}, {"<extra_id_0>": 44, "<new>": 45}, "the token <new>"),
+        ("gpt2", {}, {"<new>": 263}, "the token <new>"),
+        ("gpt2", {"pad_token": "<new>"}, {}, "the token <new>"),
+        ("gpt2", {"additional_special_tokens": ["<new>"]}, {}, "the token <new>"),
+        ("gpt2", {"add_prefix_space": True}, {}, "add_prefix_space = true"),
     ],
 )
 def test_what_lies_beside_a_vocabulary(refused, tmp_path, case, settings, added, words):

@@ -21,6 +21,7 @@ from pretrain.optimizers.schedules import ended, idle, moved, schedule
         ({"kind": "linear", "end": 0.0, "beneath_warmup": True}, {4: 0.5, 9: 1.0, 10: 0.9, 40: 0.6, 100: 0.0}),
         ({"kind": "rsqrt"}, {4: 0.5, 9: 1.0, 10: (10 / 11) ** 0.5, 39: 0.5, 89: 1 / 3}),
         ({"kind": "rsqrt", "warmup": 0, "hold": 10}, {0: 1.0, 9: 1.0, 10: 1.0, 40: 0.5, 90: 1 / 3}),  # T5
+        ({"kind": "rsqrt", "hold": 5}, {4: 0.5, 9: 1.0, 14: 1.0, 15: (15 / 16) ** 0.5, 59: 0.5}),
         ({"kind": "linear", "hold": 30, "end": 0.0}, {4: 0.5, 10: 1.0, 40: 1.0, 70: 0.5, 100: 0.0}),
         ({"kind": "linear", "end": 0.5, "decay_steps": 50}, {30: 0.75, 50: 0.5, 99: 0.5}),
     ],

@@ -44,5 +44,5 @@ def test_little_that_is_held_out_is_told(run, capsys, share):
     """As a recipe for much text holds out of little; of what nobody else would say more is not advised."""
     run(data__holdout=share, train__steps=1, schedule__warmup=0, evaluate__every=0)
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "is held out for validation" in line]
-    more = " tokens, which say little; --config.data.holdout=0.05 holds more out"
+    more = " tokens, which say little; in a new folder --config.data.holdout=0.05 holds more out"
     assert said.startswith(f"{100 * share:g}% of data.train is held out") and said.endswith(more) == (share < 0.05)
