@@ -144,6 +144,12 @@ def test_undecodable_text_is_named_with_its_offset(write, unit):
         read(f"text:{write('cut.txt', b'one ' + 'é'.encode()[:1])}")
 
 
+@pytest.mark.parametrize("unit", ["file", "line", "blank_line"])
+def test_a_mark_of_utf8_is_no_text(write, unit):
+    path = write("a.txt", "\ufeffone\ufeff".encode())
+    assert read(f"text:{path}?document={unit}") == ["one\ufeff"]
+
+
 @pytest.mark.parametrize("source", ["text:{}", "text:{}?document=line", "jsonl:{}"])
 def test_binary_files_are_not_to_be_converted(write, source):
     """Latin-1 makes text of any bytes."""

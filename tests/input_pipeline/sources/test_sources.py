@@ -77,6 +77,20 @@ def test_a_file_with_several_names_is_read_once(write, tmp_path):
     assert [file.name for file in only(f"text:{root}/**/*.txt").files()] == ["a.txt", "b.txt", "c.txt"]
 
 
+def test_a_file_behind_more_links_than_a_system_follows_at_once(write, tmp_path):
+    write("a.txt", "a")
+    last = tmp_path / "b"
+    last.write_text("b")
+    for number in range(45):
+        (tmp_path / f"link{number}").symlink_to(last)
+        last = tmp_path / f"link{number}"
+    (tmp_path / "text" / "b.txt").symlink_to(last)
+    assert [(file.name, file.size) for file in only(f"text:{tmp_path}/text/*.txt").files()] == [
+        ("a.txt", 1),
+        ("b.txt", 1),
+    ]
+
+
 def test_no_match_is_an_error(tmp_path):
     with pytest.raises(DataError, match="matches no file; check the path"):
         only(f"text:{tmp_path}/*.txt").files()

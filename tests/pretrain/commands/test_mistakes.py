@@ -356,3 +356,13 @@ def test_a_file_that_may_not_be_read_is_not_said_to_be_one_to_write(tmp_path, mo
     assert verdict(denied) == (2, f"pretrain: cannot read {file}: Permission denied; make it readable\n")
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
     assert verdict(denied)[1].startswith(f"pretrain: cannot write {file}: Permission denied; make room")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("command", ["import", "export"])
+def test_what_one_process_does(run, monkeypatch, tmp_path, command, count):
+    """Several would do it over one another; a launcher of one is none."""
+    for name, value in (("COORDINATOR", "127.0.0.1:1234"), ("PROCESSES", str(count)), ("PROCESS", "0")):
+        monkeypatch.setenv(f"LONGHAUL_{name}", value)
+    said = run(command, f"--folder={tmp_path}/a", f"--workdir={tmp_path}/b")
+    assert ("is one of several; start it without a launcher" in said) == (count > 1)

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from pathlib import Path
 
 import hub
 import ml_dtypes
@@ -10,6 +11,7 @@ import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+import pretrain
 from pretrain.errors import UserError
 from pretrain.interop import exports, files, imports
 from pretrain.interop.new_folder import new_folder
@@ -73,6 +75,9 @@ def changed(case, **keys):
         ("xlnet", {"bi_data": True}, ["bi_data = True is more than"]),
         ("mt5", {"feed_forward_proj": "gated-mish"}, ["feed_forward_proj = 'gated-mish'"]),
         ("mt5", {"scale_decoder_outputs": True}, ["the key scale_decoder_outputs = True"]),
+        ("bart", {"num_hidden_layers": 1}, ["num_hidden_layers = 1"]),
+        ("mt5", {"dense_act_fn": "gelu"}, ["dense_act_fn = 'gelu' is more than", "gelu_new"]),
+        ("bert", {"num_attention_heads": 4}, ["makes a model that there is none of: model.heads is 4"]),
         ("roberta", {"hidden_act": "relu"}, ["hidden_act = 'relu'", "gelu, gelu_python"]),
         ("electra_masked", {"hidden_act": "gelu_new"}, ["hidden_act = 'gelu_new'", "gelu, gelu_python"]),
         ("xlm", {"sinusoidal_embeddings": True}, ["sinusoidal_embeddings = True"]),
@@ -281,6 +286,21 @@ def test_places_that_a_new_folder_cannot_take(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(UserError, match=r"\. is where this was started, .* name a new one in it"):
         imports.import_folder(str(folder), ".")
+
+
+def test_a_model_that_tells_no_texts_apart_reads_one_text_a_row(tmp_path):
+    tensors = hub.weights(hub.answers()["bert"]["shapes"])
+    tensors["bert.embeddings.token_type_embeddings.weight"] = np.zeros((1, 15), np.float32)
+    folder = hub.make(tmp_path / "theirs", "bert", tensors=tensors, config=changed("bert", type_vocab_size=1))
+    config = imports.import_folder(str(folder), str(tmp_path / "run"))
+    assert (config.objective.next_sentence, config.data.layout, config.model.pair_head) == (False, "packed", True)
+    assert pretrain.open(tmp_path / "run").model.types == 1
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to(path)], ids=["file", "link to itself"])
+def test_a_file_that_takes_the_name_meanwhile(tmp_path, make):
+    with pytest.raises(UserError, match="late is there already"), new_folder(tmp_path / "late"):
+        make(tmp_path / "late")
 
 
 def test_a_name_that_is_taken_meanwhile(tmp_path):

@@ -60,6 +60,14 @@ def test_another_start_is_told(lines):
     ]
 
 
+@pytest.mark.parametrize("end", [246, [0, 246]], ids=str)
+def test_another_end_is_told_wherever_it_is(end, lines):
+    there = "eos_token_id of config.json; eos_token_id of generation_config.json"
+    assert lines("gpt2", {"eos_token_id": end}, eos_token_id=end) == [
+        f"left out how text is written there: {there}{SAID}"
+    ]
+
+
 @pytest.mark.parametrize("content", ['{"num_beams"', "[1]"])
 def test_a_damaged_file(content, lines, tmp_path):
     with pytest.raises(UserError, match=r"generation_config\.json is not readable JSON of an object; fetch it again"):
