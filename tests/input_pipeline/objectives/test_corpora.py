@@ -129,7 +129,7 @@ def test_an_evaluation_of_spans_reads_all_of_the_text(corrupted):
     ("options", "words"),
     [
         ({"objective": {"kind": "masked"}, "layout": "pairs"}, "data.layout = pairs .* set data.sentences = lines"),
-        ({"objective": {"kind": "masked"}}, "data.layout is 'concat'.*; choose one of: pairs"),
+        ({"objective": {"kind": "masked"}}, "data.layout is 'concat'.* choose one of: pairs"),
         (
             {"objective": {"kind": "spans", "mean_span": 1.0}, "layout": "packed"},
             "data.layout is 'packed'.*; choose one of: concat",
