@@ -1,0 +1,55 @@
+"""Folders that are made whole or not at all, in the places that a user may name."""
+
+import errno
+from pathlib import Path
+
+import hub
+import pytest
+from safetensors import SafetensorError
+
+from pretrain.errors import UserError
+from pretrain.interop import exports, imports
+from pretrain.interop.new_folder import new_folder
+
+
+def test_places_that_a_new_folder_cannot_take(tmp_path, monkeypatch):
+    """A link to an empty folder, or to none yet, is followed; where somebody stands is not replaced."""
+    folder = hub.make(tmp_path / "theirs", "gpt2")
+    (tmp_path / "empty").mkdir()
+    for name, place in (("link", "empty"), ("dangling", "later")):
+        (tmp_path / name).symlink_to(tmp_path / place)
+        imports.import_folder(str(folder), str(tmp_path / name))
+        exports.export_folder(str(tmp_path / place), str(tmp_path / f"of {name}"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UserError, match=r"\. is where this was started, .* name a new one in it"):
+        imports.import_folder(str(folder), ".")
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to(path)], ids=["file", "link to itself"])
+def test_a_file_that_takes_the_name_meanwhile(tmp_path, make):
+    with pytest.raises(UserError, match="late is there already"), new_folder(tmp_path / "late"):
+        make(tmp_path / "late")
+
+
+def test_a_name_that_is_taken_meanwhile(tmp_path):
+    with pytest.raises(UserError, match="late is there already"), new_folder(tmp_path / "late") as partial:
+        (partial / "ours").touch()
+        (tmp_path / "late").mkdir()
+        (tmp_path / "late" / "theirs").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["late", "theirs"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        ValueError("RESOURCE_EXHAUSTED: Error writing [os_error_code='28' source locations='a.cc:1']"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_disk_that_is_full(tmp_path, error):
+    said = "new cannot be written .*No space left on device.*; make room or choose another"
+    with pytest.raises(UserError, match=said), new_folder(tmp_path / "new"):
+        raise error
+    assert not [*tmp_path.iterdir()]
