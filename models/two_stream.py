@@ -120,8 +120,8 @@ class TwoStream(Remembering):
         x, carried = self.stack(self.stacked, x, signals, carried, key)
         if slots is not None:
             x = x[:, T:]
-        if slots is not None and places.shape != slots.shape:  # XLA cannot cut an odd length that meshes divide
-            x = nn.with_logical_constraint(x, ("batch", None, None))[:, : slots.shape[1]]
+            if places.shape != slots.shape:  # XLA cannot cut an odd length off one that a mesh divides
+                x = nn.with_logical_constraint(x, ("batch", None, None))[:, : slots.shape[1]]
         hidden = drop(x, 2, row)
         return Output(hidden, {name: one.hold(min(self.reuse, T), None) for name, one in carried.items()})
 

@@ -124,16 +124,18 @@ class Files(Source):
         """
         if is_remote(self.pattern):
             return list(matching(self.pattern).items())
+        real, once = functools.cache(os.path.realpath), {}  # a folder is followed once, and not for each of its files
         paths = sorted(glob.glob(self.pattern, recursive=True))
-        files = [path for path in paths if os.path.isfile(os.path.realpath(path))]  # which follows any number of links
-        for path in {*paths} - {*files}:
-            if os.path.islink(path) and not os.path.exists(os.path.realpath(path)):
-                raise DataError(f"'{self.spec}' matches {path}, a link that leads nowhere; mend or delete it")
-        once = {}
-        for path in sorted(files, key=lambda path: path.count(os.sep)):
-            status = os.stat(real := os.path.realpath(path))
-            itself = (status.st_dev, status.st_ino) if status.st_nlink > 1 else real
-            once.setdefault(itself, (path, (status.st_size, status.st_mtime_ns)))
+        for path in sorted(paths, key=lambda path: path.count(os.sep)):
+            itself = os.path.join(real(os.path.dirname(path)), os.path.basename(path))
+            if os.path.islink(itself):
+                itself = real(itself)
+                if not os.path.exists(itself):
+                    raise DataError(f"'{self.spec}' matches {path}, a link that leads nowhere; mend or delete it")
+            if os.path.isfile(itself):
+                status = os.stat(itself)
+                key = (status.st_dev, status.st_ino) if status.st_nlink > 1 else itself
+                once.setdefault(key, (path, (status.st_size, status.st_mtime_ns)))
         return sorted(once.values())
 
     def _there(self) -> list[tuple[str, tuple[int, int]]]:

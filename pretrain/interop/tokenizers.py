@@ -48,7 +48,7 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
                         "which are not here; prepare all text with XLM's tools, and import with --prepared, by which "
                         "words are what stands between white space"
                     )
-                _check_alone(kind, path, settings)
+                _check_beside(kind, path, settings)
                 return {"kind": kind, "path": str(path)} | _of_kind(kind, path, settings)
     names = ", ".join(dict.fromkeys(name for kind in kinds for name in FILES[kind]))
     raise UserError(
@@ -127,12 +127,12 @@ def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:
     return {"sentinels": 0}
 
 
-def _check_alone(kind: str, path: Path, settings: Mapping) -> None:
+def _check_beside(kind: str, path: Path, settings: Mapping) -> None:
     """Raises UserError where what lies beside a tokenizer's file has text read in another way than that says alone."""
     made = _settings(path.parent, MADE) if path.name == MADE else {}
-    usual = _usual(made) if made else PLAIN | {"strip_accents": (None, settings.get("do_lower_case", True))}
-    if not made and kind != "wordpiece":
-        usual = {}
+    usual = _usual(made)
+    if kind == "wordpiece" and not made:
+        usual = PLAIN | {"strip_accents": (None, settings.get("do_lower_case", True))}
     what = [f"{name} = {json.dumps(settings[name])}" for name in usual if settings.get(name) not in usual[name]]
     known = _pieces(made) if made else converted.pieces(path)
     added = [*_settings(path.parent, ADDED), *_named(_settings(path.parent, OLDER)), *_named(settings)]

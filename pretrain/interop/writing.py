@@ -41,7 +41,8 @@ SETTINGS = {
 # Keys of the other file that say nothing of the text.
 ABOUT = ("_from_model_config", "transformers_version", "use_cache", "return_dict_in_generate")
 ABOUT += ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+END = "eos_token_id"
+IDS = ("bos_token_id", END, "pad_token_id")
 
 
 def left_out(given: Mapping, folder: Path, ids: Mapping[str, int | None]) -> str:
@@ -49,11 +50,10 @@ def left_out(given: Mapping, folder: Path, ids: Mapping[str, int | None]) -> str
 
     `ids` are those that a text begins and ends with here, by their keys there. Errors: UserError for a damaged file.
     """
-    end = {name: given.get(name) for name in ("eos_token_id",) if ids.get(name) is not None}
-    asked = _asked({name: given.get(name) for name in SETTINGS} | end, ids)
+    end = {END: ids[END]} if ids.get(END) is not None else {}  # where a text ends is not for config.json to say
+    asked = _asked({name: given.get(name) for name in (*SETTINGS, *end)}, ids)
     beside = _beside(folder / FILE)
-    known = {name: given.get(name) for name in (*IDS, *ids) if given.get(name) is not None and name not in end}
-    known = ids | known
+    known = ids | {name: given.get(name) for name in (*IDS, *ids) if given.get(name) is not None} | end
     more = _asked({name: value for name, value in beside.items() if name not in ABOUT}, known)
     parts = [f"{', '.join(names)} of {file}" for names, file in ((asked, CONFIG), (more, FILE)) if names]
     if not parts:
