@@ -51,26 +51,16 @@ def check(
     return named
 
 
-def _takes(objective: Mapping, data: Mapping) -> bool:
-    """Whether there is such an objective, and it reads rows of the layout of `data`."""
-    try:
-        return data["layout"] in objectives.build(objective).layouts
-    except DataError:
-        return False
-
-
 def check_settings(
     data: Mapping, tokenizer: Mapping, objective: Mapping, taken: bool = False
 ) -> dict[str, list[Source]]:
     """The part of `check` that asks for no file: settings that cannot be, on any machine."""
     task = objectives.build(objective)
     if data["layout"] not in task.layouts:
-        turned = ((name, not value) for name, value in objective.items() if isinstance(value, bool))
-        if other := next(((name, value) for name, value in turned if _takes(objective | {name: value}, data)), None):
-            name, value = other
+        if objective.get("next_sentence") and data["layout"] in type(task).layouts:
             raise DataError(
-                f"data.layout is '{data['layout']}', which objective.kind = {objective['kind']} takes with objective."
-                f"{name} = {value}; set --config.objective.{name}={value}, or choose one of: {', '.join(task.layouts)}"
+                f"data.layout is '{data['layout']}', whose rows have no second text to ask about; set "
+                f"--config.objective.next_sentence=False, or choose one of: {', '.join(task.layouts)}"
             )
         others = (kind for kind, other in objectives.OBJECTIVES.items() if data["layout"] in other.layouts)
         kind = next(others, objective["kind"])

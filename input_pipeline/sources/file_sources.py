@@ -134,8 +134,7 @@ class Files(Source):
                     raise DataError(f"'{self.spec}' matches {path}, a link that leads nowhere; mend or delete it")
             if os.path.isfile(itself):
                 status = os.stat(itself)
-                key = (status.st_dev, status.st_ino) if status.st_nlink > 1 else itself
-                once.setdefault(key, (path, (status.st_size, status.st_mtime_ns)))
+                once.setdefault(itself, (path, (status.st_size, status.st_mtime_ns)))
         return sorted(once.values())
 
     def _there(self) -> list[tuple[str, tuple[int, int]]]:

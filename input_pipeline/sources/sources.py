@@ -62,7 +62,7 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
             raise DataError(
                 f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
             )
-        if bare and (path.startswith(("/", "./", "../")) or os.path.splitext(plain)[1]):
+        if bare and (path.startswith(("/", "./", "../")) or plain.endswith((".txt", ".json", ".jsonl"))):
             raise DataError(
                 f"{key} = '{spec}' is a path without the kind of its source, and nothing is there; check the path, and "
                 f"write {_suggested(spec, path)}"

@@ -14,9 +14,8 @@ EPSILON = 1e-12  # of all norms, which config.json does not say
 
 
 def _complete(config: ConfigDict) -> None:
-    """There is no teacher, and text is plain."""
+    """There is no teacher."""
     config.distill.update(teacher="", layers=())
-    config.data.update(layout="packed", sentences="")
 
 
 def _rows(section: Mapping) -> list[Row]:

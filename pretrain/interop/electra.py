@@ -69,14 +69,10 @@ THEIRS = Keys(
 )
 
 
-def _complete(config: ConfigDict) -> None:
-    """Rows of both are of one text each."""
-    config.data.update(layout="packed", sentences="")
-
-
 def _complete_generator(config: ConfigDict) -> None:
+    """It is read as BERT is, without a head of pairs."""
     config.objective.next_sentence = False
-    _complete(config)
+    config.data.update(layout="packed", sentences="")
 
 
 ELECTRA = Family(
@@ -94,7 +90,6 @@ ELECTRA = Family(
     renamed=BERT.renamed,
     buffers=(r"(electra\.)?embeddings\.(position_ids|token_type_ids)",),
     settle=lambda section, names: section | {"generator_size": 0.0, "head": "replaced"},
-    complete=_complete,
     part="discriminator",
     mark=JUDGE,
     section_of=lambda section: {**section, "generator_size": 0.0},

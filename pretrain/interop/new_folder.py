@@ -31,8 +31,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
     A link is followed. Errors: UserError where the disk takes no more, or another folder has got the name meanwhile.
     """
-    named, folder = folder, Path(os.path.realpath(folder))
+    named = folder
     try:
+        folder = Path(os.path.realpath(named))
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:

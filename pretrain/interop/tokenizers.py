@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from input_pipeline.files import read_json
@@ -26,6 +26,16 @@ FILES = {
 } | {kind: (name,) for kind, name in converted.FILES.items()}
 # Settings of a vocab.txt that have text read as it is read here; uncased, accents go as capitals do.
 PLAIN = {"tokenize_chinese_chars": (None, True), "do_basic_tokenize": (None, True), "never_split": (None, [])}
+PLAIN |= {"word_tokenizer_type": (None, "basic"), "subword_tokenizer_type": (None, "wordpiece")}
+AS_SAID = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read a tokenizer.json as it is
+# Steps of a tokenizer.json, with their types, that the other classes set: by which setting, what it is in the step, and
+# what it is where nothing is said.
+STEPS = (
+    ("normalizer", "BertNormalizer", "do_lower_case", "lowercase", True),
+    ("normalizer", "BertNormalizer", "strip_accents", "strip_accents", None),
+    ("normalizer", "BertNormalizer", "tokenize_chinese_chars", "handle_chinese_chars", True),
+    ("pre_tokenizer", "ByteLevel", "add_prefix_space", "add_prefix_space", False),
+)
 # Tokens that the classes add by themselves.
 USUAL = re.compile("(\u2581?<extra_id_[0-9]+>|<mask>|<pad>|</?s>|<unk>|(<unk>|</?s>)NOTUSED)")
 CLASSES = {"ctrl": "CTRLTokenizer", "xlm": "XLMTokenizer"}  # which alone read files of these kinds
@@ -128,17 +138,23 @@ def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:
 
 
 def _check_beside(kind: str, path: Path, settings: Mapping) -> None:
-    """Raises UserError where what lies beside a tokenizer's file has text read in another way than that says alone."""
-    made = _settings(path.parent, MADE) if path.name == MADE else {}
-    usual = _usual(made)
-    if kind == "wordpiece" and not made:
-        usual = PLAIN | {"strip_accents": (None, settings.get("do_lower_case", True))}
-    what = [f"{name} = {json.dumps(settings[name])}" for name in usual if settings.get(name) not in usual[name]]
+    """Raises UserError where what lies beside a tokenizer's file has text read in another way than that says alone.
+
+    No text holds a special token here, so that of these only those count that have a part in a row; padding has none.
+    """
+    folder = path.parent
+    made = _settings(folder, MADE) if path.name == MADE else {}
+    others = _overruled(made, settings) if made else _unread(kind, settings)
+    what = [f"{name} = {json.dumps(value)}" for name, value in others]
+    special = _settings(folder, OLDER) | settings
+    decoder = settings.get("added_tokens_decoder")
+    plain = [one for one in decoder.values() if not one.get("special")] if isinstance(decoder, dict) else []
+    added = {*_settings(folder, ADDED)} - _tokens(special.values()) | _tokens(plain)
+    added |= _tokens(value for name, value in special.items() if name.endswith("_token") and name != "pad_token")
+    if kind == "sentencepiece" and (beside := folder / MADE).is_file():
+        added |= {token for _, token in _added({"path": str(beside)})}
     known = _pieces(made) if made else converted.pieces(path)
-    added = [*_settings(path.parent, ADDED), *_named(_settings(path.parent, OLDER)), *_named(settings)]
-    if kind == "sentencepiece" and (beside := path.with_name(MADE)).is_file():
-        added += [token for _, token in _added({"path": str(beside)})]
-    what += [f"the token {t}" for t in added if known and t not in known and not USUAL.fullmatch(t)]
+    what += [f"the token {t}" for t in sorted(added - known) if known and not USUAL.fullmatch(t)]
     if not what:
         return
     remedy = "make one tokenizer.json of both there, in Python with transformers: "
@@ -147,32 +163,28 @@ def _check_beside(kind: str, path: Path, settings: Mapping) -> None:
         remedy += f", and move {path.name} away"
     if kind in CLASSES:
         remedy = "a model of this kind is read without"
-    raise UserError(f"{path.parent} adds {what[0]} to what {path.name} says; {remedy}")
+    raise UserError(f"{folder} adds {what[0]} to what {path.name} says; {remedy}")
 
 
-def _usual(made: Mapping) -> dict[str, tuple]:
-    """The settings that say no more than a tokenizer.json does, with what they may be."""
-    usual = {}
-    normalizer, before = made.get("normalizer") or {}, made.get("pre_tokenizer") or {}
-    if normalizer.get("type") == "BertNormalizer":
-        of_normalizer = (
-            ("do_lower_case", "lowercase"),
-            ("strip_accents", "strip_accents"),
-            ("tokenize_chinese_chars", "handle_chinese_chars"),
-        )
-        usual |= {name: (None, normalizer.get(own)) for name, own in of_normalizer}
-    if before.get("type") == "ByteLevel":
-        usual["add_prefix_space"] = (None, before.get("add_prefix_space"))
-    return usual
+def _overruled(made: Mapping, settings: Mapping) -> Iterator[tuple[str, object]]:
+    """The settings, with what they are, by which the classes put another step in the place of a tokenizer.json's."""
+    if settings.get("tokenizer_class") in AS_SAID:
+        return
+    for part, of, name, own, unset in STEPS:
+        step, value = made.get(part), settings.get(name, unset)
+        if isinstance(step, dict) and step.get("type") == of and step.get(own) != value:
+            yield name, value
 
 
-def _named(settings: Mapping) -> list[str]:
-    """The tokens that settings name."""
-    decoder, more = settings.get("added_tokens_decoder"), settings.get("additional_special_tokens")
-    found = [value for name, value in settings.items() if name.endswith("_token")]
-    found += [*decoder.values()] if isinstance(decoder, dict) else []
-    found += more if isinstance(more, list) else []
-    return [*filter(None, map(_token, found))]
+def _unread(kind: str, settings: Mapping) -> Iterator[tuple[str, object]]:
+    """The settings, with what they are, of a vocab.txt by which text is read in another way than it is here."""
+    usual = PLAIN | {"strip_accents": (None, settings.get("do_lower_case", True))} if kind == "wordpiece" else {}
+    return ((name, settings[name]) for name in usual if settings.get(name) not in usual[name])
+
+
+def _tokens(values: Iterable) -> set[str]:
+    """The tokens that some of the values of settings are."""
+    return {*filter(None, map(_token, values))}
 
 
 def _pieces(made: Mapping) -> set[str]:

@@ -73,7 +73,6 @@ def test_a_file_with_several_names_is_read_once(write, tmp_path):
     paths = [write(f"{name}.txt", name) for name in "abc"]
     (root / "again").symlink_to(root)  # which holds itself
     (root / "d.txt").symlink_to(paths[0])
-    os.link(paths[1], root / "e.txt")
     assert [file.name for file in only(f"text:{root}/**/*.txt").files()] == ["a.txt", "b.txt", "c.txt"]
 
 
