@@ -14,7 +14,9 @@ from configs.kinds import replaced_tokens as replaced_tokens
 from configs.kinds import two_stream as two_stream
 from configs.ranges import (
     count,
+    decay,
     devices,
+    little,
     missing,
     non_negative,
     places,
@@ -204,9 +206,9 @@ def base() -> dict:
         ),
         optimizer=dict(
             name="adamw",  # adamw, adafactor, adagrad, lamb, sgd, lion or muon
-            b1=rate(0.9),  # decay of the first moment (momentum for sgd and muon)
-            b2=rate(0.999),  # decay of the second moment
-            epsilon=positive(1e-8),  # added to the root of the second moment
+            b1=decay(0.9),  # decay of the first moment (momentum for sgd and muon)
+            b2=decay(0.999),  # decay of the second moment
+            epsilon=little(1e-8),  # added to the root of the second moment
             weight_decay=non_negative(0.0),  # decoupled decay, multiplied by the learning rate
             decay="matrices",  # what decays: matrices (all but biases and norm gains) or all
             bias_correction=True,  # False as BERT, ALBERT, ELECTRA and XLNet have it

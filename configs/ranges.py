@@ -56,6 +56,8 @@ positive = Range("above 0", lambda value: value > 0)
 positives = Range("numbers above 0", lambda values: all(value > 0 for value in values))
 share = Range("from 0 to 1", lambda value: 0 <= value <= 1)
 rate = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
+decay = Range("from 0 to 0.999999", lambda value: 0 <= value <= 0.999999)  # float32 has what is left to 1
+little = Range("at least 1e-30", lambda value: value >= 1e-30)  # what float32 holds, with room below
 probability = Range("above 0 and at most 1", lambda value: 0 < value <= 1)
 missing = Range("from 0 to 0.95", lambda value: 0 <= value <= 0.95)  # one token in 20 at least is left to be read
 span = Range("at least 0.1", lambda value: value >= 0.1)  # tokens or words; of shorter ones nearly all would be empty

@@ -163,21 +163,23 @@ class _Shown:
 
 
 def say(stream: TextIO, words: str) -> None:
-    """Prints; the processes go on when the reader leaves."""
+    """Prints; the processes go on when the reader or the terminal is gone."""
     try:
         stream.write(words)
         stream.flush()
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Signals:
-    """Collects SIGTERM and SIGINT while it is open, to be passed on from the waiting loop."""
+    """Collects what asks a run to stop while it is open, to be passed on from the waiting loop."""
 
     def __enter__(self) -> "Signals":
-        self.count = 0
+        self.count, self._hung_up = 0, False
         self._arrived: list[int] = []
         self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` has it
+            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._note)
         return self
 
     def __exit__(self, *_) -> None:
@@ -185,7 +187,11 @@ class Signals:
             signal.signal(number, handler)
 
     def _note(self, number, _frame) -> None:
-        self._arrived.append(number)
+        if number != signal.SIGHUP:
+            self._arrived.append(number)
+        elif not self._hung_up:  # a terminal's end, which the system and the shell may both tell of
+            self._hung_up = True
+            self._arrived.append(signal.SIGTERM)
 
     def take(self) -> list[tuple[int, int]]:
         """The signals that came since the last call, each with how many it makes in all."""

@@ -1,9 +1,9 @@
 """The command line: `pretrain COMMAND --flags`, also `python -m pretrain`.
 
-Exit codes: 0 done; 2 a user's mistake (one sentence on stderr); 75 interrupted by SIGTERM or Ctrl-C with everything
-saved, start the same command again to go on; 69 a process was killed, hangs or computes wrongly, or a folder is away,
-start it again too; 130 a second Ctrl-C did not wait for that; 141 the reader of standard output left before the end;
-1 anything else.
+Exit codes: 0 done; 2 a user's mistake (one sentence on stderr); 75 interrupted by SIGTERM, Ctrl-C or the end of its
+terminal with everything saved, start the same command again to go on; 69 a process was killed, hangs or computes
+wrongly, or a folder is away, start it again too; 130 a second Ctrl-C did not wait for that; 141 the reader of standard
+output left before the end; 1 anything else.
 """
 
 import contextlib

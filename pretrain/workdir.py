@@ -52,11 +52,13 @@ class Workdir:
 
     @property
     def folders(self) -> Folders:
-        """What is made of text; a run that was put aside has left it where it was."""
-        own, run = self.path / "tokenizer", self.path
-        if not self.remote and run.absolute().parent.name == _EARLIER and not own.exists():
-            began = run.absolute().parent.parent
-            run = began if (began / CONFIG).is_file() else run
+        """What is made of text; a run that was put aside, even several times, has left it where it was."""
+        run = self.path
+        while not self.remote and not (run / "tokenizer").exists():
+            itself = run.resolve()
+            if itself.parent.name != _EARLIER or not (itself.parent.parent / CONFIG).is_file():
+                break
+            run = itself.parent.parent
         return Folders(run / "tokenizer", run / "data")
 
     @property
@@ -149,6 +151,14 @@ class Workdir:
             path.remove_tree()
         else:
             shutil.rmtree(path.rename(self._doomed(path)))
+
+    def try_out(self) -> None:
+        """Makes a folder among the checkpoints and deletes it, as who saves does. Errors: OSError."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        if not self.remote:
+            tried = self._doomed(self.checkpoint(0))
+            tried.mkdir()
+            tried.rmdir()
 
     def _doomed(self, path: Path) -> Path:
         """A free name for a folder among the checkpoints that is being deleted."""

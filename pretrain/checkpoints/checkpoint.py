@@ -67,8 +67,8 @@ class Checkpoints:
         )
 
     def _clear(self) -> None:
-        """Makes the folder, and removes what a killed process was writing or deleting."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Makes the folder, sees that it can be written, and removes what a killed process was writing or deleting."""
+        self.workdir.try_out()
         for path in self.workdir.unfinished():
             self._discard(path)
 

@@ -59,8 +59,9 @@ def read(folder: Path) -> Record | None:
     """The record of a checkpoint; None where it has none that can be read, so that nothing can be proven."""
     try:
         record = json.loads((folder / RECORD).read_text())
-        return {str(name): [int(size), crc if crc is None else int(crc)] for name, (size, crc) in record.items()}
-    except (FileNotFoundError, ValueError, TypeError, AttributeError):  # none, or not what `write` wrote
+        rows = {str(name): [int(size), crc if crc is None else int(crc)] for name, (size, crc) in record.items()}
+        return rows if _of(rows, (STATE,)) else None
+    except (FileNotFoundError, ValueError, TypeError, AttributeError, OverflowError):  # none, or not what `write` wrote
         return None
 
 

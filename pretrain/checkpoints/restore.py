@@ -13,7 +13,8 @@ from pretrain.checkpoints import brackets, record, remote
 from pretrain.checkpoints.slabs import BySlabs
 from pretrain.errors import UserError
 from pretrain.processes.agreement import alike, decided, gathered
-from pretrain.workdir import POSITION, STATE, Workdir
+from pretrain.processes.host import say
+from pretrain.workdir import POSITION, RECORD, STATE, Workdir
 
 BAD = "bad_in_row"  # in the item `data`: updates without a finite loss or gradient since one had; absent for none
 CONFIG = "config"  # likewise: the config that it was made with
@@ -28,6 +29,10 @@ def damage(folder: Path) -> str | None:
     """
     written = decided(lambda: record.read(folder), lambda why: unreadable(folder, why))
     if written is None:
+        say(
+            f"checkpoint {folder.name} has no {RECORD} that can be read, so that its bytes are not compared with those "
+            "that were written; they are taken as they are"
+        )
         return None
 
     def look() -> dict[str, str]:
@@ -164,7 +169,12 @@ def _read(folder: Path, wanted: dict) -> dict:
     restore_args = ocp.checkpoint_utils.construct_restore_args(wanted)
     with _reader(folder) as reader:
         args = ocp.args.PyTreeRestore(item=wanted, restore_args=restore_args, partial_restore=True)
-        return reader.restore(str(folder / STATE), args=args)
+        try:
+            return reader.restore(str(folder / STATE), args=args)
+        except Exception as error:
+            if type(error) is Exception and error.__cause__:  # Orbax's own, around what TensorStore says of an array
+                raise error.__cause__ from None
+            raise
 
 
 def check_fits(folder: Path, stored: dict, wanted: dict) -> None:

@@ -102,7 +102,7 @@ class Command:
             extra = self.flags([f"pretrain {self.name}", *argv])[1:]
         except flags.UnrecognizedFlagError as error:
             raise UserError(f"`pretrain {self.name}` has no flag --{error.flagname}{self._nearest(error)}") from error
-        except flags.Error as error:
+        except (flags.Error, ValueError) as error:  # the latter of --noflag=VALUE
             if isinstance(error.__context__, UserError):
                 raise error.__context__ from None
             raise UserError(f"{str(error).rstrip('.')}; see `pretrain {self.name} --help`") from error

@@ -1,8 +1,11 @@
 """What several commands begin with."""
 
+import jax
+
 from pretrain import config as configs
 from pretrain.commands.arguments import Arguments, OfConfigOrRun, Prepare, Train, flagged
 from pretrain.errors import UserError
+from pretrain.processes import program
 from pretrain.processes.agreement import check_alike
 from pretrain.processes.host import described, say
 from pretrain.workdir import CONFIG, Workdir, of_config
@@ -44,10 +47,12 @@ def check_alone() -> None:
 
 
 def check_processes(arguments: Arguments, config) -> None:
-    """Raises UserError in all processes of a run unless all were given the same command.
+    """Raises UserError in all processes of a run unless all are the same program, and were given the same command.
 
     Only the work folder's path may be another on each host, and the keys of `configs.OF_A_HOST`.
     """
+    if jax.process_count() > 1:
+        check_alike(program.told(), "install the same version on all hosts, and set the same variables")
     told = {f"--{field.name}": getattr(arguments, field.name) for field in flagged(type(arguments))}
     told["--workdir"] = ""
     keys = {f"config.{key}": value for key, value in configs.flat(config).items() if key not in configs.OF_A_HOST}

@@ -46,7 +46,8 @@ def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
         for name in given:
             if name not in known:
                 section = walked.rpartition(".")[2]
-                built = f", whose config.{section}.kind is '{config[section].kind}'" if section in OF_A_KIND else ""
+                kind = given.get("kind") if section in OF_A_KIND else None
+                built = f", whose config.{section}.kind is '{kind}'" if kind else ""
                 raise UserError(f"{source}{built}: {unknown(walked, name, known)}")
         for name, default in known.items():
             key = f"{walked}.{name}"

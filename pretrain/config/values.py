@@ -37,8 +37,8 @@ def parse_value(key: str, text: str, default, kept: Range | None = None):
 
 def _as_tuple(key: str, value, default: tuple, kept: Range | None) -> str:
     """What to write where `value` was, which is no tuple."""
-    items = value.split(",") if isinstance(value, str) else [value]
-    meant = tuple(item.strip() if isinstance(item, str) else item for item in items)
+    items = value.strip("()[] ").split(",") if isinstance(value, str) else [value]  # a shell may have taken the quotes
+    meant = tuple(item.strip(" '\"") if isinstance(item, str) else item for item in items if item != "")
     if kept and kept.broken_by(meant):
         return f"it must be {kept.rule}"
     if any(isinstance(item, tuple) for item in default):

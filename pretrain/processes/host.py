@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from pretrain.processes.heap import keep_freed_memory
 from pretrain.processes.leaving import FAULT, leaving
 from pretrain.processes.others import Others
 
+MOST = 1 << 20  # processes of a run, more than any has
 JOINING = 300  # seconds that a process waits for the others to start
 
 
@@ -36,6 +38,7 @@ def start() -> None:
     place = described()
     if place:
         join(*place)
+        _check_devices()
     keep_freed_memory()
     keep_programs()
 
@@ -85,8 +88,8 @@ def described() -> tuple[str, int | None, int | None] | None:
             "or auto"
         )
     for name, value in list(values.items())[1:]:
-        if not value.isdecimal():
-            raise UserError(f"{name}={value} is not a whole number from 0 up; set it to one")
+        if not value.isdecimal() or int(value) >= MOST:
+            raise UserError(f"{name}={value} is not a whole number from 0 to {MOST - 1}; set it to one")
     count, index = map(int, numbers)
     if not count:
         raise UserError("LONGHAUL_PROCESSES=0 is no run; set it to the number of its processes")
@@ -131,6 +134,18 @@ def join(coordinator: str, count: int | None, index: int | None) -> None:
     leaving.retake()  # JAX listens for SIGTERM too, and hears nothing of Ctrl-C
     state = distributed.global_state
     leaving.others = Others(leaving, state.client, state.process_id, state.num_processes)
+
+
+def _check_devices() -> None:
+    """Raises UserError, in all processes, unless all have as many devices, as meshes and whoever adds up have it."""
+    counts = Counter(device.process_index for device in jax.devices())
+    first, least = counts[0], min(counts, key=counts.get)
+    other = least if counts[least] != first else max(counts, key=counts.get)
+    if counts[other] != first:
+        raise UserError(
+            f"process 0 has {first} devices and process {other} has {counts[other]}, and all must have as many; look "
+            "for one that is missing there, or give each process as many"
+        )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""How a process leaves: asked to by SIGTERM or Ctrl-C, or because another process of its run failed.
+"""How a process leaves: asked to by a signal (SIGNALS), or because another process of its run failed.
 
 Imports the standard library alone, so that signals are listened to before the rest of the program is loaded.
 
@@ -23,6 +23,8 @@ PREEMPTED = 75  # exit code: interrupted, nothing lost, start the same command a
 UNWANTED = 130  # exit code: a second Ctrl-C did not wait for the save, as a shell counts SIGINT
 UNREAD = 141  # exit code: the reader of standard output left before the end, as a shell counts SIGPIPE
 
+SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the second where a terminal or a connection ends
+
 FAREWELL = 30.0  # seconds that leaving may take: a folder or process 0 that does not answer holds nobody back
 ECHO = 0.5  # seconds within which a repeated Ctrl-C is the same one: a terminal and `timeout` both pass it on
 
@@ -43,7 +45,7 @@ class Leaving:
         self._door = threading.Lock()  # who goes through first decides the exit code, and nobody else gets through
 
     def listen(self) -> None:
-        """Takes SIGTERM and Ctrl-C over. To be called in the main thread; again after a library has taken them."""
+        """Takes SIGNALS over. To be called in the main thread; again after a library has taken them."""
         read, write = os.pipe()
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -53,8 +55,9 @@ class Leaving:
 
     def retake(self) -> None:
         """Takes the signals back from a library that has put a handler of its own in place."""
-        for number in (signal.SIGINT, signal.SIGTERM):  # who sees SIGTERM taken over may count on both
-            signal.signal(number, _left_to_the_thread)
+        for number in SIGNALS:  # who sees SIGTERM taken over may count on all
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
+                signal.signal(number, _left_to_the_thread)
 
     def _hear(self, read: int) -> None:
         while numbers := os.read(read, 1):
@@ -131,7 +134,7 @@ class Leaving:
 
     def end(self, code: int) -> None:
         """Ends the program, whose work is done: signals no longer matter."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         code = code if self._heard() else code or UNREAD
         if code == 0 or code == PREEMPTED:

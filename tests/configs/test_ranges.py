@@ -25,6 +25,8 @@ def test_every_number_has_a_range_that_its_default_keeps(declare):
         (ranges.positive, (1e-9, 1), (0.0, -1.0)),
         (ranges.share, (0.0, 1.0), (-0.1, 1.1)),
         (ranges.rate, (0.0, 0.999), (-0.1, 1.0)),
+        (ranges.decay, (0.0, 0.999999), (-0.1, 0.9999999, 1.0)),
+        (ranges.little, (1e-30, 1e-8, 1.0), (0.0, 1e-31, -1.0)),
         (ranges.missing, (0.0, 0.95), (-0.1, 0.951, 0.9999999999)),
         (ranges.span, (0.1, 1e30), (0.0, 0.09)),
         (ranges.devices, (-1, 1, 512), (0, -2)),

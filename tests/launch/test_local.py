@@ -122,12 +122,13 @@ def test_the_rest_are_killed_after_the_grace(tmp_path):
     assert "deaf" in out
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_reach_every_process_once(tmp_path, number):
+    """The end of a terminal, of which the system and a shell may both tell, as SIGTERM."""
     code = f"""if True:
         import signal, time
         seen = []
-        signal.signal({int(number)}, lambda n, _: seen.append(n))
+        signal.signal({signal.SIGTERM if number == signal.SIGHUP else int(number)}, lambda n, _: seen.append(n))
         print('ready', flush=True)
         while not seen:
             time.sleep(0.02)
@@ -138,6 +139,9 @@ def test_signals_reach_every_process_once(tmp_path, number):
     launcher = start(code, tmp_path)
     wait_for(lambda: logs_contain(tmp_path, "ready"))
     launcher.send_signal(number)
+    if number == signal.SIGHUP:
+        time.sleep(0.2)
+        launcher.send_signal(number)
     rc, _, err = finish(launcher)
     assert rc == 75
     assert logs_contain(tmp_path, "signals 1")

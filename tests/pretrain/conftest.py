@@ -7,6 +7,8 @@ import pytest
 from runs import ROOT, train
 from shared_programs import share
 
+from pretrain.processes.leaving import SIGNALS
+
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_programs():
@@ -49,8 +51,8 @@ def copy(whole, tmp_path):
 
 @pytest.fixture
 def signals():
-    """For runs in the tests' own process: the loop takes over SIGTERM and SIGINT; the next test gets them back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    """For runs in the tests' own process: the loop takes signals over, and the next test gets them back."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -14,6 +14,7 @@ import pytest
 
 from launch.local import free_port
 from pretrain.main import main
+from pretrain.processes.leaving import SIGNALS
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 24
@@ -72,15 +73,16 @@ def train(workdir, text, devices=1, before=(), **overrides):
     )
 
 
-def pair(*arguments, own=((), ()), **options):
-    """Two processes of one run, joined as a scheduler would, each with pipes; `own` are further arguments of each."""
+def pair(*arguments, own=((), ()), variables=({}, {}), **options):
+    """Two processes of one run, joined as a scheduler would, each with pipes; `own` are further arguments of each, and
+    `variables` what is another in its environment."""
     meeting = {"LONGHAUL_COORDINATOR": f"127.0.0.1:{free_port()}", "LONGHAUL_PROCESSES": "2"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return [
         subprocess.Popen(
             [*arguments, *own[index]],
             cwd=ROOT,
-            env=environment() | meeting | {"LONGHAUL_PROCESS": str(index)},
+            env=environment() | meeting | {"LONGHAUL_PROCESS": str(index)} | variables[index],
             **(pipes | options),
         )
         for index in range(2)
@@ -99,10 +101,10 @@ def ends(processes, timeout=60):
 
 def train_here(workdir, text, *flags, **overrides):
     """The same run in this process, on its eight devices: exit code 0, 2 with a sentence on stderr, or an exception."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         return main([*command(workdir, text, **overrides)[3:], *flags])
-    finally:  # the loop takes over both signals
+    finally:  # the loop takes them over
         for number, handler in handlers.items():
             signal.signal(number, handler)
 

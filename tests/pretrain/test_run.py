@@ -111,6 +111,9 @@ def test_a_run_that_was_put_aside_is_read_with_the_tokenizer_that_it_left(tiny, 
     aside = pretrain.open(workdir / "earlier" / "first")
     assert (aside.step, aside.tokenizer.fingerprint) == (run.step, run.tokenizer.fingerprint)
     assert Workdir(workdir / "earlier" / "first").folders == Workdir(workdir).folders
+    again = workdir / "earlier" / "first"
+    start_fresh(str(again), "twice", configs.saved(str(again)))
+    assert Workdir(again / "earlier" / "twice").folders == Workdir(workdir).folders
     of_that_name = tmp_path / "earlier" / "first"  # of no run that was put aside
     assert Workdir(of_that_name).folders.tokenizer.parent == of_that_name
 

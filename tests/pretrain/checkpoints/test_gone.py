@@ -1,5 +1,6 @@
 """A run whose checkpoints are gone, or of which the only one cannot be read, does not begin again by itself."""
 
+import os
 import shutil
 
 import pytest
@@ -53,3 +54,29 @@ def test_the_only_checkpoint_is_not_advised_to_be_moved_away(copy, run):
     shutil.rmtree(workdir / "checkpoints" / "4")
     code, said = run(workdir)
     assert code == 2 and "moving" not in said and "or begin at update 0 with train --fresh=NAME" in said
+
+
+def test_arrays_that_cannot_be_read_stop_the_run(copy, run):
+    """What the library says of them has no class of its own."""
+    workdir = copy(8)
+    folder = workdir / "checkpoints" / "8"
+    (folder / "files.json").write_text("{}")
+    arrays = max(
+        (path for path in (folder / "state").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
+    )
+    arrays.write_bytes(arrays.read_bytes()[: arrays.stat().st_size // 2])
+    before = files(workdir)
+    code, said = run(workdir)
+    assert code == 2, said
+    assert "checkpoint 8 has no files.json that can be read, so that its bytes are not compared" in said
+    assert "checkpoint 8 cannot be read (" in said and "Traceback" not in said
+    assert files(workdir) == before
+
+
+@pytest.mark.skipif(not os.path.isdir("/sys/kernel"), reason="a folder in which even root makes none: Linux's /sys")
+def test_checkpoints_that_cannot_be_made_are_told_of_at_the_start(text, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to("/sys/kernel")
+    assert train_here(tmp_path / "run", text) == 2
+    said = capsys.readouterr().err
+    assert "the work folder cannot be written (" in said and "step 1" not in said

@@ -53,6 +53,7 @@ def small(**changes):
         (["train", "--report_to=wandb"], "has no flag --report_to; figures are written into the work folder, as CSV"),
         (["train", "--qqqq"], "no flag --qqqq; choose one of: --config, --config.KEY, --fresh, --workdir"),
         (["evaluate", "--evaluate.stride=9"], "did you mean --config.evaluate.stride=9?"),
+        (["plan", CONFIG, "--nosearch=1"], "--nosearch=1 does not take an argument; see `pretrain plan --help`"),
         (["evaluate", "--workdir=x", "--gzip=yes"], "--gzip=yes is neither true nor false; write --gzip or --nogzip"),
         (["train", "--config.data.holdout=5%"], "holdout is '5%', which is not a float; write for example 0.05"),
         (["train", f"--workdir={__file__}"], "test_mistakes.py is a file, not a folder; give the folder of a run"),
@@ -126,6 +127,11 @@ def small(**changes):
         (["describe", CONFIG, "--config.evaluate.model.kind=recurrent"], "config.evaluate.model.kind is 'decoder', as"),
         (["describe", CONFIG, "--config.model.attention=dense"], """; write --config.model.attention="('dense',)\""""),
         (["describe", CONFIG, "--config.model.attention=dense, local_8"], """attention="('dense', 'local_8')\""""),
+        (["describe", CONFIG, "--config.model.attention=(dense,local_8)"], """attention="('dense', 'local_8')\""""),
+        (
+            ["describe", CONFIG, "--config.model.attention=(local_8,)"],
+            """; write --config.model.attention="('local_8',)\"""",
+        ),
         (["describe", CONFIG, "--config.data.weights=5"], 'which is not a tuple; write --config.data.weights="(5,)"'),
         (["describe", CONFIG, "--config.data.weights=x"], "which is not a tuple; it must be numbers above 0"),
         (

@@ -38,6 +38,7 @@ def sentence(tmp_path, capsys):
         ("config.modell = common.decoder()", "there is no config key config.modell, did you mean 'model'?"),
         ("config.model.update(widht=3)", "there is no config key config.model.widht, did you mean 'width'?"),
         ("config.evaluate.model.update(memory=3)", "there is no config key config.evaluate.model.memory"),
+        ("config.model = config.data", "there is no config key config.model."),
         ("del config.train.steps", "lacks config.train.steps; start the recipe from configs.common.base()"),
         ("config.train.steps = 1e4", "line 6, fails with TypeError: Could not override field 'steps'"),
         ("config.train.steps = None", "config.train.steps is None, which is not an int; write for example 100"),
@@ -122,7 +123,7 @@ def test_what_a_run_wrote_down_is_no_recipe(tmp_path):
         (lambda config: config["train"].update(stepz=3), "config.json: there is no config key config.train.stepz"),
         (lambda config: config.pop("seed"), "config.json lacks config.seed; restore the file, or use the version"),
         (lambda config: config["train"].update(steps="3"), "config.train.steps is '3', which is not an int"),
-        (lambda config: config["optimizer"].update(b2=1.5), "config.optimizer.b2 = 1.5; it must be at least 0 and"),
+        (lambda config: config["optimizer"].update(b2=1.5), "config.optimizer.b2 = 1.5; it must be from 0 to 0.99"),
         (
             lambda config: config.update(train=3),
             "config.train is 3, which is not a section that can be changed; write its",

@@ -10,6 +10,7 @@ from runs import command, ends, pair
 
 from pretrain import config as configs
 from pretrain.main import main
+from pretrain.processes import program
 from pretrain.processes.leaving import MISTAKE
 
 
@@ -74,3 +75,28 @@ def test_other_text_of_the_same_name_stops_all(tmp_path, text):
     assert "let all of them read the same text" in said
     assert "the tokenizer" not in said
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_another_program_stops_all(tmp_path, text):
+    """With parameters split, each once updated its own by its own code, and what came of it was nobody's."""
+    variables = ({}, {"JAX_DEFAULT_PRNG_IMPL": "rbg", "JAX_ENABLE_X64": "1"})
+    said = sentence(pair(*command(tmp_path / "run", text), variables=variables))
+    assert "jax_enable_x64 is False in process 0 and True in process 1; jax_default_prng_impl is" in said
+    assert said.endswith("install the same version on all hosts, and set the same variables")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_code_of_a_program_is_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "ROOT", tmp_path)
+    (tmp_path / "models").mkdir()
+    told = []
+    for text in ("a = 1", "a = 2"):
+        (tmp_path / "models" / "a.py").write_text(text)
+        told.append(program.told())
+    assert [name for name in told[0] if told[0][name] != told[1][name]] == ["the code of longhaul"]
+
+
+def test_hosts_with_more_devices_than_others_stop_all(tmp_path, text):
+    variables = tuple({"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"} for count in (1, 3))
+    said = sentence(pair(*command(tmp_path / "run", text), variables=variables))
+    assert "process 0 has 1 devices and process 1 has 3, and all must have as many" in said

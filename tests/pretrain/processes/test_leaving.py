@@ -16,7 +16,7 @@ from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, 
 
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.main import main
-from pretrain.processes.leaving import PREEMPTED, UNREAD, UNWANTED, leaving
+from pretrain.processes.leaving import PREEMPTED, SIGNALS, UNREAD, UNWANTED, leaving
 from pretrain.processes.streams import Unheard
 
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -106,7 +106,7 @@ def listens(process):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process listens to is read from Linux's /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_while_the_program_is_loaded(tmp_path, text, number):
     process = start(command(tmp_path / "run", text))
     while not listens(process):
@@ -115,6 +115,19 @@ def test_a_signal_while_the_program_is_loaded(tmp_path, text, number):
     _, err = process.communicate(timeout=60)
     assert process.returncode == PREEMPTED
     assert err == "pretrain: interrupted: nothing is lost; start the same command again\n"
+
+
+def test_a_terminal_that_ends_is_not_heard_where_that_is_to_be_ignored():
+    """As `nohup` has it."""
+    code = """if True:
+        import os, signal
+        from pretrain.processes.leaving import leaving
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        leaving.listen()
+        os.kill(os.getpid(), signal.SIGHUP)
+        print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
+    """
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "True\n"
 
 
 @pytest.mark.parametrize("command", ["prepare", "train"])

@@ -304,6 +304,7 @@ def test_a_process_killed_while_it_prepares(tmp_path):
         ({"COORDINATOR": "127.0.0.1:{port}"}, "without LONGHAUL_PROCESSES and LONGHAUL_PROCESS"),
         ({"COORDINATOR": "127.0.0.1:{port}", "PROCESSES": "abc", "PROCESS": "0"}, "LONGHAUL_PROCESSES=abc is not a"),
         ({"COORDINATOR": "127.0.0.1:{port}", "PROCESSES": "2", "PROCESS": "-1"}, "LONGHAUL_PROCESS=-1 is not a whole"),
+        ({"COORDINATOR": "127.0.0.1:{port}", "PROCESSES": f"{2**32 + 1}", "PROCESS": "0"}, " is not a whole number fr"),
         ({"COORDINATOR": "127.0.0.1:{port}", "PROCESSES": "0", "PROCESS": "0"}, "LONGHAUL_PROCESSES=0 is no run"),
         ({"COORDINATOR": "127.0.0.1:{port}", "PROCESSES": "2", "PROCESS": "2"}, "LONGHAUL_PROCESS=2 is beyond the"),
         ({"COORDINATOR": "somewhere", "PROCESSES": "2", "PROCESS": "0"}, "somewhere is no address of process 0"),

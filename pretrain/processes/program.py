@@ -1,0 +1,22 @@
+"""What decides what a process computes, beside its command and its config: the code it runs, and JAX's own settings."""
+
+import hashlib
+from importlib import metadata
+from pathlib import Path
+
+import jax
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("input_pipeline", "models", "pretrain")
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+SETTINGS = ("jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionable", "jax_default_matmul_precision")
+
+
+def told() -> dict[str, object]:
+    """What must be the same in all processes of a run, by name."""
+    code = hashlib.blake2b(digest_size=8)
+    for path in sorted(path for part in CODE for path in (ROOT / part).rglob("*") if path.suffix == ".py"):
+        code.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    found = {"the code of longhaul": code.hexdigest()}
+    found |= {f"the version of {name}": metadata.version(name) for name in LIBRARIES}
+    return found | {name: getattr(jax.config, name) for name in SETTINGS}

@@ -1,0 +1,81 @@
+"""What lies beside a tokenizer's file is heeded, or refused where it has text read in another way."""
+
+import json
+
+import hub
+import pytest
+import tokenizers
+
+from input_pipeline.errors import DataError
+from pretrain.interop import imports
+
+
+@pytest.mark.parametrize(
+    ("case", "settings", "added", "words"),
+    [
+        ("bert", {"do_lower_case": True, "strip_accents": False}, {}, "strip_accents = false"),
+        ("bert", {"do_lower_case": False, "strip_accents": True}, {}, "strip_accents = true"),
+        ("bert", {"tokenize_chinese_chars": False}, {}, "tokenize_chinese_chars = false"),
+        ("bert", {"never_split": ["cat"]}, {}, 'never_split = ["cat"]'),
+        ("bert", {}, {"<new>": 67}, "the token <new>"),
+        ("bert", {"added_tokens_decoder": {"67": {"content": "<new>"}}}, {}, "the token <new>"),
+        ("t5", {"extra_ids": 3}, {"<extra_id_0>": 44, "<new>": 45}, "the token <new>"),
+        ("gpt2", {}, {"<new>": 263}, "the token <new>"),
+        ("bert", {"mask_token": "<new>"}, {}, "the token <new>"),
+        ("bert", {"word_tokenizer_type": "mecab"}, {}, 'word_tokenizer_type = "mecab"'),
+        ("gpt2", {"add_prefix_space": True}, {}, "add_prefix_space = true"),
+    ],
+)
+def test_what_lies_beside_a_vocabulary(refused, tmp_path, case, settings, added, words):
+    folder = hub.make(tmp_path / "theirs", case)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "added_tokens.json").write_text(json.dumps(added))
+    refused(folder, f"adds {words} to what ", "make one tokenizer.json of both there")
+
+
+@pytest.mark.parametrize(
+    ("step", "settings", "words"),
+    [
+        ({"lowercase": False}, {}, "do_lower_case = true"),
+        ({"lowercase": False}, {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, ""),
+        ({"lowercase": False}, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, ""),
+        ({"strip_accents": True}, {"do_lower_case": True}, "strip_accents = null"),
+        ({}, {"tokenizer_class": "BertTokenizer"}, ""),
+    ],
+)
+def test_what_the_class_of_a_tokenizer_json_makes_of_its_steps(refused, tmp_path, step, settings, words):
+    """A class that is none of those that take the file as it is has its own defaults, whatever that says."""
+    folder = hub.make(tmp_path / "theirs", "bert")
+    pieces = (folder / "vocab.txt").read_text().split()
+    (folder / "vocab.txt").unlink()
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece({t: i for i, t in enumerate(pieces)}, unk_token="[UNK]"))
+    made.normalizer = tokenizers.normalizers.BertNormalizer(**{"strip_accents": None} | step)
+    made.add_special_tokens([token for token in pieces if token.startswith("[")])
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    if words:
+        refused(folder, f"adds {words} to what tokenizer.json says")
+    else:
+        imports.import_folder(str(folder), str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("added", [{"pad_token": "[PAD]"}, {"additional_special_tokens": ["<new>"]}])
+def test_special_tokens_beside_a_vocabulary_that_have_no_part_in_a_row(tmp_path, added):
+    folder = hub.make(tmp_path / "theirs", "gpt2")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"} | added))
+    imports.import_folder(str(folder), str(tmp_path / "run"))
+
+
+def test_a_tokenizer_json_whose_parts_are_none(tmp_path):
+    folder = hub.make(tmp_path / "theirs", "gpt2")
+    (folder / "tokenizer.json").write_text('{"normalizer": [1], "model": {"type": "BPE", "vocab": {"a": 0}}}')
+    with pytest.raises(DataError, match=r"is no tokenizer\.json"):
+        imports.import_folder(str(folder), str(tmp_path / "run"))
+
+
+def test_what_says_no_more_than_the_vocabulary(tmp_path):
+    folder = hub.make(tmp_path / "theirs", "bert")
+    settings = {"do_lower_case": True, "strip_accents": True, "tokenize_chinese_chars": True, "never_split": None}
+    settings |= {"added_tokens_decoder": {"0": {"content": "[PAD]"}}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert imports.import_folder(str(folder), str(tmp_path / "run")).tokenizer.kind == "wordpiece"
