@@ -131,7 +131,10 @@ def _lessened(most: str, shares: Mapping[str, int], needed: int, config, mesh: M
         # Parts are added up in a gradient of its own, and something of each part is as large whatever its rows.
         summed = shares.get("gradients", 0) if config.train.accumulate == 1 else 0
         room = ROOM * capacity - (needed - shares[most]) - summed
-        if room <= 0 and mesh["data"] > 1:  # however few rows a part has
+        next_most = max(shares, key=lambda name: shares[name] if name != most else -1)
+        if room <= 0 and next_most in ("memory of lanes", "teacher"):  # however few rows a part has
+            return _lessened(next_most, shares, needed, config, mesh, capacity)
+        if room <= 0 and mesh["data"] > 1:
             return f"first split parameters, gradients and optimiser state {split}"
         parts = config.train.accumulate * shares[most] / room if room > 0 else math.inf
         more = _parts(config.train, parts, mesh["data"] * mesh["fsdp"])

@@ -117,6 +117,12 @@ MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
             (memory.WORK, f"first split parameters, gradients and optimiser state {SPLIT}"),
         ),
         (
+            {"activations": 900, "parameters": 9, "memory of lanes": 90},
+            MESH,
+            {},
+            (memory.WORK, "lower config.model.memory or config.train.batch_size"),
+        ),
+        (
             {"activations": 10, "optimiser state": 90},
             MESH,
             {},
