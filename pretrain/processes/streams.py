@@ -37,8 +37,13 @@ def keep_output_apart() -> None:
 class Unheard(io.FileIO):
     """A file that takes whatever is written, whether or not it gets anywhere: a closed pipe, a full disk."""
 
+    waiting = False  # for a reader that stands still, as a pager does, and a terminal after Ctrl-S
+
     def write(self, data) -> int:
+        Unheard.waiting = True
         try:
             return super().write(data)
         except OSError:
             return memoryview(data).nbytes
+        finally:
+            Unheard.waiting = False

@@ -4,7 +4,8 @@ Whoever waits for another process, in a collective or at a barrier, waits in cod
 process looks how far its work has come, and in a run of several processes all say where they stand once one of them
 has come no further for too long (`Roll`). Where none has, the last of them is the late one, and the run ends, to be
 started again. Before the first update, processes do not work in step: one tokenises for hours while the others wait.
-What it gets done there has no turns, so that using the processor counts as getting on.
+What it gets done there has no turns, so that using the processor counts as getting on; and so does, at any time,
+waiting for who reads standard error.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pretrain.processes.leaving import FAULT, Leaving
+from pretrain.processes.streams import Unheard
 
 LOOK = 0.5  # seconds between looks
 LONG = 6  # compiling, saving, restoring, evaluating and the first update may take so many times as long as an update
@@ -89,7 +91,7 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._over.wait(LOOK):
             place, used = self.place(), time.process_time()
-            works = place.doing in BEFORE and used - self._used > BUSY * LOOK
+            works = (place.doing in BEFORE and used - self._used > BUSY * LOOK) or Unheard.waiting
             self._looks = self._looks + 1 if place.turns == self._seen and not works else 0
             self._seen, self._used = place.turns, used
             if self._leaving.others:  # they are asked first (`Roll`)

@@ -1,5 +1,7 @@
 """A process that comes no further is named with its last update and its stack, and the run ends to be started again."""
 
+import os
+import threading
 import time
 from types import SimpleNamespace
 
@@ -8,6 +10,7 @@ from test_others import working
 
 from pretrain.processes import watchdog
 from pretrain.processes.leaving import FAULT
+from pretrain.processes.streams import Unheard
 from pretrain.processes.watchdog import Place, Watchdog, verdict
 
 
@@ -58,6 +61,19 @@ def test_work_that_comes_no_further_ends_the_process(watched):
 )
 def test_work_that_goes_on_or_may_take_long_is_left_alone(watched, patience, place):
     assert watched(patience, place, seconds=0.4) == []
+
+
+def test_a_reader_that_stands_still_ends_no_run(watched):
+    """A pager, or Ctrl-S: the process waits in what it prints."""
+    read, write = os.pipe()
+    stream = Unheard(write, "wb")
+    printing = threading.Thread(target=lambda: stream.write(bytes(1 << 20)), daemon=True)  # more than a pipe holds
+    printing.start()
+    assert watched(0.1, lambda calls: Place(7, "other", 12)) == []
+    os.close(read)
+    printing.join()
+    stream.close()
+    assert watched(0.1, lambda calls: Place(7, "other", 12))
 
 
 def test_who_waits_alone_before_the_first_update_is_left_alone(watched):
