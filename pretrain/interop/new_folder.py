@@ -10,12 +10,15 @@ from pathlib import Path
 
 from input_pipeline.files import system_code
 from pretrain.errors import UserError, reason
+from pretrain.workdir import is_utf8
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk that takes no more answers
 
 
 def check_free(folder: Path) -> None:
     """Raises UserError where `folder` holds anything, or cannot be replaced by a folder that is made beside it."""
+    if not is_utf8(str(folder)):
+        raise UserError(f"{str(folder)!r} is no name in UTF-8, which the files in it need; choose another folder")
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise _taken(folder)
     if folder.is_dir() and (folder.samefile(".") or folder.is_mount()):

@@ -162,7 +162,7 @@ def _check_beside(kind: str, path: Path, settings: Mapping) -> None:
     if kind == "sentencepiece":
         remedy += f", and move {path.name} away"
     if kind in CLASSES:
-        remedy = "a model of this kind is read without"
+        remedy = "a model of this kind is read without; take it out there, and text has no such token"
     raise UserError(f"{folder} adds {what[0]} to what {path.name} says; {remedy}")
 
 

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 
 from pretrain.errors import UserError
 from pretrain.interop import exports, imports
-from pretrain.interop.new_folder import new_folder
+from pretrain.interop.new_folder import check_free, new_folder
 
 
 def test_places_that_a_new_folder_cannot_take(tmp_path, monkeypatch):
@@ -24,6 +24,16 @@ def test_places_that_a_new_folder_cannot_take(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(UserError, match=r"\. is where this was started, .* name a new one in it"):
         imports.import_folder(str(folder), ".")
+
+
+def test_names_that_no_folder_gets(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"is no name in UTF-8, .* choose another folder"):
+        check_free(tmp_path / "b\udcff")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UserError, match="x cannot be made"), new_folder(Path("x")):
+        pass
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to(path)], ids=["file", "link to itself"])
