@@ -116,15 +116,8 @@ def check_sizes(config) -> None:
             f"{config.model.context} positions; lower the one or raise the other"
         )
     length = config.evaluate.length or data.length
-    changed = config.evaluate.model.to_dict()
-    key, context = "config.model.context", config.model.context
-    if "context" in changed:
-        key, context = "config.evaluate.model.context", changed["context"]
-    if length > context:
-        raise UserError(
-            f"config.evaluate.length = {length} is longer than the model's {key} = {context} positions; lower the one "
-            "(0 means config.data.length) or raise the other"
-        )
+    check_scored(config, length, "config.evaluate.length = ")
+    key, context = _scoring_context(config)
     task = objectives.build(config.objective.to_dict())
     for of, size, room, end in (
         ("config.data.length", data.length, "config.model.context", config.model.context),
@@ -168,6 +161,24 @@ def check_sizes(config) -> None:
     entries = tokenizer_folder.known_size(config.tokenizer.to_dict(), special)
     if entries is not None and not configs.takes_tokenizer(config):  # which is of any size
         _check_vocabulary(config, entries)
+
+
+def check_scored(config, length: int, given: str) -> None:
+    """Raises UserError where rows of `length`, `given` by that name, are longer than the model reads that scores."""
+    key, context = _scoring_context(config)
+    if length > context:
+        raise UserError(
+            f"{given}{length} is longer than the model's {key} = {context} positions; lower the one (0 means "
+            "config.data.length) or raise the other"
+        )
+
+
+def _scoring_context(config) -> tuple[str, int]:
+    """The key that says how many positions the model has that scores, and how many."""
+    changed = config.evaluate.model.to_dict()
+    if "context" in changed:
+        return "config.evaluate.model.context", changed["context"]
+    return "config.model.context", config.model.context
 
 
 def check_split(engine, config, training: bool) -> None:

@@ -13,7 +13,7 @@ import jax
 from input_pipeline import pipeline
 from input_pipeline.errors import DataError, UnwritableError
 from pretrain import config as configs
-from pretrain.assemble import assemble
+from pretrain.assemble import assemble, check_scored
 from pretrain.checkpoints import alone
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -65,10 +65,7 @@ def evaluate(config, arguments: Evaluate) -> None:
     tokenizer, step = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer), checkpoints.find(arguments.step)
     step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_tokenizer(step, tokenizer))
     length = arguments.length or config.evaluate.length or config.data.length
-    if length > config.model.context:
-        raise UserError(
-            f"--length={length} is longer than the model's {config.model.context} positions; choose at most that"
-        )
+    check_scored(config, length, "--length=" if arguments.length else "config.evaluate.length = ")
     for name in ("word_level", *COMPRESSORS):
         if getattr(arguments, name) and arguments.batches:
             raise UserError(f"--{name} needs the whole split; leave --batches out")

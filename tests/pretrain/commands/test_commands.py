@@ -118,6 +118,21 @@ def test_keys_of_evaluation_can_be_changed(pretrain, whole):
     assert changed[0]["loss"] == by_flags["loss"]
 
 
+def test_a_model_that_reads_longer_rows_when_it_scores(pretrain, text, tmp_path, signals, capsys):
+    """By config.evaluate.model, as it was validated; longer ones are told by the name that they were given."""
+    longer = {"model__positions": "rotary", "evaluate__length": 128, "evaluate__model__context": 128}
+    assert train_here(tmp_path, text, train__steps=1, schedule__warmup=0, **longer) == 0
+    capsys.readouterr()
+    assert pretrain("evaluate", f"--workdir={tmp_path}")[0]["loss"] > 0
+    for given, told in (
+        ("--length=129", "--length=129"),
+        ("--config.evaluate.length=130", "config.evaluate.length = 130"),
+    ):
+        assert main(["evaluate", f"--workdir={tmp_path}", given]) == 2
+        said = capsys.readouterr().err
+        assert f"{told} is longer than the model's config.evaluate.model.context = 128 positions; lower" in said
+
+
 def test_steps_can_be_chosen(pretrain, whole):
     losses = {step: pretrain("evaluate", f"--workdir={whole}", f"--step={step}")[0] for step in ("8", "best", "latest")}
     assert losses["8"]["step"] == 8
