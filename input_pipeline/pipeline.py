@@ -20,9 +20,10 @@ from input_pipeline.held_out import Part
 from input_pipeline.layouts import coded, counts, texts
 from input_pipeline.rows import Plans, Rows, examples
 from input_pipeline.sources import sources
-from input_pipeline.sources.readers import raw
+from input_pipeline.sources.readers import Document, raw
 from input_pipeline.sources.sources import Source
 from input_pipeline.store import build
+from input_pipeline.store.parts import documents
 from input_pipeline.store.store import HELD, KEPT, NOTHING, Store
 from input_pipeline.store.stream import Stream
 from input_pipeline.store.workers import Workers
@@ -176,15 +177,26 @@ class Corpus:
         return [{"split": name, **c._asdict(), "bytes_per_token": c.bytes / c.tokens} for name, c in counts]
 
     def raw_bytes(self, split: str) -> bytes:
-        """The text of a split's documents, joined, read from its sources again."""
-        self.stream(split)
-        pieces = []
-        for part in self._splits[split]:
-            for span in part.source.spans(1 << 30):
-                for document in part.source.documents(span):
-                    if (document.place < part.holdout) == (part.split == HELD):
-                        pieces += map(raw, document.chunks)
-        return b"".join(pieces)
+        """The text of a split's documents as it was tokenised, joined, read from its sources again.
+
+        Errors: DataError where they are not there, or have other text than its token stores were made of.
+        """
+        whole = self.stream(split).counts.bytes
+        found = (document for part in self._splits[split] for document in self._documents(part))
+        text = b"".join(raw(chunk) for document in found for chunk in document.chunks)
+        if len(text) != whole:
+            raise DataError(
+                f"the text of split '{split}' has {len(text):,} bytes here, and {whole:,} where its token store was "
+                "made; bring that text back, or leave out what reads it again (evaluate --gzip, --xz)"
+            )
+        return text
+
+    def _documents(self, part: Part) -> Iterator[Document]:
+        """The documents of a source's share of a split, read from it again. Errors: DataError where it is not there."""
+        part.source.files()
+        for document in documents(part.source, part.source.spans(1 << 30), self._data["sentences"]):
+            if (document.place < part.holdout) == (part.split == HELD):
+                yield document
 
     def batches(
         self, *, seed: int, batch_size: int, rows: np.ndarray | None = None, start: int = 0, workers: int, prefetch: int

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from input_pipeline.files import read_json, write_json
 from input_pipeline.sources import readers
-from input_pipeline.sources.readers import Span, raw
+from input_pipeline.sources.readers import Document, Span, raw
 from input_pipeline.sources.sources import File, Source
 from input_pipeline.store.store import FIELDS, SENTENCES, SPLITS, Form, token_dtype
 from input_pipeline.store.writer import Piece, writing
@@ -124,16 +124,22 @@ def text_digest(source: Source, spans: Iterable[Span], sentences: str) -> str:
 def _batches(source: Source, spans: Iterable[Span], sentences: str) -> Iterator[list[Piece]]:
     """The documents' pieces, some at a time."""
     pieces, size, cut = [], 0, SENTENCES if sentences else ""
+    for place, texts in documents(source, spans, sentences):
+        for chunks in texts:
+            for text in chunks:
+                pieces.append(Piece(place, text, cut))
+                place, size = None, size + len(text)
+                if size > BATCH:
+                    yield pieces
+                    pieces, size = [], 0
+            if source.fields:
+                pieces.append(Piece(place, "", FIELDS))
+                place = None
+    yield pieces
+
+
+def documents(source: Source, spans: Iterable[Span], sentences: str) -> Iterator[Document]:
+    """The documents of spans, in order, as they are tokenised: in chunks, or with `sentences` in these."""
     for span in spans:
         for place, texts in source.documents(span):
-            for chunks in texts:
-                for text in readers.sentences(chunks, span) if sentences else chunks:
-                    pieces.append(Piece(place, text, cut))
-                    place, size = None, size + len(text)
-                    if size > BATCH:
-                        yield pieces
-                        pieces, size = [], 0
-                if source.fields:
-                    pieces.append(Piece(place, "", FIELDS))
-                    place = None
-    yield pieces
+            yield Document(place, tuple(readers.sentences(chunks, span) for chunks in texts) if sentences else texts)

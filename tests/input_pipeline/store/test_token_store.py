@@ -171,8 +171,10 @@ def test_a_store_of_another_interpreters_library(prepare, monkeypatch, tmp_path)
     prepare("stdlib")
     (tmp_path / "lib/a.py").write_text("import that too\n")
     monkeypatch.setattr(sources.StandardLibrary, "origin", "cpython 4.0")
-    prepare("stdlib", said=said)
+    corpus = prepare("stdlib", said=said)
     assert len(said) == 1 and said[0].startswith("using the token store of stdlib made from cpython 3.")
+    with pytest.raises(DataError, match="of split 'train' has 16 bytes here, and 12 where its token store was made; "):
+        corpus.raw_bytes("train")
 
 
 def test_another_tokenizer_is_named(prepare, words, tmp_path):
