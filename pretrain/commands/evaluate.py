@@ -110,14 +110,13 @@ def evaluate(config, arguments: Evaluate) -> None:
                     f"--{name} is about all of a text, of which config.objective.kind = {config.objective.kind} "
                     "predicts a part; leave it out"
                 )
+        packed = _packed(run.corpus, split, arguments)  # before anything is scored: the text may be gone
         averaged = Averaged(checkpoints, arguments.average, say)
         checkpoints.check_teacher(step, run.teacher)
         step, params = checkpoints.read(arguments.step, step, lambda step: run.engine.restored_params(averaged, step))
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": counted}
         result = score(run, params, split, timed=True, report=say, **options)
-        for name in _compressors(arguments):
-            text = run.corpus.raw_bytes(split)
-            result[f"{name}_{objective.bits}"] = 8 * len(COMPRESSORS[name](text)) / len(text)
+        result |= {f"{name}_{objective.bits}": bits for name, bits in packed.items()}
     if jax.process_index() == 0:
         report(result, step, split, objective, arguments)
 
@@ -134,9 +133,11 @@ def temporary_folder() -> Iterator[str]:
             raise UserError(f"cannot write {error.where}: {error.why}; {remedy}") from None
 
 
-def _compressors(arguments: Evaluate) -> list[str]:
-    """The general compressors that the same bytes are given to."""
-    return [name for name in COMPRESSORS if getattr(arguments, name)]
+def _packed(corpus: pipeline.Corpus, split: str, arguments: Evaluate) -> dict[str, float]:
+    """Bits of a byte of a split's text, by each general compressor that is asked for."""
+    wanted = [name for name in COMPRESSORS if getattr(arguments, name)]
+    text = corpus.raw_bytes(split) if wanted else b""
+    return {name: 8 * len(COMPRESSORS[name](text)) / len(text) for name in wanted}
 
 
 def report(result: dict, step: int, split: str, objective, arguments: Evaluate) -> None:

@@ -74,6 +74,16 @@ def test_a_run_whose_text_is_gone_scores_any_text(pretrain, whole, tmp_path):
     assert row["tokens"] == 1 + os.path.getsize(__file__)
 
 
+def test_compressors_read_their_text_before_anything_is_scored(whole, text, monkeypatch, capsys):
+    monkeypatch.setattr("pretrain.commands.evaluate.score", lambda *given, **options: pytest.fail("scored already"))
+    away = text.rename(f"{text}-away")
+    try:
+        assert main(["evaluate", f"--workdir={whole}", "--gzip"]) == 2
+    finally:
+        away.rename(text)
+    assert "matches no file" in capsys.readouterr().err
+
+
 def test_any_number_of_devices_restores_the_same(pretrain, run_pretrain, whole):
     (eight,) = pretrain("evaluate", f"--workdir={whole}")
     alone = run_pretrain("evaluate", f"--workdir={whole}", "--format=json", devices=1)
