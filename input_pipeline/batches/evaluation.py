@@ -128,8 +128,8 @@ class Evaluation:
     """The batches of a pass over a split, and the totals to divide by.
 
     `whole` counts a pass over all rows. tokens: targets scored. bytes: UTF-8 bytes of their text, or bytes of images;
-    None where only a part of the split is scored and the tokenizer cannot tell. words: whitespace-separated words and
-    line ends of the text, as `writer.word_count` has them; None where only a part is scored.
+    None where the tokenizer rewrites text, so that ids stand for less than all of it. words: whitespace-separated
+    words and line ends of the text, as `writer.word_count` has them; None where only a part is scored.
     """
 
     def __init__(self, scored: Rowwise | Lanewise, whole: Counts, tokenizer: Tokenizer, *, limit: int, prefetch: int):
@@ -155,6 +155,8 @@ class Evaluation:
 
     @property
     def bytes(self) -> int | None:
+        if self._tokenizer.byte_lengths is None:
+            return None
         return self._counts.bytes if self._counts else self._part[1]
 
     @property

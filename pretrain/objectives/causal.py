@@ -75,8 +75,8 @@ class Causal(Objective):
         """What a scoring pass says besides its terms: of all its tokens, each scored once.
 
         Perplexity; the bits of a byte of text, a dimension of an image being one colour of one pixel, which is a byte
-        too: None where the tokenizer rewrites text, so that a part of a split has no known number of bytes; the number
-        of tokens scored, their nll in nats, bytes, and where all of a split was scored its words.
+        too: None where the tokenizer rewrites text, which is not all predicted then; the number of tokens scored, their
+        nll in nats, bytes, and where all of a split was scored its words.
         """
         nll, tokens = totals["sums"]["loss"], totals["counts"]["loss"]
         return {

@@ -109,6 +109,7 @@ def test_words_and_line_ends_most_frequent_first(prepare, write, tmp_path):
     assert tokenizer.encode("a tulip\n").tolist() == [1, 4, 0]
     assert pipeline.open_tokenizer(tmp_path / "run/tokenizer").fingerprint == tokenizer.fingerprint
     assert corpus.summary()[0]["tokens"] == corpus.summary()[0]["words"] + 1  # the end token before the file
+    assert corpus.evaluation("train", length=2, stride=0, batch_size=1).bytes is None  # "rose" and "tulip" may be one
 
 
 def test_a_vocabulary_of_words_has_an_end_and_holds_what_is_unknown(prepare, write):

@@ -300,3 +300,6 @@ def test_words_go_on_after_a_space(pretrain, text, tmp_path, signals, monkeypatc
     monkeypatch.setattr(sys, "stdout", terminal)
     assert main(options) == 0
     assert terminal.getvalue() == f"the{row['text']}\n"
+    assert main(["evaluate", f"--workdir={tmp_path / 'run'}", "--xz"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("pretrain: --xz gives bits of a byte beside the model's, of which there are none here")
