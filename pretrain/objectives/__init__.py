@@ -16,6 +16,8 @@ An objective has
     bits                     the name of its bits of a unit of text; None where it predicts but a part of a text
     decoded                  names of the measures that need what the model writes by itself
                              (`pretrain.evaluation.decoded`); () where it writes nothing that a batch could judge
+    taught                   where there can be a teacher: the feature [B, T] that is above 0 where a token is compared
+                             with what the teacher makes of it
     teacher                  where there is one: the model that the student learns from, whose parameters are
                              `model.frozen`
     prompts(batch)           where there are some: what it writes from in each row, one example a row: (ids [B, P], the

@@ -26,8 +26,8 @@ KINDS = ("masked", "causal")  # of objectives whose student can have a teacher
 
 @dataclasses.dataclass(frozen=True)
 class Distilled(Objective):
-    """The terms of the text's own objective, `hard`, with its weights times `weight`; and, a token that is no padding,
-    `kl`, in nats, from the teacher's probabilities to the student's at the temperature, and `cosine`.
+    """The terms of the text's own objective, `hard`, with its weights times `weight`; and, a token that it says is
+    `taught`, `kl`, in nats, from the teacher's probabilities to the student's at the temperature, and `cosine`.
 
     kl is weighted by the temperature's square too, which its gradient is divided by.
     """
@@ -88,7 +88,7 @@ class Distilled(Objective):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (*self.hard.reads, "segments")
+        return tuple(dict.fromkeys((*self.hard.reads, self.hard.taught)))
 
     @property
     def terms(self) -> Mapping[str, float]:
@@ -97,13 +97,13 @@ class Distilled(Objective):
         return hard | {"kl": self.soft * self.temperature**2} | cosine
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
-        tokens = jnp.sum(batch["segments"] != 0).astype(jnp.float32)
+        tokens = jnp.sum(batch[self.hard.taught] > 0).astype(jnp.float32)
         return self.hard.denominators(batch) | {name: tokens for name in ("kl", "cosine") if name in self.terms}
 
     def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
         states, carried = model(batch, carried, key)
         sums, _ = self.hard.score(_Known(model, states, carried), batch, carried, key)
-        weights = (batch["segments"] != 0).astype(jnp.float32)
+        weights = (batch[self.hard.taught] > 0).astype(jnp.float32)
         inputs = tuple(name for name in self.teacher.inputs if name in model.inputs)
         with jax.named_scope(TEACHER):
             teacher = Applied(self.teacher, model.frozen, inputs)

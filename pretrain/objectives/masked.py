@@ -25,6 +25,8 @@ class Masked(Objective):
 
     pairs: str
 
+    taught = "segments"
+
     @classmethod
     def of(cls, config, model) -> "Masked":
         """The objective of a config."""

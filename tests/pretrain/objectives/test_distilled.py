@@ -60,7 +60,7 @@ def drawn_batch(learner, seed=0):
         batch["slots"][:] = draw.integers(0, 3, batch["slots"].shape)
         batch["weights"][:] = np.arange(3) < draw.integers(0, 4, ROWS)[:, None]
     else:
-        batch["weights"][:] = batch["segments"]
+        batch["weights"][:] = batch["segments"] * (np.arange(LENGTH) >= 2)  # a window before has scored these
     return batch
 
 
@@ -88,7 +88,8 @@ def test_the_losses_and_their_gradient_are_those_of_all_logits(kind):
     learner, params, batch = made(kind)
     objective, frozen = learner.objective, taught(kind)
     counts = objective.denominators(batch)
-    assert float(counts["kl"]) == float(counts["cosine"]) == batch["segments"].sum()
+    real = batch["segments"] > 0 if kind == "masked" else batch["weights"] > 0
+    assert float(counts["kl"]) == float(counts["cosine"]) == real.sum()
     assert kind == "causal" or float(counts["mlm"]) == batch["weights"].sum() != counts["kl"]
 
     def of_score(params):
@@ -103,7 +104,6 @@ def test_the_losses_and_their_gradient_are_those_of_all_logits(kind):
         hidden, wanted = run(**inputs).hidden, of_teacher(**inputs).hidden
         logits = run(hidden, method="logits")
         found, soft = (jax.nn.log_softmax(one / 2) for one in (logits, of_teacher(wanted, method="logits")))
-        real = batch["segments"] > 0
         kl = jnp.sum(jnp.where(real[..., None], jnp.exp(soft) * (soft - found), 0)) / real.sum()
         cosine = jnp.sum(hidden * wanted, -1) / jnp.linalg.norm(hidden, axis=-1) / jnp.linalg.norm(wanted, axis=-1)
         log_probs = jax.nn.log_softmax(logits)
@@ -136,6 +136,24 @@ def test_who_is_the_teacher_has_nothing_to_learn():
 
     sums = scored(initial(learner))
     assert abs(float(sums["kl"])) < 1e-4 and abs(float(sums["cosine"])) < 1e-4
+
+
+def test_windows_that_overlap_teach_a_token_once():
+    """What is scored of a row in two windows is together what is scored of it in one."""
+    learner, params, batch = made("causal")
+    both = params, taught("causal")
+    scored, later = batch["weights"], batch["weights"] * (np.arange(LENGTH) >= 5)
+
+    @jax.jit
+    def taught_by(params, frozen, weights):
+        model = Applied(learner.model, params, learner.inputs, frozen)
+        sums, _ = learner.objective.score(model, batch | {"weights": weights}, {}, None)
+        counts = learner.objective.denominators(batch | {"weights": weights})
+        return jnp.array([of[name] for of in (sums, counts) for name in ("kl", "cosine")])
+
+    parts = taught_by(*both, scored - later) + taught_by(*both, later)
+    np.testing.assert_allclose(taught_by(*both, scored), parts, rtol=1e-5)
+    assert parts[2] == parts[3] == scored.sum()
 
 
 def run(config, devices, frozen):
