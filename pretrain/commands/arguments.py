@@ -155,7 +155,7 @@ class Writing(OfRun):
 
     temperature: float | None = number(
         OPTIONS["temperature"]._replace(default=None),
-        "of sampling, 0 is greedy; 0.8 unless beams are searched, 1 for images",
+        "of sampling, 0 is greedy; 0.8, or 1 for images, unless beams are searched",
     )
     top_k: int = integer(OPTIONS["top_k"], "sample among the k likeliest; 0: all")
     top_p: float = number(OPTIONS["top_p"], "sample among the likeliest that hold this probability")
@@ -191,6 +191,12 @@ class Writing(OfRun):
             value = getattr(self, name)
             if self.beams > 1 and value != getattr(Writing, name):
                 raise UserError(f"--{name}={value:g} is of sampling, and --beams={self.beams} searches; leave one out")
+
+    def warmth(self, usual: float) -> float:
+        """The temperature: what is given, else 0 where beams are searched and `usual` where tokens are sampled."""
+        if self.temperature is not None:
+            return self.temperature
+        return usual if self.beams == 1 else 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

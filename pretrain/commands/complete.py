@@ -41,7 +41,7 @@ def run(arguments: Complete) -> None:
         trained.local_params,
         [prompt for prompt in prompts for _ in range(arguments.samples)],
         max_tokens=size - begun,
-        temperature=1.0 if arguments.temperature is None else arguments.temperature,
+        temperature=arguments.warmth(1.0),
         top_k=arguments.top_k,
         top_p=arguments.top_p,
         beams=arguments.beams,

@@ -35,13 +35,12 @@ def run(arguments: Generate) -> None:
     warn_of_codes(trained.config, tokenizer, prompts)
     shown = prompts if continued else [""] * len(prompts)  # in front of what is written
     stream = Stream(tokenizer, shown[0], begun[0]) if streams(arguments, prompts) else None
-    temperature = arguments.temperature if arguments.temperature is not None else 0.8 if arguments.beams == 1 else 0.0
     results = generate(
         trained.model,
         trained.local_params,
         begun,
         max_tokens=arguments.max_tokens,
-        temperature=temperature,
+        temperature=arguments.warmth(0.8),
         top_k=arguments.top_k,
         top_p=arguments.top_p,
         beams=arguments.beams,

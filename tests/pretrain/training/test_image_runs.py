@@ -149,6 +149,12 @@ def test_completions_of_nothing(pretrain, tmp_path):
     assert len({image.tobytes() for image in (*first, *second)}) == 6
 
 
+def test_completions_that_are_searched(pretrain, tmp_path):
+    """At temperature 0, as texts are, where none is given."""
+    pretrain("generate", "--rows=1", "--samples=1", "--beams=2", "--keep=0.75", f"--complete={tmp_path}/a.png")
+    assert tiles(tmp_path / "a.png", across=3, down=1).shape == (1, 3, 8, 8, 3)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
