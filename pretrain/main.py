@@ -89,7 +89,8 @@ def verdict(error: Exception) -> tuple[int, str]:
         remedy = "start the same command again once its file system answers"
         return FAULT, f"pretrain: cannot use {reason(error)}; {remedy}\n"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error).startswith(DEVICE_IS_FULL)):
-        remedy = "lower the batch size, raise config.train.accumulate or split the model with config.mesh.fsdp"
+        smaller = "lower the batch size (of evaluate: --batch_size), raise config.train.accumulate to train"
+        remedy = f"{smaller}, or split the model with config.mesh.fsdp"
         return MISTAKE, f"pretrain: out of memory ({reason(error)}); {remedy}\n"
     if leaving.others and isinstance(error, RuntimeError) and LOST_TOUCH.search(str(error)):
         lost = "the processes of this run have lost touch"
