@@ -3,6 +3,8 @@
 prepare -> sources -> tokenizer -> token stores -> Corpus -> batches, evaluation
 """
 
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -147,6 +149,7 @@ class Corpus:
         self._streams = {
             name: Stream([shard for part in parts for shard in part.stream.shards]) for name, parts in splits.items()
         }
+        self._originals = functools.cache(_originals)  # read once: a run may outlive its text
         for name, stream in self._streams.items():
             if not stream.bare_tokens:
                 raise DataError(requirements.empty(name, data, self._streams))
@@ -182,7 +185,8 @@ class Corpus:
         Errors: DataError where they are not there, or have other text than its token stores were made of.
         """
         whole = self.stream(split).counts.bytes
-        found = (document for part in self._splits[split] for document in self._documents(part))
+        parts, cut = self._splits[split], self._data["sentences"]
+        found = (document for part in parts for document in _documents(part, cut))
         text = b"".join(raw(chunk) for document in found for chunk in document.chunks)
         if len(text) != whole:
             raise DataError(
@@ -190,13 +194,6 @@ class Corpus:
                 "made; bring that text back, or leave out what reads it again (evaluate --gzip, --xz)"
             )
         return text
-
-    def _documents(self, part: Part) -> Iterator[Document]:
-        """The documents of a source's share of a split, read from it again. Errors: DataError where it is not there."""
-        part.source.files()
-        for document in documents(part.source, part.source.spans(1 << 30), self._data["sentences"]):
-            if (document.place < part.holdout) == (part.split == HELD):
-                yield document
 
     def batches(
         self, *, seed: int, batch_size: int, rows: np.ndarray | None = None, start: int = 0, workers: int, prefetch: int
@@ -274,7 +271,8 @@ class Corpus:
                 rows = _rows(rows, batch_size)
                 batching = Batching(self._objective, self._data["layout"], SCORING_SEED, batch_size, length, rows)
                 end = self.tokenizer.special["end"]
-                found[part.source.spec] = Task(part.stream, batching, lengths, end, number, self._data["prefetch"])
+                originals, prefetch = functools.partial(self._originals, part, number), self._data["prefetch"]
+                found[part.source.spec] = Task(part.stream, batching, lengths, end, number, originals, prefetch)
         return found
 
     def first_documents(self, split: str, count: int) -> list[np.ndarray]:
@@ -298,3 +296,26 @@ class Corpus:
 
 def _rows(rows: np.ndarray | None, batch_size: int) -> np.ndarray:
     return np.arange(batch_size) if rows is None else np.asarray(rows, np.int64)
+
+
+def _documents(part: Part, sentences: str = "") -> Iterator[Document]:
+    """The documents of a source's share of a split, read from it again. Errors: DataError where it is not there."""
+    part.source.files()
+    for document in documents(part.source, part.source.spans(1 << 30), sentences):
+        if (document.place < part.holdout) == (part.split == HELD):
+            yield document
+
+
+def _originals(part: Part, number: int) -> list[str]:
+    """The second texts of the first `number` documents, read from their source again.
+
+    Errors: DataError where it is not there, or has fewer.
+    """
+    pairs = (document.texts for document in _documents(part) if document.texts)  # without text it is none
+    found = ["".join(written) for _, written in itertools.islice(pairs, number)]
+    if len(found) < number:
+        raise DataError(
+            f"'{part.source.spec}' has {len(found):,} pairs of texts here, and had {number:,} or more when its token "
+            "store was made; bring them back"
+        )
+    return found

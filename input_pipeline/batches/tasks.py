@@ -1,7 +1,7 @@
 """Sources of pairs of texts, a pair a row: what is written for each text can be compared with what it should be."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +15,17 @@ from input_pipeline.store.stream import Stream
 
 @dataclass(frozen=True)
 class Task:
-    """The first `examples` pairs of a source, in order, in rows of `lengths` tokens that are read and written."""
+    """The first `examples` pairs of a source, in order, in rows of `lengths` tokens that are read and written.
+
+    `originals` gives the texts to be written as they lie in the source. Errors: DataError where it is not there.
+    """
 
     stream: Stream
     batching: Batching
     lengths: tuple[int, int]
     end: int
     examples: int
+    originals: Callable[[], list[str]]
     prefetch: int
 
     def batches(self) -> Iterator[tuple[dict[str, np.ndarray], list[np.ndarray]]]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from configs import common
 from input_pipeline.batches.tasks import Task
+from input_pipeline.errors import DataError
 from pretrain.assemble import Assembly
 from pretrain.costs import capacity
 from pretrain.decoding.beams import NOTHING, beam_search, check_penalty
@@ -33,6 +34,7 @@ class Written(NamedTuple):
     text: str
     target: np.ndarray
     reference: str
+    original: str  # the reference as it lies in the data, where the tokenizer may write it otherwise
 
 
 def exact_match(written: Sequence[Written]) -> float:
@@ -51,7 +53,7 @@ def sequence_accuracy(written: Sequence[Written]) -> float:
 
 def bleu(written: Sequence[Written]) -> float:
     """BLEU of the whole corpus (Papineni et al. 2002), from 0 to 100, as sacrebleu has it: cased, in its own tokens."""
-    return sacrebleu().corpus_bleu([one.text for one in written], [[one.reference for one in written]]).score
+    return sacrebleu().corpus_bleu([one.text for one in written], [[one.original for one in written]]).score
 
 
 def sacrebleu():
@@ -74,7 +76,7 @@ def tasks(run: Assembly, split: str, *, decode: int | None, length: int = 0, bat
     """The tasks of a split, by their sources: the first `decode` examples of each, None for all that there are.
 
     Errors: UserError where some are asked for and there are none, where the config says how to decode and its objective
-    decodes nothing, or where a device has not the memory to decode.
+    decodes nothing, where a device has not the memory to decode, or where BLEU needs text that is not there.
     """
     config, engine = run.config, run.engine
     _check_keys(config, run.learner.objective.decoded)
@@ -95,6 +97,7 @@ def tasks(run: Assembly, split: str, *, decode: int | None, length: int = 0, bat
         _check_memory(run, length, size)
         if "bleu" in run.learner.objective.decoded:
             sacrebleu()
+        _check_originals(run, found)
     return found
 
 
@@ -110,12 +113,12 @@ def decoded(run: Assembly, params, found: dict[str, Task], cut: Callable[[], boo
     whole = run.engine.whole(params)
     for name, task in found.items():
         report(f"decoding {task.examples:,} examples of {name}")
-        sums, written = [], []
+        sums, written, originals = [], [], iter(task.originals()) if _rewritten(run) else None
         for batch, targets in task.batches():
             size = run.engine.layout.filled(task.batching.batch_size)
             result, _ = run.engine.evaluate(params, run.engine.put(batch, size), run.engine.start(size))
             sums.append(result)
-            written += _compared(_write(run, whole, batch, size), targets, run.corpus.tokenizer)
+            written += _compared(_write(run, whole, batch, size), targets, originals, run.corpus.tokenizer)
             if cut():
                 return None
         total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
@@ -167,15 +170,33 @@ def _room(run: Assembly, batch) -> int:
     return batch["targets"].shape[1]
 
 
-def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], tokenizer) -> list[Written]:
-    """The first rows of what was written, one for each target."""
+def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], originals, tokenizer) -> list[Written]:
+    """The first rows of what was written, one for each target; `originals` None means that they are the references."""
     found = []
     for row, target in zip(rows, targets, strict=False):  # padding follows
         ids = row[row != NOTHING]
         ended = len(ids) > 0 and ids[-1] == tokenizer.special["end"]  # a search over no numbers writes nothing
         ids = ids[:-1] if ended else ids
-        found.append(Written(ids, bool(ended), tokenizer.decode(ids), target, tokenizer.decode(target)))
+        reference = tokenizer.decode(target)
+        original = next(originals) if originals else reference
+        found.append(Written(ids, bool(ended), tokenizer.decode(ids), target, reference, original))
     return found
+
+
+def _rewritten(run: Assembly) -> bool:
+    """Whether BLEU is measured, of a reference that is not what the tokenizer makes of its ids."""
+    return "bleu" in run.learner.objective.decoded and run.corpus.tokenizer.byte_lengths is None
+
+
+def _check_originals(run: Assembly, found: dict[str, Task]) -> None:
+    """Raises UserError where references are to be had from the data alone, and are not there."""
+    try:
+        for task in found.values() if _rewritten(run) else ():
+            task.originals()
+    except DataError as error:
+        raise UserError(
+            f"BLEU compares with the text itself, which the tokenizer rewrites, and {error}, or decode 0 examples"
+        ) from None
 
 
 def _check_keys(config, measures: Sequence[str]) -> None:

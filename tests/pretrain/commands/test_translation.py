@@ -91,7 +91,7 @@ def test_bleu_is_of_the_whole_corpus(monkeypatch):
     pytest.importorskip("sacrebleu", reason="BLEU needs the extra 'bleu'")
 
     def one(text, reference):
-        return Written((), True, text, (), reference)
+        return Written((), True, text, (), reference.upper(), reference)
 
     assert bleu([one("a b c d", "a b c d"), one("e", "e")]) == pytest.approx(100)
     # 5 of 6 unigrams, 3 of 4 bigrams, 2 of 2 trigrams of 3, ...: of lengths 4 and 2 against 4 and 2.

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from configs import t5
-from configs.common import causal
+from configs.common import causal, translation
 from pretrain.assemble import assemble
 from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError
+from pretrain.evaluation import decoded
 from pretrain.evaluation.decoded import Written, exact_match, sequence_accuracy, tasks
 from pretrain.evaluation.evaluation import score
 from pretrain.step.learner import make_learner
@@ -165,9 +166,9 @@ def test_what_counts_as_a_match():
     """Text that is the reference, in whatever pieces, where it ends; a sequence only where its ids are the target's."""
     ids = np.array([1, 2])
     same, pieces, endless = (
-        Written(ids, True, "ab", ids, "ab"),
-        Written(np.array([3]), True, "ab", ids, "ab"),
-        Written(ids, False, "ab", ids, "ab"),
+        Written(ids, True, "ab", ids, "ab", "Ab"),
+        Written(np.array([3]), True, "ab", ids, "ab", "Ab"),
+        Written(ids, False, "ab", ids, "ab", "Ab"),
     )
     assert exact_match([same, pieces, endless, endless]) == 0.5
     assert sequence_accuracy([same, pieces, endless, endless]) == 0.25
@@ -195,6 +196,37 @@ def test_a_penalty_beyond_float32_is_refused_before_anything_is_decoded(folder):
     run = assemble(config_of(folder, {"data": 8}, beams=3, length_penalty=-3000.0), str(folder / "run"), print)
     with pytest.raises(UserError, match="length_penalty=-3000 is beyond what float32 holds of texts of 32 tokens"):
         tasks(run, "validation", decode=2)
+
+
+def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, params, monkeypatch):
+    """Of a vocabulary that knows few of its words; in order, without pairs of nothing; and refused once it is gone."""
+    taken, words = [], [f"Wort{n},  das  {'so' * n} ist" for n in range(7)]
+    rows = [{"inputs": "some words", "targets": text} for text in words]
+    (tmp_path / "val.jsonl").write_text("\n".join(map(json.dumps, [{"inputs": "", "targets": ""}, *rows])))
+    (tmp_path / "train.jsonl").write_text(json.dumps({"inputs": "some words", "targets": "das Wort ist so"}))
+    config = config_of(tmp_path, {"data": 8})
+    with config.unlocked():
+        config.objective, config.data.layout = translation(), "texts"
+        config.tokenizer.update(kind="words", vocab_size=9, sentinels=0)
+        config.data.train, config.data.validation = (
+            f"jsonl:{tmp_path}/{name}.jsonl?fields=inputs,targets" for name in ("train", "val")
+        )
+
+    def corpus_bleu(texts, references):
+        taken.append(references)
+        return SimpleNamespace(score=50.0)
+
+    monkeypatch.setattr(decoded, "sacrebleu", lambda: SimpleNamespace(corpus_bleu=corpus_bleu))
+    run = assemble(config, str(tmp_path / "run"), print)
+    placed = jax.tree.map(jax.device_put, params, jax.tree.map(lambda one: one.sharding, run.engine.shapes(4).params))
+    result = score(run, placed, "validation", decode=6)
+    assert taken == [[words[:6]]] * 2  # of the task, and of all tasks
+    assert result["bleu"] == 50
+    (tmp_path / "val.jsonl").unlink()
+    assert tasks(run, "validation", decode=6)  # a run goes on
+    run = assemble(config, str(tmp_path / "run"), print)
+    with pytest.raises(UserError, match=r"compares with the text itself, .* matches no file; .*, or decode 0 examples"):
+        tasks(run, "validation", decode=6)
 
 
 def test_nothing_to_decode(folder):
