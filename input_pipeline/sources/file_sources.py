@@ -14,6 +14,7 @@ from typing import NamedTuple
 from input_pipeline.errors import DataError
 from input_pipeline.remote import at, is_remote, matching
 from input_pipeline.sources import images, readers, records
+from input_pipeline.sources.globs import expanded
 from input_pipeline.sources.readers import Document, Span
 
 
@@ -125,8 +126,7 @@ class Files(Source):
         if is_remote(self.pattern):
             return list(matching(self.pattern).items())
         real, once = functools.cache(os.path.realpath), {}  # a folder is followed once, and not for each of its files
-        paths = sorted(glob.glob(self.pattern, recursive=True))
-        for path in sorted(paths, key=lambda path: path.count(os.sep)):
+        for path in sorted(expanded(self.pattern), key=lambda path: (path.count(os.sep), path)):
             itself = os.path.join(real(os.path.dirname(path)), os.path.basename(path))
             if os.path.islink(itself):
                 itself = real(itself)
@@ -144,7 +144,7 @@ class Files(Source):
             raise DataError(
                 f"'{self.spec}' matches no file; check the bucket and the path, and write a glob's ** and *"
             )
-        if not paths and any(map(os.path.isdir, glob.glob(self.pattern, recursive=True))):
+        if not paths and any(map(os.path.isdir, expanded(self.pattern))):
             path = self.spec.partition("?")[0]
             raise DataError(f"'{self.spec}' is a folder; name its files, such as {path.rstrip('/')}/**/*")
         if not paths:

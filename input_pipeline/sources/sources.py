@@ -7,7 +7,6 @@
 import contextlib
 import dataclasses
 import functools
-import glob
 import itertools
 import os
 import re
@@ -21,6 +20,7 @@ from input_pipeline.errors import DataError
 from input_pipeline.remote import SCHEMES
 from input_pipeline.sources import images, readers, records
 from input_pipeline.sources.file_sources import File, Files, Source, named_fields, size_and_time
+from input_pipeline.sources.globs import expanded
 from input_pipeline.sources.parallel import Parallel
 from input_pipeline.sources.readers import Document, Span
 
@@ -58,7 +58,7 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
             raise DataError(
                 f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
             )
-        if os.path.exists(path) or glob.glob(path, recursive=True):
+        if path and (os.path.exists(path) or expanded(os.path.abspath(path))):
             raise DataError(
                 f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
             )

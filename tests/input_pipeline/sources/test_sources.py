@@ -43,6 +43,7 @@ def test_sources_are_joined_by_plus(write):
         ("text:a.txt,jsonl:b?field=x, stdlib", r"with spaces: text:a\.txt \+ jsonl:b\?field=x \+ stdlib$"),
         ("stdlib + stdlib", r"names a source twice"),
         ("/nowhere/x.jsonl", r"and nothing is there; check the path, and write jsonl:/nowhere/x\.jsonl$"),
+        ("?field=x", r"has an unknown source kind '\?field=x'"),
         (__file__, rf"is a path without the kind of its source; write text:{__file__}"),
         (os.path.dirname(__file__), rf"write text:{os.path.dirname(__file__)}/\*\*/\*"),
     ],
@@ -71,7 +72,8 @@ def test_a_file_with_several_names_is_read_once(write, tmp_path):
     """Else what is held out by one of them would be trained on by another."""
     root = tmp_path / "text"
     paths = [write(f"{name}.txt", name) for name in "abc"]
-    (root / "again").symlink_to(root)  # which holds itself
+    for name in ("again", "and_again"):  # which holds itself, and by more names than could be followed
+        (root / name).symlink_to(root)
     (root / "d.txt").symlink_to(paths[0])
     assert [file.name for file in only(f"text:{root}/**/*.txt").files()] == ["a.txt", "b.txt", "c.txt"]
 
