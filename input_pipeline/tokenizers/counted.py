@@ -18,10 +18,12 @@ _WORDS = re.compile(r"\n|\S+")
 
 
 def count_symbols(texts: Iterable[str]) -> list[int]:
-    """The byte values that occur in `texts`, most frequent first; ties in their order."""
+    """The byte values that occur in `texts`, most frequent first; ties in their order. Errors: DataError of no text."""
     counts = np.zeros(256, np.int64)
     for text in texts:
         counts += np.bincount(np.frombuffer(raw(text), np.uint8), minlength=256)
+    if not counts.any():
+        raise DataError("there is no text to count symbols in; check the sources")
     order = np.argsort(-counts, kind="stable")
     return order[counts[order] > 0].tolist()
 
@@ -29,9 +31,12 @@ def count_symbols(texts: Iterable[str]) -> list[int]:
 def count_words(texts: Iterable[str], size: int) -> list[str]:
     """`<eos>`, then the most frequent whitespace-separated words of `texts`, and `<unk>`: at most `size` of them all.
 
-    The order is that of the release of Transformer-XL (Dai et al. 2019); ties in order of occurrence.
+    The order is that of the release of Transformer-XL (Dai et al. 2019); ties in order of occurrence. Errors: DataError
+    where there is no word.
     """
     counts = Counter(word for text in texts for word in _WORDS.findall(text) if word != "\n")
+    if not counts:
+        raise DataError("there is no text in data.train to count words in; check the source")
     counts.pop(END, None)
     words = [word for word, _ in counts.most_common(size - 1)]
     if UNKNOWN not in words:

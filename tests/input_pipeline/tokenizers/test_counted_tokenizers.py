@@ -150,6 +150,16 @@ def test_a_file_that_is_no_vocabulary_is_named_where_the_user_has_it(prepare, wr
     assert not (tmp_path / f"run/tokenizer/{kind}.json").exists()
 
 
+@pytest.mark.parametrize("kind", ["symbols", "words", "sentencepiece", "wordpiece"])
+def test_of_no_text_no_vocabulary_is_kept(prepare, write, tmp_path, kind):
+    source, settings = f"text:{write('a.txt', '')}", {"kind": kind, "vocab_size": 300}
+    with pytest.raises(DataError, match=r"there is no text .*; check the source"):
+        prepare(source, tokenizer=settings, length=2)
+    assert not list((tmp_path / "run").glob("**/*"))
+    write("a.txt", WORDS)
+    assert len(set(prepare(source, tokenizer=settings, length=2).tokenizer.encode("a rose").tolist())) > 1
+
+
 @pytest.mark.parametrize("kind", ["words", "sentencepiece"])
 def test_a_vocabulary_of_one_entry_has_no_room(prepare, write, kind):
     with pytest.raises(DataError, match=r"tokenizer\.vocab_size = 1 leaves no room for .*; set it to 2 or more"):
