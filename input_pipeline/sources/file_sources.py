@@ -157,7 +157,7 @@ class Files(Source):
     def files(self) -> list[File]:
         found = [File(self._name(path), *status) for path, status in self._there()]
         for file in found:
-            if not file.name.endswith(readers.COMPRESSED):
+            if not readers.is_compressed(file.name):
                 self._check_reaches(file.name, file.size)
         return found
 
@@ -198,7 +198,7 @@ class Files(Source):
     def spans(self, target: int) -> Iterator[Span]:
         for path, (size, _) in self._there():
             name = self._name(path)
-            if path.endswith(readers.COMPRESSED) or not self.splits:
+            if readers.is_compressed(path) or not self.splits:
                 yield Span(path, name, self.start, self.end, size)
                 continue
             end = size if self.end is None else min(size, self.end)
@@ -206,7 +206,7 @@ class Files(Source):
                 yield Span(path, name, start, min(start + target, end), min(target, end - start))
 
     def documents(self, span: Span) -> Iterator[Document]:
-        if span.path.endswith(readers.COMPRESSED) and (self.start or self.end):  # its size is known once it is read
+        if readers.is_compressed(span.path) and (self.start or self.end):  # its size is known once it is read
             self._check_reaches(span.name, readers.size_up_to(span.path, self.end or self.start + 1))
         return self.read(span)
 

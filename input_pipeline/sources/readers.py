@@ -32,7 +32,7 @@ MARKS = (
 )
 MARK = "\ufeff"  # the same of UTF-8, which is no part of the text
 COMPRESSED = (".gz", ".zst")  # these can only be read from the beginning
-UNREAD = (".xz", ".bz2", ".lz4", ".zip", ".7z", ".Z")
+UNREAD = (".xz", ".bz2", ".lz4", ".zip", ".7z", ".z")
 PACKED = 1 << 12  # bytes of a frame at a time, of which each may be tens of thousands
 BEGINNING = 1 << 12  # bytes that tell what a file is
 
@@ -75,7 +75,7 @@ def raw(chunk: str | bytes) -> bytes:
 @contextlib.contextmanager
 def opened(path: str, start: int) -> Iterator[BinaryIO]:
     """The file's bytes from `start` on, decompressed where its name ends in .gz or .zst."""
-    ending = os.path.splitext(path)[1]
+    ending = os.path.splitext(path)[1].lower()
     if ending in UNREAD:
         raise DataError(f"{path} is compressed in a way that is not read; unpack it, or pack it with gzip or zstd")
     unpack = {".gz": gzip.open, ".zst": _open_zstd}.get(ending)
@@ -88,6 +88,11 @@ def opened(path: str, start: int) -> Iterator[BinaryIO]:
             yield stream
         except (EOFError, gzip.BadGzipFile, zlib.error, *_zstd_errors()) as error:
             raise DataError(f"{path} cannot be decompressed ({error}); fetch it again") from None
+
+
+def is_compressed(path: str) -> bool:
+    """Whether a file is unpacked as it is read."""
+    return path.lower().endswith(COMPRESSED)
 
 
 def size_up_to(path: str, most: int) -> int:

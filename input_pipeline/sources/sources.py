@@ -282,7 +282,7 @@ def _suggested(spec: str, path: str) -> str:
     """The source that a bare path was probably meant to be."""
     if os.path.isdir(path):
         return f"text:{path.rstrip('/')}/**/*"
-    return f"{'jsonl' if '.json' in os.path.basename(path) else 'text'}:{spec}"
+    return f"{'jsonl' if '.json' in os.path.basename(path).lower() else 'text'}:{spec}"
 
 
 KINDS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from input_pipeline.errors import DataError
 from input_pipeline.files import locked, remove_partial, write_json, written_under
-from input_pipeline.sources.readers import COMPRESSED
+from input_pipeline.sources.readers import is_compressed
 from input_pipeline.sources.sources import File, Source
 from input_pipeline.store import parts
 from input_pipeline.store.parts import Job
@@ -116,7 +116,7 @@ def _run(jobs: list[Job], records: dict[int, dict], report, workers: Workers) ->
     size = sum(span.size for span in spans)
     kilobytes = f"{math.ceil(size / 1e3)} kB" if size >= 1e3 else f"{size} bytes"
     amount = f"{size / 1e6:,.1f} MB" if size >= 1e6 else kilobytes
-    compressed = ", compressed" * all(span.path.endswith(COMPRESSED) for span in spans)
+    compressed = ", compressed" * all(is_compressed(span.path) for span in spans)
     report(f"tokenising {spec}: {len(jobs)} part{'s' * (len(jobs) > 1)} of {amount}{compressed}")
     with contextlib.closing(workers(jobs)) as done:
         for number, record in done:

@@ -43,6 +43,7 @@ def test_sources_are_joined_by_plus(write):
         ("text:a.txt,jsonl:b?field=x, stdlib", r"with spaces: text:a\.txt \+ jsonl:b\?field=x \+ stdlib$"),
         ("stdlib + stdlib", r"names a source twice"),
         ("/nowhere/x.jsonl", r"and nothing is there; check the path, and write jsonl:/nowhere/x\.jsonl$"),
+        ("/nowhere/x.JSONL.GZ", r"check the path, and write jsonl:/nowhere/x\.JSONL\.GZ$"),
         ("?field=x", r"has an unknown source kind '\?field=x'"),
         (__file__, rf"is a path without the kind of its source; write text:{__file__}"),
         (os.path.dirname(__file__), rf"write text:{os.path.dirname(__file__)}/\*\*/\*"),
