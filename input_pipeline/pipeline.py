@@ -19,7 +19,7 @@ from input_pipeline.batches.training import Batching, Examples, Lanes, SegmentLa
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 from input_pipeline.held_out import Part
-from input_pipeline.layouts import coded, counts, texts
+from input_pipeline.layouts import coded, counts
 from input_pipeline.rows import Plans, Rows, examples
 from input_pipeline.sources import sources
 from input_pipeline.sources.readers import Document, raw
@@ -260,19 +260,22 @@ class Corpus:
     def tasks(
         self, split: str, *, length: int, batch_size: int, rows: np.ndarray | None = None, limit: int = 0
     ) -> dict[str, Task]:
-        """The sources of a split that are pairs of texts, by name, an example a row: `limit` of each, 0 for all."""
+        """The sources of a split that are pairs of texts, by name, an example a row: `limit` of each, 0 for all.
+
+        Pairs of which a text has no token are none of them.
+        """
         self.stream(split)
         found = {}
         for part in self._splits[split]:
-            number = min(limit or part.stream.counts.documents, part.stream.counts.documents)
-            if number and self._layouts.pairs_texts(part.stream):
-                texts.check_fields(part.stream.shards[0].form.fields, f"'{part.source.spec}'")
-                lengths = length, self._objective.target_length(length)
-                rows = _rows(rows, batch_size)
-                batching = Batching(self._objective, self._data["layout"], SCORING_SEED, batch_size, length, rows)
-                end = self.tokenizer.special["end"]
-                originals, prefetch = functools.partial(self._originals, part, number), self._data["prefetch"]
-                found[part.source.spec] = Task(part.stream, batching, lengths, end, number, originals, prefetch)
+            if not part.stream.counts.documents or not self._layouts.pairs_texts(part.stream):
+                continue
+            pairs = self._layouts.both_texts(part, length)
+            if numbers := tuple(np.sort(pairs.plan.documents)[: limit or None].tolist()):
+                batching = Batching(
+                    self._objective, self._data["layout"], SCORING_SEED, batch_size, length, _rows(rows, batch_size)
+                )
+                originals = functools.partial(self._originals, part, numbers)
+                found[part.source.spec] = Task(pairs, numbers, batching, originals, self._data["prefetch"])
         return found
 
     def first_documents(self, split: str, count: int) -> list[np.ndarray]:
@@ -306,16 +309,17 @@ def _documents(part: Part, sentences: str = "") -> Iterator[Document]:
             yield document
 
 
-def _originals(part: Part, number: int) -> list[str]:
-    """The second texts of the first `number` documents, read from their source again.
+def _originals(part: Part, numbers: Sequence[int]) -> list[str]:
+    """The second texts of the documents of these numbers, in order, read from their source again.
 
     Errors: DataError where it is not there, or has fewer.
     """
     pairs = (document.texts for document in _documents(part) if document.texts)  # without text it is none
-    found = ["".join(written) for _, written in itertools.islice(pairs, number)]
-    if len(found) < number:
+    first, wanted = enumerate(itertools.islice(pairs, numbers[-1] + 1)), set(numbers)
+    found = ["".join(written) for number, (_, written) in first if number in wanted]
+    if len(found) < len(numbers):
         raise DataError(
-            f"'{part.source.spec}' has {len(found):,} pairs of texts here, and had {number:,} or more when its token "
-            "store was made; bring them back"
+            f"'{part.source.spec}' has {len(found):,} pairs of texts here, and had {len(numbers):,} or more when its "
+            "token store was made; bring them back"
         )
     return found

@@ -68,7 +68,7 @@ class Rows:
                 "it more text, leave it out, set data.validation, or set data.holdout to 0"
             )
         if self.pairs_texts(part.stream):
-            rows = self._texts(part.stream, length, name)
+            rows = self.both_texts(part, length)
         elif self._translates(part):
             rows = self._translations(part, length)
         elif layout == "concat":
@@ -133,10 +133,10 @@ class Rows:
         all_do = self.data["layout"] == "texts"
         return all_do or (self.objective.two_texts and any(shard.form.fields for shard in stream.shards))
 
-    def _texts(self, stream: Stream, length: int, name: str) -> Texts:
-        """Rows of both texts of documents; errors give the stream's `name`."""
-        texts.check_fields(stream.shards[0].form.fields, name)
-        lengths = length, self.objective.target_length(length)
+    def both_texts(self, part: Part, length: int) -> Texts:
+        """Rows of both texts of documents, of those that have both."""
+        stream, lengths = part.stream, (length, self.objective.target_length(length))
+        texts.check_fields(stream.shards[0].form.fields, f"'{part.source.spec}'")
         plan = self.plans((stream.identity, *lengths), texts.plan, stream, lengths)
         return Texts(stream, plan, lengths, self.tokenizer.special["end"])
 
@@ -186,7 +186,7 @@ class Rows:
     def _either(self, part: Part, length: int, overlap: int) -> Layout:
         """The rows of a part of a split, of which each source may be of text or of pairs of texts."""
         if self.pairs_texts(part.stream):
-            return self._texts(part.stream, length, f"'{part.source.spec}'")
+            return self.both_texts(part, length)
         length, text = self.objective.raw_length(length), self._text(part.stream)
         rows = Overlapping(text, text.tokens, length, max(1, length - overlap))
         return languages.told(rows, part.source, self.data["languages"])

@@ -50,6 +50,11 @@ def pairs_of(corpus, batch):
             yield [batch[name][row][here].tolist() for name, here in zip(SIDES, (inside, there, there), strict=True)]
 
 
+def decoded(corpus, batch):
+    """(read, written) of every pair of a batch, as text."""
+    return [tuple(map(corpus.tokenizer.decode, pair[:2])) for pair in pairs_of(corpus, batch)]
+
+
 SIDES = ("inputs", "targets", "tokens")
 
 
@@ -116,10 +121,13 @@ def test_what_has_no_translation_is_left_out(options, prepare, write):
     path = write("some.jsonl", "".join(json.dumps({"q": q, "a": a}) + "\n" for q, a in made))
     said, options = [], options | {"length": 32}
     corpus = prepare(f"jsonl:{path}?fields=q,a", said=said, **options)
-    found = {
-        (corpus.tokenizer.decode(q), corpus.tokenizer.decode(a)) for q, a, _ in pairs_of(corpus, *first(corpus, 1))
-    }
-    assert found == {("a", "b"), ("e", "f"), ("g", "h")}
+    assert set(decoded(corpus, *first(corpus, 1))) == {("a", "b"), ("e", "f"), ("g", "h")}
+    for limit, targets in ((0, ["b", "f", "h"]), (2, ["b", "f"])):  # nor are they decoded
+        (task,) = corpus.tasks("train", length=32, batch_size=2, limit=limit).values()
+        batches = list(task.batches())
+        assert [corpus.tokenizer.decode(ids) for _, some in batches for ids in some] == targets
+        assert [q + a for batch, _ in batches for q, a in decoded(corpus, batch)] == ["ab", "ef", "gh"][: len(targets)]
+        assert task.examples == len(targets)
     assert [line for line in said if "left out" in line or "cut" in line] == [
         "2 of 5 pairs of texts are left out, since one of the two has no token"
     ]

@@ -22,7 +22,7 @@ LENGTH, ROOM = 32, 18  # tokens of a row that are read, and that are written
 END, START = 256, 257
 LETTERS = list(b"abcdefg")
 DRAW = np.random.default_rng(0)
-QUESTIONS = ["", "x" * 40, *("".join(DRAW.choice(list("hijklmnop"), DRAW.integers(1, 30))) for _ in range(20))]
+QUESTIONS = ["x" * 40, *("".join(DRAW.choice(list("hijklmnop"), DRAW.integers(1, 30))) for _ in range(21))]
 
 
 def config_of(folder, mesh, backend="jit", **evaluate):
@@ -74,14 +74,13 @@ def oracle(params):
 
 @pytest.fixture(scope="module")
 def examples(oracle):
-    """(question, reference, whether it is a match): the text itself, one letter more, or nothing at all."""
+    """(question, reference, whether it is a match): the text itself, or one letter more, behind it or before."""
     found = []
     for number, question in enumerate(QUESTIONS):
         text, ended = oracle[question]
-        reference = (text, text + "a", "")[number % 3]
+        reference = (text or "a", text + "a", "a" + text)[number % 3]
         found.append((question, reference, ended and text == reference))
-    assert any(match and not reference for _, reference, match in found)  # nothing, which is right
-    assert any(match and reference for _, reference, match in found)
+    assert any(match for _, _, match in found)
     assert any(not match and len(reference) == ROOM for _, reference, match in found)  # all but the end
     assert any(len(reference) > ROOM for _, reference, _ in found)
     return found
@@ -89,12 +88,12 @@ def examples(oracle):
 
 @pytest.fixture(scope="module")
 def folder(examples, tmp_path_factory):
-    """Two tasks of eleven examples each, which batches of four do not divide, and text that is none."""
+    """Two tasks of eleven examples, which batches of four do not divide, and a pair that lacks a text; and a text."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "train.txt").write_text("some words to train on, " * 20)
     (folder / "text.txt").write_text("other words to be scored, " * 20)
-    for name, some in (("even", examples[::2]), ("odd", examples[1::2])):
-        rows = [json.dumps({"inputs": question, "targets": reference}) for question, reference, _ in some]
+    for name, some in (("even", [("", "a"), *examples[::2]]), ("odd", [("h", ""), *examples[1::2]])):
+        rows = [json.dumps({"inputs": question, "targets": reference}) for question, reference, *_ in some]
         (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
     return folder
 
@@ -199,10 +198,11 @@ def test_a_penalty_beyond_float32_is_refused_before_anything_is_decoded(folder):
 
 
 def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, params, monkeypatch):
-    """Of a vocabulary that knows few of its words; in order, without pairs of nothing; and refused once it is gone."""
+    """Of a vocabulary that knows few of its words; in order, without pairs that lack a text; and refused once it is gone."""
     taken, words = [], [f"Wort{n},  das  {'so' * n} ist" for n in range(7)]
     rows = [{"inputs": "some words", "targets": text} for text in words]
-    (tmp_path / "val.jsonl").write_text("\n".join(map(json.dumps, [{"inputs": "", "targets": ""}, *rows])))
+    lacking = [{"inputs": "", "targets": ""}, {"inputs": "", "targets": "das"}]
+    (tmp_path / "val.jsonl").write_text("\n".join(map(json.dumps, [*lacking, *rows])))
     (tmp_path / "train.jsonl").write_text(json.dumps({"inputs": "some words", "targets": "das Wort ist so"}))
     config = config_of(tmp_path, {"data": 8})
     with config.unlocked():
