@@ -153,7 +153,7 @@ def check_languages(found: Sequence[Source], data: Mapping, objective: Mapping) 
 
 
 def check_stride(stride: int, length: int, layout: str, otherwise: str) -> None:
-    """Raises DataError where evaluation cannot go on by `stride`; `otherwise` says what its text is, if not windows."""
+    """Raises DataError where evaluation cannot go on by `stride`; `otherwise` says why windows may not overlap."""
     if not 0 < stride <= length:
         raise DataError(f"evaluate.stride is {stride}; it must be from 1 to the row's length, {length}")
     if stride < length and layout != "concat":

@@ -98,7 +98,7 @@ class Rows:
         if any(part.source.code for part in parts):
             return [self._coded(part, raw_length, overlap) for part in parts]
         if self.objective.two_texts or self.objective.bare:
-            return [self._either(part, length, overlap) for part in parts]
+            return [self._either(part, length) for part in parts]
         if self.data["languages"]:
             return [self._told(part, layout, raw_length, overlap) for part in parts]
         if layout == "concat":
@@ -183,12 +183,12 @@ class Rows:
             rows = self._planned(part.stream, layout, length, f"'{part.source.spec}'", training=False)
         return languages.told(rows, part.source, self.data["languages"])
 
-    def _either(self, part: Part, length: int, overlap: int) -> Layout:
+    def _either(self, part: Part, length: int) -> Layout:
         """The rows of a part of a split, of which each source may be of text or of pairs of texts."""
         if self.pairs_texts(part.stream):
             return self.both_texts(part, length)
         length, text = self.objective.raw_length(length), self._text(part.stream)
-        rows = Overlapping(text, text.tokens, length, max(1, length - overlap))
+        rows = Overlapping(text, text.tokens, length, length)
         return languages.told(rows, part.source, self.data["languages"])
 
 
