@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+LENGTH = "data.length (in evaluation --length or evaluate.length, where one is given)"  # what sets the length of rows
+
 
 class DataError(ValueError):
     """Data or tokenizer that cannot be used: the message names it and gives the remedy in one sentence."""

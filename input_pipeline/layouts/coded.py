@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from input_pipeline.errors import DataError
+from input_pipeline.errors import LENGTH, DataError
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.sources.sources import Source
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -35,7 +35,7 @@ def code_ids(code: str, spec: str, tokenizer: Tokenizer, most: int) -> np.ndarra
     if code and not 0 < len(ids) <= most:
         raise DataError(
             f"'{spec}' has the control code '{code}', which is {len(ids)} tokens; a row has room for one at least and "
-            f"{most} at most, so choose another, or raise data.length"
+            f"{most} at most, so choose another, or raise {LENGTH}"
         )
     return ids
 

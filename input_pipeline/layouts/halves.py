@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.errors import DataError
+from input_pipeline.errors import LENGTH, DataError
 from input_pipeline.layouts import plans
 from input_pipeline.layouts.pairs import BLOCK, FRAME, LEAST, SEED, RawPairs, tables
 from input_pipeline.store.stream import Stream
@@ -65,7 +65,7 @@ def split(bounds: np.ndarray, documents: np.ndarray, length: int, seed: int = SE
     if length < LEAST:
         raise DataError(
             f"data.layout = halves has {FRAME} special tokens in each row, and the row's length is {length}; set "
-            f"data.length, or evaluate.length where that is set, to at least {LEAST}"
+            f"{LENGTH} to at least {LEAST}"
         )
     draw = random.Random(seed)
     bounds, documents = (memoryview(np.ascontiguousarray(array)) for array in (bounds, documents))

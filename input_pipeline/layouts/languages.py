@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from input_pipeline.errors import DataError
+from input_pipeline.errors import LENGTH, DataError
 from input_pipeline.layouts import plans, texts
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.sources.sources import Source
@@ -126,7 +126,7 @@ def pack(sizes: Iterable[tuple[int, int]], length: int, report: Callable[[str], 
     if length < FRAME + 2:
         raise DataError(
             f"a row's length of {length} leaves no room for a text and its translation between {FRAME} end tokens; set "
-            f"data.length, or evaluate.length where that is set, to at least {FRAME + 2}"
+            f"{LENGTH} to at least {FRAME + 2}"
         )
     cut = 0
 
@@ -139,7 +139,7 @@ def pack(sizes: Iterable[tuple[int, int]], length: int, report: Callable[[str], 
 
     found = texts.pack(needed(), (length, length))
     if cut:
-        report(f"{cut:,} translations are longer than {length} tokens, and are cut; raise data.length")
+        report(f"{cut:,} translations are longer than {length} tokens, and are cut; raise {LENGTH}")
     return found
 
 

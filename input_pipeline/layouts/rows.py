@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from input_pipeline.errors import DataError
+from input_pipeline.errors import LENGTH, DataError
 from input_pipeline.layouts.packing import Plan
 from input_pipeline.layouts.raw import Raw, contiguous
 from input_pipeline.store.stream import Stream
@@ -48,7 +48,7 @@ def whole_documents(stream: Stream, length: int, name: str) -> Windows:
     if len(wrong):
         raise DataError(
             f"document {wrong[0]} of {name} has {sizes[wrong[0]]} tokens, but layout document makes each one a row "
-            f"of length {length}; set data.length to what all documents have, or data.layout to packed"
+            f"of length {length}; set {LENGTH} to what all documents have, or data.layout to packed"
         )
     return Windows(stream, length, length + 1)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.errors import DataError
+from input_pipeline.errors import LENGTH, DataError
 from input_pipeline.layouts import plans
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.store.stream import Stream
@@ -61,7 +61,7 @@ def filled(sentences: Iterator[tuple[np.ndarray, np.ndarray]], length: int) -> I
     if room < 1:
         raise DataError(
             f"data.layout = sentences has {FRAME} special tokens in each row, and the row's length is {length}; set "
-            f"data.length, or evaluate.length where that is set, to at least {FRAME + 1}"
+            f"{LENGTH} to at least {FRAME + 1}"
         )
     yield Plan(np.zeros(0, np.int64), np.zeros(0, np.int32))
     starts = ends = np.zeros(0, np.int64)  # of those that are in no row yet

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.errors import DataError
+from input_pipeline.errors import LENGTH, DataError
 from input_pipeline.layouts import plans
 from input_pipeline.store.stream import Stream
 
@@ -82,7 +82,7 @@ def _planned(stream: Stream, lengths: tuple[int, int], report: Callable[[str], N
         if number:
             report(
                 f"{number:,} of {stream.counts.documents:,} texts of '{field}' are longer than {length} tokens, their "
-                "end among them, and are cut; raise data.length, or evaluate.length where that is set"
+                f"end among them, and are cut; raise {LENGTH}"
             )
     report_left_out(plan, stream, report)
     return plan

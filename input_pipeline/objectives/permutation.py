@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from input_pipeline.errors import DataError
+from input_pipeline.errors import LENGTH, DataError
 from input_pipeline.features import REAL, TRUTH, Feature, by_row, by_token
 from input_pipeline.layouts.segments import FRAME, RawSegments
 from input_pipeline.objectives.draws import ranked, uniform
@@ -102,7 +102,7 @@ class Permutation(Objective):
         if rest <= 0 or rest % self.block:
             raise DataError(
                 f"rows of {length} tokens leave {rest} behind the first objective.reuse = {self.reuse}, which "
-                f"objective.perm_size = {self.block} does not divide; set data.length to that many "
+                f"objective.perm_size = {self.block} does not divide; set {LENGTH} to that many "
                 f"more than {self.reuse}, or to a multiple of it more"
             )
         most = min(2 * self.reuse - 2, 2 * rest - 1)  # of each half a place is left, and the first has the odd one

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from input_pipeline.errors import DataError
+from input_pipeline.errors import LENGTH, DataError
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.layouts.texts import RawTexts
 from input_pipeline.objectives import noise
@@ -46,8 +46,9 @@ class Spans(TwoTexts):
             spans = int(noise.counts(text, self.density, self.mean_span)[1])
             if spans > len(self.sentinels):
                 raise DataError(
-                    f"data.length = {length} takes {spans} spans out of a row, and the tokenizer has "
-                    f"{len(self.sentinels)} sentinels; lower it, raise objective.mean_span or tokenizer.sentinels"
+                    f"a length of {length} takes {spans} spans out of a row, and the tokenizer has "
+                    f"{len(self.sentinels)} sentinels; lower {LENGTH}, or raise objective.mean_span or "
+                    "tokenizer.sentinels"
                 )
         return text
 

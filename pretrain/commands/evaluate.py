@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from input_pipeline import pipeline
+from input_pipeline import pipeline, requirements
 from input_pipeline.errors import DataError, UnwritableError
 from pretrain import config as configs
 from pretrain.assemble import assemble, check_scored
@@ -66,6 +66,8 @@ def evaluate(config, arguments: Evaluate) -> None:
     step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_tokenizer(step, tokenizer))
     length = arguments.length or config.evaluate.length or config.data.length
     check_scored(config, length, "--length=" if arguments.length else "config.evaluate.length = ")
+    if arguments.length:
+        requirements.check_length("--length", length, config.objective.to_dict())
     for name in ("word_level", *COMPRESSORS):
         if getattr(arguments, name) and arguments.batches:
             raise UserError(f"--{name} needs the whole split; leave --batches out")

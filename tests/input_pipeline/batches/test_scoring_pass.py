@@ -132,7 +132,7 @@ def test_a_split_shorter_than_a_row(corpus):
         ({"layout": "ragged"}, r"layout is 'ragged'; choose one of: concat, packed, stream, document"),
         (
             {"layout": "document"},
-            r"document 0 of split validation has 12 tokens, .* a row of length 16; set",
+            r"document 0 of split validation has 12 tokens, .* a row of length 16; set .*--length or evaluate\.length",
         ),
         ({"stride": 4, "layout": "document"}, r"needs layout concat, not document; set it to 0"),
     ],

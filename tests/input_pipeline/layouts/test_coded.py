@@ -59,6 +59,12 @@ def test_an_evaluation_scores_all_text_once_and_no_code(prepare, sources, length
     assert scored.tokens == len(found) and scored.bytes == len(found) - found.count(END)
 
 
+def test_rows_too_short_for_a_code_are_of_the_length_that_is_given(prepare, sources):
+    corpus = prepare(sources, objective=CODED, length=16)
+    with pytest.raises(DataError, match=r"'Bks', which is 3 tokens; .* raise data\.length \(in evaluation --length or"):
+        corpus.evaluation("train", length=3, stride=0, batch_size=3)
+
+
 def test_prompts_begin_with_a_code_of_their_own(prepare, sources):
     objective = prepare(sources, objective=CODED, length=16)._objective
     assert objective.prompts(["W one"]).begun[0].tolist() == list(b"W one")

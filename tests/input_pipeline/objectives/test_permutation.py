@@ -177,7 +177,7 @@ def test_what_a_row_draws_follows_from_its_key_alone(known):
         (
             {},
             44,
-            "rows of 44 tokens leave 20 behind .* objective.perm_size = 8 does not divide; set data.length to",
+            "rows of 44 tokens leave 20 behind .* objective.perm_size = 8 does not divide; set data.length .* to that",
         ),
         ({}, 24, "rows of 24 tokens leave 0 behind"),
         ({"predictions": 32}, 40, r"predictions = 32 asks for 16 places of 16, .* lower it to at most 31$"),

@@ -142,5 +142,5 @@ def test_rows_do_not_depend_on_one_another(vocabulary, raw_rows):
 def test_what_cannot_be(vocabulary):
     with pytest.raises(DataError, match=r"objective\.noise is 'span'; choose one of: spans, prefix"):
         objective(vocabulary, noise="span")
-    with pytest.raises(DataError, match=r"data\.length = 2048 takes 114 spans out of a row, .* has 100 sentinels"):
+    with pytest.raises(DataError, match=r"a length of 2048 takes 114 spans out of a row, .* has 100 sentinels"):
         objective(vocabulary).raw_length(2048)

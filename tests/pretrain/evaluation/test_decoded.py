@@ -198,7 +198,7 @@ def test_a_penalty_beyond_float32_is_refused_before_anything_is_decoded(folder):
 
 
 def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, params, monkeypatch):
-    """Of a vocabulary that knows few of its words; in order, without pairs that lack a text; and refused once it is gone."""
+    """Of a vocabulary that knows few of its words; in order, none that lacks a text; and refused once it is gone."""
     taken, words = [], [f"Wort{n},  das  {'so' * n} ist" for n in range(7)]
     rows = [{"inputs": "some words", "targets": text} for text in words]
     lacking = [{"inputs": "", "targets": ""}, {"inputs": "", "targets": "das"}]

@@ -184,6 +184,7 @@ def test_completions_that_cannot_be(refused, trained, whole, folder, tmp_path):
     assert "the run has no split 'tset'" in refused(*generate, picture, "--images=tset")
     images.write_png(tmp_path / "grey.png", np.zeros((8, 8, 1), np.uint8))
     assert "an image of the wrong size" in refused(*generate, picture, f"--images=images:{tmp_path}/grey.png")
+    assert "set data.length (in evaluation --length" in refused("evaluate", f"--workdir={trained}", "--length=12")
     assert "--word_level counts words" in refused("evaluate", f"--workdir={trained}", "--word_level")
     text = ("generate", f"--workdir={whole}")
     assert "was trained on text" in refused(*text, picture)
