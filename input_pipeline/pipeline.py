@@ -236,9 +236,7 @@ class Corpus:
         layout, stride = layout or self._data["layout"], stride or length
         if layout not in objective.layouts:
             raise DataError(f"layout is '{layout}'; choose one of: {', '.join(objective.layouts)}")
-        two = any(map(self._layouts.of_two_texts, self._splits[split]))
-        framed = "each has an end token of its own that is scored" if objective.bare else ""
-        requirements.check_stride(stride, length, layout, f"'{split}' has pairs of texts" if two else framed)
+        requirements.check_stride(stride, length, layout, objective.bare)
         batching = Batching(objective, layout, SCORING_SEED, batch_size, length, _rows(rows, batch_size))
         overlap, whole = length - stride, predicted(stream, self.tokenizer)
         if layout == "stream" and objective.segmented:

@@ -152,16 +152,15 @@ def check_languages(found: Sequence[Source], data: Mapping, objective: Mapping) 
     languages.check(found, data["languages"], told)
 
 
-def check_stride(stride: int, length: int, layout: str, otherwise: str) -> None:
-    """Raises DataError where evaluation cannot go on by `stride`; `otherwise` says why windows may not overlap."""
+def check_stride(stride: int, length: int, layout: str, bare: bool) -> None:
+    """Raises DataError where windows of `length` cannot go on by `stride`; `bare` is the objective's."""
     if not 0 < stride <= length:
-        raise DataError(f"evaluate.stride is {stride}; it must be from 1 to the row's length, {length}")
-    if stride < length and layout != "concat":
-        raise DataError(f"evaluate.stride below the row's length needs layout concat, not {layout}; set it to 0")
-    if stride < length and otherwise:
         raise DataError(
-            f"evaluate.stride below the row's length lets windows of one text overlap, and {otherwise}; set it to 0"
+            f"evaluate.stride = {stride} is longer than the window's {length} tokens; set at most that (0 means that)"
         )
+    if stride < length and (layout != "concat" or bare):
+        why = "and each has an end token of its own that is scored" if bare else f"as those of layout {layout} may not"
+        raise DataError(f"evaluate.stride = {stride} lets windows of one text overlap, {why}; set it to 0")
 
 
 def check_ends(tokenizer: Tokenizer, data: Mapping, report: Callable[[str], None]) -> None:

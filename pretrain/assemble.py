@@ -130,16 +130,7 @@ def check_sizes(config) -> None:
                 f"{task.target_length(size)} tokens, longer than the model's {room} = {end} positions; lower {of} or "
                 "the density, or raise the context"
             )
-    if config.evaluate.stride > length:
-        raise UserError(
-            f"config.evaluate.stride = {config.evaluate.stride} is longer than the window's {length} tokens; set at "
-            "most that (0 means that)"
-        )
-    if 0 < config.evaluate.stride < length and data.layout != "concat":
-        raise UserError(
-            f"config.evaluate.stride = {config.evaluate.stride} lets windows overlap, which needs config.data.layout = "
-            f"'concat', not '{data.layout}'; set it to 0"
-        )
+    requirements.check_stride(config.evaluate.stride or length, length, data.layout, task.bare)
     model = models.build(config.model.to_dict())
     if jax.eval_shape(lambda: model.start(1)) and data.layout != "stream":
         raise UserError(

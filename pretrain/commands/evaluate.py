@@ -78,11 +78,6 @@ def evaluate(config, arguments: Evaluate) -> None:
             )
     if arguments.word_level and config.data.image:
         raise UserError(f"--word_level counts words, and {workdir} was trained on images; leave it out")
-    if arguments.stride > length:
-        raise UserError(
-            f"--stride={arguments.stride} is longer than the window's {length} tokens; set at most that, which means "
-            "disjoint windows"
-        )
     config.evaluate.update(
         length=length,
         batch_size=arguments.batch_size or config.evaluate.batch_size,

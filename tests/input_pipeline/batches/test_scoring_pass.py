@@ -127,14 +127,14 @@ def test_a_split_shorter_than_a_row(corpus):
             {"split": "test"},
             r"the run has no split 'test'; choose one of: train, validation, or name any .* --data=SOURCE, ",
         ),
-        ({"stride": 17}, r"evaluate\.stride is 17; it must be from 1 to the row's length, 16"),
-        ({"stride": 4, "layout": "packed"}, r"needs layout concat, not packed; set it to 0"),
+        ({"stride": 17}, r"evaluate\.stride = 17 is longer than the window's 16 tokens; set at most that"),
+        ({"stride": 4, "layout": "packed"}, r"as those of layout packed may not; set it to 0"),
         ({"layout": "ragged"}, r"layout is 'ragged'; choose one of: concat, packed, stream, document"),
         (
             {"layout": "document"},
             r"document 0 of split validation has 12 tokens, .* a row of length 16; set .*--length or evaluate\.length",
         ),
-        ({"stride": 4, "layout": "document"}, r"needs layout concat, not document; set it to 0"),
+        ({"stride": 4, "layout": "document"}, r"as those of layout document may not; set it to 0"),
     ],
 )
 def test_what_cannot_be_scored(corpus, options, message):

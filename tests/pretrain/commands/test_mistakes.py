@@ -200,7 +200,7 @@ def test_command_line_and_config(run, arguments, words):
         ({"mesh__rules": "(('batch', ('data', 5)),)"}, "config.mesh.rules holds ('batch', ('data', 5))"),
         ({"mesh__rules": "()"}, "config.mesh.rules does not map 'batch', the rows of a batch"),
         ({"mesh__rules": "(('batch', 'data'), ('batch', None))"}, "twice"),
-        ({"evaluate__stride": 16, "data__layout": "packed"}, "evaluate.stride = 16 lets windows overlap, which needs"),
+        ({"evaluate__stride": 16, "data__layout": "packed"}, "evaluate.stride = 16 lets windows of one text overlap, "),
         ({"mesh__data": 1, "mesh__sequence": 8, "evaluate__length": 60}, "evaluate.length = 60 does not divide over"),
         ({"train__backend": "pjit"}, "config.train.backend is 'pjit'"),
         ({"train__backend": "pmap", "mesh__fsdp": 2}, "exclude each other"),
