@@ -149,7 +149,8 @@ def _check_beside(kind: str, path: Path, settings: Mapping) -> None:
     special = _settings(folder, OLDER) | settings
     decoder = settings.get("added_tokens_decoder")
     plain = [one for one in decoder.values() if not one.get("special")] if isinstance(decoder, dict) else []
-    added = {*_settings(folder, ADDED)} - _tokens(special.values()) | _tokens(plain)
+    named = [one for value in special.values() for one in (value if isinstance(value, list) else [value])]
+    added = {*_settings(folder, ADDED)} - _tokens(named) | _tokens(plain)
     added |= _tokens(value for name, value in special.items() if name.endswith("_token") and name != "pad_token")
     if kind == "sentencepiece" and (beside := folder / MADE).is_file():
         added |= {token for _, token in _added({"path": str(beside)})}

@@ -139,13 +139,12 @@ def join(coordinator: str, count: int | None, index: int | None) -> None:
 def _check_devices() -> None:
     """Raises UserError, in all processes, unless all have as many devices, as meshes and whoever adds up have it."""
     counts = Counter(device.process_index for device in jax.devices())
-    first, least = counts[0], min(counts, key=counts.get)
-    other = least if counts[least] != first else max(counts, key=counts.get)
-    if counts[other] != first:
-        raise UserError(
-            f"process 0 has {first} devices and process {other} has {counts[other]}, and all must have as many; look "
-            "for one that is missing there, or give each process as many"
-        )
+    for index, count in sorted(counts.items()):
+        if count != counts[0]:
+            raise UserError(
+                f"process 0 has {counts[0]} devices and process {index} has {count}, and all must have as many; look "
+                "for those that are missing, or give each process as many"
+            )
 
 
 @contextlib.contextmanager
