@@ -20,17 +20,16 @@ UNTIDY = "ignore:resource_tracker"  # it tidies up after a process that was ende
 
 @contextmanager
 def workers_start(*, outlive_sigterm: bool = False) -> Iterator[None]:
-    """Processes started within leave Ctrl-C, which a terminal sends to them too, to the one that started them.
+    """Processes started within leave Ctrl-C, which a terminal sends to them too, and its end to who started them.
 
     With `outlive_sigterm` SIGTERM too, which a cluster sends to every process of a job: they work until the one that
     started them has saved, and must then be ended by another signal. They inherit the signals that are blocked; their
     own first statement would come too late.
     """
     sys.warnoptions.append(UNTIDY)  # inherited too
-    resource_tracker.ensure_running()  # it unblocks signals as it starts
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM} if outlive_sigterm else {signal.SIGINT}
-    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # of which the tracker knows nothing
+    resource_tracker.ensure_running()  # it unblocks the others as it starts
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM} if outlive_sigterm else {signal.SIGINT})
     try:
         yield
     finally:

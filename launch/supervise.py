@@ -187,9 +187,11 @@ class Signals:
             signal.signal(number, handler)
 
     def _note(self, number, _frame) -> None:
-        if number != signal.SIGHUP:
+        if self._hung_up and number == signal.SIGTERM:
+            self._hung_up = False  # as a session's end is told of, by both
+        elif number != signal.SIGHUP:
             self._arrived.append(number)
-        elif not self._hung_up:  # a terminal's end, which the system and the shell may both tell of
+        elif not self.count and not self._arrived:  # nobody closes a terminal to kill what was asked to stop
             self._hung_up = True
             self._arrived.append(signal.SIGTERM)
 

@@ -112,9 +112,9 @@ def evaluate(config, arguments: Evaluate) -> None:
                     f"--{name} is about all of a text, of which config.objective.kind = {config.objective.kind} "
                     "predicts a part; leave it out"
                 )
-        packed = _packed(run.corpus, split, arguments)  # before anything is scored: the text may be gone
         averaged = Averaged(checkpoints, arguments.average, say)
         checkpoints.check_teacher(step, run.teacher)
+        packed = _packed(run.corpus, split, arguments)  # before anything is scored: the text may be gone
         step, params = checkpoints.read(arguments.step, step, lambda step: run.engine.restored_params(averaged, step))
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": counted}
         result = score(run, params, split, timed=True, report=say, **options)

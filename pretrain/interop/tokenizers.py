@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from input_pipeline.files import read_json
@@ -24,18 +24,19 @@ FILES = {
     "wordpiece": (MADE, "vocab.txt"),
     "sentencepiece": ("spiece.model",),
 } | {kind: (name,) for kind, name in converted.FILES.items()}
-# Settings of a vocab.txt that have text read as it is read here; uncased, accents go as capitals do.
-PLAIN = {"tokenize_chinese_chars": (None, True), "do_basic_tokenize": (None, True), "never_split": (None, [])}
-PLAIN |= {"word_tokenizer_type": (None, "basic"), "subword_tokenizer_type": (None, "wordpiece")}
+# Settings by which the classes read text before they cut it into pieces, and what they are where nothing is said.
+USUAL_STEPS = {
+    "do_lower_case": True,
+    "strip_accents": True,  # or what do_lower_case is
+    "tokenize_chinese_chars": True,
+    "add_prefix_space": False,
+    "do_basic_tokenize": True,
+    "never_split": [],
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+}
 AS_SAID = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read a tokenizer.json as it is
-# Steps of a tokenizer.json, with their types, that the other classes set: by which setting, what it is in the step, and
-# what it is where nothing is said.
-STEPS = (
-    ("normalizer", "BertNormalizer", "do_lower_case", "lowercase", True),
-    ("normalizer", "BertNormalizer", "strip_accents", "strip_accents", None),
-    ("normalizer", "BertNormalizer", "tokenize_chinese_chars", "handle_chinese_chars", True),
-    ("pre_tokenizer", "ByteLevel", "add_prefix_space", "add_prefix_space", False),
-)
+PARTS = ("normalizer", "pre_tokenizer")  # of a tokenizer.json, in which the other classes put steps of their own
 # Tokens that the classes add by themselves.
 USUAL = re.compile("(\u2581?<extra_id_[0-9]+>|<mask>|<pad>|</?s>|<unk>|(<unk>|</?s>)NOTUSED)")
 CLASSES = {"ctrl": "CTRLTokenizer", "xlm": "XLMTokenizer"}  # which alone read files of these kinds
@@ -138,23 +139,25 @@ def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:
 
 
 def _check_beside(kind: str, path: Path, settings: Mapping) -> None:
-    """Raises UserError where what lies beside a tokenizer's file has text read in another way than that says alone.
-
-    No text holds a special token here, so that of these only those count that have a part in a row; padding has none.
-    """
+    """Raises UserError where what lies beside a tokenizer's file has text read in another way than that says alone."""
     folder = path.parent
     made = _settings(folder, MADE) if path.name == MADE else {}
-    others = _overruled(made, settings) if made else _unread(kind, settings)
-    what = [f"{name} = {json.dumps(value)}" for name, value in others]
-    special = _settings(folder, OLDER) | settings
-    decoder = settings.get("added_tokens_decoder")
-    plain = [one for one in decoder.values() if not one.get("special")] if isinstance(decoder, dict) else []
-    named = [one for value in special.values() for one in (value if isinstance(value, list) else [value])]
-    added = {*_settings(folder, ADDED)} - _tokens(named) | _tokens(plain)
-    added |= _tokens(value for name, value in special.items() if name.endswith("_token") and name != "pad_token")
+    said = settings.get("tokenizer_class") or _settings(folder, workdir.CONFIG).get("tokenizer_class")
+    taken, own = _steps(settings), {} if said in AS_SAID else _made_steps(made)
+    if kind == "wordpiece" and not made:
+        own = USUAL_STEPS | dict.fromkeys(("do_lower_case", "strip_accents"), taken["do_lower_case"])
+    unlike = [name for name, value in own.items() if taken[name] != value]
+    if unlike and unlike[0] not in settings:
+        name = unlike[0]
+        raise UserError(
+            f"{path} has {name} = {json.dumps(own[name])}, and where {SETTINGS} does not say so its class takes "
+            f"{json.dumps(taken[name])}; write there what the model was trained with"
+        )
+    added = _tokens_beside(folder, settings)
     if kind == "sentencepiece" and (beside := folder / MADE).is_file():
         added |= {token for _, token in _added({"path": str(beside)})}
     known = _pieces(made) if made else converted.pieces(path)
+    what = [f"{name} = {json.dumps(settings[name])}" for name in unlike if name in settings]
     what += [f"the token {t}" for t in sorted(added - known) if known and not USUAL.fullmatch(t)]
     if not what:
         return
@@ -167,20 +170,35 @@ def _check_beside(kind: str, path: Path, settings: Mapping) -> None:
     raise UserError(f"{folder} adds {what[0]} to what {path.name} says; {remedy}")
 
 
-def _overruled(made: Mapping, settings: Mapping) -> Iterator[tuple[str, object]]:
-    """The settings, with what they are, by which the classes put another step in the place of a tokenizer.json's."""
-    if settings.get("tokenizer_class") in AS_SAID:
-        return
-    for part, of, name, own, unset in STEPS:
-        step, value = made.get(part), settings.get(name, unset)
-        if isinstance(step, dict) and step.get("type") == of and step.get(own) != value:
-            yield name, value
+def _steps(settings: Mapping) -> dict[str, object]:
+    """How the classes have text read before it is cut into pieces, by settings that may be left out."""
+    told = {name: settings[name] for name in USUAL_STEPS if settings.get(name) is not None}
+    return USUAL_STEPS | {"strip_accents": told.get("do_lower_case", True)} | told
 
 
-def _unread(kind: str, settings: Mapping) -> Iterator[tuple[str, object]]:
-    """The settings, with what they are, of a vocab.txt by which text is read in another way than it is here."""
-    usual = PLAIN | {"strip_accents": (None, settings.get("do_lower_case", True))} if kind == "wordpiece" else {}
-    return ((name, settings[name]) for name in usual if settings.get(name) not in usual[name])
+def _made_steps(made: Mapping) -> dict[str, object]:
+    """The same of a tokenizer.json: of its steps those that the classes put others in the place of."""
+    steps = {}
+    normalizer, before = (part if isinstance(part, dict) else {} for part in map(made.get, PARTS))
+    if normalizer.get("type") == "BertNormalizer":
+        lowers, strips = normalizer.get("lowercase"), normalizer.get("strip_accents")
+        steps |= {"do_lower_case": lowers, "strip_accents": lowers if strips is None else strips}
+        steps["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
+    if before.get("type") == "ByteLevel":
+        steps["add_prefix_space"] = before.get("add_prefix_space")
+    return steps
+
+
+def _tokens_beside(folder: Path, settings: Mapping) -> set[str]:
+    """The tokens that lie beside a vocabulary. No text here holds a special one, so that of these only those count that
+    have a part in a row; padding has none."""
+    told = _settings(folder, OLDER) | settings
+    decoder = told.get("added_tokens_decoder")
+    entries = [*decoder.values()] if isinstance(decoder, dict) else []
+    plain = [one for one in entries if not (isinstance(one, dict) and one.get("special"))]
+    listed = [one for value in told.values() for one in (value if isinstance(value, list) else [value])]
+    roles = [value for name, value in told.items() if name.endswith("_token") and name != "pad_token"]
+    return {*_settings(folder, ADDED)}.difference(_tokens(entries), _tokens(listed)) | _tokens(plain + roles)
 
 
 def _tokens(values: Iterable) -> set[str]:

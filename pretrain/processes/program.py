@@ -15,8 +15,10 @@ SETTINGS = ("jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionab
 def told() -> dict[str, object]:
     """What must be the same in all processes of a run, by name."""
     code = hashlib.blake2b(digest_size=8)
-    for path in sorted(path for part in CODE for path in (ROOT / part).rglob("*") if path.suffix == ".py"):
-        code.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    for path in sorted(path for part in CODE for path in (ROOT / part).rglob("*")):
+        name = path.relative_to(ROOT)
+        if name.suffix == ".py" and not any(part.startswith(".") for part in name.parts):  # as editors leave them
+            code.update(f"{name}\0".encode() + path.read_bytes())
     found = {"the code of longhaul": code.hexdigest()}
     found |= {f"the version of {name}": metadata.version(name) for name in LIBRARIES}
     return found | {name: getattr(jax.config, name) for name in SETTINGS}

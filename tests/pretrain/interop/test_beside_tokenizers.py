@@ -19,6 +19,8 @@ from pretrain.interop import imports
         ("bert", {"never_split": ["cat"]}, {}, 'never_split = ["cat"]'),
         ("bert", {}, {"<new>": 67}, "the token <new>"),
         ("bert", {"added_tokens_decoder": {"67": {"content": "<new>"}}}, {}, "the token <new>"),
+        ("bert", {"added_tokens_decoder": {"67": "<new>"}}, {}, "the token <new>"),
+        ("bert", {"do_basic_tokenize": False}, {}, "do_basic_tokenize = false"),
         ("t5", {"extra_ids": 3}, {"<extra_id_0>": 44, "<new>": 45}, "the token <new>"),
         ("gpt2", {}, {"<new>": 263}, "the token <new>"),
         ("bert", {"mask_token": "<new>"}, {}, "the token <new>"),
@@ -34,18 +36,26 @@ def test_what_lies_beside_a_vocabulary(refused, tmp_path, case, settings, added,
 
 
 @pytest.mark.parametrize(
-    ("step", "settings", "words"),
+    ("step", "settings", "config", "words"),
     [
-        ({"lowercase": False}, {}, "do_lower_case = true"),
-        ({"lowercase": False}, {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, ""),
-        ({"lowercase": False}, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, ""),
-        ({"strip_accents": True}, {"do_lower_case": True}, "strip_accents = null"),
-        ({}, {"tokenizer_class": "BertTokenizer"}, ""),
+        ({"lowercase": False}, {"do_lower_case": True}, {}, "adds do_lower_case = true to what tokenizer.json says"),
+        (
+            {"lowercase": False},
+            {},
+            {},
+            "has do_lower_case = false, and where tokenizer_config.json does not say so its",
+        ),
+        ({"strip_accents": False}, {"do_lower_case": True}, {}, "has strip_accents = false, and where tokenizer_confi"),
+        ({"lowercase": False}, {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, {}, ""),
+        ({"lowercase": False}, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, {}, ""),
+        ({"lowercase": False}, {}, {"tokenizer_class": "PreTrainedTokenizerFast"}, ""),
+        ({"strip_accents": True}, {"do_lower_case": True}, {}, ""),
+        ({}, {"tokenizer_class": "BertTokenizer"}, {}, ""),
     ],
 )
-def test_what_the_class_of_a_tokenizer_json_makes_of_its_steps(refused, tmp_path, step, settings, words):
+def test_what_the_class_of_a_tokenizer_json_makes_of_its_steps(refused, tmp_path, step, settings, config, words):
     """A class that is none of those that take the file as it is has its own defaults, whatever that says."""
-    folder = hub.make(tmp_path / "theirs", "bert")
+    folder = hub.make(tmp_path / "theirs", "bert", config=hub.answers()["bert"]["config"] | config)
     pieces = (folder / "vocab.txt").read_text().split()
     (folder / "vocab.txt").unlink()
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece({t: i for i, t in enumerate(pieces)}, unk_token="[UNK]"))
@@ -54,7 +64,7 @@ def test_what_the_class_of_a_tokenizer_json_makes_of_its_steps(refused, tmp_path
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     if words:
-        refused(folder, f"adds {words} to what tokenizer.json says")
+        refused(folder, words)
     else:
         imports.import_folder(str(folder), str(tmp_path / "run"))
 

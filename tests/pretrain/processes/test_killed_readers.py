@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from runs import ROOT, assert_same_leaves, command, environment, leaves, train
 
+from pretrain.processes.leaving import SIGNALS
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a process's children are read from Linux's /proc")
 OPTIONS = {"data__workers": 2, "checkpoint__every": 4000, "evaluate__every": 0}
 
@@ -50,17 +52,19 @@ def gone(pid):
 
 
 @pytest.mark.slow
-def test_they_outlive_a_signal_to_all_processes_of_a_job(tmp_path, text):
-    """As SLURM sends it at a job's end: to the run and its readers alike."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_they_outlive_a_signal_to_all_processes_of_a_job(tmp_path, text, number):
+    """As SLURM sends it at a job's end, and a shell where its terminal ends: to the run and its readers alike."""
     workdir = tmp_path / "run"
     process, readers = started(workdir, text)
     deaf = [blocked(reader) for reader in readers]
-    os.killpg(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 75, said
     (saved,) = [path.name for path in (workdir / "checkpoints").iterdir() if path.name.isdigit()]
     assert f"interrupted: saved checkpoint {saved}" in said and "was killed" not in said
-    assert all(map(gone, readers)) and all({signal.SIGTERM, signal.SIGINT} <= signals for signals in deaf)
+    assert "resource_tracker" not in said
+    assert all(map(gone, readers)) and all({*SIGNALS} <= signals for signals in deaf)
 
 
 @pytest.mark.slow

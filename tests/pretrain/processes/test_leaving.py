@@ -219,7 +219,7 @@ def test_signals_at_random_moments(whole, tmp_path, text):
             time.sleep(0.001)
         time.sleep(rng.random() * life)
         asked = time.monotonic()
-        process.send_signal(rng.choice([signal.SIGTERM, signal.SIGINT]))
+        process.send_signal(rng.choice(SIGNALS))
         _, err = process.communicate(timeout=120)
         codes.append(process.returncode)
         assert process.returncode == PREEMPTED or (process.returncode == 0 and "done: 24 updates" in err), err
