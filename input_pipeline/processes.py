@@ -28,9 +28,10 @@ def workers_start(*, outlive_sigterm: bool = False) -> Iterator[None]:
     """
     sys.warnoptions.append(UNTIDY)  # inherited too
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # of which the tracker knows nothing
-    resource_tracker.ensure_running()  # it unblocks the others as it starts
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM} if outlive_sigterm else {signal.SIGINT})
     try:
+        resource_tracker.ensure_running()  # it unblocks the others as it starts
+        left = {signal.SIGINT, signal.SIGTERM} if outlive_sigterm else {signal.SIGINT}
+        signal.pthread_sigmask(signal.SIG_BLOCK, left)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

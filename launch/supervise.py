@@ -187,13 +187,11 @@ class Signals:
             signal.signal(number, handler)
 
     def _note(self, number, _frame) -> None:
-        if self._hung_up and number == signal.SIGTERM:
-            self._hung_up = False  # as a session's end is told of, by both
-        elif number != signal.SIGHUP:
-            self._arrived.append(number)
-        elif not self.count and not self._arrived:  # nobody closes a terminal to kill what was asked to stop
-            self._hung_up = True
+        hung_up, self._hung_up = self._hung_up, number == signal.SIGHUP
+        if number == signal.SIGHUP and not self.count and not self._arrived:
             self._arrived.append(signal.SIGTERM)
+        elif number != signal.SIGHUP and not (hung_up and number == signal.SIGTERM):
+            self._arrived.append(number)  # a session's end is told of by both, and is no wish to kill what is stopping
 
     def take(self) -> list[tuple[int, int]]:
         """The signals that came since the last call, each with how many it makes in all."""

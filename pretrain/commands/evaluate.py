@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from input_pipeline import pipeline, requirements
+from input_pipeline import objectives, pipeline, requirements
 from input_pipeline.errors import DataError, UnwritableError
 from pretrain import config as configs
 from pretrain.assemble import assemble, check_scored
@@ -83,6 +83,8 @@ def evaluate(config, arguments: Evaluate) -> None:
         batch_size=arguments.batch_size or config.evaluate.batch_size,
         stride=arguments.stride or config.evaluate.stride,
     )
+    bare = objectives.build(config.objective.to_dict()).bare
+    requirements.check_stride(config.evaluate.stride or length, length, config.data.layout, bare)
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)  # which any number of devices makes
         say(

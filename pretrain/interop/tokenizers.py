@@ -1,5 +1,6 @@
 """Tokenizers: the files of a folder of Hugging Face's that ours are read from, and those that it reads."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -35,8 +36,15 @@ USUAL_STEPS = {
     "word_tokenizer_type": "basic",
     "subword_tokenizer_type": "wordpiece",
 }
-AS_SAID = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read a tokenizer.json as it is
-PARTS = ("normalizer", "pre_tokenizer")  # of a tokenizer.json, in which the other classes put steps of their own
+AS_SAID = (
+    "PreTrainedTokenizerFast",
+    "TokenizersBackend",
+    "PreTrainedTokenizer",
+    "PythonBackend",
+)  # classes that read a tokenizer.json as it is
+# Parts of a tokenizer.json in which the other classes put steps of their own; each may be a sequence of one.
+PARTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
+LISTS = ("additional_special_tokens", "extra_special_tokens")  # settings that name several tokens
 # Tokens that the classes add by themselves.
 USUAL = re.compile("(\u2581?<extra_id_[0-9]+>|<mask>|<pad>|</?s>|<unk>|(<unk>|</?s>)NOTUSED)")
 CLASSES = {"ctrl": "CTRLTokenizer", "xlm": "XLMTokenizer"}  # which alone read files of these kinds
@@ -112,10 +120,11 @@ def _token(value) -> str | None:
 
 def _settings(folder: Path, name: str = SETTINGS) -> dict:
     path = folder / name
-    try:
-        return dict(read_json(path)) if path.is_file() else {}
-    except (ValueError, TypeError):
-        raise UserError(f"{path} is not readable JSON of an object; fetch it again") from None
+    with contextlib.suppress(ValueError):
+        found = read_json(path) if path.is_file() else {}
+        if isinstance(found, dict):
+            return found
+    raise UserError(f"{path} is not readable JSON of an object; fetch it again")
 
 
 def _is_wordpiece(path: Path) -> bool:
@@ -131,9 +140,9 @@ def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:
     if kind == "sentencepiece":
         return {"sentinels": settings.get("extra_ids", SENTINELS)}
     if kind == "wordpiece":
-        lowers = settings.get("do_lower_case", True)
+        lowers = _steps(settings)["do_lower_case"]
         if path.suffix == ".json":
-            lowers = bool((read_json(path).get("normalizer") or {}).get("lowercase", False))
+            lowers = bool(_part(read_json(path), "normalizer").get("lowercase", False))
         return {"cased": not lowers, "sentinels": 0}
     return {"sentinels": 0}
 
@@ -146,6 +155,7 @@ def _check_beside(kind: str, path: Path, settings: Mapping) -> None:
     taken, own = _steps(settings), {} if said in AS_SAID else _made_steps(made)
     if kind == "wordpiece" and not made:
         own = USUAL_STEPS | dict.fromkeys(("do_lower_case", "strip_accents"), taken["do_lower_case"])
+        del own["add_prefix_space"]  # of which it knows nothing
     unlike = [name for name, value in own.items() if taken[name] != value]
     if unlike and unlike[0] not in settings:
         name = unlike[0]
@@ -178,27 +188,42 @@ def _steps(settings: Mapping) -> dict[str, object]:
 
 def _made_steps(made: Mapping) -> dict[str, object]:
     """The same of a tokenizer.json: of its steps those that the classes put others in the place of."""
+    normalizer, before = (_part(made, name) for name in PARTS)
     steps = {}
-    normalizer, before = (part if isinstance(part, dict) else {} for part in map(made.get, PARTS))
     if normalizer.get("type") == "BertNormalizer":
         lowers, strips = normalizer.get("lowercase"), normalizer.get("strip_accents")
-        steps |= {"do_lower_case": lowers, "strip_accents": lowers if strips is None else strips}
+        steps = {"do_lower_case": lowers, "strip_accents": lowers if strips is None else strips}
         steps["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
     if before.get("type") == "ByteLevel":
         steps["add_prefix_space"] = before.get("add_prefix_space")
-    return steps
+    return {name: step for name, step in steps.items() if step is not None}
+
+
+def _part(made: Mapping, name: str) -> Mapping:
+    """A part of a tokenizer.json; an empty one where it is absent, several, or none that can be."""
+    part = made.get(name)
+    several = part.get(PARTS[name]) if isinstance(part, dict) else None
+    part = several[0] if isinstance(several, list) and len(several) == 1 else part
+    return part if isinstance(part, dict) else {}
 
 
 def _tokens_beside(folder: Path, settings: Mapping) -> set[str]:
     """The tokens that lie beside a vocabulary. No text here holds a special one, so that of these only those count that
     have a part in a row; padding has none."""
-    told = _settings(folder, OLDER) | settings
-    decoder = told.get("added_tokens_decoder")
-    entries = [*decoder.values()] if isinstance(decoder, dict) else []
-    plain = [one for one in entries if not (isinstance(one, dict) and one.get("special"))]
-    listed = [one for value in told.values() for one in (value if isinstance(value, list) else [value])]
-    roles = [value for name, value in told.items() if name.endswith("_token") and name != "pad_token"]
-    return {*_settings(folder, ADDED)}.difference(_tokens(entries), _tokens(listed)) | _tokens(plain + roles)
+    plain, special, roles = {*_settings(folder, ADDED)}, set(), set()
+    for told in (_settings(folder, OLDER), settings):
+        named = {name: value for name, value in told.items() if name.endswith("_token")}
+        roles |= _tokens(value for name, value in named.items() if name != "pad_token")
+        entries = _values(told.get("added_tokens_decoder"))
+        marked = [one for one in entries if isinstance(one, dict) and one.get("special")]
+        plain |= _tokens(entries)
+        special |= _tokens([*named.values(), *marked, *(one for name in LISTS for one in _values(told.get(name)))])
+    return plain - special | roles
+
+
+def _values(several) -> list:
+    """The values of a list or an object of JSON; none of anything else."""
+    return [*several.values()] if isinstance(several, dict) else several if isinstance(several, list) else []
 
 
 def _tokens(values: Iterable) -> set[str]:

@@ -17,7 +17,8 @@ def told() -> dict[str, object]:
     code = hashlib.blake2b(digest_size=8)
     for path in sorted(path for part in CODE for path in (ROOT / part).rglob("*")):
         name = path.relative_to(ROOT)
-        if name.suffix == ".py" and not any(part.startswith(".") for part in name.parts):  # as editors leave them
+        hidden = any(part.startswith(".") for part in name.parts)  # as editors leave them
+        if name.suffix == ".py" and path.is_file() and not hidden:
             code.update(f"{name}\0".encode() + path.read_bytes())
     found = {"the code of longhaul": code.hexdigest()}
     found |= {f"the version of {name}": metadata.version(name) for name in LIBRARIES}

@@ -80,7 +80,7 @@ def test_meshes_that_cannot_be(sizes, words):
     [
         ("train.accumulate", 3, "does not divide into config.train.accumulate = 3"),
         ("data.length", 65, "config.data.length = 65 is longer than"),
-        ("evaluate.stride", 65, "config.evaluate.stride = 65 is longer than"),
+        ("evaluate.stride", 65, "evaluate.stride = 65 is longer than"),
         ("train.on_bad_step", "x", "config.train.on_bad_step is 'x'; choose one of"),
         ("evaluate.stopping", "x", "config.evaluate.stopping is 'x'; choose one of: never, best, full"),
         ("mesh.sequence", 3, "config.evaluate.length = 16 does not divide over the 3 devices that share a row"),

@@ -69,7 +69,29 @@ def test_what_the_class_of_a_tokenizer_json_makes_of_its_steps(refused, tmp_path
         imports.import_folder(str(folder), str(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("added", [{"pad_token": "[PAD]"}, {"additional_special_tokens": ["<new>"]}])
+def test_added_tokens_that_only_look_like_what_a_setting_says(refused, tmp_path):
+    folder = hub.make(tmp_path / "theirs", "bert")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_input_names": ["right"], "padding_side": "right"}))
+    (folder / "added_tokens.json").write_text(json.dumps({"right": 67}))
+    refused(folder, "adds the token right to what vocab.txt says")
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"])
+def test_settings_that_are_no_object(refused, tmp_path, name):
+    folder = hub.make(tmp_path / "theirs", "bert")
+    (folder / name).write_text("[[1, 2]]")
+    refused(folder, f"{name} is not readable JSON of an object; fetch it again")
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"pad_token": "[PAD]"},
+        {"additional_special_tokens": ["<new>"]},
+        {"extra_special_tokens": {"image_token": "<new>"}},
+        {"additional_special_tokens": ["<new>"], "added_tokens_decoder": {"263": {"content": "<new>"}}},
+    ],
+)
 def test_special_tokens_beside_a_vocabulary_that_have_no_part_in_a_row(tmp_path, added):
     folder = hub.make(tmp_path / "theirs", "gpt2")
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"} | added))
@@ -77,10 +99,12 @@ def test_special_tokens_beside_a_vocabulary_that_have_no_part_in_a_row(tmp_path,
     imports.import_folder(str(folder), str(tmp_path / "run"))
 
 
-def test_a_tokenizer_json_whose_parts_are_none(tmp_path):
-    folder = hub.make(tmp_path / "theirs", "gpt2")
-    (folder / "tokenizer.json").write_text('{"normalizer": [1], "model": {"type": "BPE", "vocab": {"a": 0}}}')
-    with pytest.raises(DataError, match=r"is no tokenizer\.json"):
+@pytest.mark.parametrize(("case", "kind"), [("gpt2", "BPE"), ("bert", "WordPiece")])
+def test_a_tokenizer_json_whose_parts_are_none(tmp_path, case, kind):
+    folder = hub.make(tmp_path / "theirs", case)
+    made = {"normalizer": [1], "model": {"type": kind, "vocab": {"a": 0}}}
+    (folder / "tokenizer.json").write_text(json.dumps(made))
+    with pytest.raises(DataError, match=r"(is no|nor a) tokenizer\.json"):
         imports.import_folder(str(folder), str(tmp_path / "run"))
 
 

@@ -57,6 +57,8 @@ def test_training_begins_with_the_weights(case, length, imported, lines, signals
     said = capsys.readouterr().err
     assert "holds imported weights, and what their recipe is trained on cannot be scored (" in said
     assert said.endswith("); give --data, such as --data=text:/books/*.txt\n")
+    assert main(["evaluate", f"--workdir={workdir}", "--stride=999"]) == 2
+    assert "evaluate.stride = 999 is longer than the window's" in capsys.readouterr().err
     before = params(workdir, 0)
     data = [f"--config.data.train={source}", f"--config.data.length={length}", "--config.data.holdout=0.2"]
     assert main(["train", f"--workdir={workdir}", *data, *STILL]) == 0
