@@ -71,11 +71,6 @@ def evaluate(config, arguments: Evaluate) -> None:
     for name in ("word_level", *COMPRESSORS):
         if getattr(arguments, name) and arguments.batches:
             raise UserError(f"--{name} needs the whole split; leave --batches out")
-        if getattr(arguments, name) and name in COMPRESSORS and tokenizer.byte_lengths is None:
-            raise UserError(
-                f"--{name} gives bits of a byte beside the model's, of which there are none here, since the tokenizer "
-                f"of {workdir} rewrites text; leave it out"
-            )
     if arguments.word_level and config.data.image:
         raise UserError(f"--word_level counts words, and {workdir} was trained on images; leave it out")
     config.evaluate.update(
@@ -113,6 +108,11 @@ def evaluate(config, arguments: Evaluate) -> None:
                 raise UserError(
                     f"--{name} is about all of a text, of which config.objective.kind = {config.objective.kind} "
                     "predicts a part; leave it out"
+                )
+            if getattr(arguments, name) and name in COMPRESSORS and tokenizer.byte_lengths is None:
+                raise UserError(
+                    f"--{name} gives bits of a byte beside the model's, of which there are none here, since the "
+                    f"tokenizer of {workdir} rewrites text; leave it out"
                 )
         averaged = Averaged(checkpoints, arguments.average, say)
         checkpoints.check_teacher(step, run.teacher)
