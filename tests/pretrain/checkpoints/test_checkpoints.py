@@ -235,6 +235,7 @@ def test_a_folder_of_another_model_is_named_and_left_alone(copy, run, capsys):
     assert files(workdir) == before
 
 
+@pytest.mark.slow
 def test_a_fresh_start_keeps_the_earlier_run_and_is_made_once(copy, run):
     workdir = copy(8)
     truncate(workdir / "checkpoints" / "4")

@@ -222,6 +222,7 @@ def test_what_is_prepared_waits_for_a_command_with_the_folder_alone(pretrain, te
     assert pretrain("prepare", f"--workdir={tmp_path}")
 
 
+@pytest.mark.slow
 def test_a_config_that_was_edited_by_hand_is_no_other_run(text, tmp_path, signals, capsys):
     sizes = {"tokenizer__kind": "bytes", "model__vocab_size": 257, "schedule__warmup": 0}
     assert train_here(tmp_path, text, train__steps=1, **sizes) == 0

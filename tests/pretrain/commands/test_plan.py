@@ -104,6 +104,7 @@ def test_a_search(capsys, monkeypatch):
     assert json.loads(out)["memory"]["needed"] == found["plan"]["memory"]["needed"]
 
 
+@pytest.mark.slow
 def test_a_run_that_has_begun_is_started_as_it_goes_on(capsys, tmp_path):
     """No line starts it with what would have it learn by another config."""
     configs.save(load("configs/quickstart.py:tiny"), str(tmp_path))

@@ -32,6 +32,7 @@ def joining(address, count, index, seconds):
     return subprocess.Popen(words, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_processes_that_do_not_come_are_named(address):
     first, *others = (joining(address, 4, 0, 12), joining(address, 4, 2, 40))
     said = first.communicate(timeout=60)[1]

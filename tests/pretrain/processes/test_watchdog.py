@@ -180,6 +180,7 @@ def test_a_process_that_hangs_before_the_first_update_ends_all_by_name():
         assert "asleep_at_the_wheel" in err
 
 
+@pytest.mark.slow
 def test_a_process_that_works_for_long_before_the_first_update_is_waited_for():
     """The other one is late by its own clock for twice as long as it may be, and calls again and again."""
     from runs import ends

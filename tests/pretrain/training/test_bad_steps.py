@@ -109,6 +109,7 @@ def test_rewinding_goes_past_the_first_batch_a_saved_one_and_the_last(run, capsy
 ENDS_BADLY = {"train__steps": 12, "train__max_bad_steps": 3, "checkpoint__every": 4, "evaluate__every": 0}
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_behind_bad_updates_is_not_done_when_it_is_started_again(run, tmp_path):
     for way in ("skip", "skip", "rewind"):  # which goes back at no update where none is left
         words = r"3 updates in a row had .* saved as checkpoint 12; .*, if it evaluates well, .*start_from=.*@8$"

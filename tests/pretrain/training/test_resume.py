@@ -29,6 +29,7 @@ def test_resumed_run_is_the_uninterrupted_one(whole, copy, text):
         assert (workdir / "metrics" / name).read_text() == (whole / "metrics" / name).read_text()
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_batch_may_change_on_the_way(whole, copy, text):
     """They are how a batch is worked through, as the mesh is: what is learnt is the same but for rounding."""
     workdir = copy(12)

@@ -44,6 +44,7 @@ def test_a_checkpoint_is_scored_again_where_a_run_goes_on_that_measures_in_anoth
     assert rows[0] == rows[1] and int(rows[2][0]) == 2 * int(rows[0][0]) and rows[0][1:] != rows[2][1:]
 
 
+@pytest.mark.slow
 def test_a_last_validation_that_was_cut_short_is_made_up_in_the_way_of_its_run(tmp_path, text, signals, capsys):
     """Also where all losses that there are were measured before the run went on in another way."""
     options = {"evaluate__every": 0, "checkpoint__keep": 9}
@@ -56,6 +57,7 @@ def test_a_last_validation_that_was_cut_short_is_made_up_in_the_way_of_its_run(t
         (tmp_path / "checkpoints" / "10" / "metrics" / "metrics").unlink()
 
 
+@pytest.mark.slow
 def test_a_start_that_makes_no_update_leaves_the_best_checkpoint_the_best(tmp_path, text, signals, capsys):
     """Measured in another way, the last one alone had a loss once, and the next start deleted the best."""
     worse = {"optimizer__name": "sgd", "optimizer__b1": 0, "schedule__kind": "constant", "schedule__warmup": 8}
