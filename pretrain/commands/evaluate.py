@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from input_pipeline import objectives, pipeline, requirements
+from input_pipeline import pipeline, requirements
 from input_pipeline.errors import DataError, UnwritableError
 from pretrain import config as configs
 from pretrain.assemble import assemble, check_scored
@@ -78,8 +78,6 @@ def evaluate(config, arguments: Evaluate) -> None:
         batch_size=arguments.batch_size or config.evaluate.batch_size,
         stride=arguments.stride or config.evaluate.stride,
     )
-    bare = objectives.build(config.objective.to_dict()).bare
-    requirements.check_stride(config.evaluate.stride or length, length, config.data.layout, bare)
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)  # which any number of devices makes
         say(
@@ -90,18 +88,10 @@ def evaluate(config, arguments: Evaluate) -> None:
         scoring(leaving, config.train.patience) as counted,
         temporary_folder() as folder,
     ):  # of text that is not the run's, and of what its own has no room for
-        prepare, split = functools.partial(pipeline.prepare, scratch=Path(folder)), arguments.split or "validation"
+        prepare, split = functools.partial(_prepare_own, workdir, folder), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
-        try:
-            run = assemble(config, workdir, say, prepare=prepare, teacher=kept(config, workdir))
-        except DataError as error:
-            if arguments.data or isinstance(error, UnwritableError) or not alone.begins(Workdir(workdir)):
-                raise
-            raise UserError(
-                f"{workdir} holds imported weights, and what their recipe is trained on cannot be scored "
-                f"({str(error).partition(';')[0]}); give --data, such as --data=text:/books/*.txt"
-            ) from None
+        run = assemble(config, workdir, say, prepare=prepare, teacher=kept(config, workdir))
         objective = run.engine.learner.objective
         for name in ("word_level", *COMPRESSORS):
             if getattr(arguments, name) and objective.bits is None:
@@ -123,6 +113,19 @@ def evaluate(config, arguments: Evaluate) -> None:
         result |= {f"{name}_{objective.bits}": bits for name, bits in packed.items()}
     if jax.process_index() == 0:
         report(result, step, split, objective, arguments)
+
+
+def _prepare_own(workdir: str, scratch: str, *sections, **options) -> pipeline.Corpus:
+    """As `pipeline.prepare`. Errors: UserError too, where imported weights have a recipe whose text is not there."""
+    try:
+        return pipeline.prepare(*sections, scratch=Path(scratch), **options)
+    except DataError as error:
+        if isinstance(error, UnwritableError) or not alone.begins(Workdir(workdir)):
+            raise
+        raise UserError(
+            f"{workdir} holds imported weights, and what their recipe is trained on cannot be scored "
+            f"({str(error).partition(';')[0]}); give --data, such as --data=text:/books/*.txt"
+        ) from None
 
 
 @contextlib.contextmanager

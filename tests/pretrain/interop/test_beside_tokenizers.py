@@ -6,6 +6,7 @@ import hub
 import pytest
 import tokenizers
 
+from input_pipeline import pipeline
 from input_pipeline.errors import DataError
 from pretrain.interop import imports
 
@@ -36,7 +37,7 @@ def test_what_lies_beside_a_vocabulary(refused, tmp_path, case, settings, added,
 
 
 @pytest.mark.parametrize(
-    ("step", "settings", "config", "words"),
+    ("step", "settings", "keys", "words"),
     [
         ({"lowercase": False}, {"do_lower_case": True}, {}, "adds do_lower_case = true to what tokenizer.json says"),
         (
@@ -53,9 +54,9 @@ def test_what_lies_beside_a_vocabulary(refused, tmp_path, case, settings, added,
         ({}, {"tokenizer_class": "BertTokenizer"}, {}, ""),
     ],
 )
-def test_what_the_class_of_a_tokenizer_json_makes_of_its_steps(refused, tmp_path, step, settings, config, words):
+def test_what_the_class_of_a_tokenizer_json_makes_of_its_steps(refused, tmp_path, step, settings, keys, words):
     """A class that is none of those that take the file as it is has its own defaults, whatever that says."""
-    folder = hub.make(tmp_path / "theirs", "bert", config=hub.answers()["bert"]["config"] | config)
+    folder = hub.make(tmp_path / "theirs", "bert", config=hub.answers()["bert"]["config"] | keys)
     pieces = (folder / "vocab.txt").read_text().split()
     (folder / "vocab.txt").unlink()
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece({t: i for i, t in enumerate(pieces)}, unk_token="[UNK]"))
@@ -66,7 +67,8 @@ def test_what_the_class_of_a_tokenizer_json_makes_of_its_steps(refused, tmp_path
     if words:
         refused(folder, words)
     else:
-        imports.import_folder(str(folder), str(tmp_path / "run"))
+        config = imports.import_folder(str(folder), str(tmp_path / "run"))
+        assert config.tokenizer.cased == (not step.get("lowercase", True))
 
 
 def test_added_tokens_that_only_look_like_what_a_setting_says(refused, tmp_path):
@@ -97,6 +99,8 @@ def test_special_tokens_beside_a_vocabulary_that_have_no_part_in_a_row(tmp_path,
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"} | added))
     (folder / "added_tokens.json").write_text(json.dumps({"<new>" if "<new>" in str(added) else "[PAD]": 263}))
     imports.import_folder(str(folder), str(tmp_path / "run"))
+    tokenizer = pipeline.open_tokenizer(tmp_path / "run" / "tokenizer")
+    assert len(tokenizer.encode("<new>")) > 1  # text, as any other
 
 
 @pytest.mark.parametrize(("case", "kind"), [("gpt2", "BPE"), ("bert", "WordPiece")])
