@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -70,6 +71,14 @@ def bucket(store, monkeypatch):
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
     return f"{store.bucket}/{next(FOLDERS)}"
+
+
+@pytest.fixture
+def hang_ups_are_heard():
+    """Programs that a test starts hear of a terminal's end, though the tests may run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @dataclass(frozen=True)

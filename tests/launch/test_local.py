@@ -122,6 +122,7 @@ def test_the_rest_are_killed_after_the_grace(tmp_path):
     assert "deaf" in out
 
 
+@pytest.mark.usefixtures("hang_ups_are_heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_reach_every_process_once(tmp_path, number):
     """The end of a terminal, of which system and shell may both tell, as SIGTERM; behind others it is no other."""

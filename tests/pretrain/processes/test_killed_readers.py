@@ -52,6 +52,7 @@ def gone(pid):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hang_ups_are_heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_they_outlive_a_signal_to_all_processes_of_a_job(tmp_path, text, number):
     """As SLURM sends it at a job's end, and a shell where its terminal ends: to the run and its readers alike."""

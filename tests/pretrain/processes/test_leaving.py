@@ -106,6 +106,7 @@ def listens(process):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process listens to is read from Linux's /proc")
+@pytest.mark.usefixtures("hang_ups_are_heard")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_while_the_program_is_loaded(tmp_path, text, number):
     process = start(command(tmp_path / "run", text))
@@ -207,6 +208,7 @@ def test_output_that_nobody_reads_is_not_success(command):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hang_ups_are_heard")
 def test_signals_at_random_moments(whole, tmp_path, text):
     """From the start to the end of a run, and of another once one gets there; 75 is said, and nothing is lost."""
     workdir, rng = tmp_path / "run", random.Random(0)
