@@ -19,7 +19,7 @@ import jax
 from benchmarks import report
 from pretrain import config as configs
 from pretrain.assemble import assemble
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.processes.heap import keep_freed_memory
 from pretrain.reporting.progress import Ledger
 from pretrain.training.feed import Feed
@@ -76,7 +76,7 @@ def turn(run, workdir: str, updates: int, clock: Callable[[], float] = time.perf
     config.evaluate.every = 0
     config.checkpoint.every = 10 * updates
     instant = type(run)(config, Instant(run.engine), run.corpus)
-    checkpoints = Checkpoints(workdir, config.checkpoint)
+    checkpoints = CheckpointManager(workdir, config.checkpoint)
     loop = Loop(instant, checkpoints, Ledger(), workdir, silent)
     loop.finish = lambda: 0
     began = clock()
@@ -88,7 +88,7 @@ def turn(run, workdir: str, updates: int, clock: Callable[[], float] = time.perf
 
 def stall(run, state, workdir: str, rounds: int) -> list[float]:
     """Seconds that the loop waits for each of some saves, the one before being still under way or not."""
-    checkpoints = Checkpoints(workdir, run.config.checkpoint)
+    checkpoints = CheckpointManager(workdir, run.config.checkpoint)
     seconds = []
     for step in range(1, rounds + 1):
         jax.block_until_ready(state)

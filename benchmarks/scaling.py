@@ -30,7 +30,7 @@ from benchmarks import loop, report, several
 from pretrain import config as configs
 from pretrain.assemble import assemble
 from pretrain.checkpoints import restore
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.processes.heap import keep_freed_memory
 from pretrain.processes.host import quiet_background_threads, start
 from pretrain.step.engine import make_engine
@@ -96,7 +96,7 @@ def disk(folder: Path, megabytes: int, rounds: int) -> list[report.Result]:
     rows = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
     state = {"params": {"w": jax.device_put(random(megabytes), rows)}}
     wanted = {"params": {"w": jax.ShapeDtypeStruct(state["params"]["w"].shape, np.float32, sharding=rows)}}
-    checkpoints = Checkpoints(str(folder / "run"), configs.load(CONFIG, []).checkpoint)
+    checkpoints = CheckpointManager(str(folder / "run"), configs.load(CONFIG, []).checkpoint)
     content, raw = np.asarray(state["params"]["w"]).tobytes(), folder / "raw"
     step = iter(range(1, 1 << 20))
 
@@ -164,7 +164,7 @@ def resharded(folder: str, megabytes: int) -> dict[str, tuple[float, float]]:
         first, last, _ = index[0].indices(shape[0])
         return np.random.default_rng(first).standard_normal((last - first, shape[1]), np.float32)
 
-    checkpoints = Checkpoints(f"{folder}/resharded", configs.load(CONFIG, []).checkpoint)
+    checkpoints = CheckpointManager(f"{folder}/resharded", configs.load(CONFIG, []).checkpoint)
     checkpoints.save(1, {"params": {"w": jax.make_array_from_callback(shape, rows, own)}}, 0)
     checkpoints.wait()
     found = {}

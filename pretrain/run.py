@@ -46,12 +46,12 @@ class Run:
             spread.train.backend = "jit"
             spread.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)
         self._engine = make_engine(make_learner(spread), spread, devices)
-        checkpoints = Checkpoints(workdir, self.config.checkpoint, read_only=True)
+        checkpoints = Checkpoints(workdir)
         shapes = self._engine.shapes(self._engine.layout.batch_shards()).params
 
         def read(number: int):
             checkpoints.check_tokenizer(number, self.tokenizer)
-            return Averaged(checkpoints, average, report).restore_params(number, shapes)
+            return Averaged(checkpoints, self.config.checkpoint, average, report).restore_params(number, shapes)
 
         with quiet():
             self.step, params = checkpoints.read(step, checkpoints.find(step), read)

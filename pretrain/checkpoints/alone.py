@@ -5,7 +5,6 @@ It is read as any other by whoever wants parameters. There is no optimiser state
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -123,10 +122,7 @@ def folder_in(workdir: Workdir) -> Path:
 
 def is_alone(folder: Path) -> bool:
     """Whether a checkpoint holds weights alone."""
-    try:
-        return json.loads((folder / POSITION).read_text()).get(MARK) is True
-    except (OSError, ValueError, AttributeError):  # what is damaged is for who restores it to say
-        return False
+    return restore.noted(folder).get(MARK) is True
 
 
 def trained(here: Workdir) -> list[int]:

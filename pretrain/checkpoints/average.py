@@ -18,9 +18,11 @@ class Averaged:
     Sums are of float32, from the oldest on, and are divided once.
     """
 
-    def __init__(self, checkpoints: Checkpoints, count: int, report: Callable[[str], None] = lambda message: None):
-        """`report` hears which are averaged, where they are several."""
-        self.checkpoints, self.count, self.report = checkpoints, count, report
+    def __init__(
+        self, checkpoints: Checkpoints, options, count: int, report: Callable[[str], None] = lambda message: None
+    ):
+        """`options` is the run's `config.checkpoint`; `report` hears which are averaged, where they are several."""
+        self.checkpoints, self.options, self.count, self.report = checkpoints, options, count, report
 
     def steps(self, last: int) -> list[int]:
         """The steps that are averaged, the last that the run has saved. Errors: UserError where some are not there.
@@ -29,7 +31,7 @@ class Averaged:
         older of the two was kept as the best. They may lie closer: the last update is saved, and an interrupted one.
         Weights that were imported, which training began with, are none that it saved.
         """
-        folder, every = self.checkpoints.folder, self.checkpoints.options["every"]
+        folder, every = self.checkpoints.folder, self.options["every"]
         there = decided(
             self.checkpoints.trained if self.count > 1 else self.checkpoints.steps,
             lambda why: f"the checkpoints in {folder} cannot be read ({why}); make them readable",
@@ -42,7 +44,7 @@ class Averaged:
             found.insert(0, step)
         found = found[-self.count :]
         if len(found) < self.count:
-            kept = self.checkpoints.options["keep"] >= self.count
+            kept = self.options["keep"] >= self.count
             more = "train on with more --config.train.steps"
             more += "" if kept else f" and --config.checkpoint.keep={self.count}"
             raise UserError(

@@ -74,21 +74,25 @@ def read_data(folder: Path) -> dict:
     return found
 
 
+def noted(folder: Path) -> dict:
+    """What a checkpoint says of itself in the item `data`; empty where that cannot be read, as restoring it tells."""
+    try:
+        found = json.loads((folder / POSITION).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def made_with(folder: Path) -> dict:
     """The config of the run that saved a checkpoint, as JSON has it; empty where it cannot be read or is not told."""
-    try:
-        found = json.loads((folder / POSITION).read_text()).get(CONFIG)
-    except (OSError, ValueError, AttributeError):  # as of a damaged one, which is for who restores it to say
-        return {}
+    found = noted(folder).get(CONFIG)
     return found if isinstance(found, dict) else {}
 
 
 def is_sound(folder: Path) -> bool:
     """Whether a checkpoint was saved when its last update was a good one, as far as its files can be read."""
-    try:
-        return not json.loads((folder / POSITION).read_text()).get(BAD)
-    except (OSError, ValueError, AttributeError):  # not readable, no JSON, or JSON of another kind
-        return False
+    found = noted(folder)
+    return bool(found) and not found.get(BAD)
 
 
 def check_origin(folder: Path, data: dict, origin: dict) -> None:

@@ -5,9 +5,7 @@ The copy is `<workdir>/teacher`, a config and a checkpoint of weights alone, mad
 
 import dataclasses
 import functools
-import json
 import shutil
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -21,7 +19,7 @@ from pretrain.checkpoints.meaning import RUNNING
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.processes.agreement import decided
-from pretrain.workdir import POSITION, Workdir
+from pretrain.workdir import Workdir
 
 COPY_OF = "copy_of"  # in the item `data` of the copy: the fingerprint of the checkpoint that it was made of
 
@@ -43,7 +41,7 @@ def named(config: ConfigDict, workdir: str) -> Teacher | None:
     """The teacher that `config.distill.teacher` names; None where it names none. Errors: UserError."""
     if not config.distill.teacher:
         return None
-    weights = find(config.distill.teacher, workdir, config.checkpoint, "distill.teacher")
+    weights = find(config.distill.teacher, workdir, "distill.teacher")
     if isinstance(weights.folder, RemotePath):
         raise UserError(f"{weights.named} lies in an object store, and a teacher is copied from a disk; fetch it first")
     return _teacher(weights, str(weights.folder.parent.parent))
@@ -73,7 +71,7 @@ def keep(teacher: Teacher, workdir: str) -> Teacher:
         return teacher
 
     def make() -> None:
-        if here.steps() == [int(source.name)] and _noted(copy).get(COPY_OF) == teacher.fingerprint:
+        if here.steps() == [int(source.name)] and restore.noted(copy).get(COPY_OF) == teacher.fingerprint:
             return
         shutil.rmtree(here.path, ignore_errors=True)
         partial = here.moving(here.path.name)
@@ -86,7 +84,7 @@ def keep(teacher: Teacher, workdir: str) -> Teacher:
             )
             for path, leaf in there.items()
         }
-        tokenizer = _noted(source).get("tokenizer", "unknown")
+        tokenizer = restore.noted(source).get("tokenizer", "unknown")
         alone.write(partial, params, tokenizer, int(source.name), **{COPY_OF: teacher.fingerprint})
         configs.save(configs.saved(teacher.run), str(here.path))
         copy.parent.mkdir(parents=True)
@@ -95,14 +93,6 @@ def keep(teacher: Teacher, workdir: str) -> Teacher:
 
     decided(make, lambda why: f"the teacher cannot be copied into {here.path} ({why}); make room or choose another")
     return _teacher(dataclasses.replace(teacher.weights, folder=copy), str(here.path))
-
-
-def _noted(folder: Path) -> dict:
-    """What a checkpoint notes beside its parameters; nothing where that cannot be read."""
-    try:
-        return dict(json.loads((folder / POSITION).read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}
 
 
 def resolved(config: ConfigDict, teacher: Teacher | None) -> ConfigDict:

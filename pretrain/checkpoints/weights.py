@@ -113,11 +113,10 @@ class Weights:
         return UserError(f"{self.named}: {why}")
 
 
-def find(named: str, workdir: str, options, key: str = "train.start_from") -> Weights:
+def find(named: str, workdir: str, key: str = "train.start_from") -> Weights:
     """The checkpoint that `named`, the config's `key`, means: a run's folder (its newest), or that and @best or @STEP.
 
-    `workdir` is the folder of the run that begins, `options` its `config.checkpoint`. Errors: UserError where there is
-    no such checkpoint.
+    `workdir` is the folder of the run that begins. Errors: UserError where there is no such checkpoint.
     """
     run, _, which = (named, "", "") if at(named).is_dir() else named.rpartition("@")
     run, which = (run, which) if run else (named, "")
@@ -130,7 +129,7 @@ def find(named: str, workdir: str, options, key: str = "train.start_from") -> We
     if at(run).resolve() == at(workdir).resolve():
         raise refused("that is the folder of this run itself; give another --workdir")
     configs.check_ours(run)
-    checkpoints = Checkpoints(run, options, read_only=True)
+    checkpoints = Checkpoints(run)
 
     def choose() -> int:
         steps = checkpoints.steps()

@@ -61,7 +61,7 @@ def evaluate(config, arguments: Evaluate) -> None:
         raise UserError(
             f"{workdir} holds imported weights and names no text; say what is scored, such as --data=text:/books/*.txt"
         )
-    checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
+    checkpoints = Checkpoints(workdir)
     tokenizer, step = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer), checkpoints.find(arguments.step)
     step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_tokenizer(step, tokenizer))
     length = arguments.length or config.evaluate.length or config.data.length
@@ -104,7 +104,7 @@ def evaluate(config, arguments: Evaluate) -> None:
                     f"--{name} gives bits of a byte beside the model's, of which there are none here, since the "
                     f"tokenizer of {workdir} rewrites text; leave it out"
                 )
-        averaged = Averaged(checkpoints, arguments.average, say)
+        averaged = Averaged(checkpoints, config.checkpoint, arguments.average, say)
         checkpoints.check_teacher(step, run.teacher)
         packed = _packed(run.corpus, split, arguments)  # before anything is scored: the text may be gone
         step, params = checkpoints.read(arguments.step, step, lambda step: run.engine.restored_params(averaged, step))

@@ -46,11 +46,11 @@ def export_folder(
             f"{family.pad}: its tokenizer's is {tokenizer.special.get('pad')}; train with a tokenizer.json that has it"
         )
     check_free(Path(target))
-    checkpoints = Checkpoints(workdir, config.checkpoint, read_only=True)
+    checkpoints = Checkpoints(workdir)
     table = families.table(family, config.model.to_dict())
     whole = families.leaves(config.model.to_dict())
     shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in whole.items()}
-    averaged = Averaged(checkpoints, average, report)
+    averaged = Averaged(checkpoints, config.checkpoint, average, report)
     architecture = family.architecture(config.model)
 
     def export(number: int) -> None:

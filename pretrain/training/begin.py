@@ -171,14 +171,14 @@ def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:
     goes_on = not fresh and decided(lambda: bool(here.steps()), cannot)
     if goes_on or not config.train.start_from:
         return None
-    return find(config.train.start_from, workdir, config.checkpoint)
+    return find(config.train.start_from, workdir)
 
 
 def tokenizer_of_another(config, workdir: str) -> Path | None:
     """The folder of the tokenizer of the run that `config` begins with, or else learns from; None where of neither."""
     for named, key in ((config.train.start_from, "train.start_from"), (config.distill.teacher, "distill.teacher")):
         if named:
-            return find(named, workdir, config.checkpoint, key).tokenizer
+            return find(named, workdir, key).tokenizer
     return None
 
 

@@ -10,8 +10,8 @@ import jax
 from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.assemble import Assembly, assemble
-from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.fresh import fresh_start_due, holds_run, start_fresh
+from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.checkpoints.restore import CONFIG
 from pretrain.checkpoints.teacher import begun, keep, resolved
 from pretrain.errors import UserError
@@ -72,7 +72,7 @@ def train(config, workdir: str, fresh: str = "") -> int:
             tell_of_fresh(workdir, fresh, held_run, weights is not None, say)
         if teacher:
             run.teacher = keep(teacher, workdir)
-        checkpoints = held.enter_context(contextlib.closing(Checkpoints(workdir, config.checkpoint)))
+        checkpoints = held.enter_context(contextlib.closing(CheckpointManager(workdir, config.checkpoint)))
         loop = Loop(run, checkpoints, ledger, workdir, say, weights)
         if jax.process_index() == 0:
             tell_of_changes(config, workdir, loop.step, say)
@@ -94,7 +94,7 @@ def watchdog(patience: float, ledger: Ledger) -> Watchdog:
 class Loop:
     """One run's loop, and what it carries from update to update."""
 
-    def __init__(self, run: Assembly, checkpoints: Checkpoints, ledger: Ledger, workdir: str, say, weights=None):
+    def __init__(self, run: Assembly, checkpoints: CheckpointManager, ledger: Ledger, workdir: str, say, weights=None):
         self.config, self.engine, self.assembly = run.config, run.engine, run
         self.checkpoints, self.ledger, self.weights = checkpoints, ledger, weights
         self.validation = Validation(run, say)

@@ -72,10 +72,8 @@ def test_every_reader_takes_the_same_mean(whole, tmp_path, capsys):
 )
 def test_the_last_ones_are_those_that_the_run_saved_last(there, every, count, last, found):
     """An old one that is still there, being the best, is not taken for one of them."""
-    checkpoints = SimpleNamespace(
-        steps=lambda: there, trained=lambda: there, folder="runs/x/checkpoints", options={"every": every, "keep": 2}
-    )
-    averaged = Averaged(checkpoints, count)
+    checkpoints = SimpleNamespace(steps=lambda: there, trained=lambda: there, folder="runs/x/checkpoints")
+    averaged = Averaged(checkpoints, {"every": every, "keep": 2}, count)
     if isinstance(found, str):
         with pytest.raises(UserError, match=re.escape(found)):
             averaged.steps(last)
@@ -85,17 +83,16 @@ def test_the_last_ones_are_those_that_the_run_saved_last(there, every, count, la
 
 def test_imported_weights_are_none_that_training_saved(tmp_path):
     """They are checkpoint 0 of the folder that they were imported into, and stay there among those that are kept."""
-    options = {"every": 4, "keep": 3, "keep_best": True}
     for step in (0, 4, 8):
         (tmp_path / "checkpoints" / str(step) / "data").mkdir(parents=True)
         (tmp_path / "checkpoints" / str(step) / "data" / "metadata").write_text(json.dumps({MARK: step == 0}))
-    checkpoints = Checkpoints(str(tmp_path), options, read_only=True)
-    assert Averaged(checkpoints, 2).steps(8) == [4, 8]
-    assert Averaged(checkpoints, 1).steps(0) == [0]
+    checkpoints, options = Checkpoints(str(tmp_path)), {"every": 4, "keep": 3}
+    assert Averaged(checkpoints, options, 2).steps(8) == [4, 8]
+    assert Averaged(checkpoints, options, 1).steps(0) == [0]
     with pytest.raises(
         UserError, match=r"--average=3 checkpoints up to 8, of which .* has 2 \(4, 8\); give at most that"
     ):
-        Averaged(checkpoints, 3).steps(8)
+        Averaged(checkpoints, options, 3).steps(8)
 
 
 def test_more_than_there_are(whole):

@@ -9,7 +9,7 @@ import pytest
 from runs import train_here
 
 from input_pipeline import files
-from pretrain.checkpoints import checkpoint, record
+from pretrain.checkpoints import manager, record
 from pretrain.reporting import metrics
 
 
@@ -85,7 +85,7 @@ def test_a_folder_that_stays_away_ends_the_run_in_a_sentence(away, tmp_path, tex
 
 
 def test_whatever_meets_the_folder_ends_the_run_to_be_started_again(away, tmp_path, text, capsys):
-    away(checkpoint.Checkpoints, "check", 1)
+    away(manager.CheckpointManager, "check", 1)
     assert train_here(tmp_path, text, train__steps=6, evaluate__every=0) == 69
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("pretrain: cannot use /shared/run: Input/output error; start the same command again once")

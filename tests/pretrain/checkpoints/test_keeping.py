@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from pretrain.checkpoints import alone, record, restore
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.errors import UserError
 from pretrain.interop import exports
 from pretrain.main import main
@@ -25,7 +25,7 @@ def opened(tmp_path):
     def open_again(**changes):
         if last:
             last.pop().close()
-        last.append(Checkpoints(str(tmp_path), {"keep": 2, "keep_best": True} | changes))
+        last.append(CheckpointManager(str(tmp_path), {"keep": 2, "keep_best": True} | changes))
         return last[0]
 
     yield open_again

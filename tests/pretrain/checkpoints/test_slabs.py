@@ -7,7 +7,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import common
 from pretrain.checkpoints import alone, restore, slabs
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.errors import UserError
 
 SPECS = [
@@ -24,7 +24,7 @@ MESH = {"y": 2, "x": 4}
 def saved(folder, array, spec):
     """(a checkpoint of an array that is divided so, what reads it back divided otherwise)."""
     mesh = Mesh(np.array(jax.devices()).reshape(*MESH.values()), tuple(MESH))
-    checkpoints = Checkpoints(str(folder), common.base().checkpoint)
+    checkpoints = CheckpointManager(str(folder), common.base().checkpoint)
     everywhere = NamedSharding(mesh, PartitionSpec())
     params = {"w": jax.device_put(array, NamedSharding(mesh, spec)), "scalar": jax.device_put(2.5, everywhere)}
     checkpoints.save(1, {"params": params}, 0)
@@ -75,4 +75,4 @@ def test_another_shape_than_the_stored_one_is_refused(tmp_path):
     columns = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec(None, "x"))
     wanted = {"params": {"w": jax.ShapeDtypeStruct((64, 40), np.float32, sharding=columns)}}
     with pytest.raises(UserError, match=r"Requested shape: \(64, 40\) is not compatible"):
-        restore.read_parts(Checkpoints(str(tmp_path), common.base().checkpoint).workdir.checkpoint(1), wanted)
+        restore.read_parts(CheckpointManager(str(tmp_path), common.base().checkpoint).workdir.checkpoint(1), wanted)

@@ -7,7 +7,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import common
 from pretrain.checkpoints import alone, restore
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.manager import CheckpointManager
 
 
 @pytest.mark.parametrize("spec", [PartitionSpec(), PartitionSpec("x"), PartitionSpec(None, "x")])
@@ -16,7 +16,7 @@ def test_no_piece_is_larger_than_a_chunk_whatever_the_sharding(tmp_path, monkeyp
     mesh = Mesh(np.array(jax.devices()[:4]), ("x",))
     array = np.arange(64 * 48, dtype=np.float32).reshape(64, 48)
     state = {"params": {"w": jax.device_put(array, NamedSharding(mesh, spec))}}
-    checkpoints = Checkpoints(str(tmp_path), common.base().checkpoint)
+    checkpoints = CheckpointManager(str(tmp_path), common.base().checkpoint)
     checkpoints.save(1, state, 0)
     checkpoints.wait()
     checkpoints.close()

@@ -9,7 +9,7 @@ from random_batches import random_batch
 from runs import mostly
 
 from configs import common
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.parallel import at_rest
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
@@ -109,7 +109,7 @@ def test_a_checkpoint_fits_every_mesh(make, workdir):
     config = make("adamw")
     engine, state, _ = train(config, {"data": 1}, updates=1)
     expected = host(engine.saved(state))
-    checkpoints = Checkpoints(workdir, config.checkpoint)
+    checkpoints = CheckpointManager(workdir, config.checkpoint)
     for step, sizes in enumerate((TENSOR, MIXED, {"data": 1}), start=1):
         checkpoints.save(step, engine.saved(state), step)
         checkpoints.wait()

@@ -73,15 +73,15 @@ def test_an_evaluation_that_was_cut_short_is_made_up(signals, tmp_path, text, mo
         patch.setattr(leaving, "reached", lambda: next(turns, None) is None)
         assert main(command(workdir, text)[3:]) == PREEMPTED
     assert steps(workdir)[-1] == step
-    assert step not in Checkpoints(str(workdir), {}, read_only=True).losses()
+    assert step not in Checkpoints(str(workdir)).losses()
     with monkeypatch.context() as patch:  # and cut short again, it is made up later
         patch.setattr(leaving, "reached", lambda: True)
         assert main(command(workdir, text)[3:]) == PREEMPTED
     assert main(command(workdir, text)[3:]) == 0
     for name in ("train.csv", "validation.csv", "validation.jsonl"):
         assert (workdir / "metrics" / name).read_text() == (undisturbed / "metrics" / name).read_text()
-    losses = Checkpoints(str(workdir), {}, read_only=True).losses()
-    assert losses == Checkpoints(str(undisturbed), {}, read_only=True).losses()
+    losses = Checkpoints(str(workdir)).losses()
+    assert losses == Checkpoints(str(undisturbed)).losses()
     assert sorted(losses) == [8, 16, STEPS]
     record = json.loads((workdir / "checkpoints" / str(step) / "files.json").read_text())
     assert "metrics/metrics" in record
@@ -94,7 +94,7 @@ def test_a_loss_that_was_measured_otherwise_is_measured_again(tmp_path, text, ca
     for steps, changes in ((8, {}), (8, {"evaluate__every": 4}), (9, {"evaluate__batches": 2})):
         assert main(command(tmp_path, text, train__steps=steps, **changes)[3:]) == 0
         assert ("earlier losses no longer count towards the best" in capsys.readouterr().err) == (len(found) == 2)
-        found.append(Checkpoints(str(tmp_path), {}, read_only=True).losses()[8])
+        found.append(Checkpoints(str(tmp_path)).losses()[8])
     assert found[0] == found[1]
     assert found[1][0] != found[2][0] and found[1][1] != found[2][1]
 

@@ -204,4 +204,4 @@ def test_a_validation_cut_short_is_made_up_by_all_processes(copy, tmp_path, text
     assert done.returncode == 0, done.stdout
     scored = (workdir / "metrics" / "validation.csv").read_text().splitlines()[1:]
     assert [row.split(",")[0] for row in scored] == ["8", "9"]
-    assert sorted(Checkpoints(str(workdir), {}, read_only=True).losses()) == [8, 9]
+    assert sorted(Checkpoints(str(workdir)).losses()) == [8, 9]

@@ -9,7 +9,7 @@ from runs import mostly
 from test_memory import LANES, recurrent, stream_batch
 from updates import BATCH, ragged, ragged_batch, small, small_config
 
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
 
@@ -62,14 +62,14 @@ def test_resuming_changes_no_bit(kind, tmp_path):
     folder = str(tmp_path / "a[b]")  # a pattern, which its own name does not match
     engine = new_engine()
     first = updates(engine, engine.init(0, rows), range(3))
-    checkpoints = Checkpoints(folder, config.checkpoint)
+    checkpoints = CheckpointManager(folder, config.checkpoint)
     checkpoints.save(3, engine.saved(first), position=3)
     checkpoints.wait()
     whole = engine.saved(updates(engine, first, range(3, 6)))
     checkpoints.close()
 
     engine = new_engine()
-    checkpoints = Checkpoints(folder, config.checkpoint)
+    checkpoints = CheckpointManager(folder, config.checkpoint)
     state, data = checkpoints.restore_newest(engine.shapes(rows), print)
     checkpoints.close()
     assert data == {"step": 3, "position": 3}

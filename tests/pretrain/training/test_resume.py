@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train, train_here
 
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.processes.leaving import PREEMPTED, leaving
 from pretrain.workdir import Workdir
 
@@ -42,14 +42,14 @@ def test_the_parts_of_a_batch_may_change_on_the_way(whole, copy, text):
 
 def test_the_rows_of_all_updates_are_there_when_a_checkpoint_is_saved(tmp_path, text, signals, monkeypatch):
     """So that a run killed as soon as it is whole lacks none."""
-    saving, rows = Checkpoints.save, tmp_path / "metrics" / "train.jsonl"
+    saving, rows = CheckpointManager.save, tmp_path / "metrics" / "train.jsonl"
     there = {}
 
     def save(self, step, *told):
         there.setdefault(step, [json.loads(row)["step"] for row in rows.read_text().splitlines()])
         return saving(self, step, *told)
 
-    monkeypatch.setattr(Checkpoints, "save", save)
+    monkeypatch.setattr(CheckpointManager, "save", save)
     assert train_here(tmp_path, text, train__steps=10) == 0
     assert there == {step: [*range(1, step + 1)] for step in (4, 8, 10)}
 

@@ -25,7 +25,7 @@ def test_figures_of_another_term_are_not_compared_with(tmp_path, text, signals, 
     assert "measured in another way than before (config.evaluate, config.objective.selects" in capsys.readouterr().err
     # With the z-loss the objective is larger: compared with it, what the loss selected would stay the best.
     assert cost(8) > nats
-    found = Checkpoints(str(tmp_path), {"keep": 1, "keep_best": True}, read_only=True)
+    found = Checkpoints(str(tmp_path))
     assert (found.steps(), found.find("best")) == ([8], 8)
 
 
@@ -33,7 +33,7 @@ def test_figures_of_another_term_are_not_compared_with(tmp_path, text, signals, 
 def test_a_checkpoint_is_scored_again_where_a_run_goes_on_that_measures_in_another_way(tmp_path, text, signals, capsys):
     def scored():
         row, *_ = csv.DictReader((tmp_path / "metrics" / "validation.csv").read_text().splitlines())
-        return row["tokens"], row["loss"], Checkpoints(str(tmp_path), {}, read_only=True).losses()[8]
+        return row["tokens"], row["loss"], Checkpoints(str(tmp_path)).losses()[8]
 
     rows = []
     for batches, steps in ((1, 8), (2, 8), (2, 9)):
@@ -49,7 +49,7 @@ def test_a_last_validation_that_was_cut_short_is_made_up_in_the_way_of_its_run(t
     """Also where all losses that there are were measured before the run went on in another way."""
     options = {"evaluate__every": 0, "checkpoint__keep": 9}
     assert train_here(tmp_path, text, train__steps=8, **options) == 0
-    kept = Checkpoints(str(tmp_path), {}, read_only=True)
+    kept = Checkpoints(str(tmp_path))
     for _ in range(2):
         assert train_here(tmp_path, text, train__steps=10, evaluate__batches=2, **options) == 0
         assert sorted(kept.losses()) == [8, 10]
@@ -63,7 +63,7 @@ def test_a_start_that_makes_no_update_leaves_the_best_checkpoint_the_best(tmp_pa
     worse = {"optimizer__name": "sgd", "optimizer__b1": 0, "schedule__kind": "constant", "schedule__warmup": 8}
     worse |= {"optimizer__weight_decay": 0, "schedule__peak": 50, "checkpoint__keep": 2, "evaluate__every": 4}
     assert train_here(tmp_path, text, train__steps=12, **worse) == 0
-    kept = Checkpoints(str(tmp_path), {"keep": 1, "keep_best": True}, read_only=True)
+    kept = Checkpoints(str(tmp_path))
     best = kept.best()
     assert best < 12
     rows = (tmp_path / "metrics" / "validation.csv").read_text()
