@@ -18,6 +18,7 @@ from input_pipeline.sources.sources import Source
 from input_pipeline.store.store import MANIFEST
 from input_pipeline.store.stream import Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers import settings as tokenizer_settings
 from input_pipeline.tokenizers.names import NAMES
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
@@ -91,7 +92,7 @@ def check_settings(
         for source, scored in itertools.product(named["train"], named[name]):
             if source.spec == scored.spec:
                 raise both_read(name, source.spec, scored.spec, source.spec)
-    tokenizer_folder.check_settings(tokenizer, taken)
+    tokenizer_settings.check_settings(tokenizer, taken)
     check_codes(itertools.chain(*named.values()), data["layout"], objective)
     check_languages(list(itertools.chain(*named.values())), data, objective)
     languages.check_all(named["train"], data["languages"])

@@ -9,7 +9,7 @@ import jax
 import models
 from configs.common import STOPPING
 from input_pipeline import objectives, pipeline, requirements
-from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers.settings import known_size
 from pretrain import config as configs
 from pretrain.checkpoints.teacher import Teacher
 from pretrain.checkpoints.weights import Weights
@@ -149,7 +149,7 @@ def check_sizes(config) -> None:
     if stopping not in STOPPING:
         raise UserError(f"config.evaluate.stopping is '{stopping}'; choose one of: {', '.join(STOPPING)}")
     special = objectives.special(config.objective.to_dict(), data.layout)
-    entries = tokenizer_folder.known_size(config.tokenizer.to_dict(), special)
+    entries = known_size(config.tokenizer.to_dict(), special)
     if entries is not None and not configs.takes_tokenizer(config):  # which is of any size
         _check_vocabulary(config, entries)
 

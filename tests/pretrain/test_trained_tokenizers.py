@@ -8,6 +8,7 @@ import pytest
 from input_pipeline import objectives
 from input_pipeline.errors import DataError
 from input_pipeline.tokenizers import folder
+from input_pipeline.tokenizers.settings import known_size
 
 FILED = [one for one in every_recipe.EVERY if every_recipe.config_of(*one).tokenizer.path]
 
@@ -21,5 +22,5 @@ def test_the_remedy_fits_the_model(name, variant, tmp_path):
     said = dict(re.findall(r"--config\.tokenizer\.(\w+)=(\w*)", str(refused.value)))
     assert said or "leave it empty to train one" in str(refused.value)
     needed = objectives.special(config.objective.to_dict(), config.data.layout)
-    size = folder.known_size(section | {"path": ""} | said, needed)
+    size = known_size(section | {"path": ""} | said, needed)
     assert size == config.model.vocab_size or (size < config.model.vocab_size and name in ("t5", "distilbert", "gpt3"))

@@ -12,6 +12,7 @@ from input_pipeline.errors import DataError
 from input_pipeline.sources import sources
 from input_pipeline.tokenizers import counted, extended, folder, saved
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
+from input_pipeline.tokenizers.settings import known_size
 from input_pipeline.tokenizers.tokenizer import Bytes
 
 TEXT = "a few words, and more of a few words é\n" * 30
@@ -69,7 +70,7 @@ def test_a_tokenizer_made_here_gets_what_its_task_needs(tmp_path, write, setting
     assert tokenizer.special | own == tokenizer.special
     assert (tokenizer.special["mask"], tokenizer.special["pad"]) == (size, size + 1)
     assert tokenizer.sentinels == (size + 3, size + 2)
-    assert tokenizer.vocab_size == size + 4 == folder.known_size(config, needed)
+    assert tokenizer.vocab_size == size + 4 == known_size(config, needed)
     again = saved.open_folder(tmp_path / "tokenizer")
     assert (again.special, again.sentinels, again.fingerprint) == (
         tokenizer.special, tokenizer.sentinels, tokenizer.fingerprint

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from input_pipeline import pipeline
 from input_pipeline.errors import DataError
 from input_pipeline.sources import sources
-from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
+from input_pipeline.tokenizers import making
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
 from input_pipeline.tokenizers.tokenizer import Bytes
 
@@ -361,7 +361,7 @@ def test_the_work_folder_keeps_its_tokenizer(prepare, write, tmp_path):
 def test_the_tokenizer_sees_a_sample_and_nothing_held_out(words):
     parsed = sources.parse(words(60), "data.train")
     places = {"".join(d.chunks): d.place for s in parsed for span in s.spans(1) for d in s.documents(span)}
-    sample = list(tokenizer_folder.sample(parsed, 2_000, 0.5))
+    sample = list(making.sample(parsed, 2_000, 0.5))
     assert 2_000 <= len("".join(sample).encode()) < 3_000
     assert not [text for text in sample if places[text] < 0.5]
-    assert sample == list(tokenizer_folder.sample(parsed, 2_000, 0.5))
+    assert sample == list(making.sample(parsed, 2_000, 0.5))
