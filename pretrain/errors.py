@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from configs.common import ConfigError
 from input_pipeline.errors import DataError
@@ -33,6 +33,12 @@ def nearest(name: str, choices: Iterable[str], before: str = "") -> str:
     if close:
         return f", did you mean '{before}{close[0]}'?"
     return f"; choose one of: {', '.join(before + choice for choice in choices)}"
+
+
+def listed(things: Sequence[str], most: int, joint: str = ", ") -> str:
+    """At most so many of some things, joined to words that end with how many more there are."""
+    more = f"{joint.rstrip(' ,')} and {len(things) - most} more" if len(things) > most else ""
+    return joint.join(things[:most]) + more
 
 
 def reason(error: Exception) -> str:

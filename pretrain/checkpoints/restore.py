@@ -11,7 +11,7 @@ from flax.traverse_util import unflatten_dict
 from input_pipeline.remote import RemotePath
 from pretrain.checkpoints import brackets, record, remote
 from pretrain.checkpoints.slabs import BySlabs
-from pretrain.errors import UserError
+from pretrain.errors import UserError, listed
 from pretrain.processes.agreement import alike, decided, gathered
 from pretrain.processes.host import say
 from pretrain.workdir import POSITION, RECORD, STATE, Workdir
@@ -187,11 +187,10 @@ def check_fits(folder: Path, stored: dict, wanted: dict) -> None:
     names = sorted(there.keys() | here.keys(), key=lambda name: (not name.startswith("params"), name))
     unlike = [name for name in names if there.get(name) != here.get(name)]
     if unlike:
-        shown = [f"{n} is {there.get(n, 'absent')} there and {here.get(n, 'absent')} here" for n in unlike[:SHOWN]]
-        more = f"; and {len(unlike) - SHOWN} more" if len(unlike) > SHOWN else ""
+        told = [f"{n} is {there.get(n, 'absent')} there and {here.get(n, 'absent')} here" for n in unlike]
         raise UserError(
-            f"checkpoint {folder.name} in {folder.parent} belongs to another model: {'; '.join(shown)}{more}; nothing "
-            "was changed: choose another --workdir, or the config that this one was made with"
+            f"checkpoint {folder.name} in {folder.parent} belongs to another model: {listed(told, SHOWN, '; ')}; "
+            "nothing was changed: choose another --workdir, or the config that this one was made with"
         )
 
 

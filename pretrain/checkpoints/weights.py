@@ -15,7 +15,7 @@ from pretrain import config as configs
 from pretrain.checkpoints import meaning, restore
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.config.recipe import recipes
-from pretrain.errors import UserError
+from pretrain.errors import UserError, listed
 from pretrain.processes.agreement import alike, decided
 from pretrain.workdir import Workdir
 
@@ -50,12 +50,12 @@ class Weights:
             )
         unlike = [name for name in {**here, **there} if name not in common]
         if self.whole and unlike:
-            raise self._refused(f"config.model makes {_some(unlike)} otherwise; leave it as the folder has it")
+            raise self._refused(f"config.model makes {listed(unlike, SHOWN)} otherwise; leave it as the folder has it")
         offset = meaning.unlike(self.model, model).get("position_offset")
         if tables := [name for name in common if name.endswith("positions")] if offset else []:
             raise self._refused(
-                f"config.model.position_offset is another ({offset}), by which rows of {_some(tables)} would be taken "
-                "for other positions; give this run that one"
+                f"config.model.position_offset is another ({offset}), by which rows of {listed(tables, SHOWN)} would "
+                "be taken for other positions; give this run that one"
             )
 
     def check_tokenizer(self, tokenizer) -> None:
@@ -101,7 +101,7 @@ class Weights:
             "new here": [name for name in here if name not in there],
             "left there": [name for name in there if name not in here],
         }
-        said = [f"; {words}: {_some(names)}" for words, names in parts.items() if names]
+        said = [f"; {words}: {listed(names, SHOWN)}" for words, names in parts.items() if names]
         if fields := [f"{name} ({values})" for name, values in meaning.unlike(self.model, model).items()]:
             said.append(f"; config.model differs in {', '.join(fields)}: the parameters may mean something else")
         return (
@@ -165,7 +165,3 @@ def _common(there: Mapping, here: Mapping) -> list[str]:
 
 def _shape(leaf) -> str:
     return f"[{', '.join(map(str, leaf.shape))}]"
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,7 +1,7 @@
 """The resolved config in a work folder, and whether the run that it holds may go on with another."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
@@ -10,9 +10,10 @@ from input_pipeline.remote import at, is_remote
 from pretrain.config.keys import check_keys, flat
 from pretrain.config.overrides import with_overrides
 from pretrain.config.values import tuples
-from pretrain.errors import UserError
+from pretrain.errors import UserError, listed
 from pretrain.workdir import CONFIG, Workdir, is_utf8, write
 
+SHOWN = 6  # keys that a sentence names
 # Keys that a run may change when it goes on: where, how and how long it runs, not what it learns.
 FREE = (
     "name",
@@ -148,13 +149,9 @@ def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping) -> None
     if changed := differences({key: before[key] for key in now}, now):
         raise UserError(
             f"{Workdir(workdir).config} is not the config that the run's checkpoints were made with: it differs in "
-            f"{_shown(changed)}; undo the change, or begin at update 0 with --fresh=NAME, which keeps the run in "
-            "earlier/NAME"
+            f"{listed(changed, SHOWN, '; ')}; undo the change, or begin at update 0 with --fresh=NAME, which keeps the "
+            "run in earlier/NAME"
         )
-
-
-def _shown(changed: Sequence[str]) -> str:
-    return "; ".join(changed[:6]) + (f"; and {len(changed) - 6} more" if len(changed) > 6 else "")
 
 
 def check_same_run(workdir: str, config: ConfigDict) -> None:
@@ -177,6 +174,6 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
         other = f", with --config.train.start_from={workdir} to begin with its weights," if same_ids else ""
         remedy = f"{other} or undo the change" if of_text else fresh
         raise UserError(
-            f"{workdir} belongs to a run of another config, which differs in {_shown(changed)}; choose another "
-            f"--workdir{remedy}"
+            f"{workdir} belongs to a run of another config, which differs in {listed(changed, SHOWN, '; ')}; choose "
+            f"another --workdir{remedy}"
         )

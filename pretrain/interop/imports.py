@@ -1,7 +1,7 @@
 """From a folder of Hugging Face's to a work folder: its config, its tokenizer, and a checkpoint of weights alone."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from input_pipeline.tokenizers.tokenizer import Tokenizer
 from models.errors import ModelError
 from pretrain import config as configs
 from pretrain.checkpoints import alone
-from pretrain.errors import UserError
+from pretrain.errors import UserError, listed
 from pretrain.interop import electra, families, tokenizers, writing
 from pretrain.interop.electra import GENERATOR
 from pretrain.interop.family import Family
@@ -187,7 +187,7 @@ def matched(
     ]
     parts = {"missing": missing, "left over": left, "of another shape": unlike}
     if any(parts.values()):
-        said = "; ".join(f"{len(names)} {what}: {_some(names)}" for what, names in parts.items() if names)
+        said = "; ".join(f"{len(names)} {what}: {listed(names, SHOWN)}" for what, names in parts.items() if names)
         raise UserError(
             f"the weights of {tensors.folder} are not those of {family.architecture(section)} as its {CONFIG} has it "
             f"({said}); save the model again with that class"
@@ -205,7 +205,3 @@ def _tokenizer(config: ConfigDict, workdir: Workdir, report: Callable, roles: Ma
 
 def _shape(shape: Shape) -> str:
     return f"[{', '.join(map(str, shape))}]"
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

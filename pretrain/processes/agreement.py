@@ -9,7 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from input_pipeline.files import persistently
-from pretrain.errors import USER_ERRORS, UserError, reason
+from pretrain.errors import USER_ERRORS, UserError, listed, reason
 from pretrain.processes.leaving import leaving
 
 TROUBLE = (OSError, ValueError, KeyError, RuntimeError, MemoryError, EOFError)  # of files, stores, memory; no bugs
@@ -64,7 +64,7 @@ def check_alike(values: Mapping[str, object], remedy: str) -> None:
             if here != there:
                 unlike.setdefault(name, f"{name} is {here} in process 0 and {there} in process {index}")
     if unlike:
-        shown = "; ".join([*unlike.values()][:SHOWN]) + f"; and {len(unlike) - SHOWN} more" * (len(unlike) > SHOWN)
+        shown = listed([*unlike.values()], SHOWN, "; ")
         raise UserError(f"the processes of this run are not alike: {shown}; {remedy}")
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from pretrain.errors import FaultError
+from pretrain.errors import FaultError, listed
 from pretrain.parallel.mesh import path_name
 from pretrain.processes.agreement import gathered
 
@@ -63,9 +63,9 @@ class Replicas:
         odd = [p for p in group if int(found[p, leaf]) != value] if most > len(group) / 2 else group
         named = [
             f"{self._devices[p]} of process {self._devices[p].process_index} on {hosts[self._devices[p].process_index]}"
-            for p in odd[:SHOWN]
+            for p in odd
         ]
-        named = ", ".join(named) + f" and {len(odd) - SHOWN} more" * (len(odd) > SHOWN)
+        named = listed(named, SHOWN)
         others = sum(not fine for fine in alike.all(axis=0)) - 1
         also = f" (and {others} more)" if others else ""
         if len(odd) < len(group):
