@@ -154,7 +154,9 @@ class Corpus:
             if not stream.bare_tokens:
                 raise DataError(requirements.empty(name, data, self._streams))
         if self._objective.counted:
-            self._objective.weigh(plans(("counts",), counts.plan, self._streams, tokenizer.vocab_size).counts)
+            # Of what is trained on; where there is none, as where other text is scored, of the first stream.
+            counted = self._streams.get("train") or next(iter(self._streams.values()))
+            self._objective.weigh(plans(counts.plan, counted, tokenizer.vocab_size).counts)
         if data["layout"] != "stream" and "train" in splits:
             self._layouts.check(splits["train"])
             self._rows = [self._layouts.training(part) for part in splits["train"]]

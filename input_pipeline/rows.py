@@ -32,15 +32,16 @@ class Plans:
     def __init__(self, root: Path, scratch: Path | None, *how: object):
         self._root, self._scratch, self._how, self._made = root, scratch, how, {}
 
-    def __call__(self, key: tuple, plan: Callable, *of: object):
-        """What `plan` makes of these."""
+    def __call__(self, plan: Callable, stream: Stream, *of: object):
+        """What `plan` makes of a stream and these."""
+        key = plan, stream.identity, of
         if key not in self._made:
             try:
-                self._made[key] = plan(*of, self._root, *self._how)
+                self._made[key] = plan(stream, *of, self._root, *self._how)
             except UnwritableError:
                 if self._scratch is None:
                     raise
-                self._made[key] = plan(*of, self._scratch, *self._how)
+                self._made[key] = plan(stream, *of, self._scratch, *self._how)
         return self._made[key]
 
 
@@ -116,7 +117,7 @@ class Rows:
 
     def _translations(self, part: Part, length: int) -> Translations:
         """Rows of both texts of documents, one the translation of the other."""
-        plan = self.plans((part.stream.identity, "translations", length), languages.plan, part.stream, length)
+        plan = self.plans(languages.plan, part.stream, length)
         numbers = languages.numbers(part.source, self.data["languages"])
         return Translations(part.stream, plan, length, self.tokenizer.special["end"], numbers)
 
@@ -137,26 +138,25 @@ class Rows:
         """Rows of both texts of documents, of those that have both."""
         stream, lengths = part.stream, (length, self.objective.target_length(length))
         texts.check_fields(stream.shards[0].form.fields, f"'{part.source.spec}'")
-        plan = self.plans((stream.identity, *lengths), texts.plan, stream, lengths)
+        plan = self.plans(texts.plan, stream, lengths)
         return Texts(stream, plan, lengths, self.tokenizer.special["end"])
 
     def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> Layout:
         """The rows of a stream in a layout that looks at its documents; errors give the stream's `name`."""
         if layout == "document":
             return whole_documents(stream, length, name)
-        key = stream.identity, layout, length, training
         if layout == "packed":
-            return Packed(stream, self.plans(key, packing.plan, stream, length), length)
+            return Packed(stream, self.plans(packing.plan, stream, length), length)
         special = self.tokenizer.special
         if layout == "sentences":
-            plan = self.plans(key, sentences.plan, stream, length)
+            plan = self.plans(sentences.plan, stream, length)
             return Sentences(stream, plan, length, *(special[name] for name in ("end", *sentences.SPECIAL)))
         if layout == "halves":
-            plan = self.plans(key, halves.plan, stream, length)
+            plan = self.plans(halves.plan, stream, length)
             return Halves(stream, plan, length, *(special[name] for name in halves.SPECIAL))
         passes = self.objective.passes if training else 1
         how = self.objective.short_pairs, passes, self.objective.swapped_pairs
-        plan = self.plans(key, pairs.plan, stream, length, *how)
+        plan = self.plans(pairs.plan, stream, length, *how)
         return Pairs(stream, plan, length, special["classifier"], special["separator"])
 
     def segments(self, stream: Stream, length: int) -> Segments:
@@ -164,7 +164,7 @@ class Rows:
         self.objective.check(length)
         plan = None
         if self.data["sentences"]:
-            plan = self.plans((stream.identity, "sentences"), segments.plan, stream)
+            plan = self.plans(segments.plan, stream)
         return Segments(stream, plan, length, self.objective.reuse, self.objective.framing)
 
     def _coded(self, part: Part, length: int, overlap: int) -> Layout:

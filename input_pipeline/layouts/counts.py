@@ -1,6 +1,6 @@
 """How often each id occurs in a stream: counted once, kept on disk."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,14 +20,8 @@ class Counts(NamedTuple):
     __reduce__ = plans.by_name
 
 
-def plan(
-    streams: Mapping[str, Stream], size: int, folder: Path, report: Callable[[str], None], read_all: bool
-) -> Counts:
-    """The stored counts of the ids below `size` of the text that is trained on, made first if they are not there.
-
-    Where there is none, as where other text is scored, they are of the first of the `streams`.
-    """
-    stream = streams["train"] if "train" in streams else next(iter(streams.values()))
+def plan(stream: Stream, size: int, folder: Path, report: Callable[[str], None], read_all: bool) -> Counts:
+    """The stored counts of the ids below `size` of a stream, made first if they are not there."""
     return plans.kept(
         Counts,
         folder / f"counts-{stream.identity}-{size}",
