@@ -31,8 +31,8 @@ def read(path: Path, cased: bool) -> bytes:
         return _from_vocabulary(path, text.split("\n"), cased)
     try:
         spec = json.loads(text)
-        kind, lowercase = spec["model"]["type"], (spec["normalizer"] or {}).get("lowercase", False)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        kind, lowercase = spec["model"]["type"], lower_cases(spec["normalizer"])
+    except (ValueError, KeyError, TypeError):
         raise _neither(path) from None
     if kind != "WordPiece":
         raise DataError(f"{path} is a tokenizer.json of {kind}, not WordPiece; set --config.tokenizer.kind=huggingface")
@@ -42,6 +42,16 @@ def read(path: Path, cased: bool) -> bytes:
             f"set --config.tokenizer.cased={not cased}"
         )
     return text.encode("utf-8")
+
+
+def lower_cases(normalizer: object) -> bool:
+    """Whether the normalizer of a tokenizer.json, or one of its steps, lower-cases."""
+    if not isinstance(normalizer, Mapping):
+        return False
+    steps = normalizer.get("normalizers")
+    if isinstance(steps, list):
+        return any(map(lower_cases, steps))
+    return normalizer.get("type") == "Lowercase" or normalizer.get("lowercase") is True
 
 
 def _neither(path: Path) -> DataError:

@@ -17,20 +17,23 @@ SETTINGS = "tokenizer_config.json"
 OLDER = "special_tokens_map.json"  # which special tokens there are, beside older settings
 ADDED = "added_tokens.json"  # tokens and their ids, beside older vocabularies
 CLASSES = {"ctrl": "CTRLTokenizer", "xlm": "XLMTokenizer"}  # which alone read files of these kinds
-# Settings by which the classes read text before they cut it into pieces, and what they are where nothing is said.
-USUAL_STEPS = {
+# How the classes have text read before they cut it into pieces, where no setting says otherwise: as BERT's do, and as
+# those of byte-level pieces.
+OF_BERT = {
+    "normalizer": "BertNormalizer",
+    "pre_tokenizer": "BertPreTokenizer",
+    "clean_text": True,
     "do_lower_case": True,
     "strip_accents": True,  # or what do_lower_case is
     "tokenize_chinese_chars": True,
-    "add_prefix_space": False,
     "do_basic_tokenize": True,
     "never_split": [],
-    "word_tokenizer_type": "basic",
-    "subword_tokenizer_type": "wordpiece",
 }
+OF_BYTES = {"normalizer": None, "pre_tokenizer": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+JAPANESE = "BertJapaneseTokenizer"
 # Classes that read a tokenizer.json as it is.
 AS_SAID = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
-# Parts of a tokenizer.json in which the other classes put steps of their own; each may be a sequence of one.
+# Parts of a tokenizer.json in which the other classes put steps of their own; each may be a sequence.
 PARTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
 LISTS = ("additional_special_tokens", "extra_special_tokens")  # settings that name several tokens
 # Tokens that the classes add by themselves.
@@ -41,17 +44,23 @@ def check(kind: str, path: Path, settings: Mapping) -> None:
     """Raises UserError where what lies beside a tokenizer's file has text read in another way than that says alone."""
     folder = path.parent
     made = read_settings(folder, MADE) if path.name == MADE else {}
-    said = settings.get("tokenizer_class") or read_settings(folder, workdir.CONFIG).get("tokenizer_class")
-    taken, own = steps(settings), {} if said in AS_SAID else _made_steps(made)
+    of_model = read_settings(folder, workdir.CONFIG)
+    said = settings.get("tokenizer_class") or of_model.get("tokenizer_class")
+    if said == JAPANESE or "word_tokenizer_type" in settings:
+        raise UserError(
+            f"{folder} has the pieces of {JAPANESE}, which splits and writes words by tools that are not here; such a "
+            "model cannot be imported"
+        )
+    taken, own = _steps(settings, made, of_model), _made_steps(made) if made and said not in AS_SAID else {}
     if kind == "wordpiece" and not made:
-        own = USUAL_STEPS | dict.fromkeys(("do_lower_case", "strip_accents"), taken["do_lower_case"])
-        del own["add_prefix_space"]  # of which it knows nothing
-    unlike = [name for name, value in own.items() if taken[name] != value]
+        own = OF_BERT | dict.fromkeys(("do_lower_case", "strip_accents"), lower_cases(settings))
+    unlike = [name for name, value in own.items() if name in taken and taken[name] != value]
     if unlike and unlike[0] not in settings:
         name = unlike[0]
         raise UserError(
             f"{path} has {name} = {json.dumps(own[name])}, and where {SETTINGS} does not say so its class takes "
-            f"{json.dumps(taken[name])}; write there what the model was trained with"
+            f"{json.dumps(taken[name])}; write there what the model was trained with, or, if that is what "
+            f'{path.name} says, "tokenizer_class": "{AS_SAID[0]}"'
         )
     tokens = _tokens_beside(folder, settings)
     if kind == "sentencepiece" and (other := folder / MADE).is_file():
@@ -70,31 +79,47 @@ def check(kind: str, path: Path, settings: Mapping) -> None:
     raise UserError(f"{folder} adds {what[0]} to what {path.name} says; {remedy}")
 
 
-def steps(settings: Mapping) -> dict[str, object]:
-    """How the classes have text read before it is cut into pieces, by settings that may be left out."""
-    told = {name: settings[name] for name in USUAL_STEPS if settings.get(name) is not None}
-    return USUAL_STEPS | {"strip_accents": told.get("do_lower_case", True)} | told
+def lower_cases(settings: Mapping) -> bool:
+    """Whether BERT's classes lower-case text, as settings have it that may say nothing of that."""
+    return settings.get("do_lower_case") is not False
+
+
+def _steps(settings: Mapping, made: Mapping, of_model: Mapping) -> dict[str, object]:
+    """How the class of a vocabulary, or of what is `made` of one, has text read before it is cut into pieces.
+
+    Nothing where classes differ too much to know it from a tokenizer.json's kind of model, and the config.json `of_model`.
+    """
+    model = made.get("model", {"type": "WordPiece"})
+    kind = model.get("type") if isinstance(model, dict) else None
+    of_bert = kind == "WordPiece" or (kind == "BPE" and of_model.get("model_type") == "openai-gpt")
+    usual = OF_BERT | {"strip_accents": lower_cases(settings)} if of_bert else OF_BYTES if kind == "BPE" else {}
+    return usual | {name: settings[name] for name in usual if settings.get(name) is not None}
 
 
 def _made_steps(made: Mapping) -> dict[str, object]:
-    """The same of a tokenizer.json: of its steps those that the classes put others in the place of."""
-    normalizer, before = (part(made, name) for name in PARTS)
-    own = {}
-    if normalizer.get("type") == "BertNormalizer":
-        lowers, strips = normalizer.get("lowercase"), normalizer.get("strip_accents")
-        own = {"do_lower_case": lowers, "strip_accents": lowers if strips is None else strips}
-        own["tokenize_chinese_chars"] = normalizer.get("handle_chinese_chars")
-    if before.get("type") == "ByteLevel":
-        own["add_prefix_space"] = before.get("add_prefix_space")
-    return {name: step for name, step in own.items() if step is not None}
+    """How a tokenizer.json has text read, in those of its steps that the classes put others in the place of."""
+    normalizer, before = (_part(made, name) for name in PARTS)
+    if normalizer is None or before is None:
+        return {}
+    lowers, strips = normalizer.get("lowercase"), normalizer.get("strip_accents")
+    own = {
+        "do_lower_case": lowers,
+        "strip_accents": lowers if strips is None else strips,
+        "tokenize_chinese_chars": normalizer.get("handle_chinese_chars"),
+        "clean_text": normalizer.get("clean_text"),
+        "add_prefix_space": before.get("add_prefix_space"),
+        "use_regex": before.get("use_regex"),
+    }
+    kinds = {"normalizer": normalizer.get("type"), "pre_tokenizer": before.get("type")}
+    return kinds | {name: step for name, step in own.items() if step is not None}
 
 
-def part(made: Mapping, name: str) -> Mapping:
-    """A part of a tokenizer.json; an empty one where it is absent, several, or none that can be."""
-    found = made.get(name)
+def _part(made: Mapping, name: str) -> Mapping | None:
+    """A part of a tokenizer.json, or its only step, empty where it has none; None of what is none."""
+    found = {} if made.get(name) is None else made[name]
     several = found.get(PARTS[name]) if isinstance(found, dict) else None
     found = several[0] if isinstance(several, list) and len(several) == 1 else found
-    return found if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) else None
 
 
 def _tokens_beside(folder: Path, settings: Mapping) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from input_pipeline.files import read_json
-from input_pipeline.tokenizers import converted, exported, saved
+from input_pipeline.tokenizers import converted, exported, saved, wordpiece
 from input_pipeline.tokenizers.names import is_code, special_ids
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from pretrain import workdir
@@ -88,9 +88,9 @@ def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:
     if kind == "sentencepiece":
         return {"sentinels": settings.get("extra_ids", SENTINELS)}
     if kind == "wordpiece":
-        lowers = beside.steps(settings)["do_lower_case"]
+        lowers = beside.lower_cases(settings)
         if path.suffix == ".json":
-            lowers = bool(beside.part(read_json(path), "normalizer").get("lowercase", False))
+            lowers = wordpiece.lower_cases(read_json(path).get("normalizer"))
         return {"cased": not lowers, "sentinels": 0}
     return {"sentinels": 0}
 

@@ -25,7 +25,6 @@ from pretrain.interop import imports
         ("t5", {"extra_ids": 3}, {"<extra_id_0>": 44, "<new>": 45}, "the token <new>"),
         ("gpt2", {}, {"<new>": 263}, "the token <new>"),
         ("bert", {"mask_token": "<new>"}, {}, "the token <new>"),
-        ("bert", {"word_tokenizer_type": "mecab"}, {}, 'word_tokenizer_type = "mecab"'),
         ("gpt2", {"add_prefix_space": True}, {}, "add_prefix_space = true"),
     ],
 )
@@ -51,6 +50,7 @@ def test_what_lies_beside_a_vocabulary(refused, tmp_path, case, settings, added,
         ({"lowercase": False}, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, {}, ""),
         ({"lowercase": False}, {}, {"tokenizer_class": "PreTrainedTokenizerFast"}, ""),
         ({"strip_accents": True}, {"do_lower_case": True}, {}, ""),
+        ({"clean_text": False}, {}, {}, "has clean_text = false, and where tokenizer_config.json does not say so its"),
         ({}, {"tokenizer_class": "BertTokenizer"}, {}, ""),
     ],
 )
@@ -61,6 +61,7 @@ def test_what_the_class_of_a_tokenizer_json_makes_of_its_steps(refused, tmp_path
     (folder / "vocab.txt").unlink()
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece({t: i for i, t in enumerate(pieces)}, unk_token="[UNK]"))
     made.normalizer = tokenizers.normalizers.BertNormalizer(**{"strip_accents": None} | step)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     made.add_special_tokens([token for token in pieces if token.startswith("[")])
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -69,6 +70,54 @@ def test_what_the_class_of_a_tokenizer_json_makes_of_its_steps(refused, tmp_path
     else:
         config = imports.import_folder(str(folder), str(tmp_path / "run"))
         assert config.tokenizer.cased == (not step.get("lowercase", True))
+
+
+NORMALIZERS, BEFORE = tokenizers.normalizers, tokenizers.pre_tokenizers
+LOWERS = NORMALIZERS.Sequence([NORMALIZERS.NFD(), NORMALIZERS.Lowercase(), NORMALIZERS.StripAccents()])
+
+
+@pytest.mark.parametrize(
+    ("case", "normalizer", "before", "words"),
+    [
+        ("bert", NORMALIZERS.Sequence([NORMALIZERS.BertNormalizer()]), BEFORE.BertPreTokenizer(), ""),
+        ("bert", LOWERS, BEFORE.BertPreTokenizer(), 'has normalizer = "Sequence", and where'),
+        ("bert", NORMALIZERS.Lowercase(), BEFORE.BertPreTokenizer(), 'takes "BertNormalizer"; write'),
+        ("bert", None, BEFORE.BertPreTokenizer(), "has normalizer = null, and where"),
+        ("bert", NORMALIZERS.BertNormalizer(), BEFORE.Whitespace(), 'has pre_tokenizer = "Whitespace", and where'),
+        ("gpt2", None, BEFORE.ByteLevel(add_prefix_space=False), ""),
+        ("gpt2", NORMALIZERS.NFC(), BEFORE.ByteLevel(add_prefix_space=False), 'has normalizer = "NFC", and where'),
+        ("gpt2", None, BEFORE.ByteLevel(add_prefix_space=False, use_regex=False), "has use_regex = false, and where"),
+    ],
+)
+def test_steps_of_a_tokenizer_json_that_its_class_does_not_take(refused, tmp_path, case, normalizer, before, words):
+    """Each is taken as it is where the class is one that takes it so."""
+    folder = hub.make(tmp_path / "theirs", case)
+    if case == "bert":
+        pieces = (folder / "vocab.txt").read_text().split()
+        model = tokenizers.models.WordPiece({t: i for i, t in enumerate(pieces)}, unk_token="[UNK]")
+        special = [token for token in pieces if token.startswith("[")]
+    else:
+        model, special = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).model, ["<|endoftext|>"]
+    made = tokenizers.Tokenizer(model)
+    made.add_special_tokens(special)
+    if normalizer:
+        made.normalizer = normalizer
+    made.pre_tokenizer = before
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text("{}")
+    if words:
+        refused(folder, words, '"tokenizer_class": "PreTrainedTokenizerFast"')
+        (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    imports.import_folder(str(folder), str(tmp_path / "run"))
+    opened = pipeline.open_tokenizer(tmp_path / "run" / "tokenizer")
+    assert list(opened.encode("Ünlike don't")) == made.encode("Ünlike don't", add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("settings", [{"tokenizer_class": "BertJapaneseTokenizer"}, {"word_tokenizer_type": "mecab"}])
+def test_words_that_are_split_by_other_tools(refused, tmp_path, settings):
+    folder = hub.make(tmp_path / "theirs", "bert")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    refused(folder, "has the pieces of BertJapaneseTokenizer", "cannot be imported")
 
 
 def test_added_tokens_that_only_look_like_what_a_setting_says(refused, tmp_path):
