@@ -87,7 +87,7 @@ def lower_cases(settings: Mapping) -> bool:
 def _steps(settings: Mapping, made: Mapping, of_model: Mapping) -> dict[str, object]:
     """How the class of a vocabulary, or of what is `made` of one, has text read before it is cut into pieces.
 
-    Nothing where classes differ too much to know it from a tokenizer.json's kind of model, and the config.json `of_model`.
+    By its kind of model and the config.json, `of_model`; nothing where classes differ too much to know it from those.
     """
     model = made.get("model", {"type": "WordPiece"})
     kind = model.get("type") if isinstance(model, dict) else None
