@@ -16,6 +16,7 @@ An objective has
     bits                     the name of its bits of a unit of text; None where it predicts but a part of a text
     decoded                  names of the measures that need what the model writes by itself
                              (`pretrain.evaluation.decoded`); () where it writes nothing that a batch could judge
+    smooths                  whether config.train.z_loss and .label_smoothing act on it
     taught                   where there can be a teacher: the feature [B, T] that is above 0 where a token is compared
                              with what the teacher makes of it
     teacher                  where there is one: the model that the student learns from, whose parameters are
@@ -55,6 +56,11 @@ def build(config, model):
     if kind not in OBJECTIVES:
         raise UserError(f"config.objective.kind is '{kind}'{nearest(kind, OBJECTIVES)}")
     objective = OBJECTIVES[kind].of(config, model)
+    for key in ("z_loss", "label_smoothing"):
+        if config.train[key] and not objective.smooths:
+            raise UserError(
+                f"config.train.{key} = {config.train[key]} is not for config.objective.kind = {kind}; set it to 0"
+            )
     if config.distill.teacher:
         objective = Distilled.of(config, model, objective)
     elif config.distill.layers:

@@ -24,6 +24,7 @@ class Causal(Objective):
     bits: str  # what the literature calls bits of such data
 
     reads = ("targets", "weights")
+    smooths = True
     taught = "weights"  # where windows overlap each token is scored once
 
     @classmethod

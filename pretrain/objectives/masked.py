@@ -41,11 +41,6 @@ class Masked(Objective):
                 f"config.objective.kind = masked hides tokens, and config.model.kind = {config.model.kind} predicts "
                 "them in an order; choose an encoder, or config.objective.kind = permutation"
             )
-        for key in ("z_loss", "label_smoothing"):
-            if config.train[key]:
-                raise UserError(
-                    f"config.train.{key} = {config.train[key]} is not for config.objective.kind = masked; set it to 0"
-                )
         if config.objective.next_sentence and not model.tells_pairs:
             raise UserError(
                 "config.objective.next_sentence = true needs a head that tells pairs of texts apart, and this model of "

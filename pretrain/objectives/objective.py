@@ -5,11 +5,12 @@ from collections.abc import Mapping
 
 
 class Objective:
-    """It predicts a part of a text, writes nothing that a batch could judge, and has no teacher."""
+    """It predicts a part of a text, writes nothing that a batch could judge, and has no teacher; nothing smooths it."""
 
     bits = None
     decoded = ()
     ratios: Mapping[str, tuple[str, str]] = {}
+    smooths = False
     teacher = None
 
 

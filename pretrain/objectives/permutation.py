@@ -29,12 +29,6 @@ class Permutation(Objective):
                 "config.objective.kind = permutation predicts places in a random order, which config.model.kind = "
                 f"{config.model.kind} does not take; choose two_stream, or another config.objective.kind"
             )
-        for key in ("z_loss", "label_smoothing"):
-            if config.train[key]:
-                raise UserError(
-                    f"config.train.{key} = {config.train[key]} is not for config.objective.kind = permutation; set it "
-                    "to 0"
-                )
         for section in ("model", "evaluate.model"):
             reuse = config[section].to_dict().get("reuse", config.objective.reuse)
             if reuse != config.objective.reuse:

@@ -42,11 +42,6 @@ class Replaced(Objective):
                 f"config.objective.kind = replaced has a generator and a discriminator, and config.model.kind = "
                 f"{config.model.kind} is one model; choose kind replaced_tokens, or another config.objective.kind"
             )
-        for key in ("z_loss", "label_smoothing"):
-            if config.train[key]:
-                raise UserError(
-                    f"config.train.{key} = {config.train[key]} is not for config.objective.kind = replaced; set it to 0"
-                )
         return cls(model.head, config.objective.weight, model.generator_size > 0, model.vocab_size)
 
     @property

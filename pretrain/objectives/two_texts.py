@@ -23,6 +23,7 @@ class TwoTexts(Objective):
     label_smoothing: float
 
     reads = ("targets", "weights")
+    smooths = True
 
     @classmethod
     def of(cls, config, model) -> "TwoTexts":
