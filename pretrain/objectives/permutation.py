@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
-from pretrain.objectives.objective import Objective, perplexity
+from pretrain.objectives.objective import Objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +18,6 @@ class Permutation(Objective):
 
     terms: ClassVar[Mapping[str, float]] = {"loss": 1.0, "accuracy": 0.0}
     reads: ClassVar[tuple[str, ...]] = ("targets", "weights")
-    measures: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "perplexity")
 
     @classmethod
     def of(cls, config, model) -> "Permutation":
@@ -43,9 +41,6 @@ class Permutation(Objective):
             )
         return cls()
 
-    def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
-        return dict.fromkeys(self.terms, jnp.sum(batch["weights"]))
-
     def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
         hidden, carried = model(batch, carried, key)
         hidden, matrix, bias = model.run("head_inputs", hidden)
@@ -53,7 +48,3 @@ class Permutation(Objective):
             hidden, matrix.astype(hidden.dtype), bias, batch["targets"], batch["weights"], hits=True
         )
         return {"loss": loss, "accuracy": right}, carried
-
-    def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
-        """The perplexity of the tokens that are predicted, and how many they are."""
-        return {"perplexity": perplexity(terms["loss"]), "tokens": int(totals["counts"]["loss"])}

@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 
 import jax
-import jax.numpy as jnp
 
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
-from pretrain.objectives.objective import Objective, perplexity
+from pretrain.objectives.objective import Objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +40,6 @@ class TwoTexts(Objective):
         minimised = {"loss": 0.0, "objective": 1.0} if self.z_loss or self.label_smoothing else {"loss": 1.0}
         return minimised | {"accuracy": 0.0}
 
-    def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
-        return dict.fromkeys(self.terms, jnp.sum(batch["weights"]))
-
     def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
         hidden, carried = model(batch, carried, key)
         hidden, matrix, bias = model.run("head_inputs", hidden)
@@ -64,12 +60,3 @@ class TwoTexts(Objective):
     def prompts(self, batch: Mapping) -> tuple[jax.Array, dict]:
         """The start token, and the text that is read."""
         return batch["tokens"][:, :1], {name: batch[name] for name in ("inputs", "input_segments")}
-
-    def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
-        """Perplexity, and the number of tokens scored."""
-        return {"perplexity": perplexity(terms["loss"]), "tokens": int(totals["counts"]["loss"])}
-
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """The names of what is shown."""
-        return (*self.terms, "perplexity")
