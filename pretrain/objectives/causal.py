@@ -11,20 +11,17 @@ from pretrain.errors import UserError
 from pretrain.objectives import adaptive
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
-from pretrain.objectives.objective import Objective, perplexity
+from pretrain.objectives.objective import Smoothed, perplexity
 
 
 @dataclasses.dataclass(frozen=True)
-class Causal(Objective):
-    """The term `loss`, in nats a token; with smoothing or z-loss that only reports, and `objective` is minimised."""
+class Causal(Smoothed):
+    """The terms of `Smoothed`, of every token of a text."""
 
     predicted: int | None  # ids from here on are read but never predicted (a start symbol); None: all are
-    z_loss: float
-    label_smoothing: float
     bits: str  # what the literature calls bits of such data
 
     reads = ("targets", "weights")
-    smooths = True
     taught = "weights"  # where windows overlap each token is scored once
 
     @classmethod
@@ -44,11 +41,7 @@ class Causal(Objective):
                 )
         predicted = model.vocab_size if model.reads > model.vocab_size else None
         bits = "bits_per_dim" if config.data.image else "bits_per_byte"
-        return cls(predicted, config.train.z_loss, config.train.label_smoothing, bits)
-
-    @property
-    def terms(self) -> Mapping[str, float]:
-        return {"loss": 0.0, "objective": 1.0} if self.z_loss or self.label_smoothing else {"loss": 1.0}
+        return cls(config.train.z_loss, config.train.label_smoothing, predicted, bits)
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
         _, weights = self._scorable(batch)
@@ -70,8 +63,7 @@ class Causal(Objective):
             z_loss=self.z_loss,
             label_smoothing=self.label_smoothing,
         )
-        # What is differentiated is always the first of the two: the second carries no gradient.
-        return {"objective": objective, "loss": nll} if len(self.terms) > 1 else {"loss": objective}, carried
+        return self.losses(objective, nll), carried
 
     def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
         """What a scoring pass says besides its terms: of all its tokens, each scored once.

@@ -8,21 +8,17 @@ import jax
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.losses import cross_entropy
-from pretrain.objectives.objective import Objective
+from pretrain.objectives.objective import Smoothed
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoTexts(Objective):
+class TwoTexts(Smoothed):
     """The term `loss`, in nats a token, and the share of tokens that are right given the right ones before them.
 
     With smoothing or z-loss `loss` only reports, and `objective` is minimised.
     """
 
-    z_loss: float
-    label_smoothing: float
-
     reads = ("targets", "weights")
-    smooths = True
 
     @classmethod
     def of(cls, config, model) -> "TwoTexts":
@@ -37,8 +33,7 @@ class TwoTexts(Objective):
 
     @property
     def terms(self) -> Mapping[str, float]:
-        minimised = {"loss": 0.0, "objective": 1.0} if self.z_loss or self.label_smoothing else {"loss": 1.0}
-        return minimised | {"accuracy": 0.0}
+        return super().terms | {"accuracy": 0.0}
 
     def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
         hidden, carried = model(batch, carried, key)
@@ -53,9 +48,7 @@ class TwoTexts(Objective):
             label_smoothing=self.label_smoothing,
             hits=True,
         )
-        # What is differentiated is always the first: the others carry no gradient.
-        losses = {"objective": objective, "loss": nll} if "objective" in self.terms else {"loss": objective}
-        return losses | {"accuracy": right}, carried
+        return self.losses(objective, nll) | {"accuracy": right}, carried
 
     def prompts(self, batch: Mapping) -> tuple[jax.Array, dict]:
         """The start token, and the text that is read."""
