@@ -20,7 +20,6 @@ from models.parts.parameter import picked
 from models.parts.positions import sinusoid
 from models.stack.block import Block
 from models.stack.cache import Cache
-from models.stack.depth import Stack, stack_param
 from models.stack.feed_forward import FeedForward
 from models.stack.model import Model
 from models.stack.output import Output
@@ -87,9 +86,7 @@ class Decoder(Model):
                 self.param(f"positions_{axis}", rows, (size, self.width), self.param_dtype)
                 for axis, size in enumerate(self.position_axes)
             ]
-        # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
-        self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
-        self.stacked = stack_param(self, "layers", self._init_stack)
+        self.make_layers()
         if self.placement == "pre":
             self.final_norm = self._norm(self.final_norm_epsilon or self.norm_epsilon)()
         if not self.tied_head:
@@ -206,7 +203,7 @@ class Decoder(Model):
     def _init_stack(self, key):
         x = jnp.zeros((1, 1, self.width), self.dtype)
         signals = Signals(Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32))
-        return self._stack("reference").init(key, x, signals)
+        return self.stack_by("reference").init(key, x, signals)
 
     def _norm(self, epsilon: float):
         gains = self.norm_init_mean, self.norm_init_std
@@ -220,11 +217,6 @@ class Decoder(Model):
         """The same of a residual branch's last matrix."""
         std = self._std(inputs)
         return residual_std(std, self.layers) if self.scale_residual_init else std
-
-    def _stack(self, path: str) -> Stack:
-        """All layers, their attention computed by `path`."""
-        blocks = tuple(self._block(pattern, path) for pattern in self.attention)
-        return Stack(blocks, self.layers, self.scan, self.remat)
 
     def _block(self, pattern: str, path: str) -> Block:
         """The block of a layer whose attention follows `pattern`, computed by `path`."""

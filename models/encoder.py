@@ -1,5 +1,6 @@
 """The encoder: every token sees every other, and masked ones are predicted (BERT, Devlin et al. 2018, and its kin)."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from models.parts.lookup import looked_up
 from models.parts.norms import Norm
 from models.parts.parameter import picked
 from models.stack.block import Block
-from models.stack.depth import Stack, stack_param
+from models.stack.depth import Stack
 from models.stack.feed_forward import FeedForward
 from models.stack.model import Model
 from models.stack.output import Output
@@ -64,7 +65,7 @@ class Bidirectional(Model):
 
     def setup(self):
         self._make_tables()
-        self._make_layers()
+        self.make_layers()
 
     def _make_tables(self):
         self.token_table = self._table("tokens", "vocab", self.vocab_size)
@@ -73,12 +74,11 @@ class Bidirectional(Model):
             self.type_table = self._table("types", None, self.types)
         self.embedding_norm = self._norm()()
 
-    def _make_layers(self):
+    def make_layers(self) -> None:
+        """Of `setup`: what projects embeddings, if that is there, and the stack."""
         if self._projects:
             self.projection = self._linear({None: self.embed or self.width}, {"embed": self.width})
-        # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
-        self.stack = self._stack("reference" if self.is_initializing() else self.attention_path)
-        self.stacked = stack_param(self, "layers", self._init_stack)
+        super().make_layers()
 
     def _make_token_head(self):
         self.transform, self.transform_norm = self._head(self.embed or self.width), self._norm()()
@@ -133,7 +133,7 @@ class Bidirectional(Model):
         return self.token_head(hidden, self.token_table)
 
     def token_head(self, hidden: jax.Array, table: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The same with the token table `table` [V, E]."""
+        """What logits of tokens are made of, as `head_inputs` gives it, with the token table `table` [V, E]."""
         return self.transform_norm(light(ACTIVATIONS[self.activation])(self.transform(hidden))), table, self.head_bias
 
     def example(self) -> dict[str, jax.Array]:
@@ -191,12 +191,11 @@ class Bidirectional(Model):
 
     def _init_stack(self, key):
         x = jnp.zeros((1, 1, self.width), self.dtype)
-        return self._stack("reference").init(key, x, Signals(Mask()))
+        return self.stack_by("reference").init(key, x, Signals(Mask()))
 
-    def _stack(self, path: str) -> Stack:
-        """All layers, their attention computed by `path`."""
-        blocks = tuple(self._block(pattern, path) for pattern in self.attention)
-        return Stack(blocks, self.layers, self.scan, self.remat, self.groups)
+    def stack_by(self, path: str) -> Stack:
+        """As `Model`, of `groups` sets of parameters."""
+        return dataclasses.replace(super().stack_by(path), groups=self.groups)
 
     def _block(self, pattern: str, path: str) -> Block:
         """The block of a layer whose attention follows `pattern`, computed by `path`."""
@@ -243,7 +242,7 @@ class Encoder(Bidirectional):
         self._make_tables()
         if self.languages:
             self.language_table = self._table("languages", None, self.languages)
-        self._make_layers()
+        self.make_layers()
         if self.head_transform:
             self._make_token_head()
         else:

@@ -78,7 +78,7 @@ class Recurrent(Remembering):
                 self.param(name, normal(self.init_std, *names, inputs=0), shape, self.param_dtype)
                 for name in ("content_bias", "position_bias")
             )
-        self.make_layers(self._init_stack)
+        self.make_layers()
 
     def __call__(
         self,

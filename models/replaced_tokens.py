@@ -20,7 +20,7 @@ class Generator(Bidirectional):
     """An encoder that has no tables: it is given embeddings, and the token table to write with."""
 
     def setup(self):
-        self._make_layers()
+        self.make_layers()
         self._make_token_head()
 
     def __call__(self, embedded: jax.Array, table: jax.Array, **given) -> Output:

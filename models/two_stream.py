@@ -46,7 +46,7 @@ class TwoStream(Remembering):
         words = picked(normal(self.init_std, "vocab", "embed"))
         self.token_table = self.param("tokens", words, (self.vocab_size, self.width), self.param_dtype)
         self.mask_vector = self.param("mask_vector", normal(self.init_std, "embed"), (self.width,), self.param_dtype)
-        self.make_layers(self._init_stack)
+        self.make_layers()
         self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
 
     def __call__(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from models.parts.heads import whole_logits
+from models.stack.depth import Stack, stack_param
 
 
 class Model(nn.Module):
@@ -18,6 +19,17 @@ class Model(nn.Module):
     tells_replaced: ClassVar[bool] = False
 
     vocab_size: int
+
+    def make_layers(self) -> None:
+        """Of `setup`, where a model is one stack: that, and its parameters, which `_init_stack` makes of a key."""
+        # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
+        self.stack = self.stack_by("reference" if self.is_initializing() else self.attention_path)
+        self.stacked = stack_param(self, "layers", self._init_stack)
+
+    def stack_by(self, path: str) -> Stack:
+        """All layers, their attention computed by `path`: blocks whose attention follows the patterns in turn."""
+        blocks = tuple(self._block(pattern, path) for pattern in self.attention)
+        return Stack(blocks, self.layers, self.scan, self.remat)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> logits [..., V] float32."""

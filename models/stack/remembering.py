@@ -10,7 +10,7 @@ from models.parts.dropout import dropout
 from models.parts.initialisers import normal
 from models.parts.norms import Norm
 from models.stack.block import Block
-from models.stack.depth import Stack, stack_param
+from models.stack.depth import Stack
 from models.stack.feed_forward import FeedForward
 from models.stack.memory import Memory
 from models.stack.model import Model
@@ -57,12 +57,6 @@ class Remembering(Model):
     def start(self, lanes: int) -> dict[str, Memory]:
         """What lanes of the batch carry at the start of their streams: memory that holds nothing, its axes named."""
         return {"attention": Memory.empty(self.layers, lanes, self.memory, self.width, self.dtype)}
-
-    def make_layers(self, init: Callable[[jax.Array], dict]) -> None:
-        """Of `setup`: the stack, and its parameters, which `init` makes of a key."""
-        # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
-        self.stack = self.stack_by("reference" if self.is_initializing() else self.attention_path)
-        self.stacked = stack_param(self, "layers", init)
 
     def stack_by(self, path: str) -> Stack:
         """All layers, their attention computed by `path`."""
