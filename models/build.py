@@ -14,7 +14,7 @@ from models.encoder import Encoder
 from models.encoder_decoder import POSITIONS as SEQUENCE_POSITIONS
 from models.encoder_decoder import EncoderDecoder
 from models.errors import ModelError
-from models.parts.activations import ACTIVATIONS, GATED
+from models.parts.activations import ACTIVATIONS, FEED_FORWARD
 from models.parts.adaptive import SHARING, check_clusters
 from models.parts.initialisers import INITIALISERS
 from models.parts.norms import NORMS
@@ -53,7 +53,7 @@ def why_absent(kind: str, name: str) -> str:
 
 
 def _check_decoder(fields: Mapping):
-    _choice("activation", fields["activation"], [*ACTIVATIONS, *(GATED + name for name in ACTIVATIONS)])
+    _choice("activation", fields["activation"], FEED_FORWARD)
     _choice("norm", fields["norm"], NORMS)
     _choice("placement", fields["placement"], PLACEMENTS)
     _choice("positions", fields["positions"], POSITIONS)
@@ -74,8 +74,8 @@ def _check_recurrent(fields: Mapping):
             f"from: {', '.join(RECURRENT_POSITIONS)}, or the kind 'decoder', which remembers nothing"
         )
     _choice("positions", positions, RECURRENT_POSITIONS)
-    if positions == "relative" and width % 2:
-        raise ModelError(f"model.width is {width}; distances pair sine and cosine, so make it even")
+    if positions == "relative":
+        _check_distances(width)
     if positions == "rotary":
         _check_turned("head_size", fields["head_size"] or width // heads)
     if positions == "rotary" and fields["clamp"]:
@@ -90,8 +90,7 @@ def _check_recurrent(fields: Mapping):
 
 
 def _check_two_stream(fields: Mapping):
-    if fields["width"] % 2:
-        raise ModelError(f"model.width is {fields['width']}; distances pair sine and cosine, so make it even")
+    _check_distances(fields["width"])
     if not fields["head_size"]:
         _check_division(fields["width"], fields["heads"], " or set model.head_size")
     if fields["reuse"] > fields["context"]:
@@ -134,7 +133,7 @@ def _check_replaced_tokens(fields: Mapping):
 
 
 def _check_encoder_decoder(fields: Mapping):
-    _choice("activation", fields["activation"], [*ACTIVATIONS, *(GATED + name for name in ACTIVATIONS)])
+    _choice("activation", fields["activation"], FEED_FORWARD)
     _choice("norm", fields["norm"], NORMS)
     _choice("placement", fields["placement"], PLACEMENTS)
     _choice("positions", fields["positions"], SEQUENCE_POSITIONS)
@@ -143,10 +142,7 @@ def _check_encoder_decoder(fields: Mapping):
     _check_patterns(fields)
     if fields["positions"] == "buckets":
         _check_buckets(fields["buckets"], fields["max_distance"])
-    if fields["positions"] == "sinusoid" and fields["width"] % 2:
-        raise ModelError(
-            f"model.positions='sinusoid' pairs sine and cosine, but width is {fields['width']}; make it even"
-        )
+    _check_sinusoid(fields["positions"], fields["width"])
     if fields["position_offset"] and fields["positions"] != "learned":
         raise ModelError(
             f"model.position_offset is {fields['position_offset']}, rows of a table that model.positions="
@@ -195,10 +191,17 @@ def _check_heads(fields: Mapping):
     size = fields["query_size"] or head_size or width // heads
     if fields["positions"] == "rotary":
         _check_turned(turned, size)
-    if fields["positions"].startswith("sinusoid") and width % 2:
-        raise ModelError(
-            f"model.positions='{fields['positions']}' pairs sine and cosine, but width is {width}; make it even"
-        )
+    _check_sinusoid(fields["positions"], width)
+
+
+def _check_distances(width: int):
+    if width % 2:
+        raise ModelError(f"model.width is {width}; distances pair sine and cosine, so make it even")
+
+
+def _check_sinusoid(positions: str, width: int):
+    if positions.startswith("sinusoid") and width % 2:
+        raise ModelError(f"model.positions='{positions}' pairs sine and cosine, but width is {width}; make it even")
 
 
 def _check_turned(name: str, size: int):

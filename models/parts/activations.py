@@ -13,3 +13,4 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
 }
 GATED = "gated_"  # before an activation's name: act(x W_gate) * (x W_in), as in T5 v1.1
+FEED_FORWARD = (*ACTIVATIONS, *(GATED + name for name in ACTIVATIONS))  # what feed-forward branches can have

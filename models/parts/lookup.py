@@ -1,7 +1,5 @@
 """Rows picked from a table that lies split by columns: on the way there, rows of the batch are traded for columns."""
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -10,15 +8,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 from models.parts.gradients import resting
 
 
-def looked_up(table: jax.Array, ids: jax.Array, names: Sequence[str] = ("vocab", "embed")) -> jax.Array:
-    """table [V, D], whose axes are called `names`, ids [B, T] -> rows [B, T, D].
+def looked_up(table: jax.Array, ids: jax.Array) -> jax.Array:
+    """table [V, D], whose axes are "vocab" and "embed", ids [B, T] -> rows [B, T, D].
 
     Devices that share both the batch and the columns look up all their rows in the columns that each has, and trade
     afterwards. Left to itself XLA then also forgets the split of the batch over other devices, and gives each the whole
     batch ("involuntary full rematerialization").
     """
     rows = jnp.take(table, ids, axis=0)
-    sharding = resting(table, names)
+    sharding = resting(table, ("vocab", "embed"))
     columns = _axes(sharding.spec[1]) if sharding else ()
     if not columns:
         return rows
