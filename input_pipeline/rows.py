@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from input_pipeline.batches.evaluation import Overlapping, predicted
-from input_pipeline.batches.training import Layout
 from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.held_out import Part
 from input_pipeline.layouts import halves, languages, packing, pairs, segments, sentences, texts
@@ -15,6 +14,7 @@ from input_pipeline.layouts.coded import Coded, code_ids
 from input_pipeline.layouts.halves import Halves
 from input_pipeline.layouts.languages import Translations
 from input_pipeline.layouts.pairs import Pairs
+from input_pipeline.layouts.raw import RawRows
 from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
 from input_pipeline.layouts.segments import Segments
 from input_pipeline.layouts.sentences import Sentences
@@ -59,7 +59,7 @@ class Rows:
         if self.data["layout"] == "pairs" and not self.objective.swapped_pairs:
             pairs.check((part.stream for part in parts), self.objective.raw_length(self.data["length"]))
 
-    def training(self, part: Part) -> Layout:
+    def training(self, part: Part) -> RawRows:
         """The rows of a source to be trained on. Errors: DataError where there is not one."""
         length, layout, name = self.data["length"], self.data["layout"], f"'{part.source.spec}'"
         raw_length = self.objective.raw_length(length)
@@ -90,7 +90,7 @@ class Rows:
 
     def scored(
         self, split: str, stream: Stream, parts: Sequence[Part], layout: str, length: int, overlap: int
-    ) -> list[Layout]:
+    ) -> list[RawRows]:
         """The rows of `length` in which every token of a split is scored once, of each part or of all as one `stream`.
 
         Of windows each but the first has read `overlap` tokens before those that it scores.
@@ -141,7 +141,7 @@ class Rows:
         plan = self.plans(texts.plan, stream, lengths)
         return Texts(stream, plan, lengths, self.tokenizer.special["end"])
 
-    def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> Layout:
+    def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> RawRows:
         """The rows of a stream in a layout that looks at its documents; errors give the stream's `name`."""
         if layout == "document":
             return whole_documents(stream, length, name)
@@ -167,14 +167,14 @@ class Rows:
             plan = self.plans(segments.plan, stream)
         return Segments(stream, plan, length, self.objective.reuse, self.objective.framing)
 
-    def _coded(self, part: Part, length: int, overlap: int) -> Layout:
+    def _coded(self, part: Part, length: int, overlap: int) -> RawRows:
         """The rows of a part of a split behind its control code, which itself is not scored."""
         code, stride = self._code(part, length), length - overlap
         length -= len(code)
         rows = Overlapping(part.stream, predicted(part.stream, self.tokenizer).tokens, length, min(stride, length))
         return Coded(rows, code, scored=False)
 
-    def _told(self, part: Part, layout: str, length: int, overlap: int) -> Layout:
+    def _told(self, part: Part, layout: str, length: int, overlap: int) -> RawRows:
         """The rows of a part of a split, which say of which language they are."""
         if self._translates(part):
             return self._translations(part, length)
@@ -183,7 +183,7 @@ class Rows:
             rows = self._planned(part.stream, layout, length, f"'{part.source.spec}'", training=False)
         return languages.told(rows, part.source, self.data["languages"])
 
-    def _either(self, part: Part, length: int) -> Layout:
+    def _either(self, part: Part, length: int) -> RawRows:
         """The rows of a part of a split, of which each source may be of text or of pairs of texts."""
         if self.pairs_texts(part.stream):
             return self.both_texts(part, length)
@@ -192,6 +192,6 @@ class Rows:
         return languages.told(rows, part.source, self.data["languages"])
 
 
-def examples(rows: Layout) -> int:
+def examples(rows: RawRows) -> int:
     """How many examples `rows` hold, which is what sources are mixed by: pairs of texts, and of text rows."""
     return len(rows.plan.documents) if isinstance(rows, Texts | Translations) else len(rows)

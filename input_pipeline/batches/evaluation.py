@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from input_pipeline.batches import loader
-from input_pipeline.batches.training import Batching, Layout
-from input_pipeline.layouts.raw import Raw
+from input_pipeline.batches.training import Batching
+from input_pipeline.layouts.raw import Raw, RawRows
 from input_pipeline.layouts.rows import Bare, read_at
 from input_pipeline.store.store import Counts
 from input_pipeline.store.stream import Stream
@@ -47,7 +47,7 @@ class Rowwise:
     """
 
     batching: Batching
-    sources: Sequence[Layout]
+    sources: Sequence[RawRows]
 
     def __len__(self) -> int:
         return -(-self._rows // self.batching.batch_size)

@@ -6,7 +6,6 @@ gets those rows. The position in the data is n.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -14,20 +13,13 @@ from input_pipeline.batches.mixture import Mixture
 from input_pipeline.batches.shuffle import key, shuffled
 from input_pipeline.errors import DataError
 from input_pipeline.features import Feature, declared, empty
-from input_pipeline.layouts.raw import Raw
+from input_pipeline.layouts.raw import RawRows
 from input_pipeline.layouts.rows import read_at
 from input_pipeline.layouts.segments import DRAWS, Segments
 from input_pipeline.objectives.draws import uniform
 from input_pipeline.store.stream import Stream
 
 ROWS = 100  # what is drawn of rows, beside what objectives draw
-
-
-class Layout(Protocol):
-    """Raw rows by number."""
-
-    def __len__(self) -> int: ...
-    def read(self, rows: np.ndarray) -> Raw: ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +49,7 @@ class Batching:
 class Examples:
     """Batches of rows drawn from several sources: `source[n]` is batch n, row r its example n * B + r."""
 
-    def __init__(self, batching: Batching, sources: Sequence[Layout], weights: np.ndarray, shuffle: bool):
+    def __init__(self, batching: Batching, sources: Sequence[RawRows], weights: np.ndarray, shuffle: bool):
         self.batching, self.sources, self.mixture, self.shuffle = batching, sources, Mixture(weights), shuffle
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:

@@ -1,12 +1,11 @@
 """Rows that begin with the control code of their source (Keskar et al. 2019, section 3)."""
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import numpy as np
 
 from input_pipeline.errors import LENGTH, DataError
-from input_pipeline.layouts.raw import Raw
+from input_pipeline.layouts.raw import Raw, RawRows
 from input_pipeline.sources.sources import Source
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
@@ -50,21 +49,14 @@ def without(texts: Iterable[str], codes: Iterable[str], tokenizer: Tokenizer) ->
     return [text for text in texts if not begins(tokenizer.encode(text).tolist())]
 
 
-class Rows(Protocol):
-    """Raw rows of one stretch of text each, by number."""
-
-    def __len__(self) -> int: ...
-    def read(self, rows: np.ndarray) -> Raw: ...
-
-
 class Coded:
-    """`rows` with the ids `code` (int32 [C]) before each, which are of the row's one document.
+    """`rows` of one stretch of text each, behind the ids `code` (int32 [C]), which are of the row's one document.
 
     scored: whether what follows the code counts as what follows the row's other ids does; in evaluation it does not,
     since the text before has it scored.
     """
 
-    def __init__(self, rows: Rows, code: np.ndarray, scored: bool):
+    def __init__(self, rows: RawRows, code: np.ndarray, scored: bool):
         self.rows, self.code, self.scored = rows, code, scored
 
     def __len__(self) -> int:

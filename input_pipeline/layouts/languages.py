@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from input_pipeline.errors import LENGTH, DataError
 from input_pipeline.layouts import plans, texts
-from input_pipeline.layouts.raw import Raw
+from input_pipeline.layouts.raw import RawRows
 from input_pipeline.sources.sources import Source
 from input_pipeline.store.stream import Stream
 
@@ -24,13 +24,6 @@ class RawLanguages(NamedTuple):
     positions: np.ndarray
     scored: np.ndarray
     languages: np.ndarray  # int32 [n, R]
-
-
-class Rows(Protocol):
-    """Raw rows by number."""
-
-    def __len__(self) -> int: ...
-    def read(self, rows: np.ndarray) -> Raw: ...
 
 
 def check(found: Sequence[Source], names: Sequence[str], told: bool) -> None:
@@ -82,7 +75,7 @@ def of_source(source: Source) -> tuple[str, ...]:
 class Monolingual:
     """`rows` of text of one language."""
 
-    def __init__(self, rows: Rows, language: int):
+    def __init__(self, rows: RawRows, language: int):
         self.rows, self.language = rows, language
 
     def __len__(self) -> int:
@@ -185,7 +178,7 @@ class Translations:
         return RawLanguages(ids[:, :-1], ids[:, 1:], segments, positions, segments > 0, languages)
 
 
-def told(rows: Rows, source: Source, names: Sequence[str]) -> Rows | Monolingual:
+def told(rows: RawRows, source: Source, names: Sequence[str]) -> RawRows:
     """`rows` of a source, which say of which language they are, if there are any and they do not say so themselves."""
     return rows if source.fields or not names else Monolingual(rows, *numbers(source, names))
 

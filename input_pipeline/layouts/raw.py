@@ -1,6 +1,6 @@
 """Raw rows: what every layout gives, whatever task is made of it."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,8 +18,15 @@ class Raw(NamedTuple):
     scored: np.ndarray  # bool [n, R], whether it counts: all text in training, in evaluation once in all rows
 
     def where(self, inside: np.ndarray) -> "Raw":
-        """The same without what is not `inside`, bool [n, R]."""
+        """These rows without what is not `inside`, bool [n, R]."""
         return Raw(*(field * inside for field in self))
+
+
+class RawRows(Protocol):
+    """Raw rows by number."""
+
+    def __len__(self) -> int: ...
+    def read(self, rows: np.ndarray) -> Raw: ...
 
 
 def contiguous(ids: np.ndarray) -> Raw:
