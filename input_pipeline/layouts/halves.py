@@ -17,7 +17,7 @@ import numpy as np
 
 from input_pipeline.errors import LENGTH, DataError
 from input_pipeline.layouts import plans
-from input_pipeline.layouts.pairs import BLOCK, FRAME, LEAST, SEED, RawPairs, tables
+from input_pipeline.layouts.pairs import BLOCK, FRAME, LEAST, SEED, Framed, RawPairs, tables, with_ends
 from input_pipeline.store.stream import Stream
 
 SPECIAL = ("classifier", "separator")  # which stands before the text, and behind each segment
@@ -50,11 +50,9 @@ def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None
 
 def _planned(stream: Stream, length: int) -> Iterator[Plan]:
     """The plan of a stream, in stretches: `split` in ids of the stream, which count end tokens too."""
-    ends = stream.tokens > stream.bare_tokens
-    sizes = stream.documents() - ends
-    begins = np.cumsum(sizes) - sizes  # of each document, without end tokens
+    placed = with_ends(stream)
     for part in split(*tables(stream), length):
-        yield part._replace(starts=part.starts + ends * np.searchsorted(begins, part.starts, "right"))
+        yield part._replace(starts=placed(part.starts))
 
 
 def split(bounds: np.ndarray, documents: np.ndarray, length: int, seed: int = SEED) -> Iterator[Plan]:
@@ -118,12 +116,8 @@ def _cut(sentences: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int
     return pieces
 
 
-class Halves:
+class Halves(Framed):
     """Rows under a plan: a classifier, a segment and a separator, and mostly another segment and a separator."""
-
-    def __init__(self, stream: Stream, plan: Plan, length: int, classifier: int, separator: int):
-        self.stream, self.plan, self.length = stream, plan, length
-        self.classifier, self.separator = classifier, separator
 
     def __len__(self) -> int:
         return len(self.plan.first) - 1

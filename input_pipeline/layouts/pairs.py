@@ -103,14 +103,19 @@ def tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
     return np.cumsum(np.concatenate([none, *sizes])), np.cumsum([0, *map(len, sizes)])
 
 
-def _planned(stream: Stream, length: int, short: float, passes: int, swapped: bool) -> Iterator[Plan]:
-    """The plan of a stream, in stretches: `paired` in ids of the stream, which count end tokens too."""
+def with_ends(stream: Stream) -> Callable[[np.ndarray], np.ndarray]:
+    """What makes of places (int64 [n]) in ids without end tokens those in ids of the stream, which count them too."""
     ends = stream.tokens > stream.bare_tokens
     sizes = stream.documents() - ends
     begins = np.cumsum(sizes) - sizes  # of each document, without end tokens
+    return lambda places: places + ends * np.searchsorted(begins, places, "right")
+
+
+def _planned(stream: Stream, length: int, short: float, passes: int, swapped: bool) -> Iterator[Plan]:
+    """The plan of a stream, in stretches: `paired` in ids of the stream, which count end tokens too."""
+    placed = with_ends(stream)
     for part in paired(*tables(stream), length, short, passes, swapped):
-        first, second = (at + ends * np.searchsorted(begins, at, "right") for at in (part.first, part.second))
-        yield part._replace(first=first, second=second)
+        yield part._replace(first=placed(part.first), second=placed(part.second))
 
 
 def paired(
@@ -187,12 +192,16 @@ def _cut(first: int, first_end: int, second: int, second_end: int, most: int, dr
     return first, first_end - first, second, second_end - second
 
 
-class Pairs:
-    """Rows of two segments under a plan, between a classifier and separators."""
+class Framed:
+    """Rows under a plan, whose segments stand between a classifier and separators."""
 
-    def __init__(self, stream: Stream, plan: Plan, length: int, classifier: int, separator: int):
+    def __init__(self, stream: Stream, plan: NamedTuple, length: int, classifier: int, separator: int):
         self.stream, self.plan, self.length = stream, plan, length
         self.classifier, self.separator = classifier, separator
+
+
+class Pairs(Framed):
+    """Rows of two segments under a plan, between a classifier and separators."""
 
     def __len__(self) -> int:
         return len(self.plan.first)
