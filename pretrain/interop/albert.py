@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from ml_collections import ConfigDict
-
-from pretrain.interop.bert import embeddings, plain
+from pretrain.interop.bert import BERT, embeddings, plain
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, Key, Keys
 from pretrain.interop.names import FLAT, OUTPUTS_FIRST, Row, linear, norms, rows
@@ -40,13 +38,6 @@ def _rows(section: Mapping) -> list[Row]:
 def _settle(section: dict, names: frozenset) -> dict:
     """Files of the class for masked tokens alone have no head of pairs, and may have a pooler that nothing read."""
     return section | {"pair_head": "sop_classifier.classifier.weight" in names, "project_always": True}
-
-
-def _complete(config: ConfigDict) -> None:
-    """Without a head of pairs, or types to tell two texts apart by, rows are of one text each."""
-    if not config.model.pair_head or config.model.types < 2:
-        config.objective.update(next_sentence=False, swapped_pairs=False)
-        config.data.update(layout="packed", sentences="")
 
 
 ALBERT = Family(
@@ -116,5 +107,5 @@ ALBERT = Family(
     buffers=(r"(albert\.)?embeddings\.(position_ids|token_type_ids)",),
     unused=(r"(albert\.)?pooler\.(weight|bias)",),
     settle=_settle,
-    complete=_complete,
+    complete=BERT.complete,
 )

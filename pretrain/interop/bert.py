@@ -95,7 +95,7 @@ def _settle(section: dict, names: frozenset) -> dict:
 def _complete(config: ConfigDict) -> None:
     """Without a head of pairs, or types to tell two texts apart by, rows are of one text each."""
     if not config.model.pair_head or config.model.types < 2:
-        config.objective.next_sentence = False
+        config.objective.update(next_sentence=False, swapped_pairs=False)
         config.data.update(layout="packed", sentences="")
 
 

@@ -69,12 +69,6 @@ THEIRS = Keys(
 )
 
 
-def _complete_generator(config: ConfigDict) -> None:
-    """It is read as BERT is, without a head of pairs."""
-    config.objective.next_sentence = False
-    config.data.update(layout="packed", sentences="")
-
-
 ELECTRA = Family(
     model_type="electra",
     kind="replaced_tokens",
@@ -108,7 +102,7 @@ GENERATOR = dataclasses.replace(
     rows=_of_generator,
     copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     settle=lambda section, names: section | {"pair_head": False},
-    complete=_complete_generator,
+    complete=BERT.complete,  # without a head of pairs
     section_of=lambda section: section,
     part="",
     mark=WRITER,
