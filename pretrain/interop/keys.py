@@ -9,21 +9,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pretrain.errors import UserError
+from pretrain.interop.writing import SETTINGS
 
+# Those of `SETTINGS` that only families whose decoder writes of what an encoder reads have, and list themselves.
+OF_TWO_TEXTS = {"decoder_start_token_id", "force_bos_token_to_be_generated"}
 # Keys of any config.json that say nothing about what a pretraining model computes: where it comes from, what text is
 # written with it, what is returned beside logits, heads for other tasks.
 # fmt: off
 OUTSIDE = frozenset((
     "architectures", "model_type", "transformers_version", "_name_or_path", "tokenizer_class", "problem_type",
-    "finetuning_task", "id2label", "label2id", "num_labels", "classifier_dropout", "task_specific_params", "prefix",
-    "use_cache", "return_dict", "output_hidden_states", "output_attentions", "output_scores",
-    "return_dict_in_generate", "torchscript", "tf_legacy_loss", "use_bfloat16", "gradient_checkpointing",
-    "chunk_size_feed_forward", "_attn_implementation_autoset", "bos_token_id", "eos_token_id", "pad_token_id",
-    "sep_token_id", "cls_token_id", "mask_token_id", "forced_bos_token_id", "forced_eos_token_id", "max_length",
-    "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
-    "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "remove_invalid_values",
-    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
+    "finetuning_task", "id2label", "label2id", "num_labels", "classifier_dropout", "use_cache", "return_dict",
+    "output_hidden_states", "output_attentions", "output_scores", "return_dict_in_generate", "torchscript",
+    "tf_legacy_loss", "use_bfloat16", "gradient_checkpointing", "chunk_size_feed_forward",
+    "_attn_implementation_autoset", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id",
+    "mask_token_id", *(SETTINGS.keys() - OF_TWO_TEXTS),
 ))
 # fmt: on
 # What no model of ours does, and keys of any config.json can ask for.
