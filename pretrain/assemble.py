@@ -115,7 +115,7 @@ def check_sizes(config) -> None:
             f"config.data.length = {data.length} is longer than the model's config.model.context = "
             f"{config.model.context} positions; lower the one or raise the other"
         )
-    length = config.evaluate.length or data.length
+    length = configs.scored_length(config)
     check_scored(config, length, "config.evaluate.length = ")
     key, context = _scoring_context(config)
     task = objectives.build(config.objective.to_dict())
@@ -181,7 +181,7 @@ def check_split(engine, config, training: bool) -> None:
 
 def check_batches(layout, learner, config, training: bool) -> None:
     """Raises UserError where rows or lengths of evaluation, or of `training`, cannot be split over a layout's mesh."""
-    length = config.evaluate.length or config.data.length
+    length = configs.scored_length(config)
     _check_rows(layout, learner, layout.filled(config.evaluate.batch_size), length, "config.evaluate.length")
     if training:
         rows = config.train.batch_size // config.train.accumulate

@@ -64,7 +64,7 @@ def evaluate(config, arguments: Evaluate) -> None:
     checkpoints = Checkpoints(workdir)
     tokenizer, step = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer), checkpoints.find(arguments.step)
     step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_tokenizer(step, tokenizer))
-    length = arguments.length or config.evaluate.length or config.data.length
+    length = arguments.length or configs.scored_length(config)
     check_scored(config, length, "--length=" if arguments.length else "config.evaluate.length = ")
     if arguments.length:
         requirements.check_length("--length", length, config.objective.to_dict())

@@ -32,6 +32,11 @@ def every_key() -> list[str]:
     return list(dict.fromkeys([*flat(common.base()), *keys]))
 
 
+def scored_length(config) -> int:
+    """How many tokens a row of evaluation has: config.evaluate.length, of which 0 means config.data.length."""
+    return config.evaluate.length or config.data.length
+
+
 def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
     """Raises UserError unless `config`, from `source`, has exactly the declared keys, each with a value of its type.
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 
+from pretrain import config as configs
 from pretrain.errors import UserError
 from pretrain.parallel.mesh import path_name
 from pretrain.reporting.progress import amount
@@ -93,7 +94,7 @@ def _check_step(engine, config, devices: int) -> None:
 def check_evaluation(engine, config) -> None:
     """Raises UserError where the devices or this host have not the memory to evaluate."""
     size = engine.layout.filled(config.evaluate.batch_size)
-    length = config.evaluate.length or config.data.length
+    length = configs.scored_length(config)
     params = engine.resting_shapes(engine.layout.batch_shards()).params
     memory = jax.eval_shape(lambda: start(engine.learner.evaluated, size))
     shared = _whole_bytes(memory) // engine.layout.batch_shards()

@@ -17,6 +17,7 @@ import numpy as np
 from configs import common
 from input_pipeline.batches.tasks import Task
 from input_pipeline.errors import DataError
+from pretrain import config as configs
 from pretrain.assemble import Assembly
 from pretrain.costs import capacity
 from pretrain.decoding.beams import NOTHING, beam_search, check_penalty
@@ -72,7 +73,7 @@ MEASURES = {"exact_match": exact_match, "sequence_accuracy": sequence_accuracy, 
 KEYS = ("beams", "length_penalty", "stopping", "beyond")  # of config.evaluate: how what is decoded is searched for
 
 
-def tasks(run: Assembly, split: str, *, decode: int | None, length: int = 0, batch_size: int = 0) -> dict[str, Task]:
+def tasks(run: Assembly, split: str, *, decode: int | None) -> dict[str, Task]:
     """The tasks of a split, by their sources: the first `decode` examples of each, None for all that there are.
 
     Errors: UserError where some are asked for and there are none, where the config says how to decode and its objective
@@ -80,9 +81,9 @@ def tasks(run: Assembly, split: str, *, decode: int | None, length: int = 0, bat
     """
     config, engine = run.config, run.engine
     _check_keys(config, run.learner.objective.decoded)
-    length, size = length or config.evaluate.length or config.data.length, batch_size or config.evaluate.batch_size
     found = {}
     if run.learner.objective.decoded and decode != 0:
+        length, size = configs.scored_length(config), config.evaluate.batch_size
         rows = engine.rows(engine.layout.filled(size))
         found = run.corpus.tasks(split, length=length, batch_size=size, rows=rows, limit=decode or 0)
     if decode and not found:
@@ -94,7 +95,7 @@ def tasks(run: Assembly, split: str, *, decode: int | None, length: int = 0, bat
     if found:
         if config.evaluate.beams > 1:
             check_penalty(config.evaluate.length_penalty, "gnmt", run.learner.evaluated.context)
-        _check_memory(run, length, size)
+        _check_memory(run)
         if "bleu" in run.learner.objective.decoded:
             sacrebleu()
         _check_originals(run, found)
@@ -211,14 +212,14 @@ def _check_keys(config, measures: Sequence[str]) -> None:
         )
 
 
-def _check_memory(run: Assembly, length: int, size: int) -> None:
+def _check_memory(run: Assembly) -> None:
     """Raises UserError where a device has not the memory for its rows of a batch that is decoded."""
-    layout, learner = run.engine.layout, run.learner
-    rows = layout.filled(size) // layout.batch_shards()
+    config, layout, learner = run.config, run.engine.layout, run.learner
+    rows, length = layout.filled(config.evaluate.batch_size) // layout.batch_shards(), configs.scored_length(config)
     batch = {name: np.zeros(shape, dtype) for name, (shape, dtype, _) in learner.features(rows, length).items()}
     _, source = learner.objective.prompts(batch)
     caches = jax.eval_shape(
         functools.partial(empty, learner.evaluated, rows=rows, room=_room(run, batch)), learner.shapes, source
     )
     devices, remedy = layout.mesh.devices.flat, "lower config.evaluate.batch_size"
-    capacity.check_decoding(learner.evaluated, caches, rows, run.config.evaluate.beams, devices, remedy)
+    capacity.check_decoding(learner.evaluated, caches, rows, config.evaluate.beams, devices, remedy)

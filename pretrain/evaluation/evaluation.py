@@ -10,19 +10,18 @@ import jax
 
 from input_pipeline.batches.evaluation import Evaluation
 from input_pipeline.pipeline import Corpus
+from pretrain import config as configs
 from pretrain.assemble import Assembly
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import KEYS, decoded, tasks
 from pretrain.objectives import reported
 
 
-def scoring_pass(
-    run: Assembly, split: str, *, length: int = 0, stride: int = 0, batch_size: int = 0, batches: int = 0
-) -> Evaluation:
+def scoring_pass(run: Assembly, split: str, *, batches: int = 0) -> Evaluation:
     """The batches that `score` goes through; the options are its own. Errors: DataError for what cannot be."""
     config = run.config
-    length, size = length or config.evaluate.length or config.data.length, batch_size or config.evaluate.batch_size
-    stride = stride or config.evaluate.stride or length
+    length, size = configs.scored_length(config), config.evaluate.batch_size
+    stride = config.evaluate.stride or length
     rows = run.engine.rows(run.engine.layout.filled(size))  # rows beyond `size` are padding
     return run.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
 
@@ -36,7 +35,7 @@ def measure(config, corpus: Corpus) -> str:
     for name in ("decode", *KEYS):
         del settings[name]
     settings["selects"] = config.objective.selects
-    settings["length"] = config.evaluate.length or config.data.length
+    settings["length"] = configs.scored_length(config)
     settings["stride"] = config.evaluate.stride or settings["length"]
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
 
@@ -60,18 +59,17 @@ def score(
     params,
     split: str,
     *,
-    batch_size: int = 0,
+    batches: int = 0,
     timed: bool = False,
     decode: int | None = 0,
     cut: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = lambda message: None,
-    **options,
 ):
     """The scores of `params` on `split`: every term of the objective, and its `figures`.
 
-    Every token of the split is read once. With `stride` below `length`, windows overlap and a token is
-    scored with at least length - stride tokens before it, where the split has them; 0 means disjoint
-    windows. `batches` cuts the split short; 0 means all. Zeros elsewhere mean the config's value.
+    Every token of the split is read once. With config.evaluate.stride below the length, windows overlap and a token is
+    scored with at least length - stride tokens before it, where the split has them; 0 means disjoint windows.
+    `batches` cuts the split short; 0 means all.
     `timed` adds `tokens_per_second`, of the tokens that the model reads, padding left out.
     `decode` adds, where the split has tasks, what is measured on their decoded targets and, as `tasks`, the figures of
     each (`pretrain.evaluation.decoded`): of its first so many examples, None for all. `report` hears of each task.
@@ -79,10 +77,9 @@ def score(
     Errors: UserError where not one token is scored, or where nothing can be decoded of what is to be.
     """
     config, engine = run.config, run.engine
-    size = batch_size or config.evaluate.batch_size
-    to_decode = tasks(run, split, decode=decode, length=options.get("length", 0), batch_size=batch_size)
-    data = scoring_pass(run, split, batch_size=size, **options)
-    size = engine.layout.filled(size)
+    to_decode = tasks(run, split, decode=decode)
+    data = scoring_pass(run, split, batches=batches)
+    size = engine.layout.filled(config.evaluate.batch_size)
     carried = engine.start(size)
     sums, started = [], None
     for batch in data.batches():

@@ -8,6 +8,7 @@ import models
 from input_pipeline import objectives as corruptions
 from input_pipeline.features import declared
 from models.errors import ModelError
+from pretrain import config as configs
 from pretrain import objectives, optimizers
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
@@ -59,10 +60,10 @@ def check_attention(learner: Learner, config, training: bool) -> None:
     The path `auto` always finds one that serves, so that only heads which are to be traded for tokens can be too few.
     """
     trades = jax.sharding.get_abstract_mesh().shape.get("sequence", 1) > 1
-    train, length = config.train.batch_size // config.train.accumulate, config.data.length
-    evaluate = config.evaluate.batch_size, config.evaluate.length or length
+    train = config.train.batch_size // config.train.accumulate, config.data.length
+    evaluate = config.evaluate.batch_size, configs.scored_length(config)
     key = jax.eval_shape(lambda: jax.random.key(0))  # a shape: where the mesh is of absent devices nothing is computed
-    uses = [(learner.model, (train, length), key), (learner.evaluated, evaluate, None)]
+    uses = [(learner.model, train, key), (learner.evaluated, evaluate, None)]
     for model, shape, rng in uses if training else uses[1:]:
         if model.attention_path == "auto" and not trades:
             continue
