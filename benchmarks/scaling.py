@@ -147,8 +147,8 @@ def part(path: str, folder: str, updates: int, megabytes: int) -> None:
     """One of several processes: the processor time of a turn of the loop, and what resharding takes."""
     start()
     config = configs.load(CONFIG, [*OVERRIDES, ("mesh.data", str(jax.device_count()))])
-    run = assemble(config, str(Path(folder).parent / "run"), loop.silent)
-    found = {"turn": loop.turn(run, f"{folder}/turn", updates, time.process_time)}
+    assembly = assemble(config, str(Path(folder).parent / "run"), loop.silent)
+    found = {"turn": loop.turn(assembly, f"{folder}/turn", updates, time.process_time)}
     if jax.process_count() > 1:
         found["resharded"] = resharded(folder, megabytes)
     several.tell(path, found)

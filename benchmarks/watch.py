@@ -39,22 +39,22 @@ from pretrain.training.replicas import Replicas
 PROCESSES = 4
 
 
-def updates(run, rounds: int):
+def updates(assembly, rounds: int):
     """(seconds of an update, the state after the last)."""
-    state = run.engine.init(0, run.config.train.batch_size)
-    feed, seconds = Feed(run, 0, silent), []
+    state = assembly.engine.init(0, assembly.config.train.batch_size)
+    feed, seconds = Feed(assembly, 0, silent), []
     for _ in range(rounds + 1):
         began = time.perf_counter()
-        state, metrics = run.engine.step(state, next(feed))
+        state, metrics = assembly.engine.step(state, next(feed))
         jax.block_until_ready(metrics)
         seconds.append(time.perf_counter() - began)
     feed.close()
     return statistics.median(seconds[1:]), state
 
 
-def compared(run, state, rounds: int) -> float:
+def compared(assembly, state, rounds: int) -> float:
     """Seconds of a comparison."""
-    replicas, seconds = Replicas(run.engine, 1), []
+    replicas, seconds = Replicas(assembly.engine, 1), []
     for step in range(rounds + 1):
         seconds.append(report.seconds(lambda step=step: replicas.compare(state, step + 1)))
     return statistics.median(seconds[1:])
@@ -110,9 +110,9 @@ def main():
         "configs/quickstart.py", [("mesh.data", str(jax.device_count())), ("log.tensorboard", "false")]
     )
     with tempfile.TemporaryDirectory() as folder:
-        run = assemble(config, folder, silent)
-        step, state = updates(run, rounds)
-        compare, look = compared(run, state, rounds), looked(1000)
+        assembly = assemble(config, folder, silent)
+        step, state = updates(assembly, rounds)
+        compare, look = compared(assembly, state, rounds), looked(1000)
         row, place = written(Path(folder), 1000), passed(10_000)
         together = several.parts("watch", Path(folder) / "parts", PROCESSES, 1, {"seconds": 5 if args.quick else 30})
     every = config.train.compare_every

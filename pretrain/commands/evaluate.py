@@ -91,8 +91,8 @@ def evaluate(config, arguments: Evaluate) -> None:
         prepare, split = functools.partial(_prepare_own, workdir, folder), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
-        run = assemble(config, workdir, say, prepare=prepare, teacher=kept(config, workdir))
-        objective = run.engine.learner.objective
+        assembly = assemble(config, workdir, say, prepare=prepare, teacher=kept(config, workdir))
+        objective = assembly.learner.objective
         for name in ("word_level", *COMPRESSORS):
             if getattr(arguments, name) and objective.bits is None:
                 raise UserError(
@@ -105,11 +105,13 @@ def evaluate(config, arguments: Evaluate) -> None:
                     f"tokenizer of {workdir} rewrites text; leave it out"
                 )
         averaged = Averaged(checkpoints, config.checkpoint, arguments.average, say)
-        checkpoints.check_teacher(step, run.teacher)
-        packed = _packed(run.corpus, split, arguments)  # before anything is scored: the text may be gone
-        step, params = checkpoints.read(arguments.step, step, lambda step: run.engine.restored_params(averaged, step))
+        checkpoints.check_teacher(step, assembly.teacher)
+        packed = _packed(assembly.corpus, split, arguments)  # before anything is scored: the text may be gone
+        step, params = checkpoints.read(
+            arguments.step, step, lambda step: assembly.engine.restored_params(averaged, step)
+        )
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": counted}
-        result = score(run, params, split, timed=True, report=say, **options)
+        result = score(assembly, params, split, timed=True, report=say, **options)
         result |= {f"{name}_{objective.bits}": bits for name, bits in packed.items()}
     if jax.process_index() == 0:
         report(result, step, split, objective, arguments)

@@ -73,19 +73,19 @@ MEASURES = {"exact_match": exact_match, "sequence_accuracy": sequence_accuracy, 
 KEYS = ("beams", "length_penalty", "stopping", "beyond")  # of config.evaluate: how what is decoded is searched for
 
 
-def tasks(run: Assembly, split: str, *, decode: int | None) -> dict[str, Task]:
+def tasks(assembly: Assembly, split: str, *, decode: int | None) -> dict[str, Task]:
     """The tasks of a split, by their sources: the first `decode` examples of each, None for all that there are.
 
     Errors: UserError where some are asked for and there are none, where the config says how to decode and its objective
     decodes nothing, where a device has not the memory to decode, or where BLEU needs text that is not there.
     """
-    config, engine = run.config, run.engine
-    _check_keys(config, run.learner.objective.decoded)
+    config, engine = assembly.config, assembly.engine
+    _check_keys(config, assembly.learner.objective.decoded)
     found = {}
-    if run.learner.objective.decoded and decode != 0:
+    if assembly.learner.objective.decoded and decode != 0:
         length, size = configs.scored_length(config), config.evaluate.batch_size
         rows = engine.rows(engine.layout.filled(size))
-        found = run.corpus.tasks(split, length=length, batch_size=size, rows=rows, limit=decode or 0)
+        found = assembly.corpus.tasks(split, length=length, batch_size=size, rows=rows, limit=decode or 0)
     if decode and not found:
         raise UserError(
             f"{decode} examples of each task are to be decoded, and split '{split}' has no source of two fields that "
@@ -94,32 +94,32 @@ def tasks(run: Assembly, split: str, *, decode: int | None) -> dict[str, Task]:
         )
     if found:
         if config.evaluate.beams > 1:
-            check_penalty(config.evaluate.length_penalty, "gnmt", run.learner.evaluated.context)
-        _check_memory(run)
-        if "bleu" in run.learner.objective.decoded:
+            check_penalty(config.evaluate.length_penalty, "gnmt", assembly.learner.evaluated.context)
+        _check_memory(assembly)
+        if "bleu" in assembly.learner.objective.decoded:
             sacrebleu()
-        _check_originals(run, found)
+        _check_originals(assembly, found)
     return found
 
 
-def decoded(run: Assembly, params, found: dict[str, Task], cut: Callable[[], bool], report: Callable[[str], None]):
+def decoded(assembly: Assembly, params, found: dict[str, Task], cut: Callable[[], bool], report: Callable[[str], None]):
     """The figures of each task, under its source, and over the examples of all of them: ({task: figures}, figures).
 
     params: as the engine evaluates them. A task's figures are the terms of its examples, each alone in its row; what
     the objective measures on decoded targets; how many tokens, without the end, were written and should have been in
     the mean; and the number of examples. None once `cut`, which is asked after every batch, says to stop.
     """
-    objective = run.learner.objective
+    engine, objective = assembly.engine, assembly.learner.objective
     each, everything = {}, []
-    whole = run.engine.whole(params)
+    whole = engine.whole(params)
     for name, task in found.items():
         report(f"decoding {task.examples:,} examples of {name}")
-        sums, written, originals = [], [], iter(task.originals()) if _rewritten(run) else None
+        sums, written, originals = [], [], iter(task.originals()) if _rewritten(assembly) else None
         for batch, targets in task.batches():
-            size = run.engine.layout.filled(task.batching.batch_size)
-            result, _ = run.engine.evaluate(params, run.engine.put(batch, size), run.engine.start(size))
+            size = engine.layout.filled(task.batching.batch_size)
+            result, _ = engine.evaluate(params, engine.put(batch, size), engine.start(size))
             sums.append(result)
-            written += _compared(_write(run, whole, batch, size), targets, originals, run.corpus.tokenizer)
+            written += _compared(_write(assembly, whole, batch, size), targets, originals, assembly.corpus.tokenizer)
             if cut():
                 return None
         total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
@@ -136,11 +136,11 @@ def _figures(objective, written: Sequence[Written]) -> dict:
     }
 
 
-def _write(run: Assembly, params, batch, size: int) -> np.ndarray:
+def _write(assembly: Assembly, params, batch, size: int) -> np.ndarray:
     """The ids that the model writes for all rows of a batch, int32 [size, at most `_room`], NOTHING behind the last."""
-    tokenizer, layout, evaluate = run.corpus.tokenizer, run.engine.layout, run.config.evaluate
-    tokens, source = run.learner.objective.prompts(batch)
-    most = _room(run, batch)
+    tokenizer, layout, evaluate = assembly.corpus.tokenizer, assembly.engine.layout, assembly.config.evaluate
+    tokens, source = assembly.learner.objective.prompts(batch)
+    most = _room(assembly, batch)
     limits = np.full(len(tokens), most, np.int32)
     if evaluate.beyond:
         limits = np.minimum(limits, (source["input_segments"] > 0).sum(1) + evaluate.beyond).astype(np.int32)
@@ -151,7 +151,7 @@ def _write(run: Assembly, params, batch, size: int) -> np.ndarray:
     write = functools.partial(beam_search, **searched) if evaluate.beams > 1 else greedy
     with layout.scope():
         ids = write(
-            run.learner.evaluated,
+            assembly.learner.evaluated,
             params,
             given["tokens"],
             {name: given[name] for name in source},
@@ -164,10 +164,10 @@ def _write(run: Assembly, params, batch, size: int) -> np.ndarray:
     return np.asarray(ids)
 
 
-def _room(run: Assembly, batch) -> int:
+def _room(assembly: Assembly, batch) -> int:
     """How many tokens are written for a row at most."""
-    if beyond := run.config.evaluate.beyond:
-        return min(run.learner.evaluated.context, batch["inputs"].shape[1] + beyond)
+    if beyond := assembly.config.evaluate.beyond:
+        return min(assembly.learner.evaluated.context, batch["inputs"].shape[1] + beyond)
     return batch["targets"].shape[1]
 
 
@@ -184,15 +184,15 @@ def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], originals, tokeni
     return found
 
 
-def _rewritten(run: Assembly) -> bool:
+def _rewritten(assembly: Assembly) -> bool:
     """Whether BLEU is measured, of a reference that is not what the tokenizer makes of its ids."""
-    return "bleu" in run.learner.objective.decoded and run.corpus.tokenizer.byte_lengths is None
+    return "bleu" in assembly.learner.objective.decoded and assembly.corpus.tokenizer.byte_lengths is None
 
 
-def _check_originals(run: Assembly, found: dict[str, Task]) -> None:
+def _check_originals(assembly: Assembly, found: dict[str, Task]) -> None:
     """Raises UserError where references are to be had from the data alone, and are not there."""
     try:
-        for task in found.values() if _rewritten(run) else ():
+        for task in found.values() if _rewritten(assembly) else ():
             task.originals()
     except DataError as error:
         raise UserError(
@@ -212,14 +212,14 @@ def _check_keys(config, measures: Sequence[str]) -> None:
         )
 
 
-def _check_memory(run: Assembly) -> None:
+def _check_memory(assembly: Assembly) -> None:
     """Raises UserError where a device has not the memory for its rows of a batch that is decoded."""
-    config, layout, learner = run.config, run.engine.layout, run.learner
+    config, layout, learner = assembly.config, assembly.engine.layout, assembly.learner
     rows, length = layout.filled(config.evaluate.batch_size) // layout.batch_shards(), configs.scored_length(config)
     batch = {name: np.zeros(shape, dtype) for name, (shape, dtype, _) in learner.features(rows, length).items()}
     _, source = learner.objective.prompts(batch)
     caches = jax.eval_shape(
-        functools.partial(empty, learner.evaluated, rows=rows, room=_room(run, batch)), learner.shapes, source
+        functools.partial(empty, learner.evaluated, rows=rows, room=_room(assembly, batch)), learner.shapes, source
     )
     devices, remedy = layout.mesh.devices.flat, "lower config.evaluate.batch_size"
     capacity.check_decoding(learner.evaluated, caches, rows, config.evaluate.beams, devices, remedy)

@@ -17,13 +17,13 @@ from pretrain.evaluation.decoded import KEYS, decoded, tasks
 from pretrain.objectives import reported
 
 
-def scoring_pass(run: Assembly, split: str, *, batches: int = 0) -> Evaluation:
+def scoring_pass(assembly: Assembly, split: str, *, batches: int = 0) -> Evaluation:
     """The batches that `score` goes through; the options are its own. Errors: DataError for what cannot be."""
-    config = run.config
+    config = assembly.config
     length, size = configs.scored_length(config), config.evaluate.batch_size
     stride = config.evaluate.stride or length
-    rows = run.engine.rows(run.engine.layout.filled(size))  # rows beyond `size` are padding
-    return run.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
+    rows = assembly.engine.rows(assembly.engine.layout.filled(size))  # rows beyond `size` are padding
+    return assembly.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
 
 
 def measure(config, corpus: Corpus) -> str:
@@ -55,7 +55,7 @@ def worded(name: str, value: float) -> str:
 
 
 def score(
-    run: Assembly,
+    assembly: Assembly,
     params,
     split: str,
     *,
@@ -76,9 +76,9 @@ def score(
     `cut` is asked after every batch whether to stop there; there are no scores then, but None.
     Errors: UserError where not one token is scored, or where nothing can be decoded of what is to be.
     """
-    config, engine = run.config, run.engine
-    to_decode = tasks(run, split, decode=decode)
-    data = scoring_pass(run, split, batches=batches)
+    config, engine = assembly.config, assembly.engine
+    to_decode = tasks(assembly, split, decode=decode)
+    data = scoring_pass(assembly, split, batches=batches)
     size = engine.layout.filled(config.evaluate.batch_size)
     carried = engine.start(size)
     sums, started = [], None
@@ -96,12 +96,12 @@ def score(
     total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
     if not any(total["counts"].values()):
         raise UserError(f"split '{split}' has no token that the model could be scored on; give it more text")
-    objective = run.learner.objective
+    objective = assembly.learner.objective
     terms = reported(objective, total["sums"], total["counts"])
     scores = terms | objective.figures(terms, total, data)
     if timed:
         scores["tokens_per_second"] = total["read"] / (time.perf_counter() - started)
     if not to_decode:
         return scores
-    found = decoded(run, params, to_decode, cut, report)
+    found = decoded(assembly, params, to_decode, cut, report)
     return None if found is None else scores | found[1] | {"tasks": found[0]}

@@ -123,17 +123,17 @@ def leave_config(config, workdir: str) -> None:
         configs.save(config, workdir)
 
 
-def tell_of_measure(run: Assembly, workdir: str, step: int, measures: list[str], say) -> bool:
+def tell_of_measure(assembly: Assembly, workdir: str, step: int, measures: list[str], say) -> bool:
     """Says if validations are made in another way than the run's before, and returns whether they are.
 
     `measures` are how its losses were measured, oldest first. A run whose updates are all made, and whose last loss may
     be still to come, measures as its own config has it.
     """
     own, then = measures[-1:], "earlier losses no longer count towards the best checkpoint"
-    if step >= run.config.train.steps:
-        own = [decided(lambda: measure(configs.saved(workdir), run.corpus), cannot)]
+    if step >= assembly.config.train.steps:
+        own = [decided(lambda: measure(configs.saved(workdir), assembly.corpus), cannot)]
         then = "nothing is measured anew"
-    if own in ([], [measure(run.config, run.corpus)]):
+    if own in ([], [measure(assembly.config, assembly.corpus)]):
         return False
     say(
         "the validation loss is measured in another way than before (config.evaluate, config.objective.selects "

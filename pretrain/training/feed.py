@@ -17,10 +17,10 @@ class Feed:
 
     AHEAD = 2
 
-    def __init__(self, run: Assembly, position: int, report: Callable[[str], None]):
-        self.config, self.corpus, self.engine = run.config, run.corpus, run.engine
-        self.size, self.position, self.report = run.config.train.batch_size, position, report
-        self.host = self.read(run.config.data.workers)
+    def __init__(self, assembly: Assembly, position: int, report: Callable[[str], None]):
+        self.config, self.corpus, self.engine = assembly.config, assembly.corpus, assembly.engine
+        self.size, self.position, self.report = assembly.config.train.batch_size, position, report
+        self.host = self.read(assembly.config.data.workers)
         self.ready = deque()
 
     def read(self, workers: int):

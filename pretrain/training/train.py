@@ -66,14 +66,14 @@ def train(config, workdir: str, fresh: str = "") -> int:
             alike(lambda: check_goes_on(config, workdir), cannot)
         weights = weights_to_begin_with(config, workdir, due)
         accepted = functools.partial(leave_config, config, workdir)
-        run = assemble(config, workdir, say, training=True, weights=weights, teacher=teacher, accepted=accepted)
+        assembly = assemble(config, workdir, say, training=True, weights=weights, teacher=teacher, accepted=accepted)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
             tell_of_fresh(workdir, fresh, held_run, weights is not None, say)
         if teacher:
-            run.teacher = keep(teacher, workdir)
+            assembly.teacher = keep(teacher, workdir)
         checkpoints = held.enter_context(contextlib.closing(CheckpointManager(workdir, config.checkpoint)))
-        loop = Loop(run, checkpoints, ledger, workdir, say, weights)
+        loop = Loop(assembly, checkpoints, ledger, workdir, say, weights)
         if jax.process_index() == 0:
             tell_of_changes(config, workdir, loop.step, say)
             if loop.step < config.train.steps:  # else nothing is made of it, and the folder's own says what was
@@ -94,20 +94,24 @@ def watchdog(patience: float, ledger: Ledger) -> Watchdog:
 class Loop:
     """One run's loop, and what it carries from update to update."""
 
-    def __init__(self, run: Assembly, checkpoints: CheckpointManager, ledger: Ledger, workdir: str, say, weights=None):
-        self.config, self.engine, self.assembly = run.config, run.engine, run
+    def __init__(
+        self, assembly: Assembly, checkpoints: CheckpointManager, ledger: Ledger, workdir: str, say, weights=None
+    ):
+        self.config, self.engine, self.assembly = assembly.config, assembly.engine, assembly
         self.checkpoints, self.ledger, self.weights = checkpoints, ledger, weights
-        self.validation = Validation(run, say)
-        self.replicas = Replicas(run.engine, self.config.train.compare_every)
+        self.validation = Validation(assembly, say)
+        self.replicas = Replicas(assembly.engine, self.config.train.compare_every)
         self.state, self.step, self.position = self.restore(say)
         self.goodput = goodput(Workdir(workdir))  # a start that is refused leaves no row
         self.account()
         self.begun = self.step  # updates that were made before this start
-        self.otherwise = self.validation.there and tell_of_measure(run, workdir, self.step, checkpoints.measures(), say)
+        self.otherwise = self.validation.there and tell_of_measure(
+            assembly, workdir, self.step, checkpoints.measures(), say
+        )
         self.writer = self.open_writer(workdir, say)
         shown = open_null() if jax.process_index() else None
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, shown)
-        self.rates = Rates(run.learner, self.config, ledger)
+        self.rates = Rates(assembly.learner, self.config, ledger)
         self.profile = Profile(self.config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.compiled = False
         self.pending = None  # what `update` says of the last one, read once the next one is on its way

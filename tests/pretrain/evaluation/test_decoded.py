@@ -99,13 +99,13 @@ def folder(examples, tmp_path_factory):
 
 
 def scored(folder, params, mesh, backend="jit", decode=None, report=lambda message: None, **options):
-    run = assemble(config_of(folder, mesh, backend, **options), str(folder / "run"), lambda message: None)
+    assembly = assemble(config_of(folder, mesh, backend, **options), str(folder / "run"), lambda message: None)
 
     def restore_params(step, shapes):
         return jax.tree.map(lambda array, shape: jax.device_put(array, shape.sharding), params, shapes)
 
-    placed = run.engine.restored_params(SimpleNamespace(restore_params=restore_params), 0)
-    return score(run, placed, "validation", decode=decode, report=report)
+    placed = assembly.engine.restored_params(SimpleNamespace(restore_params=restore_params), 0)
+    return score(assembly, placed, "validation", decode=decode, report=report)
 
 
 @pytest.mark.parametrize(
@@ -186,15 +186,17 @@ def test_keys_of_decoding_are_refused_where_nothing_is_decoded(folder, key):
     with config.unlocked():
         config.objective = causal()
         config.evaluate[key] = "full" if key == "stopping" else 3
-    run = SimpleNamespace(config=config, engine=None, learner=SimpleNamespace(objective=SimpleNamespace(decoded=())))
+    assembly = SimpleNamespace(
+        config=config, engine=None, learner=SimpleNamespace(objective=SimpleNamespace(decoded=()))
+    )
     with pytest.raises(UserError, match=f"config.evaluate.{key} = (3|3.0|full) is of targets that are decoded, and"):
-        tasks(run, "validation", decode=None)
+        tasks(assembly, "validation", decode=None)
 
 
 def test_a_penalty_beyond_float32_is_refused_before_anything_is_decoded(folder):
-    run = assemble(config_of(folder, {"data": 8}, beams=3, length_penalty=-3000.0), str(folder / "run"), print)
+    assembly = assemble(config_of(folder, {"data": 8}, beams=3, length_penalty=-3000.0), str(folder / "run"), print)
     with pytest.raises(UserError, match="length_penalty=-3000 is beyond what float32 holds of texts of 32 tokens"):
-        tasks(run, "validation", decode=2)
+        tasks(assembly, "validation", decode=2)
 
 
 def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, params, monkeypatch):
@@ -217,23 +219,25 @@ def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, pa
         return SimpleNamespace(score=50.0)
 
     monkeypatch.setattr(decoded, "sacrebleu", lambda: SimpleNamespace(corpus_bleu=corpus_bleu))
-    run = assemble(config, str(tmp_path / "run"), print)
-    placed = jax.tree.map(jax.device_put, params, jax.tree.map(lambda one: one.sharding, run.engine.shapes(4).params))
-    result = score(run, placed, "validation", decode=6)
+    assembly = assemble(config, str(tmp_path / "run"), print)
+    placed = jax.tree.map(
+        jax.device_put, params, jax.tree.map(lambda one: one.sharding, assembly.engine.shapes(4).params)
+    )
+    result = score(assembly, placed, "validation", decode=6)
     assert taken == [[words[:6]]] * 2  # of the task, and of all tasks
     assert result["bleu"] == 50
     (tmp_path / "val.jsonl").unlink()
-    assert tasks(run, "validation", decode=6)  # a run goes on
-    run = assemble(config, str(tmp_path / "run"), print)
+    assert tasks(assembly, "validation", decode=6)  # a run goes on
+    assembly = assemble(config, str(tmp_path / "run"), print)
     with pytest.raises(UserError, match=r"compares with the text itself, .* matches no file; .*, or decode 0 examples"):
-        tasks(run, "validation", decode=6)
+        tasks(assembly, "validation", decode=6)
 
 
 def test_nothing_to_decode(folder):
     config = config_of(folder, {"data": 8})
     with config.unlocked():
         config.data.validation = f"text:{folder}/text.txt"
-    run = assemble(config, str(folder / "run"), lambda message: None)
-    assert tasks(run, "validation", decode=None) == {}
+    assembly = assemble(config, str(folder / "run"), lambda message: None)
+    assert tasks(assembly, "validation", decode=None) == {}
     with pytest.raises(UserError, match=r"3 examples of each task .* split 'validation' has no source of two fields"):
-        tasks(run, "validation", decode=3)
+        tasks(assembly, "validation", decode=3)
