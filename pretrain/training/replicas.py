@@ -32,10 +32,10 @@ class Replicas:
         state = state.replace(carried={})
         leaves = [leaf for _, leaf in jax.tree_util.tree_leaves_with_path(state)]
         if self._first is None:
-            self._first = self._engine.replicas.first(leaves, self._devices)
+            self._first = self._engine.checksums.first(leaves, self._devices)
         if (self._first == np.arange(len(self._devices))[:, None]).all():  # nothing is held twice
             return
-        found = self._all(self._engine.replicas.weigh(leaves))
+        found = self._all(self._engine.checksums.weigh(leaves))
         alike = np.take_along_axis(found, self._first, axis=0) == found
         if not alike.all():
             names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)]

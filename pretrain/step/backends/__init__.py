@@ -13,7 +13,7 @@ import numpy as np
 from pretrain.parallel import at_rest
 from pretrain.parallel.mesh import Layout
 from pretrain.step import lanes
-from pretrain.step.replicas import Replicas
+from pretrain.step.checksums import Checksums
 from pretrain.step.step import Learner, TrainState, init_state
 
 
@@ -23,7 +23,7 @@ class Engine(abc.ABC):
     learner: Learner
     layout: Layout
     frozen: Mapping
-    replicas: Replicas  # what devices hold alike, to be compared
+    checksums: Checksums  # what devices hold alike, to be compared
 
     @abc.abstractmethod
     def shapes(self, batch_size: int) -> TrainState:

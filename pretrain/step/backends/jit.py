@@ -7,7 +7,7 @@ import jax
 
 from pretrain.parallel import at_rest
 from pretrain.parallel.mesh import Layout
-from pretrain.step import replicas
+from pretrain.step import checksums
 from pretrain.step.backends import Engine, initial, lane_shardings, with_shardings
 from pretrain.step.lanes import start
 from pretrain.step.step import Learner, TrainState, evaluate_step, state_shapes, train_step, unboxed
@@ -103,8 +103,8 @@ class JitEngine(Engine):
             return self._evaluate.lower(params, batch, carried, self._resting_frozen())
 
     @cached_property
-    def replicas(self) -> replicas.Replicas:
-        return replicas.OnMesh(self.mesh)
+    def checksums(self) -> checksums.Checksums:
+        return checksums.OnMesh(self.mesh)
 
     def _resting_frozen(self):
         return jax.tree.map(at_rest.padded, self._frozen)

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 
 from pretrain.errors import UserError
 from pretrain.parallel.mesh import AXES, Layout
-from pretrain.step import lanes, replicas
+from pretrain.step import checksums, lanes
 from pretrain.step.backends import Engine, initial, lane_shardings, with_shardings
 from pretrain.step.lanes import start
 from pretrain.step.step import Learner, TrainState, evaluate_step, state_shapes, train_step, unboxed
@@ -51,8 +51,8 @@ class PmapEngine(Engine):
         return self._pmap(evaluate)
 
     @cached_property
-    def replicas(self) -> replicas.Replicas:
-        return replicas.Whole(self._pmap)
+    def checksums(self) -> checksums.Checksums:
+        return checksums.Whole(self._pmap)
 
     @cached_property
     def _place(self):

@@ -27,8 +27,8 @@ def _weight(leaf: jax.Array) -> jax.Array:
     return jnp.sum(bits * (2 * place + 1), dtype=jnp.uint32)
 
 
-class Replicas:
-    """The copies that devices hold of the arrays of a train state."""
+class Checksums:
+    """The checksums of the copies that devices hold of the arrays of a train state."""
 
     def weigh(self, leaves: list[jax.Array]) -> dict:
         """What each device of this process has of `leaves`: {device: uint32 [leaves]}."""
@@ -36,7 +36,7 @@ class Replicas:
         return {shard.device: np.asarray(shard.data).reshape(-1) for shard in rows.addressable_shards}
 
 
-class OnMesh(Replicas):
+class OnMesh(Checksums):
     """Of global arrays on a mesh."""
 
     def __init__(self, mesh: Mesh):
@@ -66,7 +66,7 @@ class OnMesh(Replicas):
         return np.asarray(columns).T
 
 
-class Whole(Replicas):
+class Whole(Checksums):
     """Of arrays that every device holds whole, behind a leading axis of devices; `pmap` maps a function over it."""
 
     def __init__(self, pmap: Callable):
