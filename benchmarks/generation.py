@@ -62,15 +62,12 @@ def longhaul(name: str, quick: bool):
                     begun,
                     max_tokens=SIZES[quick][2],
                     temperature=0.0,
-                    top_k=0,
-                    top_p=1.0,
                     beams=beams,
                     length_penalty=1.0,
                     normalisation="length",
                     stopping="best",
                     end_id=None,
                     vocabulary=model.vocab_size,
-                    seed=0,
                     source=source,
                 )
             return sum(len(ids) for ids, _ in texts)

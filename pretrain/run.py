@@ -142,8 +142,6 @@ class Run:
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
-            beams=1,
-            length_penalty=0.0,
             repetition_penalty=repetition_penalty,
             end_id=self.tokenizer.end_id,
             vocabulary=self.tokenizer.vocab_size,

@@ -192,11 +192,15 @@ class Writing(OfRun):
             if self.beams > 1 and value != getattr(Writing, name):
                 raise UserError(f"--{name}={value:g} is of sampling, and --beams={self.beams} searches; leave one out")
 
-    def warmth(self, usual: float) -> float:
-        """The temperature: what is given, else 0 where beams are searched and `usual` where tokens are sampled."""
-        if self.temperature is not None:
-            return self.temperature
-        return usual if self.beams == 1 else 0.0
+    def options(self, usual: float = OPTIONS["temperature"].default) -> dict:
+        """What `pretrain.decoding.decoding.generate` is told of how to write.
+
+        The temperature is what is given, else 0 where beams are searched and `usual` where tokens are sampled.
+        """
+        told = {name: getattr(self, name) for name in (*OPTIONS, *CHOICES, "cached") if hasattr(self, name)}
+        if self.temperature is None:
+            told["temperature"] = usual if self.beams == 1 else 0.0
+        return told
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

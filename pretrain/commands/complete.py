@@ -41,18 +41,9 @@ def run(arguments: Complete) -> None:
         trained.local_params,
         [prompt for prompt in prompts for _ in range(arguments.samples)],
         max_tokens=size - begun,
-        temperature=arguments.warmth(1.0),
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        beams=arguments.beams,
-        length_penalty=arguments.length_penalty,
-        repetition_penalty=arguments.repetition_penalty,
-        normalisation=arguments.normalisation,
-        stopping=arguments.stopping,
+        **arguments.options(1.0),
         end_id=None,
         vocabulary=256,  # bytes: never the end token
-        seed=arguments.seed,
-        cached=arguments.cached,
     )
     if jax.process_index() != 0:  # all have decoded the same
         return
