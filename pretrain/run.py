@@ -16,6 +16,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.config.values import shown
 from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError, nearest
+from pretrain.parallel.mesh import OF_ANY_NUMBER
 from pretrain.processes.host import quiet
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
@@ -44,7 +45,7 @@ class Run:
         spread = copy.deepcopy(self.config)
         with spread.unlocked():
             spread.train.backend = "jit"
-            spread.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)
+            spread.mesh.update(OF_ANY_NUMBER)
         self._engine = make_engine(make_learner(spread), spread, devices)
         checkpoints = Checkpoints(workdir)
         shapes = self._engine.shapes(self._engine.layout.batch_shards()).params

@@ -5,7 +5,7 @@ import functools
 import gzip
 import lzma
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -23,7 +23,7 @@ from pretrain.commands.shared import check_processes
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import score
 from pretrain.objectives.objective import perplexity
-from pretrain.parallel.mesh import fits
+from pretrain.parallel.mesh import OF_ANY_NUMBER, fits
 from pretrain.processes.host import say, start
 from pretrain.processes.leaving import leaving
 from pretrain.processes.watchdog import scoring
@@ -51,12 +51,12 @@ def run(arguments: Evaluate) -> None:
         overrides = [("evaluate.batch_size", "1"), *overrides]
     configs.with_overrides(config, overrides)
     check_processes(arguments, config)
-    evaluate(config, arguments)
+    score_checkpoint(config, arguments)
 
 
-def evaluate(config, arguments: Evaluate) -> None:
-    """The same, of the work folder's `config` with what the user changes of its evaluation."""
-    workdir = arguments.workdir
+def score_checkpoint(config, arguments: Evaluate) -> None:
+    """Scores a checkpoint by `config`: the work folder's, with what the user changes of its evaluation."""
+    workdir, asked = arguments.workdir, [name for name in ("word_level", *COMPRESSORS) if getattr(arguments, name)]
     if not (arguments.data or config.data.train):
         raise UserError(
             f"{workdir} holds imported weights and names no text; say what is scored, such as --data=text:/books/*.txt"
@@ -68,9 +68,8 @@ def evaluate(config, arguments: Evaluate) -> None:
     check_scored(config, length, "--length=" if arguments.length else "config.evaluate.length = ")
     if arguments.length:
         requirements.check_length("--length", length, config.objective.to_dict())
-    for name in ("word_level", *COMPRESSORS):
-        if getattr(arguments, name) and arguments.batches:
-            raise UserError(f"--{name} needs the whole split; leave --batches out")
+    if asked and arguments.batches:
+        raise UserError(f"--{asked[0]} needs the whole split; leave --batches out")
     if arguments.word_level and config.data.image:
         raise UserError(f"--word_level counts words, and {workdir} was trained on images; leave it out")
     config.evaluate.update(
@@ -79,7 +78,7 @@ def evaluate(config, arguments: Evaluate) -> None:
         stride=arguments.stride or config.evaluate.stride,
     )
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
-        config.mesh.update(data=1, fsdp=-1, sequence=1, tensor=1)  # which any number of devices makes
+        config.mesh.update(OF_ANY_NUMBER)
         say(
             f"the run's mesh does not fit the {jax.device_count()} device{'s' * (jax.device_count() > 1)} here; "
             "evaluating with config.mesh.fsdp = -1"
@@ -92,24 +91,22 @@ def evaluate(config, arguments: Evaluate) -> None:
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
         assembly = assemble(config, workdir, say, prepare=prepare, teacher=kept(config, workdir))
-        objective = assembly.learner.objective
-        for name in ("word_level", *COMPRESSORS):
-            if getattr(arguments, name) and objective.bits is None:
+        engine, objective = assembly.engine, assembly.learner.objective
+        for name in asked:
+            if objective.bits is None:
                 raise UserError(
                     f"--{name} is about all of a text, of which config.objective.kind = {config.objective.kind} "
                     "predicts a part; leave it out"
                 )
-            if getattr(arguments, name) and name in COMPRESSORS and tokenizer.byte_lengths is None:
+            if name in COMPRESSORS and tokenizer.byte_lengths is None:
                 raise UserError(
                     f"--{name} gives bits of a byte beside the model's, of which there are none here, since the "
                     f"tokenizer of {workdir} rewrites text; leave it out"
                 )
         averaged = Averaged(checkpoints, config.checkpoint, arguments.average, say)
         checkpoints.check_teacher(step, assembly.teacher)
-        packed = _packed(assembly.corpus, split, arguments)  # before anything is scored: the text may be gone
-        step, params = checkpoints.read(
-            arguments.step, step, lambda step: assembly.engine.restored_params(averaged, step)
-        )
+        packed = _packed(assembly.corpus, split, asked)  # before anything is scored: the text may be gone
+        step, params = checkpoints.read(arguments.step, step, lambda step: engine.restored_params(averaged, step))
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": counted}
         result = score(assembly, params, split, timed=True, report=say, **options)
         result |= {f"{name}_{objective.bits}": bits for name, bits in packed.items()}
@@ -142,9 +139,9 @@ def temporary_folder() -> Iterator[str]:
             raise UserError(f"cannot write {error.where}: {error.why}; {remedy}") from None
 
 
-def _packed(corpus: pipeline.Corpus, split: str, arguments: Evaluate) -> dict[str, float]:
+def _packed(corpus: pipeline.Corpus, split: str, asked: Sequence[str]) -> dict[str, float]:
     """Bits of a byte of a split's text, by each general compressor that is asked for."""
-    wanted = [name for name in COMPRESSORS if getattr(arguments, name)]
+    wanted = [name for name in asked if name in COMPRESSORS]
     text = corpus.raw_bytes(split) if wanted else b""
     return {name: 8 * len(COMPRESSORS[name](text)) / len(text) for name in wanted}
 

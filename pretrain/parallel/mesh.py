@@ -22,6 +22,7 @@ from pretrain.errors import UserError, nearest
 from pretrain.parallel.directions import SPLIT, Steps
 
 AXES = ("data", "fsdp", "sequence", "tensor")
+OF_ANY_NUMBER = dict.fromkeys(AXES, 1) | {"fsdp": -1}  # sizes of a mesh that any number of devices makes
 PADDED = "vocab"  # the logical axis that need not divide: `pretrain.parallel.at_rest` rounds it up
 SHARED = {"batch": "a batch", "length": "a row", "heads": "attention"}  # what devices share, by logical axis
 STACKED = "layers"  # the logical axis that `fsdp` leaves alone: a scan reads one layer after the other
