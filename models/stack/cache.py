@@ -62,10 +62,6 @@ class Cache:
         """The cache of a batch whose rows are `rows` [B'] of this one's: beams that part or die."""
         return self.replace(key=taken(self.key, rows), value=taken(self.value, rows), lengths=self.lengths[rows])
 
-    def apart(self) -> "Cache":
-        """The same with a tuple of each layer's keys and values."""
-        return self.replace(key=tuple(jnp.unstack(self.key)), value=tuple(jnp.unstack(self.value)))
-
 
 def taken(held: jax.Array | tuple[jax.Array, ...], rows: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
     """The `rows` of what is held for all layers, [L, B, ...] or each layer's [B, ...]."""

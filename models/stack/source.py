@@ -26,7 +26,3 @@ class SourceCache:
     def take(self, rows: jax.Array) -> "SourceCache":
         """The same of a batch whose rows are `rows` [B'] of this one's: beams that part or die."""
         return SourceCache(taken(self.key, rows), taken(self.value, rows), self.valid[rows])
-
-    def apart(self) -> "SourceCache":
-        """The same with a tuple of each layer's keys and values."""
-        return self.replace(key=tuple(jnp.unstack(self.key)), value=tuple(jnp.unstack(self.value)))

@@ -50,7 +50,9 @@ def for_tokens(params, carried):
 
 @jax.jit
 def _apart(params, carried):
-    return _by_layer(params), {name: one.apart() for name, one in carried.items()}
+    return _by_layer(params), {
+        name: one.replace(key=apart(one.key), value=apart(one.value)) for name, one in carried.items()
+    }
 
 
 def _by_layer(params):
