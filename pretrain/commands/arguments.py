@@ -101,8 +101,6 @@ class OfRun(Arguments):
     """Of a command that reads a run."""
 
     workdir: str = text("", WORKDIR)
-    step: str = text("latest", "checkpoint: a step, latest or best")
-    average: int = integer(count(1, below=2**20), "read the mean of so many checkpoints, that one and those before it")
 
     def __post_init__(self):
         super().__post_init__()
@@ -110,6 +108,14 @@ class OfRun(Arguments):
             raise UserError(
                 "--workdir is missing; give the folder of a `pretrain train` run, such as --workdir=runs/quickstart"
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfCheckpoint(OfRun):
+    """Of a command that reads a checkpoint of a run, or the mean of its last ones."""
+
+    step: str = text("latest", "checkpoint: a step, latest or best")
+    average: int = integer(count(1, below=2**20), "read the mean of so many checkpoints, that one and those before it")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,7 +127,7 @@ class Train(OfConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluate(OfRun):
+class Evaluate(OfCheckpoint):
     """Restores a checkpoint and scores it on a split."""
 
     section: ClassVar[str] = "evaluate"
@@ -150,7 +156,7 @@ class Evaluate(OfRun):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Writing(OfRun):
+class Writing(OfCheckpoint):
     """Of a command that has a model write."""
 
     temperature: float | None = number(
@@ -261,16 +267,10 @@ class Describe(OfConfigOrRun):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Goodput(Arguments):
+class Goodput(OfRun):
     """Prints where the time of a run went, over all of its starts."""
 
-    workdir: str = text("", WORKDIR)
     format: str = how_printed()
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.workdir:
-            raise UserError("--workdir is missing; give the folder of a `pretrain train` run, such as --workdir=runs/q")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -329,7 +329,7 @@ class Import(Arguments):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Export(OfRun):
+class Export(OfCheckpoint):
     """Makes a folder that Hugging Face's library loads, of a checkpoint."""
 
     step: str = text("latest", "checkpoint: latest, which is to be a run's last or an import's, best, or any step")
