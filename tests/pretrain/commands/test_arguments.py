@@ -25,6 +25,7 @@ from pretrain.commands.arguments import (
     flagged,
 )
 from pretrain.commands.flags import commands
+from pretrain.decoding import decoding
 from pretrain.errors import UserError
 from pretrain.main import parse
 
@@ -95,6 +96,17 @@ def test_arguments_do_not_change():
         "config",
         "overrides",
     }
+
+
+@pytest.mark.parametrize(("values", "temperature"), [({}, 0.8), ({"temperature": 0.5}, 0.5), ({"beams": 4}, 0.0)])
+def test_generation_is_told_of_every_flag_that_says_how_to_write(values, temperature):
+    arguments = Generate(workdir="x", **values)
+    told, known = arguments.options(), inspect.signature(decoding.generate).parameters
+    assert told.keys() == {field.name for field in flagged(Generate)} & known.keys()
+    assert told == {name: getattr(arguments, name) for name in told} | {"temperature": temperature}
+    image = Complete(workdir="x", complete="a.png", **values)
+    assert image.options(1.0)["temperature"] == (temperature if values else 1.0)
+    assert told.keys() - image.options(1.0).keys() == {"max_tokens", "beyond"}  # which are the image's
 
 
 def test_a_prompt_is_a_line_whatever_else_it_holds(tmp_path):
