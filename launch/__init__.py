@@ -25,6 +25,9 @@ PREEMPTED = 75  # exit code of a program that was asked to stop and has saved ev
 MISTAKE = 2  # exit code of a user's mistake: starting it again would not help
 STOPPED = 76  # as PREEMPTED, where `--stop` asked; between `launch.keeper` and its launcher, which ends with PREEMPTED
 LONGEST = 100_000  # bytes of a command with its environment: Linux takes 128 KiB in one word, as ssh is given it
+PORT = 28476  # of process 0, where the others find it
+IMAGE_FOLDER = "/longhaul"  # of the project in the image that the Dockerfile makes
+FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")  # the topologies of v5e and v6e, which have no cubes
 NOT_RUN = (126, 127)  # a shell's exit codes where a command is not executable, or not there: no help either
 
 

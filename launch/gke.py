@@ -17,13 +17,25 @@ import re
 import sys
 from collections.abc import Sequence
 
-from launch import MISTAKE, NOT_RUN, carried, hand_over, hints, line, parse, parser, positive, restarts, work_folder
+from launch import (
+    FLAT,
+    IMAGE_FOLDER,
+    MISTAKE,
+    NOT_RUN,
+    PORT,
+    carried,
+    hand_over,
+    hints,
+    line,
+    parse,
+    parser,
+    positive,
+    restarts,
+    work_folder,
+)
 
-FOLDER = "/longhaul"  # of the project in the image that the Dockerfile makes: where the program runs
-PORT = 28476  # of process 0
 GRACE = 300  # seconds between asking a pod to stop and killing it
 JOB = "run"  # of the one job in the set
-FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 UP_TO_A_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
 # What GKE calls each TPU, the chips of a node of several and of the largest single one, the topologies that it has
 # ("Plan TPUs in GKE" and the page of each TPU), and the largest: beyond one cube of 4x4x4 all are made of whole cubes.
@@ -80,7 +92,7 @@ def warn(options, folder: str) -> None:
     """Says where the work folder would be a pod's own, and gone with it."""
     if folder.startswith(("s3://", "gs://")):
         return
-    place = posixpath.normpath(posixpath.join(FOLDER, folder))
+    place = posixpath.normpath(posixpath.join(IMAGE_FOLDER, folder))
     if not options.claim:
         say(f"warning: no --claim, so that {place} is each pod's own, and gone with it: give one, or a bucket")
     elif not f"{place}/".startswith(f"{options.claim[1].rstrip('/')}/"):

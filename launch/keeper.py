@@ -13,7 +13,6 @@ The same attempt, which a client that lost its connection asks for again, is not
 ended, or found between two attempts, is not started again: a file beside the lock names it.
 """
 
-import ctypes
 import fcntl
 import json
 import os
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from launch import MISTAKE, PREEMPTED, STOPPED, name, natural, parse, parser
+from launch.supervise import with_parent
 
 FOLDER = Path("runs/launch")  # of locks and logs, in the folder of the program
 ALIVE, STOP, KILL = b".", b"T", b"K"  # what a launcher says on standard input
@@ -157,7 +157,8 @@ def keep(command: Sequence[str], lock: TextIO, log: Path, silence: int) -> int:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a hang-up of the connection is told to this process alone
             pass_fds=(lock.fileno(),),
-            preexec_fn=_stop_with_parent if sys.platform == "linux" else None,
+            # The program is asked to stop when this process is killed: nobody could ask it any more.
+            preexec_fn=with_parent(signal.SIGTERM),
         )
         passing = _Passing(written)
         listening, heard, told = True, time.monotonic(), False
@@ -180,15 +181,6 @@ def keep(command: Sequence[str], lock: TextIO, log: Path, silence: int) -> int:
     if told and code == -signal.SIGTERM:
         return PREEMPTED  # it had not begun anything that could be lost
     return code if code >= 0 else 128 - code
-
-
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here: a forked child should load nothing
-
-
-def _stop_with_parent() -> None:
-    """The program is asked to stop when this process is killed: nobody could ask it any more."""
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-    _libc.prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 class _Passing:

@@ -7,7 +7,6 @@ and its exit code becomes the launcher's. SIGTERM and Ctrl-C reach every process
 second one kills them. If the launcher itself is killed, so are they (on Linux), and the same command can start again.
 """
 
-import ctypes
 import os
 import shlex
 import signal
@@ -19,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch import count, environment, hints, log_folder, parse, parser, positive, restarts, seconds, show
-from launch.supervise import Child, Signals, again, begin, say, supervise
+from launch.supervise import Child, Signals, again, begin, say, supervise, with_parent
 
 # On a busy machine devices may be late for one another; after 40 s JAX would take that for the end.
 WAIT_FOR_DEVICES = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
@@ -100,17 +99,9 @@ def _start(command: Sequence[str], environment: dict[str, str], log: Path) -> su
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            # Two runs in one work folder would spoil it, so no process outlives a launcher that was killed.
+            preexec_fn=with_parent(signal.SIGKILL),
         )
-
-
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here: a forked child should load nothing
-
-
-def _die_with_parent() -> None:
-    """Two runs in one work folder would spoil it, so no process outlives a launcher that was killed."""
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-    _libc.prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def free_port() -> int:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch import (
+    IMAGE_FOLDER,
     MISTAKE,
     NOT_RUN,
     PREEMPTED,
@@ -31,8 +32,6 @@ from launch import (
     positive,
     restarts,
 )
-
-FOLDER = "/longhaul"  # of the project in the image that the Dockerfile makes
 
 # SLURM says USR1 to this shell before the time limit, as it is told here, and TERM to the processes where it preempts
 # and to all where it cancels; users say USR2 to the shell. A job that is to go back into the queue must still be
@@ -184,7 +183,7 @@ def pyxis(options) -> list[str]:
     if not options.container_image:
         return []
     mounts = [f"--container-mounts={options.mounts}"] if options.mounts else []
-    return [f"--container-image={options.container_image}", f"--container-workdir={FOLDER}", *mounts]
+    return [f"--container-image={options.container_image}", f"--container-workdir={IMAGE_FOLDER}", *mounts]
 
 
 def apptainer(options) -> list[str]:
@@ -193,7 +192,7 @@ def apptainer(options) -> list[str]:
         return []
     gpus = ["--nv"] if options.gpus_per_node else []
     mounts = ["--bind", options.mounts] if options.mounts else []
-    return ["apptainer", "exec", *gpus, *mounts, "--pwd", FOLDER, options.apptainer]
+    return ["apptainer", "exec", *gpus, *mounts, "--pwd", IMAGE_FOLDER, options.apptainer]
 
 
 def quoted(value: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from launch import (
     MISTAKE,
+    PORT,
     carried,
     count,
     environment,
@@ -35,7 +36,6 @@ from launch import (
 from launch.remote import SILENCE, Remote, kept, new_launch, start
 from launch.supervise import Signals, again, begin, say, supervise
 
-PORT = 28476  # of process 0
 PAUSE = 10.0  # seconds before the processes are started again
 OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"]
 

@@ -1,5 +1,6 @@
 """Watches over the processes of one run: all end when one fails, signals reach all, and it may start again."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -160,6 +161,19 @@ class _Shown:
                 words += line
         if words:
             say(sys.stdout, words.decode(errors="replace"))
+
+
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here: a forked child should load nothing
+
+
+def with_parent(number: int) -> Callable[[], None] | None:
+    """A `preexec_fn` by which a child gets that signal when its parent is killed; None where there is no such thing."""
+
+    def ask_for_it() -> None:
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+        _libc.prctl(set_parent_death_signal, number)
+
+    return ask_for_it if _libc else None
 
 
 def say(stream: TextIO, words: str) -> None:

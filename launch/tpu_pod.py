@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch import (
+    FLAT,
     MISTAKE,
     PREEMPTED,
     carried,
@@ -51,7 +52,6 @@ FAILED = ("FAILED", "SUSPENDED")  # of a queued resource of which nothing will c
 SHAPES = {"v4": "4x4x8", "v5e": "8x8", "v5litepod": "8x8", "v5p": "4x4x4", "v6e": "4x4"}  # one of each type
 # gcloud takes a topology of v4; of the others a name with the number of cores (v5p) or chips, and a shape goes with it.
 NAMES = {"v5e": ("v5litepod", 1), "v5litepod": ("v5litepod", 1), "v5p": ("v5p", 2), "v6e": ("v6e", 1)}
-FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 BELOW_A_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 CUBE, MOST = 4, 96  # chips along an edge of what v5p is wired of, and how many of these a slice has at most
 
