@@ -6,6 +6,7 @@ from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
 from models.parts.gradients import resting
+from models.parts.parameter import mesh_axes_of
 
 
 def looked_up(table: jax.Array, ids: jax.Array) -> jax.Array:
@@ -17,14 +18,10 @@ def looked_up(table: jax.Array, ids: jax.Array) -> jax.Array:
     """
     rows = jnp.take(table, ids, axis=0)
     sharding = resting(table, ("vocab", "embed"))
-    columns = _axes(sharding.spec[1]) if sharding else ()
+    columns = mesh_axes_of(sharding.spec[1]) if sharding else ()
     if not columns:
         return rows
     batch, length = nn.logical_to_mesh_axes(("batch", "length"))
-    others = tuple(axis for axis in _axes(batch) if axis not in columns)
+    others = tuple(axis for axis in mesh_axes_of(batch) if axis not in columns)
     split = NamedSharding(sharding.mesh, PartitionSpec(others or None, length, columns))
     return jax.lax.with_sharding_constraint(rows, split)
-
-
-def _axes(part) -> tuple[str, ...]:
-    return () if part is None else (part,) if isinstance(part, str) else tuple(part)

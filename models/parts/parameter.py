@@ -1,6 +1,9 @@
-"""What a parameter says of itself besides its numbers: the names of its axes, and its role."""
+"""What a parameter says of itself besides its numbers: the names of its axes, and its role.
 
-from collections.abc import Callable
+How trees of parameters are read, and the partitions of each, stands here too: models need it, and all above them.
+"""
+
+from collections.abc import Callable, Sequence
 
 import jax
 from flax import linen as nn
@@ -38,3 +41,18 @@ def declared(draw: Callable, names: tuple[str | None, ...], inputs: int) -> Call
 def picked(boxed: Callable[..., Parameter]) -> Callable[..., Parameter]:
     """The same initialiser, of a table whose rows are picked."""
     return lambda *args: boxed(*args).replace(picked=True)
+
+
+def is_box(node) -> bool:
+    """Whether a node of a tree is a box, which holds an array and the names of its axes."""
+    return isinstance(node, nn.LogicallyPartitioned)
+
+
+def path_name(path) -> str:
+    """A tree path as people write it: layers/attention/query/kernel."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def mesh_axes_of(part: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The mesh axes that one dimension is split over, by its part of a `PartitionSpec`."""
+    return () if part is None else (part,) if isinstance(part, str) else tuple(part)

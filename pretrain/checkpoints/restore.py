@@ -9,6 +9,7 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
 from input_pipeline.remote import RemotePath
+from models.parts.parameter import path_name
 from pretrain.checkpoints import brackets, record, remote
 from pretrain.checkpoints.slabs import BySlabs
 from pretrain.errors import UserError, listed
@@ -197,8 +198,6 @@ def check_fits(folder: Path, stored: dict, wanted: dict) -> None:
 def _leaves(tree) -> dict[str, str]:
     """Type and shape of every leaf by its path, whatever holds it: a class's field, a key or a place in a tuple."""
     return {
-        "/".join(str(getattr(step, "key", getattr(step, "name", getattr(step, "idx", "")))) for step in path): (
-            f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"
-        )
+        path_name(path): f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }

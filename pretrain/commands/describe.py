@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import jax
 
 from input_pipeline import requirements
+from models.parts.parameter import is_box, path_name
 from pretrain import config as configs
 from pretrain.assemble import check_sizes, check_split
 from pretrain.commands.arguments import Describe
@@ -14,11 +15,11 @@ from pretrain.commands.shared import config_of
 from pretrain.costs import flops
 from pretrain.errors import UserError
 from pretrain.interop import families
-from pretrain.parallel.mesh import AXES, path_name
+from pretrain.parallel.mesh import AXES
 from pretrain.reporting.progress import amount
 from pretrain.reporting.tables import show
 from pretrain.step.engine import absent_engine
-from pretrain.step.lanes import is_box, start
+from pretrain.step.lanes import start
 from pretrain.step.learner import make_learner
 from pretrain.step.step import unboxed
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import jax
 
+from models.parts.parameter import path_name
 from pretrain import config as configs
 from pretrain.errors import UserError
-from pretrain.parallel.mesh import path_name
 from pretrain.reporting.progress import amount
 from pretrain.step.lanes import start
 

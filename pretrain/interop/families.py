@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import jax
 
 import models
-from models.parts.parameter import Parameter
+from models.parts.parameter import Parameter, path_name
 from pretrain.errors import UserError, nearest
 from pretrain.interop.albert import ALBERT
 from pretrain.interop.bart import BART, MBART
@@ -21,7 +21,6 @@ from pretrain.interop.roberta import ROBERTA
 from pretrain.interop.t5 import MT5, T5
 from pretrain.interop.xlm import XLM
 from pretrain.interop.xlnet import XLNET
-from pretrain.parallel.mesh import path_name
 from pretrain.step.step import parameters_of
 
 EVERY = (GPT2, GPT, CTRL, BERT, ROBERTA, ALBERT, XLM, T5, MT5, BART, MBART, DISTILBERT, ELECTRA, XLNET)

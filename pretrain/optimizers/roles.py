@@ -5,10 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
-from flax import linen as nn
 
-from models.parts.parameter import Parameter
-from pretrain.parallel.mesh import path_name
+from models.parts.parameter import Parameter, is_box, path_name
 
 
 @dataclass(frozen=True)
@@ -34,9 +32,7 @@ def roles(params):
             )
         return Role(box.stacked, box.inputs)
 
-    return jax.tree_util.tree_map_with_path(
-        role, params, is_leaf=lambda node: isinstance(node, nn.LogicallyPartitioned)
-    )
+    return jax.tree_util.tree_map_with_path(role, params, is_leaf=is_box)
 
 
 def each(function: Callable, roles, *trees):

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from models.parts.parameter import mesh_axes_of
 from pretrain.parallel.mesh import spread
 
 
@@ -29,7 +30,7 @@ def stored(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     mesh, parts, freed = leaf.sharding.mesh, _parts(leaf), []
     for axis, (part, size) in enumerate(zip(parts, leaf.shape, strict=True)):
         if size % _shards(mesh, part):
-            freed += [part] if isinstance(part, str) else part
+            freed += mesh_axes_of(part)
             parts[axis] = None
     spec = spread(mesh, parts, leaf.shape, freed, range(len(parts)))
     return leaf.update(sharding=NamedSharding(mesh, PartitionSpec(*spec)))
@@ -83,4 +84,4 @@ def _parts(leaf) -> list:
 
 
 def _shards(mesh, part) -> int:
-    return math.prod(mesh.shape[axis] for axis in ([part] if isinstance(part, str) else part or ()))
+    return math.prod(mesh.shape[axis] for axis in mesh_axes_of(part))

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from models.parts.parameter import mesh_axes_of
+
 SPLIT = "fsdp"  # the mesh axis over which parameters are split
 
 
@@ -64,7 +66,8 @@ class Steps:
 
         What does not divide, the rows of a vocabulary, is cut at other places by fewer devices, and so brought at once.
         """
-        split = [(size, _axes(part)) for size, part in zip(shape, spec, strict=True) if SPLIT in _axes(part)]
+        dimensions = zip(shape, map(mesh_axes_of, spec), strict=True)
+        split = [(size, axes) for size, axes in dimensions if SPLIT in axes]
         if not split:
             return []
         even = all(size % math.prod(self.mesh.shape[axis] for axis in axes) == 0 for size, axes in split)
@@ -72,11 +75,7 @@ class Steps:
         return [*(NamedSharding(self.fine, _replaced(spec, first)) for first in firsts), NamedSharding(self.mesh, spec)]
 
 
-def _axes(part) -> tuple[str, ...]:
-    return () if part is None else (part,) if isinstance(part, str) else tuple(part)
-
-
 def _replaced(spec, first) -> PartitionSpec:
     """`spec`, split only over the first of the directions."""
-    parts = (sum(((first if axis == SPLIT else (axis,)) for axis in _axes(part)), ()) for part in spec)
+    parts = (sum(((first if axis == SPLIT else (axis,)) for axis in mesh_axes_of(part)), ()) for part in spec)
     return PartitionSpec(*(part or None for part in parts))

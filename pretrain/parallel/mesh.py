@@ -18,6 +18,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
 from models.parts.gradients import adding_up
+from models.parts.parameter import is_box, mesh_axes_of, path_name
 from pretrain.errors import UserError, nearest
 from pretrain.parallel.directions import SPLIT, Steps
 
@@ -157,11 +158,11 @@ class Layout:
 
         def one(path, leaf):
             name = path_name(path)
-            if not isinstance(leaf, nn.LogicallyPartitioned):
+            if not is_box(leaf):
                 return self.sharding()
             return self.sharding(self.parameter(name, leaf.names, leaf.value.shape))
 
-        return jax.tree_util.tree_map_with_path(one, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+        return jax.tree_util.tree_map_with_path(one, boxed, is_leaf=is_box)
 
     def optimizer(self, shapes, parameters, parameter_shapes):
         """Shardings of an optimiser's state: each moment lies where its parameter does.
@@ -269,7 +270,7 @@ def spread(mesh, spec: Sequence, shape: Sequence[int], mesh_axes: Sequence[str],
     `among` are the indices of the axes to choose from; where none serves, the array is not split further.
     """
     spec = list(spec)
-    used = {axis for part in spec if part for axis in ([part] if isinstance(part, str) else part)}
+    used = {axis for part in spec for axis in mesh_axes_of(part)}
     new = tuple(axis for axis in mesh_axes if mesh.shape[axis] > 1 and axis not in used)
     count = math.prod(mesh.shape[axis] for axis in new)
     free = [axis for axis in among if spec[axis] is None and shape[axis] % count == 0]
@@ -295,8 +296,3 @@ def _inherit(spec: PartitionSpec, shape: tuple, reduced: tuple) -> PartitionSpec
         kept.append(spec[span[0]])
         dim = span[1]
     return PartitionSpec(*kept)
-
-
-def path_name(path) -> str:
-    """A tree path as people write it: layers/attention/query/kernel."""
-    return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)

@@ -9,6 +9,7 @@ from functools import partial
 
 import jax
 
+from models.parts.parameter import mesh_axes_of
 from pretrain.assemble import check_batches
 from pretrain.costs import flops
 from pretrain.parallel.mesh import AXES, Layout
@@ -149,6 +150,6 @@ def _bytes(shapes, shardings) -> float:
     """Bytes on one device; a vocabulary that does not divide counts as if it did."""
     total = 0.0
     for leaf, sharding in zip(jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True):
-        axes = [axis for part in sharding.spec if part for axis in ([part] if isinstance(part, str) else part)]
+        axes = [axis for part in sharding.spec for axis in mesh_axes_of(part)]
         total += leaf.size * leaf.dtype.itemsize / math.prod(sharding.mesh.shape[axis] for axis in axes)
     return total

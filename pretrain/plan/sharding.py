@@ -4,9 +4,9 @@ import math
 
 import jax
 
-from pretrain.parallel.mesh import PADDED, path_name
+from models.parts.parameter import is_box, mesh_axes_of, path_name
+from pretrain.parallel.mesh import PADDED
 from pretrain.reporting.progress import amount
-from pretrain.step.lanes import is_box
 
 LARGE = 0.01  # a parameter is large that is so much of all of them
 
@@ -67,4 +67,4 @@ def _rule(mesh, axes, by_rules, parts) -> str:
 
 def _parts(spec, shape) -> list[tuple[str, ...]]:
     parts = [*spec, *[None] * (len(shape) - len(spec))]
-    return [(part,) if isinstance(part, str) else tuple(part or ()) for part in parts]
+    return [mesh_axes_of(part) for part in parts]

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from models.parts.parameter import is_box
+
 
 def start(model, lanes: int):
     """What a model's lanes carry at the start of their streams; {} for models without."""
@@ -15,10 +17,6 @@ def start(model, lanes: int):
 def boxed(model, lanes: int):
     """Its shapes, each in a box that names its axes."""
     return jax.eval_shape(partial(model.start, lanes))
-
-
-def is_box(node) -> bool:
-    return isinstance(node, nn.LogicallyPartitioned)
 
 
 def axes(model):

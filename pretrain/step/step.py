@@ -17,6 +17,7 @@ import optax
 from flax import linen as nn
 from flax import struct
 
+from models.parts.parameter import is_box
 from pretrain.objectives.applied import Applied
 from pretrain.optimizers.good import where
 from pretrain.step import lanes
@@ -60,7 +61,7 @@ class Learner:
 
 def unboxed(parameters):
     """Shapes of parameters, without boxes."""
-    return jax.tree.map(lambda box: box.value, parameters, is_leaf=lanes.is_box)
+    return jax.tree.map(lambda box: box.value, parameters, is_leaf=is_box)
 
 
 def init_params(model, key):

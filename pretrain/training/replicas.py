@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from models.parts.parameter import path_name
 from pretrain.errors import FaultError, listed
-from pretrain.parallel.mesh import path_name
 from pretrain.processes.agreement import gathered
 
 SHOWN = 3  # devices that a sentence names

@@ -11,6 +11,7 @@ from flax import linen as nn
 import models
 from configs.common import recurrent
 from models.errors import ModelError
+from models.parts.parameter import is_box
 
 B, T = 2, 6
 
@@ -199,7 +200,7 @@ def test_dropout_needs_training_and_its_key():
 
 
 def test_every_leaf_of_the_memory_names_the_axis_of_its_lanes(xl):
-    boxes = jax.tree.leaves(xl[0].start(5), is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+    boxes = jax.tree.leaves(xl[0].start(5), is_leaf=is_box)
     assert [box.names for box in boxes] == [("layers", "batch", None, None), ("batch",)]
     assert all(box.value.shape[box.names.index("batch")] == 5 for box in boxes)
 

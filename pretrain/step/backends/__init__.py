@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 import jax
 import numpy as np
 
+from models.parts.parameter import is_box
 from pretrain.parallel import at_rest
 from pretrain.parallel.mesh import Layout
 from pretrain.step import lanes
@@ -111,7 +112,7 @@ def lane_shardings(layout, model, batch_size: int):
     def one(box):
         return layout.sharding(layout.spec("carried", box.names, box.value.shape))
 
-    return jax.tree.map(one, lanes.boxed(model, batch_size), is_leaf=lanes.is_box)
+    return jax.tree.map(one, lanes.boxed(model, batch_size), is_leaf=is_box)
 
 
 def with_shardings(shapes, shardings):

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs import common
+from models.parts.parameter import path_name
 from pretrain import optimizers
 from pretrain.optimizers.roles import Role
-from pretrain.parallel.mesh import path_name
 
 
 def named(params):

@@ -10,7 +10,7 @@ import pytest
 from named import leaves, run
 
 from configs import common
-from pretrain.parallel.mesh import path_name
+from models.parts.parameter import path_name
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
 

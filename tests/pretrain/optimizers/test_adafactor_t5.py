@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import t5
-from pretrain.parallel.mesh import path_name
+from models.parts.parameter import path_name
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from runs import train_here
 
+from models.parts.parameter import path_name
 from pretrain import config as configs
 from pretrain.errors import FaultError
-from pretrain.parallel.mesh import path_name
 from pretrain.processes.leaving import FAULT
 from pretrain.step import engine as engines
 from pretrain.step.engine import make_engine
