@@ -21,7 +21,7 @@ from models.attention.patterns import Column, Dense, Local, parse_pattern
 from models.errors import ModelError
 from pretrain import config as configs
 from pretrain.objectives.applied import Applied
-from pretrain.step.lanes import start
+from pretrain.step import lanes
 from pretrain.step.learner import make_learner
 from pretrain.step.step import unboxed
 
@@ -186,9 +186,7 @@ def _calls(learner, length: int, train: bool) -> list[tuple[str, ...]]:
         return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
 
     model = learner.model.clone(attention_path=Path("recorded", record, lambda request: None))
-    features = learner.features(1, length).items()
-    batch = {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
-    carried = jax.eval_shape(lambda: start(model, 1))
+    batch, carried = learner.batch_shapes(1, length), lanes.shapes(model, 1)
 
     def forward(params, batch, carried, frozen):
         applied = Applied(model, params, learner.inputs, frozen)

@@ -4,8 +4,6 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-import jax
-
 import models
 from configs.common import STOPPING
 from input_pipeline import objectives, pipeline, requirements
@@ -16,6 +14,7 @@ from pretrain.checkpoints.weights import Weights
 from pretrain.costs import capacity
 from pretrain.errors import UserError
 from pretrain.processes.agreement import check_alike
+from pretrain.step import lanes
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import check_attention, make_learner
 from pretrain.step.step import Learner
@@ -132,7 +131,7 @@ def check_sizes(config) -> None:
             )
     requirements.check_stride(config.evaluate.stride or length, length, data.layout, task.bare)
     model = models.build(config.model.to_dict())
-    if jax.eval_shape(lambda: model.start(1)) and data.layout != "stream":
+    if lanes.shapes(model, 1) and data.layout != "stream":
         raise UserError(
             f"config.data.layout = '{data.layout}' gives the model's memory nothing to go on with; "
             "set --config.data.layout=stream"

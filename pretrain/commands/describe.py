@@ -18,8 +18,8 @@ from pretrain.interop import families
 from pretrain.parallel.mesh import AXES
 from pretrain.reporting.progress import amount
 from pretrain.reporting.tables import show
+from pretrain.step import lanes
 from pretrain.step.engine import absent_engine
-from pretrain.step.lanes import start
 from pretrain.step.learner import make_learner
 from pretrain.step.step import unboxed
 
@@ -52,7 +52,7 @@ def describe(config) -> dict:
         # Parts of an accumulated batch are added up in float32.
         "gradients": 4 * _count(params) if config.train.accumulate > 1 else _bytes(params),
         "optimizer": _bytes(jax.eval_shape(optimizer.init, params)),
-        "recurrent_memory": _bytes(jax.eval_shape(lambda: start(model, config.train.batch_size))),
+        "recurrent_memory": _bytes(lanes.shapes(model, config.train.batch_size)),
     }
     if learner.frozen:
         bytes["teacher"] = _bytes(unboxed(learner.frozen))

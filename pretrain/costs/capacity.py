@@ -17,7 +17,7 @@ from models.parts.parameter import path_name
 from pretrain import config as configs
 from pretrain.errors import UserError
 from pretrain.reporting.progress import amount
-from pretrain.step.lanes import start
+from pretrain.step import lanes
 
 # Where Linux keeps a container's memory, its end and what is used of it: control groups of version 2 and 1.
 CONTAINER = (
@@ -96,7 +96,7 @@ def check_evaluation(engine, config) -> None:
     size = engine.layout.filled(config.evaluate.batch_size)
     length = configs.scored_length(config)
     params = engine.resting_shapes(engine.layout.batch_shards()).params
-    memory = jax.eval_shape(lambda: start(engine.learner.evaluated, size))
+    memory = lanes.shapes(engine.learner.evaluated, size)
     shared = _whole_bytes(memory) // engine.layout.batch_shards()
     lower = "lower config.evaluate.batch_size, which is --batch_size of `pretrain evaluate`"
     needs = (

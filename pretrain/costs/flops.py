@@ -26,7 +26,7 @@ from models.parts.chunks import undivided
 from models.stack.block import Block
 from pretrain.costs import attention, program
 from pretrain.objectives.applied import STATES, TEACHER, Applied
-from pretrain.step.lanes import start
+from pretrain.step import lanes
 from pretrain.step.step import READ, Learner, unboxed
 
 TRAIN = 3  # forward passes in one training step: itself and a backward pass of twice its products
@@ -70,10 +70,7 @@ def tokens_of_row(learner: Learner, length: int) -> int:
 
 def _trace(learner: Learner, model: nn.Module, rows: int, length: int):
     """The forward pass of so many rows, without dropout."""
-    features = learner.features(rows, length).items()
-    batch = {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
-    carried = jax.eval_shape(lambda: start(model, rows))
-
+    batch, carried = learner.batch_shapes(rows, length), lanes.shapes(model, rows)
     objective, frozen = learner.objective, unboxed(learner.frozen)
     if frozen:
         teacher = objective.teacher.clone(attention_path=attention.DESCRIBED)

@@ -24,6 +24,7 @@ from pretrain.parallel.directions import SPLIT, Steps
 
 AXES = ("data", "fsdp", "sequence", "tensor")
 OF_ANY_NUMBER = dict.fromkeys(AXES, 1) | {"fsdp": -1}  # sizes of a mesh that any number of devices makes
+AUTO = (jax.sharding.AxisType.Auto,) * len(AXES)  # the type of each: XLA splits what no sharding says
 PADDED = "vocab"  # the logical axis that need not divide: `pretrain.parallel.at_rest` rounds it up
 SHARED = {"batch": "a batch", "length": "a row", "heads": "attention"}  # what devices share, by logical axis
 STACKED = "layers"  # the logical axis that `fsdp` leaves alone: a scan reads one layer after the other
@@ -53,9 +54,9 @@ def make_mesh(
             f"config.mesh ({text}) needs {wants} devices and there are {len(devices)}; change one of its sizes{or_free}"
             f"{virtual}"
         )
-    sizes, types = tuple(shape.values()), (jax.sharding.AxisType.Auto,) * len(AXES)
+    sizes = tuple(shape.values())
     try:
-        return jax.make_mesh(sizes, AXES, axis_types=types, devices=devices)
+        return jax.make_mesh(sizes, AXES, axis_types=AUTO, devices=devices)
     except NotImplementedError:  # an axis is no product of whole physical axes
         split = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     text = ", ".join(f"{axis}={size}" for axis, size in shape.items() if size > 1)
@@ -64,7 +65,7 @@ def make_mesh(
         f"config.mesh ({text}) splits the physical axes of a {pod} pod, which can be slow; sizes that are products of "
         "whole physical axes use every link"
     )
-    return Mesh(split, AXES, axis_types=types)
+    return Mesh(split, AXES, axis_types=AUTO)
 
 
 def fits(sizes: Mapping, count: int) -> bool:
@@ -77,7 +78,7 @@ def fits(sizes: Mapping, count: int) -> bool:
 def smallest_mesh(sizes: Mapping) -> AbstractMesh:
     """The mesh of `config.mesh` over as few devices as it fits, none of which is there: an axis of -1 has one."""
     shape, _ = _sizes(sizes)
-    return AbstractMesh(tuple(shape.values()), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+    return AbstractMesh(tuple(shape.values()), AXES, axis_types=AUTO)
 
 
 def _sizes(sizes: Mapping) -> tuple[dict[str, int], str]:

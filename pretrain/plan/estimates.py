@@ -5,18 +5,17 @@ These are estimates to choose by, not to report: what is compiled says better.
 
 import dataclasses
 import math
-from functools import partial
 
 import jax
 
 from models.parts.parameter import mesh_axes_of
 from pretrain.assemble import check_batches
 from pretrain.costs import flops
-from pretrain.parallel.mesh import AXES, Layout
+from pretrain.parallel.mesh import AXES, Layout, smallest_mesh
 from pretrain.plan import roofline
 from pretrain.plan.kept import Kept, kept_of_row
 from pretrain.plan.topology import Topology
-from pretrain.step.lanes import start
+from pretrain.step import lanes
 from pretrain.step.learner import make_learner
 from pretrain.step.step import state_shapes, unboxed
 
@@ -64,7 +63,7 @@ class Estimates:
         self.tokens = config.train.batch_size * flops.tokens_of_row(self.learner, config.data.length)
         self.forward = flops.forward_flops(self.learner, config.data.length)
         self.state = state_shapes(self.learner, 1).replace(carried={})
-        carried = jax.eval_shape(partial(start, self.learner.model, config.train.batch_size))
+        carried = lanes.shapes(self.learner.model, config.train.batch_size)
         self.carried = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carried))
         self._kept = {}
         self._held = {}
@@ -77,8 +76,7 @@ class Estimates:
         return Estimate(self._bytes_held(choice), self._activations(choice), self._seconds(choice))
 
     def _layout(self, choice: Choice) -> Layout:
-        mesh = jax.sharding.AbstractMesh(choice.mesh, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
-        return Layout(mesh, self.config.mesh.rules)
+        return Layout(smallest_mesh(choice.sizes), self.config.mesh.rules)
 
     def _bytes_held(self, choice: Choice) -> float:
         if choice.mesh not in self._held:
@@ -91,8 +89,8 @@ class Estimates:
                 _bytes(self.state.opt_state, optimizer) + _bytes(unboxed(self.learner.frozen), frozen),
             )
         params, others = self._held[choice.mesh]
-        lanes = self.carried / (choice.sizes["data"] * choice.sizes["fsdp"])
-        return params * (3 if choice.accumulate > 1 else 2) + others + lanes
+        carried = self.carried / (choice.sizes["data"] * choice.sizes["fsdp"])
+        return params * (3 if choice.accumulate > 1 else 2) + others + carried
 
     def _activations(self, choice: Choice) -> float:
         """What the forward pass keeps for the backward pass, and one layer's more where that is made again."""
@@ -110,11 +108,11 @@ class Estimates:
     def _seconds(self, choice: Choice) -> float:
         """The slower of arithmetic and interconnect, and a tenth of the other, which is never hidden quite."""
         hardware, count = self.topology.hardware, self.topology.count
-        if hardware.flops is None:
-            again = roofline.recomputed(self.forward["causal"], choice.remat, self.tokens)
-            return flops.of_training(self.forward)["causal"] * self.tokens + again
         again = roofline.recomputed(self.forward["causal"], choice.remat, self.tokens)
-        compute = (flops.of_training(self.forward)["causal"] * self.tokens + again) / count / hardware.flops
+        products = flops.of_training(self.forward)["causal"] * self.tokens + again
+        if hardware.flops is None:
+            return products
+        compute = products / count / hardware.flops
         talk = sum(sent / self._bandwidth(choice.sizes[axis]) for axis, sent in self._sent(choice).items())
         return max(compute, talk) + 0.1 * min(compute, talk)
 

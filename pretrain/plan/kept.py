@@ -2,13 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
-from functools import partial
 
 import jax
 
 from pretrain.objectives.applied import Applied
-from pretrain.parallel.mesh import AXES, Layout
-from pretrain.step.lanes import start
+from pretrain.parallel.mesh import AXES, Layout, make_mesh
+from pretrain.step import lanes
 from pretrain.step.learner import make_learner
 from pretrain.step.step import Learner, unboxed
 
@@ -38,11 +37,7 @@ def kept_of_row(config, learner: Learner, devices) -> Kept:
 def _residuals(config, learner, rows: int, devices) -> dict[str, int]:
     """Bytes that the forward pass of so many rows keeps for the backward pass, on one of `devices`."""
     model = make_learner(config).model
-    batch = {
-        name: jax.ShapeDtypeStruct(feature.shape, feature.dtype)
-        for name, feature in learner.features(rows, config.data.length).items()
-    }
-    carried = jax.eval_shape(partial(start, model, rows))
+    batch, carried = learner.batch_shapes(rows, config.data.length), lanes.shapes(model, rows)
     split = {config.model.ff, config.model.heads}
 
     def forward(params, batch, carried, key, frozen):
@@ -52,8 +47,7 @@ def _residuals(config, learner, rows: int, devices) -> dict[str, int]:
 
         return jax.vjp(loss, params)[1]
 
-    mesh = jax.make_mesh((1,) * len(AXES), AXES, axis_types=(jax.sharding.AxisType.Auto,) * 4, devices=devices[:1])
-    with Layout(mesh, config.mesh.rules).scope():
+    with Layout(make_mesh(dict.fromkeys(AXES, 1), devices[:1]), config.mesh.rules).scope():
         key = jax.eval_shape(lambda: jax.random.key(0))
         kept = jax.eval_shape(forward, learner.shapes, batch, carried, key, unboxed(learner.frozen))
     found = {"whole": 0, "split": 0}

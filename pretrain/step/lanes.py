@@ -14,6 +14,11 @@ def start(model, lanes: int):
     return nn.unbox(model.start(lanes))
 
 
+def shapes(model, lanes: int):
+    """Shapes of what `start` gives."""
+    return jax.eval_shape(partial(start, model, lanes))
+
+
 def boxed(model, lanes: int):
     """Its shapes, each in a box that names its axes."""
     return jax.eval_shape(partial(model.start, lanes))

@@ -1,7 +1,5 @@
 """From a config to what a train step is made of."""
 
-from functools import partial
-
 import jax
 
 import models
@@ -14,7 +12,7 @@ from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.optimizers.roles import roles
 from pretrain.optimizers.schedules import schedule
-from pretrain.step.lanes import start
+from pretrain.step import lanes
 from pretrain.step.step import Learner, parameters_of
 
 
@@ -67,10 +65,7 @@ def check_attention(learner: Learner, config, training: bool) -> None:
     for model, shape, rng in uses if training else uses[1:]:
         if model.attention_path == "auto" and not trades:
             continue
-        features = learner.features(*shape).items()
-        batch = {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
-
-        carried = jax.eval_shape(partial(start, model, shape[0]))
+        batch, carried = learner.batch_shapes(*shape), lanes.shapes(model, shape[0])
 
         def run(params, batch, carried, key, m=model):
             return Applied(m, params, learner.inputs)(batch, carried, key)

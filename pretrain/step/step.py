@@ -58,6 +58,11 @@ class Learner:
         """Shapes of the model's parameters, without boxes."""
         return unboxed(self.parameters)
 
+    def batch_shapes(self, rows: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of the features of a batch."""
+        features = self.features(rows, length).items()
+        return {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
+
 
 def unboxed(parameters):
     """Shapes of parameters, without boxes."""

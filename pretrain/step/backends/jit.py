@@ -7,9 +7,8 @@ import jax
 
 from pretrain.parallel import at_rest
 from pretrain.parallel.mesh import Layout
-from pretrain.step import checksums
+from pretrain.step import checksums, lanes
 from pretrain.step.backends import Engine, initial, lane_shardings, with_shardings
-from pretrain.step.lanes import start
 from pretrain.step.step import Learner, TrainState, evaluate_step, state_shapes, train_step, unboxed
 
 
@@ -62,7 +61,7 @@ class JitEngine(Engine):
         return with_shardings(shapes, shardings)
 
     def _leaves(self, batch_size: int) -> TrainState:
-        carried = jax.eval_shape(partial(start, self.learner.model, batch_size))
+        carried = lanes.shapes(self.learner.model, batch_size)
         shardings = lane_shardings(self.layout, self.learner.model, batch_size)
         return self._weights.replace(carried=with_shardings(carried, shardings))
 
@@ -95,7 +94,7 @@ class JitEngine(Engine):
 
     def lower_evaluation(self, batch_size: int, length: int) -> jax.stages.Lowered:
         """The same of `evaluate`."""
-        shapes = jax.eval_shape(partial(start, self.learner.evaluated, batch_size))
+        shapes = lanes.shapes(self.learner.evaluated, batch_size)
         carried = with_shardings(shapes, lane_shardings(self.layout, self.learner.evaluated, batch_size))
         params = jax.tree.map(at_rest.padded, self._weights.params)
         with self.scope():
@@ -119,7 +118,7 @@ class JitEngine(Engine):
         return self.layout.scope()
 
     def _start(self, model, batch_size: int):
-        make = partial(start, model, batch_size)
+        make = partial(lanes.start, model, batch_size)
         return jax.jit(make, out_shardings=lane_shardings(self.layout, model, batch_size))()
 
     def restored_params(self, checkpoints, step: int):

@@ -21,7 +21,7 @@ def test_a_step_keeps_the_types_of_its_state(name):
     """Else the second step would be another program, and no checkpoint of it could be restored."""
     learner = make_learner(CONFIGS[name])
     before = state_shapes(learner, BATCH)
-    batch = {feature: jax.ShapeDtypeStruct(*it[:2]) for feature, it in learner.features(BATCH, LENGTH).items()}
+    batch = learner.batch_shapes(BATCH, LENGTH)
     after, _ = jax.eval_shape(lambda state, batch: train_step(learner, state, batch), before, batch)
     of = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)] for state in (before, after)]
     assert of[0] == of[1]
