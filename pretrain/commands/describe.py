@@ -1,7 +1,6 @@
 """`pretrain describe`: what a config costs in parameters, FLOPs and bytes, worked out from shapes alone."""
 
 import json
-import math
 from collections.abc import Iterable
 
 import jax
@@ -13,6 +12,7 @@ from pretrain.assemble import check_sizes, check_split
 from pretrain.commands.arguments import Describe
 from pretrain.commands.shared import config_of
 from pretrain.costs import flops
+from pretrain.costs.sizes import on_device, whole_bytes
 from pretrain.errors import UserError
 from pretrain.interop import families
 from pretrain.parallel.mesh import AXES
@@ -48,14 +48,14 @@ def describe(config) -> dict:
     forward = flops.forward_flops(learner, config.data.length)
     per_token = flops.of_training(forward)
     bytes = {
-        "parameters": _bytes(params),
+        "parameters": whole_bytes(params),
         # Parts of an accumulated batch are added up in float32.
-        "gradients": 4 * _count(params) if config.train.accumulate > 1 else _bytes(params),
-        "optimizer": _bytes(jax.eval_shape(optimizer.init, params)),
-        "recurrent_memory": _bytes(lanes.shapes(model, config.train.batch_size)),
+        "gradients": 4 * _count(params) if config.train.accumulate > 1 else whole_bytes(params),
+        "optimizer": whole_bytes(jax.eval_shape(optimizer.init, params)),
+        "recurrent_memory": whole_bytes(lanes.shapes(model, config.train.batch_size)),
     }
     if learner.frozen:
-        bytes["teacher"] = _bytes(unboxed(learner.frozen))
+        bytes["teacher"] = whole_bytes(unboxed(learner.frozen))
     return {
         "name": config.name,
         "parameters": _count(params),
@@ -128,9 +128,7 @@ def _mesh(engine, config) -> dict:
     return {
         "devices": mesh.size,
         "multiples": config.train.backend == "pmap" or -1 in (config.mesh[axis] for axis in AXES),
-        "bytes_per_device": sum(
-            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for _, leaf in leaves
-        ),
+        "bytes_per_device": on_device(params),
         "whole": {name: entry["bytes"] for name, entry in _modules(whole).items()},
     }
 
@@ -152,10 +150,6 @@ def _picked(boxes) -> int:
     """How many of a model's boxed parameters are in tables whose rows are picked."""
     boxes = jax.tree.leaves(boxes, is_leaf=is_box)
     return sum(box.value.size for box in boxes if box.picked)
-
-
-def _bytes(tree) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _modules(leaves: Iterable[tuple[str, jax.ShapeDtypeStruct]]) -> dict[str, dict[str, int]]:

@@ -15,6 +15,7 @@ import jax
 
 from models.parts.parameter import path_name
 from pretrain import config as configs
+from pretrain.costs.sizes import on_device, whole_bytes
 from pretrain.errors import UserError
 from pretrain.reporting.progress import amount
 from pretrain.step import lanes
@@ -44,7 +45,7 @@ def check_training(engine, config) -> None:
     train, length = config.train, config.data.length
     state = engine.resting_shapes(train.batch_size)
     weights, whole = (
-        2 * size(state.params) + size(state.opt_state) for size in (_bytes, _whole_bytes)
+        2 * count(state.params) + count(state.opt_state) for count in (on_device, whole_bytes)
     )  # and gradients
     # Each layer's input waits for the backward pass, whatever else is computed again.
     rows = train.batch_size // train.accumulate
@@ -56,8 +57,8 @@ def check_training(engine, config) -> None:
             "make the model smaller or split it over more devices with config.mesh.fsdp",
             whole=whole,
         ),
-        Need("the teacher", _bytes(engine.frozen_shapes()), 0, "choose a smaller one in config.distill.teacher"),
-        Need("recurrent memory", _bytes(state.carried), 0, "lower config.model.memory or config.train.batch_size"),
+        Need("the teacher", on_device(engine.frozen_shapes()), 0, "choose a smaller one in config.distill.teacher"),
+        Need("recurrent memory", on_device(state.carried), 0, "lower config.model.memory or config.train.batch_size"),
         Need(
             "the layers' inputs",
             *(inputs, 0),
@@ -97,15 +98,15 @@ def check_evaluation(engine, config) -> None:
     length = configs.scored_length(config)
     params = engine.resting_shapes(engine.layout.batch_shards()).params
     memory = lanes.shapes(engine.learner.evaluated, size)
-    shared = _whole_bytes(memory) // engine.layout.batch_shards()
+    shared = whole_bytes(memory) // engine.layout.batch_shards()
     lower = "lower config.evaluate.batch_size, which is --batch_size of `pretrain evaluate`"
     needs = (
         Need(
             f"parameters (of which {_largest(params)} is the largest)",
-            _bytes(params),
+            on_device(params),
             0,
             "split them over more devices with config.mesh.fsdp",
-            whole=_whole_bytes(params),
+            whole=whole_bytes(params),
         ),
         Need("recurrent memory", shared, 0, lower),
         Need(
@@ -126,7 +127,7 @@ def check_decoding(model, carried, prompts: int, beams: int, devices: Iterable, 
     """
     rows = prompts * beams
     needs = (
-        Need("keys and values of earlier tokens", beams * _whole_bytes(carried), 0, remedy),
+        Need("keys and values of earlier tokens", beams * whole_bytes(carried), 0, remedy),
         Need("logits", rows * model.vocab_size * 4, 0, remedy),
     )
     _compare("generation", needs, devices)
@@ -136,8 +137,8 @@ def _compare(task: str, needs: Sequence[Need], devices: Iterable) -> None:
     here = [device for device in devices if device.process_index == jax.process_index()]
     if here[0].platform == "cpu":  # its devices share the host's memory
         needs = [need._replace(device=0, host=need.host + len(here) * need.device) for need in needs]
-    on_device = (here[0].memory_stats() or {}).get("bytes_limit", math.inf)
-    for place, having, limit in (("device", "each device", on_device), ("host", "this machine", free_memory())):
+    limit_of_device = (here[0].memory_stats() or {}).get("bytes_limit", math.inf)
+    for place, having, limit in (("device", "each device", limit_of_device), ("host", "this machine", free_memory())):
         total = sum(getattr(need, place) for need in needs)
         if total > limit:
             most, remedy = _most(needs, place, limit)
@@ -179,16 +180,6 @@ def _free_in_container(folder: Path, limit: str, used: str) -> float:
     held = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     cached = int(held["active_file"]) + int(held["inactive_file"])
     return max(0, int(text) - max(0, int((folder / used).read_text()) - cached))
-
-
-def _bytes(shapes) -> int:
-    """Bytes of a tree of shapes on one device."""
-    sizes = ((leaf.sharding.shard_shape(leaf.shape), leaf.dtype.itemsize) for leaf in jax.tree.leaves(shapes))
-    return sum(math.prod(shape) * itemsize for shape, itemsize in sizes)
-
-
-def _whole_bytes(shapes) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
 def _largest(params) -> str:

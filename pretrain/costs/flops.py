@@ -38,7 +38,7 @@ def flops_per_token(learner: Learner, length: int) -> dict[str, float]:
 
 
 def of_training(forward: dict[str, dict[str, float]]) -> dict[str, float]:
-    """The same, from what `forward_flops` gave."""
+    """FLOPs of training on one token by convention, as `flops_per_token`, from what `forward_flops` gave."""
     return {
         convention: sum(count * (1 if part == TEACHER else TRAIN) for part, count in parts.items())
         for convention, parts in forward.items()

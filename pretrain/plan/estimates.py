@@ -11,6 +11,7 @@ import jax
 from models.parts.parameter import mesh_axes_of
 from pretrain.assemble import check_batches
 from pretrain.costs import flops
+from pretrain.costs.sizes import whole_bytes
 from pretrain.parallel.mesh import AXES, Layout, smallest_mesh
 from pretrain.plan import roofline
 from pretrain.plan.kept import Kept, kept_of_row
@@ -40,7 +41,7 @@ class Choice:
         return changed
 
     def overrides(self) -> list[str]:
-        """The same as words of a command line."""
+        """What it changes of a config, as words of a command line."""
         words = [f"--config.mesh.{axis}={size}" for axis, size in self.sizes.items()]
         return [*words, f"--config.train.accumulate={self.accumulate}", f"--config.model.remat={self.remat}"]
 
@@ -63,8 +64,7 @@ class Estimates:
         self.tokens = config.train.batch_size * flops.tokens_of_row(self.learner, config.data.length)
         self.forward = flops.forward_flops(self.learner, config.data.length)
         self.state = state_shapes(self.learner, 1).replace(carried={})
-        carried = lanes.shapes(self.learner.model, config.train.batch_size)
-        self.carried = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carried))
+        self.carried = whole_bytes(lanes.shapes(self.learner.model, config.train.batch_size))
         self._kept = {}
         self._held = {}
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from pretrain.costs.sizes import on_device
+
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says that a program does not fit
 ROOM = 0.85  # of a device's memory, which a remedy is to need at most
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -90,7 +92,7 @@ def categories(of_shapes: Mapping[str, int], found: Compiled, kept: float) -> di
 
 
 def estimated(of_shapes: Mapping[str, int], needed: float, kept: float) -> dict[str, int]:
-    """The same of a program that did not fit, of which the compiler says no more than how many bytes it needs."""
+    """As `categories`, of a program that did not fit: the compiler says no more of it than how many bytes it needs."""
     rows = dict(of_shapes)
     return rows | _made(max(0, round(needed) - sum(rows.values())), kept) | {"other": 0}
 
@@ -107,13 +109,6 @@ def stated(message: str) -> tuple[float, float] | None:
             needed, unit, there, unit_there = found.groups()
             return float(needed) * UNITS[unit], float(there) * UNITS[unit_there]
     return None
-
-
-def on_device(shapes, dtype=None) -> int:
-    """Bytes on one device of a tree of shapes with shardings; in another type if one is given."""
-    leaves = jax.tree.leaves(shapes)
-    sizes = ((leaf.sharding.shard_shape(leaf.shape), jnp.dtype(dtype or leaf.dtype).itemsize) for leaf in leaves)
-    return sum(math.prod(shape) * itemsize for shape, itemsize in sizes)
 
 
 def remedy(rows: Mapping[str, int], config, mesh: Mapping[str, int], capacity: float) -> tuple[str, int, str]:

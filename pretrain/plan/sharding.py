@@ -5,6 +5,7 @@ import math
 import jax
 
 from models.parts.parameter import is_box, mesh_axes_of, path_name
+from pretrain.costs.sizes import on_device
 from pretrain.parallel.mesh import PADDED
 from pretrain.reporting.progress import amount
 
@@ -40,15 +41,14 @@ def _row(layout, name: str, box, resting) -> dict:
     by_rules = _parts(layout.spec(name, axes, shape), shape)
     parts = _parts(layout.parameter(name, axes, shape), shape)
     used = {axis for part in parts for axis in part}
-    itemsize = resting.dtype.itemsize
     return {
         "name": name,
         "shape": list(shape),
         "axes": list(axes),
         "split": [list(part) for part in parts],
         "copies": layout.mesh.size // math.prod(layout.mesh.shape[axis] for axis in used),
-        "bytes": math.prod(shape) * itemsize,
-        "bytes_per_device": math.prod(resting.sharding.shard_shape(resting.shape)) * itemsize,
+        "bytes": math.prod(shape) * resting.dtype.itemsize,
+        "bytes_per_device": on_device(resting),
         "rule": _rule(layout.mesh, axes, by_rules, parts),
     }
 
