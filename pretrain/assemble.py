@@ -74,7 +74,7 @@ def assemble(
         prepare = functools.partial(prepare, taken=others[0].tokenizer)
 
     def accept(tokenizer) -> None:
-        check_vocabulary(config, tokenizer)
+        check_vocabulary(config, tokenizer.vocab_size)
         if training and tokenizer.vocab_size < MOSTLY_USED * config.model.vocab_size:
             report(
                 f"the tokenizer has {tokenizer.vocab_size:,} entries and config.model.vocab_size is "
@@ -150,7 +150,7 @@ def check_sizes(config) -> None:
     special = objectives.special(config.objective.to_dict(), data.layout)
     entries = known_size(config.tokenizer.to_dict(), special)
     if entries is not None and not configs.takes_tokenizer(config):  # which is of any size
-        _check_vocabulary(config, entries)
+        check_vocabulary(config, entries)
 
 
 def check_scored(config, length: int, given: str) -> None:
@@ -198,12 +198,8 @@ def _check_rows(layout, learner, rows: int, length: int, key: str) -> None:
         layout.batch(shape, axes)
 
 
-def check_vocabulary(config, tokenizer) -> None:
-    """Raises UserError where the tokenizer has more entries than the model."""
-    _check_vocabulary(config, tokenizer.vocab_size)
-
-
-def _check_vocabulary(config, entries: int) -> None:
+def check_vocabulary(config, entries: int) -> None:
+    """Raises UserError where the tokenizer, which has so many entries, has more than the model."""
     if entries > models.build(config.model.to_dict()).reads:
         raise UserError(
             f"config.model.vocab_size = {config.model.vocab_size} is smaller than the tokenizer's {entries} entries; "

@@ -41,7 +41,7 @@ class Run:
     ):
         self.config = configs.saved(workdir)
         self.tokenizer = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer)
-        check_vocabulary(self.config, self.tokenizer)
+        check_vocabulary(self.config, self.tokenizer.vocab_size)
         spread = copy.deepcopy(self.config)
         with spread.unlocked():
             spread.train.backend = "jit"

@@ -31,7 +31,7 @@ def run(arguments: Prepare) -> None:
     check_sizes(config)
 
     def accept(tokenizer) -> None:
-        check_vocabulary(config, tokenizer)
+        check_vocabulary(config, tokenizer.vocab_size)
         leave_config(config, workdir)  # before the text is tokenised: this too goes on with --workdir alone
 
     with held(workdir, "prepare", say, in_turn=True):
