@@ -39,7 +39,7 @@ def declared(draw: Callable, names: tuple[str | None, ...], inputs: int) -> Call
 
 
 def picked(boxed: Callable[..., Parameter]) -> Callable[..., Parameter]:
-    """The same initialiser, of a table whose rows are picked."""
+    """The initialiser `boxed`, whose results say that their rows are picked."""
     return lambda *args: boxed(*args).replace(picked=True)
 
 

@@ -81,7 +81,7 @@ def begin_cached(model, params, tokens, lengths, room, source):
 
 @partial(jax.jit, static_argnames=("model", "room"))
 def begin_recomputing(model, params, tokens, lengths, room, source):
-    """The same without caches: the reference."""
+    """As `begin_cached`, without caches: the reference."""
     carried = Recomputing(jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1]))), lengths, source)
     return _reread(model, params, carried), carried
 
@@ -106,7 +106,7 @@ def take(carried, rows):
 
 
 def regroup(carried, rows):
-    """The same, where rows change places among those of one prompt alone: what these share stays where it is."""
+    """As `take`, where rows change places among those of one prompt alone: what these share stays where it is."""
     if isinstance(carried, Recomputing):
         return carried.take(rows)
     return {name: one if one.of_prompt else one.take(rows) for name, one in carried.items()}

@@ -32,7 +32,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def resting_shapes(self, batch_size: int) -> TrainState:
-        """The same of the state between steps."""
+        """Shape, type and sharding of every leaf of the train state between steps, where tables are padded."""
 
     @abc.abstractmethod
     def init(self, seed: int, batch_size: int) -> TrainState:

@@ -93,7 +93,7 @@ class JitEngine(Engine):
             return self._evaluate(params, batch, carried, self.frozen)
 
     def lower_evaluation(self, batch_size: int, length: int) -> jax.stages.Lowered:
-        """The same of `evaluate`."""
+        """The very program of `evaluate` before it is compiled, for batches of this size; nothing is allocated."""
         shapes = lanes.shapes(self.learner.evaluated, batch_size)
         carried = with_shardings(shapes, lane_shardings(self.layout, self.learner.evaluated, batch_size))
         params = jax.tree.map(at_rest.padded, self._weights.params)
