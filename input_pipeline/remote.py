@@ -159,9 +159,6 @@ class RemotePath:
     def absolute(self) -> "RemotePath":
         return self
 
-    def resolve(self) -> "RemotePath":
-        return self
-
     def expanduser(self) -> "RemotePath":
         return self
 

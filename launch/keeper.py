@@ -23,9 +23,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TextIO
 
 from launch import MISTAKE, PREEMPTED, STOPPED, name, natural, parse, parser
+from launch.passing import Passing
 from launch.supervise import with_parent
 
 FOLDER = Path("runs/launch")  # of locks and logs, in the folder of the program
@@ -160,7 +161,7 @@ def keep(command: Sequence[str], lock: TextIO, log: Path, silence: int) -> int:
             # The program is asked to stop when this process is killed: nobody could ask it any more.
             preexec_fn=with_parent(signal.SIGTERM),
         )
-        passing = _Passing(written)
+        passing = Passing(written)
         listening, heard, told = True, time.monotonic(), False
         while program.poll() is None:
             ready = select.select([0] if listening else [], [], [], POLL)[0]
@@ -181,29 +182,6 @@ def keep(command: Sequence[str], lock: TextIO, log: Path, silence: int) -> int:
     if told and code == -signal.SIGTERM:
         return PREEMPTED  # it had not begun anything that could be lost
     return code if code >= 0 else 128 - code
-
-
-class _Passing:
-    """Prints what the log has more, as far as that is read: who waits for a reader hears nothing else."""
-
-    PIECE = 4096  # bytes that a pipe takes whole or not at all
-
-    def __init__(self, written: BinaryIO):
-        self._written, self._rest = written, b""
-
-    def some(self, wait: float = 0.0) -> None:
-        """Prints until there is no more, or nobody has read any for `wait` seconds."""
-        try:
-            while self._rest or self._more():
-                if not select.select([], [1], [], wait)[1]:
-                    return
-                self._rest = self._rest[os.write(1, self._rest) :]
-        except OSError:  # nobody reads any more: it is in the log
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-    def _more(self) -> bytes:
-        self._rest = self._written.read(self.PIECE)
-        return self._rest
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from launch import MISTAKE, NOT_RUN, PREEMPTED, STOPPED
+from launch.passing import Passing
 
 POLL = 0.02  # seconds between looks at the processes: short, to tell which one died first
 SOON = 600.0  # seconds within which an attempt has ended soon
@@ -141,26 +142,35 @@ def begin(log: Path, attempt: int) -> int:
         return out.tell()
 
 
-class _Shown:
+class _Shown(Passing):
     """Prints what a log has more, as it comes, but for the lines in which Gloo greets."""
 
     def __init__(self, log: BinaryIO):
-        self._log, self._held, self._within = log, b"", False
+        super().__init__(log)
+        self._held, self._within, self._last = b"", False, False
 
     def more(self, last: bool) -> None:
         """Prints what is new; a line of which so little is there that it may be a greeting waits for its rest."""
+        self._last = last
+        self.some(wait=None if last else 0.0)
+
+    def read(self) -> bytes:
         words = b""
-        for line in (self._held + self._log.read()).splitlines(keepends=True):
-            whole, self._held = line.endswith((b"\n", b"\r")) or last, b""
-            if self._within or not line.startswith(GREETING[: len(line)]):
-                words += line
-                self._within = not whole
-            elif not whole:
-                self._held = line
-            elif not line.startswith(GREETING):
-                words += line
-        if words:
-            say(sys.stdout, words.decode(errors="replace"))
+        while not words:
+            new = super().read()
+            if not new and not (self._last and self._held):
+                break
+            held, self._held = self._held, b""
+            for line in (held + new).splitlines(keepends=True):
+                whole = line.endswith((b"\n", b"\r")) or not new
+                if self._within or not line.startswith(GREETING[: len(line)]):
+                    words += line
+                    self._within = not whole
+                elif not whole:
+                    self._held = line
+                elif not line.startswith(GREETING):
+                    words += line
+        return words
 
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here: a forked child should load nothing

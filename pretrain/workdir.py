@@ -9,6 +9,7 @@ which is written last and deleted first.
 import contextlib
 import dataclasses
 import itertools
+import os
 import shutil
 from pathlib import Path
 
@@ -55,7 +56,7 @@ class Workdir:
         """What is made of text; a run that was put aside, even several times, has left it where it was."""
         run = self.path
         while not self.remote and not (run / "tokenizer").exists():
-            itself = run.resolve()
+            itself = real(run)
             if itself.parent.name != _EARLIER or not (itself.parent.parent / CONFIG).is_file():
                 break
             run = itself.parent.parent
@@ -175,6 +176,12 @@ def of_config(name: str) -> str:
 def may_be_earlier(name: str) -> bool:
     """Whether a run can be put aside as `name`: the name of one folder, which is none that is being moved into."""
     return Path(name).name == name and name not in (".", "..") and not name.endswith(_MOVING) and is_utf8(name)
+
+
+def real(path: str | Path | RemotePath) -> Path | RemotePath:
+    """A path without links, which may be compared with others; what a link to itself is named stays."""
+    found = at(path)
+    return found if isinstance(found, RemotePath) else Path(os.path.realpath(found))
 
 
 def is_utf8(path: str) -> bool:

@@ -143,9 +143,15 @@ def read_parameter(folder: Path, path: str, dtype) -> np.ndarray:
 def stored(folder: Path) -> dict:
     """The tree of a checkpoint's train state: what describes each array, its shape and type."""
     with _reader(folder) as reader:
-        found = reader.metadata(str(folder / STATE)).item_metadata
+        try:
+            found = reader.metadata(str(folder / STATE)).item_metadata
+        except (AttributeError, TypeError):  # of JSON of another kind
+            found = None
     if found is None:
-        raise ValueError(f"{STATE}/_METADATA, which describes its tree, is missing or unreadable")
+        raise ValueError(
+            f"{STATE}/_METADATA, which describes its tree, or one of the files beside it, which say where its arrays "
+            "are, is missing or unreadable"
+        )
     return found.tree
 
 

@@ -19,7 +19,7 @@ from pretrain.checkpoints.meaning import RUNNING
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.processes.agreement import decided
-from pretrain.workdir import Workdir
+from pretrain.workdir import Workdir, real
 
 COPY_OF = "copy_of"  # in the item `data` of the copy: the fingerprint of the checkpoint that it was made of
 
@@ -67,7 +67,7 @@ def keep(teacher: Teacher, workdir: str) -> Teacher:
     and process 0 works."""
     here, source = Workdir(workdir).teacher, teacher.weights.folder
     copy = here.checkpoint(int(source.name)).absolute()
-    if source.resolve() == copy.resolve():  # of a run that goes on
+    if real(source) == real(copy):  # of a run that goes on
         return teacher
 
     def make() -> None:

@@ -17,7 +17,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.config.recipe import recipes
 from pretrain.errors import UserError, listed
 from pretrain.processes.agreement import alike, decided
-from pretrain.workdir import Workdir
+from pretrain.workdir import Workdir, real
 
 SHOWN = 4  # parameters of a kind that a sentence names
 
@@ -126,7 +126,7 @@ def find(named: str, workdir: str, key: str = "train.start_from") -> Weights:
     def refused(why: str) -> UserError:
         return UserError(f"{named}: {why}")
 
-    if at(run).resolve() == at(workdir).resolve():
+    if real(run) == real(workdir):
         raise refused("that is the folder of this run itself; give another --workdir")
     configs.check_ours(run)
     checkpoints = Checkpoints(run)

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from pretrain import workdir
 from pretrain.checkpoints import alone, restore
 from pretrain.interop.family import Family
-from pretrain.workdir import Workdir
+from pretrain.workdir import Workdir, real
 
 CARD = "README.md"
 # Sections that say what a model is, what it learned, from what and how; of some only these keys.
@@ -118,8 +118,8 @@ def _figures(path: Path, step: int) -> dict[str, int | float]:
 
 def _use(here: Workdir, folder: str, exported: Exported) -> str:
     """How it is loaded, and made again; folders by their last names, or RUN and NEW where any will do."""
-    run, step = here.path.resolve().name, str(exported.steps[-1])
-    where = json.dumps(Path(folder).resolve().name)
+    run, step = real(here.path).name, str(exported.steps[-1])
+    where = json.dumps(real(folder).name)
     export = ["pretrain", "export", "--workdir=RUN", "--folder=NEW", f"--step={step}"]
     export += [f"--part={exported.part}"] if exported.part else []
     export += [f"--average={len(exported.steps)}"] if len(exported.steps) > 1 else []

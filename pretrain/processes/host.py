@@ -38,8 +38,9 @@ def start() -> None:
     place = described()
     if place:
         join(*place)
+    keep_freed_memory()  # before a device is used
+    if place:
         _check_devices()
-    keep_freed_memory()
     keep_programs()
 
 

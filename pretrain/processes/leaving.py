@@ -10,6 +10,7 @@ nothing to save the process leaves at once, with `PREEMPTED`: all that it writes
 import atexit
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -25,6 +26,7 @@ UNREAD = 141  # exit code: the reader of standard output left before the end, as
 
 SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the second where a terminal or a connection ends
 
+MOMENT = 1.0  # seconds that the last word waits for a reader who stands still
 FAREWELL = 30.0  # seconds that leaving may take: a folder or process 0 that does not answer holds nobody back
 ECHO = 0.5  # seconds within which a repeated Ctrl-C is the same one: a terminal and `timeout` both pass it on
 
@@ -72,6 +74,11 @@ class Leaving:
             self.asked, self._first = True, time.monotonic()
             if not self._held:
                 self.leave(PREEMPTED, "interrupted: nothing is lost; start the same command again")
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this process, or another of the run, has been asked to stop."""
+        return self.asked or (self.others is not None and self.others.stopping)
 
     def _stop_watching(self) -> None:
         if self.others:
@@ -167,7 +174,8 @@ def _left_to_the_thread(number, frame) -> None:
 
 def _write(line: str) -> None:
     with contextlib.suppress(OSError):  # nobody reads it any more
-        os.write(2, line.encode())
+        if select.select([], [2], [], MOMENT)[1]:
+            os.write(2, line.encode())
 
 
 leaving = Leaving()

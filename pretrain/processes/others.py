@@ -45,6 +45,11 @@ class Others:
         self._thread = threading.Thread(target=self._watch, name="others", daemon=True)
         self._thread.start()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether a turn at which all stop is being found."""
+        return self._proposed is not None
+
     def reached(self) -> bool:
         """Whether this is the turn at which all stop. Costs nothing until one was asked to.
 

@@ -17,7 +17,7 @@ from pretrain.optimizers.schedules import ended, idle, moved
 from pretrain.processes.agreement import decided
 from pretrain.reporting.goodput import newest_saved
 from pretrain.step.learner import make_learner
-from pretrain.workdir import Workdir
+from pretrain.workdir import Workdir, real
 
 FEW_ROWS = 20  # of validation, whose loss says little
 
@@ -189,7 +189,7 @@ def teacher_of(config, workdir: str, fresh: bool) -> teacher.Teacher | None:
     if goes_on:
         return teacher.kept(config, workdir)
     found = teacher.named(config, workdir)
-    if found and fresh and Path(found.run).resolve() == Path(here.teacher.path).resolve():
+    if found and fresh and real(found.run) == real(here.teacher.path):
         raise UserError(
             f"config.distill.teacher = {config.distill.teacher} is the copy that {workdir} keeps, which --fresh puts "
             "aside with the run; name the run that it was made of, or copy it to a folder of its own first"

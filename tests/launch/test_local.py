@@ -210,11 +210,26 @@ def test_each_attempt_shows_its_own_output_once(tmp_path):
     assert err.count("1 | started") == 2  # of the end of process 1's log, what belongs to that attempt
 
 
-def test_gloos_greetings_stay_in_the_log(tmp_path):
+def test_a_reader_that_stands_still_holds_up_nothing(tmp_path):
+    """A pager, or Ctrl-S: a signal is passed on meanwhile, and what the reader takes up later is not less."""
+    code = """if True:
+        import signal, time
+        signal.signal(signal.SIGTERM, lambda *_: exit(print("asked") or 75))
+        print("x" * 999_999, "ready", flush=True)
+        time.sleep(60)
+    """
+    launcher = start(code, tmp_path, processes=1)
+    wait_for(lambda: logs_contain(tmp_path, "ready", 1))
+    launcher.send_signal(signal.SIGTERM)
+    wait_for(lambda: logs_contain(tmp_path, "asked", 1))
+    rc, out, _ = finish(launcher)
+    assert rc == 75 and out.endswith("\n" + "x" * 999_999 + " ready\nasked\n")
+
+
+def test_gloos_greetings_stay_in_the_log(tmp_path, capfd):
     log = tmp_path / "log"
     log.touch()
     words = [b"a\n[Gl", b"oo] Rank 0 is connected", b" to 1\n[Gloo", b"my line\nsaid [Gloo] b", b"\n[Glo"]
-    shown = []
 
     class Writes:  # what a process prints, piece by piece, as it is looked at
         returncode = 0
@@ -224,10 +239,9 @@ def test_gloos_greetings_stay_in_the_log(tmp_path):
                 out.write(words.pop(0))
             return None if words else 0
 
-    with pytest.MonkeyPatch.context() as patch, supervise.Signals() as signals:
-        patch.setattr(supervise, "say", lambda _, text: shown.append(text))
+    with supervise.Signals() as signals:
         assert supervise.supervise([supervise.Child("process 0", Writes(), log)], 0.0, signals) == 0
-    assert "".join(shown) == "a\n[Gloomy line\nsaid [Gloo] b\n[Glo"
+    assert capfd.readouterr().out == "a\n[Gloomy line\nsaid [Gloo] b\n[Glo"
 
 
 def test_the_same_command_again_keeps_the_log_and_shows_its_own_part_only(tmp_path):

@@ -109,6 +109,12 @@ def train_here(workdir, text, *flags, **overrides):
             signal.signal(number, handler)
 
 
+def files(workdir):
+    """Every file of a run but its data, and what it holds."""
+    found = (p.relative_to(workdir) for p in workdir.rglob("*") if p.is_file())
+    return {str(p): (workdir / p).read_bytes() for p in found if p.parts[0] not in ("data", "tokenizer")}
+
+
 def leaves(workdir, step=STEPS):
     """Every leaf of a checkpoint's train state, by path, as written."""
     folder = Path(workdir) / "checkpoints" / str(step) / "state"

@@ -4,24 +4,7 @@ import os
 import shutil
 
 import pytest
-from runs import train_here
-
-
-def files(workdir):
-    """Every file of a run but its data, and what it holds."""
-    found = (p.relative_to(workdir) for p in workdir.rglob("*") if p.is_file())
-    return {str(p): (workdir / p).read_bytes() for p in found if p.parts[0] not in ("data", "tokenizer")}
-
-
-@pytest.fixture
-def run(text, capsys):
-    """Goes on with a run; returns the exit code and what was said."""
-
-    def run(workdir, *flags):
-        code = train_here(workdir, text, *flags, train__steps=17)
-        return code, capsys.readouterr().err
-
-    return run
+from runs import files, train_here
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "broken", "nowhere"])

@@ -1,4 +1,4 @@
-"""Every flag and every key that takes a path, given a missing one, an empty file, one of random bytes and a folder.
+"""Every flag and every key that takes a path, given one that is missing, empty, of random bytes, a folder or a loop.
 
 Each works or is one sentence. What takes a path is read off the commands' flags and the config: a new one fails here
 until it is given a row, or is said to be a word.
@@ -149,7 +149,8 @@ def test_paths(capsys, signals, tmp_path, places, case):
         (tmp_path / f"empty{suffix}").write_bytes(b"")
         (tmp_path / f"binary{suffix}").write_bytes(np.random.default_rng(0).bytes(5000))
         (tmp_path / f"folder{suffix}").mkdir()
-    for kind in ("missing", "empty", "binary", "folder"):
+        (tmp_path / f"loop{suffix}").symlink_to(f"loop{suffix}")
+    for kind in ("missing", "empty", "binary", "folder", "loop"):
         arguments = CASES[case]
         for name, place in ({"PATH": tmp_path / kind, "RUN": tmp_path / f"run_{kind}"} | places).items():
             arguments = [argument.replace(name, str(place)) for argument in arguments]

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from launch.local import free_port
 from pretrain.errors import UserError
 from pretrain.processes.heap import keep_freed_memory
 from tests.pretrain.runs import ROOT
@@ -45,6 +46,8 @@ def faults(**variables):
 def test_steps_on_a_cpu_get_no_new_pages():
     assert faults(LONGHAUL_KEEP_MEMORY="1") < PAGES // 2
     assert faults(LONGHAUL_KEEP_MEMORY="0") > PAGES
+    meeting = {"LONGHAUL_COORDINATOR": f"127.0.0.1:{free_port()}", "LONGHAUL_PROCESSES": "1", "LONGHAUL_PROCESS": "0"}
+    assert faults(LONGHAUL_KEEP_MEMORY="1", **meeting) < PAGES // 2
 
 
 def test_a_switch_that_is_neither_on_nor_off_is_told(monkeypatch):

@@ -193,9 +193,48 @@ def test_standard_error_takes_what_nobody_reads():
         assert file.write(b"words") == 5
 
 
+def test_a_reader_that_stands_still_is_not_waited_for_once_the_run_is_to_end(monkeypatch):
+    monkeypatch.setattr(leaving, "asked", True)
+    read, write = os.pipe()
+    with Unheard(write, "wb") as file:
+        assert file.write(bytes(1 << 20)) == 1 << 20
+    assert 0 < len(os.read(read, 1 << 20)) < 1 << 20
+    os.close(read)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_whose_reader_stands_still_saves_when_it_is_asked_to_stop(tmp_path, text, number):
+    """A pager, or Ctrl-S, from whenever a pipe is full."""
+    read, write = os.pipe()
+    keys = {"train__steps": 10**6, "log__every": 1, "checkpoint__every": 10**6, "evaluate__every": 0}
+    process = start(command(tmp_path / "run", text, **keys), stdout=subprocess.DEVNULL, stderr=write)
+    os.close(write)
+    rows = tmp_path / "run" / "metrics" / "train.csv"
+    while not rows.exists():
+        time.sleep(0.5)
+    size = 0
+    while size != (size := rows.stat().st_size):
+        time.sleep(3)
+    process.send_signal(number)
+    assert process.wait(timeout=60) == PREEMPTED
+    assert len(steps(tmp_path / "run")) == 1
+    os.close(read)
+
+
 def test_closed_standard_error_does_not_change_the_exit_code():
     done = subprocess.run(["bash", "-c", '"$@" 2>&-', "closed", sys.executable, "-m", "pretrain", "trian"], cwd=ROOT)
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("command", [["help"], ["describe", "--config=configs/quickstart.py:tiny"]], ids="-".join)
+def test_a_terminal_that_is_gone_is_a_reader_that_is(command):
+    ours, theirs = os.openpty()
+    os.close(ours)
+    process = start([sys.executable, "-m", "pretrain", *command], stdout=theirs)
+    os.close(theirs)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (UNREAD, "")
 
 
 @pytest.mark.parametrize("command", [["help"], ["describe", "--config=configs/quickstart.py:tiny"]], ids="-".join)
