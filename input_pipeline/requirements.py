@@ -23,6 +23,7 @@ from input_pipeline.tokenizers.names import NAMES
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 SETS = ("c4", "wikipedia", "pg19", "lm1b", "cifar10", "downsampled_imagenet")  # of TFDS, that recipes name
+LONGER = 1 << 10  # lengths of rows, beyond those too short for any text, that are tried for one that a task takes
 FIRST = 1 << 16  # bytes of a source in which its first record is looked for
 SENTENCES = ("", "lines")
 WITHOUT_ENDS = ("concat", "stream")  # layouts that need no token between documents
@@ -180,11 +181,21 @@ def check_length(key: str, length: int, objective: Mapping) -> None:
     task = objectives.build(objective)
     if task.raw_length(length) < task.least:
         least = next(longer for longer in itertools.count(length) if task.raw_length(longer) >= task.least)
+        least = next((longer for longer in range(least, least + LONGER) if _takes(task, longer)), least)
         raise DataError(
             f"{key} = {length} leaves too little room for text in the rows of objective.kind = {objective['kind']}; "
             f"set at least {least}"
         )
     task.check(length)
+
+
+def _takes(task, length: int) -> bool:
+    """Whether a task's settings ask for nothing that rows of `length` cannot hold."""
+    try:
+        task.check(length)
+    except DataError:
+        return False
+    return True
 
 
 def store_folder(source: Source, share: float, data: Mapping, root: Path) -> Path:

@@ -115,12 +115,12 @@ def check_sizes(config) -> None:
             f"{config.model.context} positions; lower the one or raise the other"
         )
     length = configs.scored_length(config)
-    check_scored(config, length, "config.evaluate.length = ")
+    check_scored(config)
     key, context = _scoring_context(config)
     task = objectives.build(config.objective.to_dict())
     for of, size, room, end in (
         ("config.data.length", data.length, "config.model.context", config.model.context),
-        ("config.evaluate.length", length, key, context),
+        (configs.scored_key(config), length, key, context),
     ):
         requirements.check_length(of, size, config.objective.to_dict())
         if task.two_texts and task.target_length(size) > end:
@@ -153,14 +153,18 @@ def check_sizes(config) -> None:
         check_vocabulary(config, entries)
 
 
-def check_scored(config, length: int, given: str) -> None:
-    """Raises UserError where rows of `length`, `given` by that name, are longer than the model reads that scores."""
+def check_scored(config, given: int = 0) -> None:
+    """Raises UserError where rows, of --length where that is `given`, are longer than the model reads that scores."""
     key, context = _scoring_context(config)
-    if length > context:
-        raise UserError(
-            f"{given}{length} is longer than the model's {key} = {context} positions; lower the one (0 means "
-            "config.data.length) or raise the other"
-        )
+    length = given or configs.scored_length(config)
+    if length <= context:
+        return
+    told, remedy = f"{configs.scored_key(config)} = {length}", "lower the one (0 means config.data.length)"
+    if given:
+        told = f"--length={given}"
+    elif not config.evaluate.length:
+        told, remedy = f"{told} (config.evaluate.length = 0 means that)", f"set --config.evaluate.length={context}"
+    raise UserError(f"{told} is longer than the model's {key} = {context} positions; {remedy} or raise the other")
 
 
 def _scoring_context(config) -> tuple[str, int]:
@@ -181,7 +185,7 @@ def check_split(engine, config, training: bool) -> None:
 def check_batches(layout, learner, config, training: bool) -> None:
     """Raises UserError where rows or lengths of evaluation, or of `training`, cannot be split over a layout's mesh."""
     length = configs.scored_length(config)
-    _check_rows(layout, learner, layout.filled(config.evaluate.batch_size), length, "config.evaluate.length")
+    _check_rows(layout, learner, layout.filled(config.evaluate.batch_size), length, configs.scored_key(config))
     if training:
         rows = config.train.batch_size // config.train.accumulate
         layout.check("batch", rows, "config.train.batch_size / train.accumulate")

@@ -64,16 +64,15 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     checkpoints = Checkpoints(workdir)
     tokenizer, step = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer), checkpoints.find(arguments.step)
     step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_tokenizer(step, tokenizer))
-    length = arguments.length or configs.scored_length(config)
-    check_scored(config, length, "--length=" if arguments.length else "config.evaluate.length = ")
+    check_scored(config, arguments.length)
     if arguments.length:
-        requirements.check_length("--length", length, config.objective.to_dict())
+        requirements.check_length("--length", arguments.length, config.objective.to_dict())
     if asked and arguments.batches:
         raise UserError(f"--{asked[0]} needs the whole split; leave --batches out")
     if arguments.word_level and config.data.image:
         raise UserError(f"--word_level counts words, and {workdir} was trained on images; leave it out")
     config.evaluate.update(
-        length=length,
+        length=arguments.length or config.evaluate.length,
         batch_size=arguments.batch_size or config.evaluate.batch_size,
         stride=arguments.stride or config.evaluate.stride,
     )

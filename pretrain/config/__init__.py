@@ -3,7 +3,7 @@
 Every mistake in them is one sentence that names the nearest right word.
 """
 
-from pretrain.config.keys import every_key, flat, scored_length
+from pretrain.config.keys import every_key, flat, scored_key, scored_length
 from pretrain.config.overrides import load, with_overrides
 from pretrain.config.recipe import recipe_module, recipes
 from pretrain.config.resolved import (
@@ -36,6 +36,7 @@ __all__ = [
     "recipes",
     "save",
     "saved",
+    "scored_key",
     "scored_length",
     "takes_tokenizer",
     "with_overrides",

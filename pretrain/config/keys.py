@@ -37,6 +37,11 @@ def scored_length(config) -> int:
     return config.evaluate.length or config.data.length
 
 
+def scored_key(config) -> str:
+    """The key that says so."""
+    return "config.evaluate.length" if config.evaluate.length else "config.data.length"
+
+
 def check_keys(config: ConfigDict, source: str, remedy: str) -> None:
     """Raises UserError unless `config`, from `source`, has exactly the declared keys, each with a value of its type.
 

@@ -122,7 +122,7 @@ def test_trimming_is_the_releases():
     ("options", "message"),
     [
         ({"length": 40}, "rows of 40 tokens leave 24 behind the first objective.reuse = 16"),
-        ({"length": 16}, "data.length = 16 leaves too little room for text .* set at least 21"),
+        ({"length": 16}, "data.length = 16 leaves too little room for text .* set at least 32$"),
         ({"layout": "concat"}, "data.layout is 'concat', which .*; choose one of: stream"),
     ],
 )

@@ -83,7 +83,7 @@ def test_meshes_that_cannot_be(sizes, words):
         ("evaluate.stride", 65, "evaluate.stride = 65 is longer than"),
         ("train.on_bad_step", "x", "config.train.on_bad_step is 'x'; choose one of"),
         ("evaluate.stopping", "x", "config.evaluate.stopping is 'x'; choose one of: never, best, full"),
-        ("mesh.sequence", 3, "config.evaluate.length = 16 does not divide over the 3 devices that share a row"),
+        ("mesh.sequence", 3, "config.data.length = 16 does not divide over the 3 devices that share a row"),
         ("train.backend", "x", "config.train.backend is 'x'; choose one of: jit, pmap"),
         ("data.layout", "x", "data.layout is 'x'; choose one of"),
         ("data.train", "", "data.train is empty"),
@@ -121,11 +121,15 @@ def test_what_training_refuses(key, value, words):
             r"the length of 'tokens' that config.data.length = 70 and config.objective make = 17 does not divide over",
         ),
         (
+            {"mesh.sequence": 2, "data.length": 70},
+            r"the length of 'tokens' that config.data.length = 70 and config.objective make = 17 does not divide over",
+        ),
+        (
             {"mesh.sequence": 2, "evaluate.length": 70},
             r"the length of 'tokens' that config.evaluate.length = 70 and config.objective make = 17 does not",
         ),
-        ({"data.length": 1}, r"data.length = 1 leaves too little room for text .* set at least 3"),
-        ({"evaluate.length": 1}, r"config.evaluate.length = 1 leaves too little room for text .* set at least 3"),
+        ({"data.length": 1}, r"data.length = 1 leaves too little room for text .* set at least 16"),
+        ({"evaluate.length": 1}, r"config.evaluate.length = 1 leaves too little room for text .* set at least 16"),
         ({"objective.mean_span": 100.0}, r"mean_span = 100\.0 tokens are more .* a row of 64 tokens, which is 11;"),
         ({"evaluate.length": 8}, r"mean_span = 3\.0 tokens are more .* out of a row of 8 tokens, which is 1;"),
     ],
@@ -155,6 +159,20 @@ def test_what_training_by_pmap_refuses():
     }
     config.mesh.fsdp = 2
     with pytest.raises(UserError, match=r"config\.mesh\.fsdp = 2 and config\.train\.backend = 'pmap' exclude"):
+        described.describe(config)
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        (0, r"data\.length = 16 \(config\.evaluate\.length = 0 means that\) .*; set --config\.evaluate\.length=8 or"),
+        (12, r"evaluate\.length = 12 is longer than .*model\.context = 8 positions; lower the one \(0 means config"),
+    ],
+)
+def test_rows_that_are_longer_than_what_scores_reads(length, words):
+    config = tiny()
+    config.model.positions, config.evaluate.length, config.evaluate.model.context = "rotary", length, 8
+    with pytest.raises(UserError, match=words):
         described.describe(config)
 
 
