@@ -41,7 +41,7 @@ def make_folder(
     Several processes may call this at once: one works, the others wait. Errors: DataError if the folder's
     tokenizer was made from other settings, or has not the special ids.
     """
-    asked = asked_for(config, named, holdout, special)
+    asked, accepted = asked_for(config, named, holdout, special), False
     if not is_made(folder):
         waiting = partial(report, "waiting for the tokenizer")
         with written_under(folder, "--workdir"), locked(folder / "lock", waiting), filled(folder):
@@ -49,13 +49,14 @@ def make_folder(
                 remove_partial(folder)
                 other = _other(config, taken)
                 made = _make(folder, config, _made_from(config, asked, other, roles), named, other, special, report)
-                if other:
+                if accepted := other is not None:
                     accept(saved.opened(folder, made))
                 write_json(folder / MADE, made)
     _check_same(folder, asked)
     opened = saved.open_folder(folder)
     _check_special(opened, special, config)
-    accept(opened)
+    if not accepted:
+        accept(opened)
     return opened
 
 
