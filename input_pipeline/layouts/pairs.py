@@ -137,7 +137,7 @@ def paired(
     if swapped and (np.diff(documents) < 2).all():
         raise DataError(
             "objective.swapped_pairs = True asks in which order two sentences stand, and no document has two; give "
-            "text with several lines to a document, such as by ?document=blank_line, or set it to False"
+            "text with several lines to a document, such as by ?document=blank_line, or train a run with it False"
         )
     draw, (bounds, documents) = random.Random(seed).random, map(memoryview, (bounds, documents))
     count = len(documents) - 1

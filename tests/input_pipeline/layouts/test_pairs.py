@@ -119,7 +119,10 @@ def test_swapped_pairs_by_hand():
 
 def test_order_cannot_be_asked_of_lone_sentences():
     documents = placed([[[0] * 2], [[0] * 3]])
-    with pytest.raises(DataError, match=r"objective\.swapped_pairs = True asks .* no document has two; give text"):
+    with pytest.raises(
+        DataError,
+        match=r"objective\.swapped_pairs = True asks .* no document has two; .* or train a run with it False$",
+    ):
         joined(pairs.paired(*tables(documents), 12, 0.1, 1, swapped=True))
 
 
