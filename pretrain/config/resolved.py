@@ -169,10 +169,10 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
     changed = differences(saved(workdir), config)
     if changed:
         of_text = any(key.startswith(("data.", "tokenizer.")) for key in changed)  # which a fresh start keeps
-        fresh = ", undo the change, or begin at update 0 with --fresh=NAME, which keeps that run in earlier/NAME"
+        fresh = " undo the change, or begin at update 0 with --fresh=NAME, which keeps that run in earlier/NAME"
         same_ids = not any(key.startswith("tokenizer.") for key in changed)
-        other = f", with --config.train.start_from={workdir} to begin with its weights," if same_ids else ""
-        remedy = f"{other} or undo the change" if of_text else fresh
+        other = f", with --config.train.start_from={workdir} to begin with its weights," if same_ids else ","
+        remedy = f"{other} or undo the change" if of_text else f"{other}{fresh}"
         raise UserError(
             f"{workdir} belongs to a run of another config, which differs in {listed(changed, SHOWN, '; ')}; choose "
             f"another --workdir{remedy}"

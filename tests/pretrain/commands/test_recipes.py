@@ -154,6 +154,25 @@ def test_a_work_folder_whose_config_is_no_config(tmp_path, text, words):
         configs.saved(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [
+        ("schedule.peak", 0.5, "{}, undo the change, or begin at update 0 with --fresh=NAME, which keeps that run in"),
+        ("train.batch_size", 2, "{}, undo the change, or begin at update 0 with --fresh=NAME, which keeps that run in"),
+        ("data.train", "stdlib", "{}, or undo the change"),
+        ("tokenizer.kind", "symbols", ", or undo the change"),
+    ],
+)
+def test_a_run_whose_config_is_changed_is_told_how_to_keep_its_weights(whole, key, value, remedy):
+    config = configs.saved(str(whole))
+    with config.unlocked():
+        config.update_from_flattened_dict({key: value})
+    with pytest.raises(UserError) as refused:
+        configs.check_same_run(str(whole), config)
+    kept = f", with --config.train.start_from={whole} to begin with its weights"
+    assert f"; choose another --workdir{remedy.format(kept)}" in str(refused.value)
+
+
 def test_names_of_other_codebases_stand_for_keys_that_there_are():
     assert {*elsewhere.KEYS.values()} <= {*every_key()}
     assert not {f"{section}.{name}" for name in elsewhere.KEYS for section in ("train", "model")} & {*every_key()}
