@@ -25,6 +25,7 @@ from input_pipeline.sources.parallel import Parallel
 from input_pipeline.sources.readers import Document, Span
 
 TABLES = ("csv", "tsv", "parquet")  # kinds of files that are made into others first
+LINES = ("json", "jsonl")  # kinds of files that have a record a line
 
 
 def parse(text: str, key: str, image: Sequence[int] = ()) -> list["Source"]:
@@ -49,9 +50,8 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
         path = os.path.expanduser(spec.partition("?")[0])
-        plain = path.lower().removesuffix(".gz").removesuffix(".zst")
         bare = ":" not in spec or kind in SCHEMES
-        table = os.path.splitext(plain)[1].lstrip(".") if bare else kind.lower()
+        table = _suffix(path) if bare else kind.lower()
         if table in TABLES:
             raise DataError(f"{key} = '{spec}' is no source; docs/coming_from.md says how {table.upper()} becomes one")
         if kind in SCHEMES:
@@ -62,7 +62,7 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> "Source":
             raise DataError(
                 f"{key} = '{spec}' is a path without the kind of its source; write {_suggested(spec, path)}"
             )
-        if bare and (path.startswith(("/", "./", "../")) or plain.endswith((".txt", ".json", ".jsonl"))):
+        if bare and (path.startswith(("/", "./", "../")) or _suffix(path) in ("txt", *LINES)):
             raise DataError(
                 f"{key} = '{spec}' is a path without the kind of its source, and nothing is there; check the path, and "
                 f"write {_suggested(spec, path)}"
@@ -276,6 +276,23 @@ class TensorFlowDataset(Source):
                 yield records.fields_document(record, where, self.fields)
             else:
                 yield records.text_document(record, where, self.field)
+
+
+def told_of_text(source: Source, files: Sequence[File]) -> str:
+    """What to say of files that are read as plain text, where their names say that they have fields; else nothing."""
+    found = {_suffix(file.name) for file in files} if source.spec.startswith("text:") else set()
+    tables, lines = ([kind for kind in kinds if kind in found] for kinds in (TABLES, LINES))
+    ways = ["jsonl:GLOB?field=text reads a field of each line"] if lines else []
+    if tables:
+        ways.append(f"docs/coming_from.md says how {' or '.join(tables).upper()} becomes a source of fields")
+    named = " and ".join(f".{kind}" for kind in (*tables, *lines))
+    what = f"{source.spec} is read as plain text, with all that marks the fields of {named}"
+    return f"{what}; {', and '.join(ways)}" if ways else ""
+
+
+def _suffix(path: str) -> str:
+    """The kind of a file by its name, whether it is compressed or not: txt, csv; empty where that has none."""
+    return os.path.splitext(path.lower().removesuffix(".gz").removesuffix(".zst"))[1].lstrip(".")
 
 
 def _suggested(spec: str, path: str) -> str:

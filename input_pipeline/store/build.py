@@ -9,7 +9,7 @@ from pathlib import Path
 from input_pipeline.errors import DataError
 from input_pipeline.files import locked, remove_partial, write_json, written_under
 from input_pipeline.sources.readers import is_compressed
-from input_pipeline.sources.sources import File, Source
+from input_pipeline.sources.sources import File, Source, told_of_text
 from input_pipeline.store import parts
 from input_pipeline.store.parts import Job
 from input_pipeline.store.store import FORMAT, MANIFEST, READ, SPLITS, Store, token_dtype
@@ -94,6 +94,8 @@ def _build(source, tokenizer, saved, folder, holdout, report, sentences, workers
     ]
     records = {job.number: record for job in jobs if (record := parts.recorded(job))}
     missing = [job for job in jobs if job.number not in records]
+    if told := told_of_text(source, files):
+        report(told)
     _run(missing, records, report, workers)
     if not sum(record["splits"][split][0] for record in records.values() for split in SPLITS):
         raise DataError(f"'{source.spec}' holds no text; check the path and that its files are not empty")

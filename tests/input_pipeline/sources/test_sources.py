@@ -54,6 +54,29 @@ def test_a_wrong_source_is_named_with_the_choices(spec, message):
         sources.parse(spec, "data.train")
 
 
+@pytest.mark.parametrize(
+    ("name", "spec", "told"),
+    [
+        ("a.csv", "text:", "fields of .csv; docs/coming_from.md says how CSV becomes a source of fields"),
+        ("a.JSON.gz", "text:", "fields of .json; jsonl:GLOB?field=text reads a field of each line"),
+        ("a.tsv", "text:", "how TSV becomes a source of fields, and jsonl:GLOB?field=text reads a field of each line"),
+        ("a.txt", "text:", ""),
+        ("a.json", "jsonl:", ""),
+    ],
+)
+def test_fields_that_are_read_as_plain_text_are_told_of(prepare, write, tmp_path, name, spec, told):
+    """Once, as it is tokenised."""
+    text = '{"text": "one"}\n' * 9
+    path = write(name, gzip.compress(text.encode()) if name.endswith(".gz") else text)
+    if name == "a.tsv":
+        write("b.jsonl", text)
+    said = []
+    for _ in range(2):
+        prepare(f"{spec}{os.path.dirname(path)}/*", said=said)
+    whole = [line for line in said if "is read as plain text" in line]
+    assert len(whole) == bool(told) and all(line.endswith(told) for line in whole)
+
+
 def test_a_path_may_hold_what_joins_sources(write):
     paths = write("c++,text/a,b+c.txt", "one"), write("b.txt", "two")
     found = sources.parse(" + ".join(f"text:{path}" for path in paths), "data.train")
