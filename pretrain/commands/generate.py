@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from input_pipeline.layouts import coded
 from input_pipeline.sources import sources
@@ -50,6 +51,7 @@ def run(arguments: Generate) -> None:
     texts = [
         tokenizer.continuation(before, ids, head) for head, before, (ids, _) in zip(shown, begun, results, strict=True)
     ]
+    tell_of_nothing(tokenizer, prompts, [ids for ids, _ in results])
     if stream:
         stream.close()
     elif arguments.format == "json":
@@ -95,6 +97,13 @@ def warn_of_codes(config, tokenizer, prompts: Sequence[str]) -> None:
                 f"({', '.join(codes)}), and all that this model was trained on began with one: begin it with one of "
                 "these, or of those that it was imported with"
             )
+
+
+def tell_of_nothing(tokenizer, prompts: Sequence[str], written: Sequence[np.ndarray]) -> None:
+    """Says behind which prompt the model wrote no text at all."""
+    for prompt, ids in zip(prompts, written, strict=True):
+        if len(ids) == 1 and ids[0] == tokenizer.end_id:
+            say(f"the model ended its text at once behind the prompt {prompt!r:.40}")
 
 
 def streams(arguments: Generate, prompts) -> bool:

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 
+import numpy as np
 import pytest
 from runs import train_here
 
@@ -173,6 +174,17 @@ def test_a_terminal_sees_the_text_as_it_comes(pretrain, whole, monkeypatch):
     assert terminal.seen[0] == "def é("
     assert len(set(terminal.seen)) > 10
     assert terminal.getvalue() == row["prompt"] + row["text"] + "\n"
+
+
+def test_a_text_that_ends_at_once_is_told_of(whole, monkeypatch, capsys):
+    end = pipeline.open_tokenizer(Workdir(str(whole)).folders.tokenizer).end_id
+    written = [(np.array(ids, np.int32), -1.0) for ids in ([end], [65, end])]
+    monkeypatch.setattr("pretrain.commands.generate.generate", lambda *_, **__: written)
+    assert main(["generate", f"--workdir={whole}", "--prompt=a", "--prompt=b"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "a\n\nbA\n"
+    told = [line for line in said.err.splitlines() if "at once" in line]
+    assert told == ["the model ended its text at once behind the prompt 'a'"]
 
 
 def test_generate_with_and_without_the_cache(pretrain, whole):
