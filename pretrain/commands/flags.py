@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from input_pipeline.errors import DataError
 from pretrain import elsewhere
 from pretrain.commands.arguments import (
     Arguments,
@@ -144,6 +145,8 @@ class Command:
             of_config = ["config", "config.KEY"] if self.takes_config else [f"config.{own}KEY"] * bool(self.section)
             return nearest(error.flagname, [*self.flags, *of_config], "--")
         equals, value = error.flagvalue.partition("=")[1:]
+        if keys == ["data.train"] and value and (mistake := _no_source(value)):
+            return f"; {mistake}"
         return f", did you mean {' or '.join(f'--config.{key}{equals}{value}' for key in keys)}?"
 
     def usage(self) -> str:
@@ -166,6 +169,17 @@ class Command:
             shown = f"--[no]{name}" if flag.boolean else f"--{name}=..."
             lines.append(f"  {shown:<25} {flag.help}{default}")
         return "\n".join(lines)
+
+
+def _no_source(text: str) -> str:
+    """What is wrong with a source of text, which elsewhere is a bare path or name; empty where nothing is."""
+    from input_pipeline.sources import sources  # imported late, as what reads files is by all commands
+
+    try:
+        sources.parse(text, "config.data.train")
+    except DataError as error:
+        return str(error)
+    return ""
 
 
 def _define(name: str, field: dataclasses.Field, into: flags.FlagValues) -> None:
