@@ -1,5 +1,6 @@
 """The rows of a source's text in a layout: to be trained on, and to be scored."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,22 +27,23 @@ from input_pipeline.tokenizers.tokenizer import Tokenizer
 class Plans:
     """Plans of rows, made once: evaluation asks each time, and each time files would be read to the end.
 
-    They lie in `root`; in `scratch` where that is only read. `how` is what every plan takes at its end.
+    They lie in `root`; in `scratch` where that is only read. `report` and `read_all` as `plans.kept` takes them.
     """
 
-    def __init__(self, root: Path, scratch: Path | None, *how: object):
-        self._root, self._scratch, self._how, self._made = root, scratch, how, {}
+    def __init__(self, root: Path, scratch: Path | None, report: Callable[[str], None], read_all: bool):
+        self._root, self._scratch, self._report, self._read_all, self._made = root, scratch, report, read_all, {}
 
-    def __call__(self, plan: Callable, stream: Stream, *of: object):
-        """What `plan` makes of a stream and these."""
+    def __call__(self, plan: Callable, stream: Stream, *of: object, name: str = ""):
+        """What `plan` makes of a stream and these; what is reported begins with the stream's `name`, if it has any."""
         key = plan, stream.identity, of
+        how = (lambda said: self._report(f"{name}: {said}")) if name else self._report, self._read_all
         if key not in self._made:
             try:
-                self._made[key] = plan(stream, *of, self._root, *self._how)
+                self._made[key] = plan(stream, *of, self._root, *how)
             except UnwritableError:
                 if self._scratch is None:
                     raise
-                self._made[key] = plan(stream, *of, self._scratch, *self._how)
+                self._made[key] = plan(stream, *of, self._scratch, *how)
         return self._made[key]
 
 
@@ -142,21 +144,22 @@ class Rows:
         return Texts(stream, plan, lengths, self.tokenizer.special["end"])
 
     def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> RawRows:
-        """The rows of a stream in a layout that looks at its documents; errors give the stream's `name`."""
+        """The rows of a stream in a layout that looks at its documents; what is said gives the stream's `name`."""
+        plans = functools.partial(self.plans, name=name)
         if layout == "document":
             return whole_documents(stream, length, name)
         if layout == "packed":
-            return Packed(stream, self.plans(packing.plan, stream, length), length)
+            return Packed(stream, plans(packing.plan, stream, length), length)
         special = self.tokenizer.special
         if layout == "sentences":
-            plan = self.plans(sentences.plan, stream, length)
+            plan = plans(sentences.plan, stream, length)
             return Sentences(stream, plan, length, *(special[name] for name in ("end", *sentences.SPECIAL)))
         if layout == "halves":
-            plan = self.plans(halves.plan, stream, length)
+            plan = plans(halves.plan, stream, length)
             return Halves(stream, plan, length, *(special[name] for name in halves.SPECIAL))
         passes = self.objective.passes if training else 1
         how = self.objective.short_pairs, passes, self.objective.swapped_pairs
-        plan = self.plans(pairs.plan, stream, length, *how)
+        plan = plans(pairs.plan, stream, length, *how)
         return Pairs(stream, plan, length, special["classifier"], special["separator"])
 
     def segments(self, stream: Stream, length: int) -> Segments:

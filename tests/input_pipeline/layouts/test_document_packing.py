@@ -77,7 +77,8 @@ def test_best_fit_takes_the_fullest_row_with_room():
 
 def test_a_plan_is_made_once_and_travels_by_name(prepare, words):
     source, said = words(30), []
-    plan = prepare(source, layout="packed", said=said)._rows[0].plan
+    corpus = prepare(source, layout="packed", said=said)
+    plan = corpus._rows[0].plan
     assert any("packing 30 documents" in line for line in said)
     said.clear()
     again = prepare(source, layout="packed", said=said)._rows[0].plan
@@ -86,6 +87,14 @@ def test_a_plan_is_made_once_and_travels_by_name(prepare, words):
     assert len(data) < 2_000
     for field, copy in zip(plan, pickle.loads(data), strict=True):
         assert np.array_equal(field, copy)
+
+
+def test_a_plan_is_told_of_with_what_it_is_of(prepare, words):
+    source, said = words(30), []
+    corpus = prepare(source, layout="packed", said=said, holdout=0.5)
+    corpus.evaluation("validation", length=8, stride=0, batch_size=2)
+    told = [line.partition(": packing ")[0] for line in said if ": packing " in line]
+    assert told == [f"'{source}'", "split validation"]
 
 
 def cut(path):
@@ -115,7 +124,7 @@ def test_a_damaged_plan_is_made_again(prepare, words, tmp_path, name, damage):
     plan = [np.array(field) for field in prepare(source, layout="packed")._rows[0].plan]
     (path,) = (tmp_path / "run/data").glob(f"packed-*/{name}")
     damage(path)
-    for expected in (["packing 30 documents into rows of 8"], []):
+    for expected in ([f"'{source}': packing 30 documents into rows of 8"], []):
         again = prepare(source, layout="packed", said=said)._rows[0].plan
         assert said == expected
         said.clear()
@@ -132,4 +141,4 @@ def test_a_large_plan_is_read_where_that_is_asked_for(prepare, words, monkeypatc
     prepare(source, layout="packed", said=said)
     assert said == []
     prepare(source, layout="packed", said=said, read_all=True)
-    assert said == ["packing 30 documents into rows of 8"]
+    assert said == [f"'{source}': packing 30 documents into rows of 8"]
