@@ -5,13 +5,13 @@ import math
 
 import jax
 import jax.numpy as jnp
+import meshes
 import numpy as np
 import pytest
 from flax import linen as nn
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import models
-from configs.common import base, encoder
+from configs.common import encoder
 from models.encoder import Encoder
 
 
@@ -274,18 +274,9 @@ def test_a_mesh_changes_nothing(sizes):
         return jnp.square(logits).mean() + jnp.square(model.apply(params, hidden, method="pair_logits")).mean()
 
     expected, gradient = jax.jit(jax.value_and_grad(loss))(params, row, segments)
-    mesh = jax.make_mesh(sizes, ("data", "fsdp", "sequence", "tensor"), axis_types=(AxisType.Auto,) * 4)
-    rules = base().mesh.rules
-    boxed = jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0))
-    shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
-    rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "sequence"))
-    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
-        placed = jax.device_put(params, shardings), *jax.device_put((row, segments), rows)
-        value, split = jax.jit(jax.value_and_grad(loss))(*placed)
-    np.testing.assert_allclose(value, expected, rtol=1e-5)
-    scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient))
-    for a, b in zip(jax.tree.leaves(split), jax.tree.leaves(gradient), strict=True):
-        np.testing.assert_allclose(jax.device_get(a), b, rtol=1e-4, atol=2e-6 * scale)
+    with meshes.over(model, sizes) as place:
+        value, split = jax.jit(jax.value_and_grad(loss))(*place(params, row, segments))
+    meshes.assert_same(value, split, expected, gradient)
 
 
 @pytest.mark.parametrize(

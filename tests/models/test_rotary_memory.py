@@ -5,13 +5,13 @@ import math
 
 import jax
 import jax.numpy as jnp
+import meshes
 import numpy as np
 import pytest
 from flax import linen as nn
-from jax.sharding import AxisType
 
 import models
-from configs.common import base, decoder, recurrent
+from configs.common import decoder, recurrent
 from models.attention.masks import Mask
 from models.parts.initialisers import normal
 from models.stack.memory import Memory
@@ -154,12 +154,8 @@ def test_a_mesh_changes_nothing(sizes, memory):
         return jax.value_and_grad(loss, has_aux=True)(params)
 
     expected = jax.jit(step)(params, row)
-    mesh = jax.make_mesh(sizes, ("data", "fsdp", "sequence", "tensor"), axis_types=(AxisType.Auto,) * 4)
-    rules = base().mesh.rules
-    boxed = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
-    shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
-    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
-        found = jax.jit(step)(jax.device_put(params, shardings), row)
+    with meshes.over(model, sizes) as place:
+        found = jax.jit(step)(*place(params, row))
     check = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)  # sums in another order
     jax.tree.map(check, jax.device_get(found), jax.device_get(expected))
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected[1])) > 0.1

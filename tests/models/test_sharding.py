@@ -2,10 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import meshes
 import numpy as np
 import pytest
 from flax import linen as nn
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from configs.common import base
 
@@ -36,24 +37,12 @@ def test_a_mesh_changes_nothing(small, sizes):
         return jax.value_and_grad(loss)(params)
 
     expected_loss, expected_gradient = jax.jit(run)(params, tokens)
-
-    mesh = jax.make_mesh(sizes, ("data", "fsdp", "sequence", "tensor"), axis_types=(AxisType.Auto,) * 4)
-    rules = base().mesh.rules
-    boxed = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
-    shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
-    rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "sequence"))
-    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
-        placed = jax.device_put(params, shardings), jax.device_put(tokens, rows)
+    with meshes.over(model, sizes) as place:
+        placed = place(params, tokens)
         lowered = jax.jit(run).lower(*placed)
         assert "sharding_constraint" in lowered.as_text()
         loss, gradient = lowered.compile()(*placed)
-    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
-    scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected_gradient))
-    jax.tree.map(
-        lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6 * scale),
-        jax.device_get(gradient),
-        jax.device_get(expected_gradient),
-    )
+    meshes.assert_same(loss, gradient, expected_loss, expected_gradient)
 
 
 def test_initialisation_is_the_same_on_a_mesh(small):

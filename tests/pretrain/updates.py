@@ -5,6 +5,9 @@ import numpy as np
 
 from configs import common
 from input_pipeline.features import empty
+from pretrain import objectives
+from pretrain.step.engine import make_engine
+from pretrain.step.learner import make_learner
 
 BATCH, LENGTH, VOCABULARY = 8, 16, 64
 # Plain gradient descent at rate 1: what parameters change by is the gradient itself, every leaf of it.
@@ -120,3 +123,25 @@ def assert_same_run(result, reference, atol=3e-6):
     np.testing.assert_allclose(history, reference[0], rtol=2e-5)  # float32, sums in another order
     for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(reference[1]), strict=True):
         np.testing.assert_allclose(a, b, atol=atol)
+
+
+def two_updates(config, devices, start, batch=ragged):
+    """(every term and the gradients' norm of two updates, final parameters), from the train state `start` in NumPy.
+
+    `batch(learner, n)` is that of update n.
+    """
+    learner = make_learner(config)
+    engine = make_engine(learner, config, jax.devices()[:devices])
+    placed = jax.tree.map(lambda a, shape: jax.device_put(a, shape.sharding), start, engine.shapes(BATCH))
+    state, history = engine.restored(placed), []
+    for n in range(2):
+        state, metrics = engine.step(state, engine.put(batch(learner, n), BATCH))
+        sums, counts = ({name: float(v) for name, v in metrics[which].items()} for which in ("sums", "counts"))
+        terms = objectives.reported(learner.objective, sums, counts)
+        history.append([*(terms[name] for name in sorted(terms)), float(metrics["grad_norm"]), float(metrics["read"])])
+    return np.array(history), jax.tree.map(np.asarray, engine.saved(state).params)
+
+
+def first_state(config):
+    """The train state that update 0 begins with, in NumPy."""
+    return jax.tree.map(np.asarray, make_engine(make_learner(config), config, jax.devices()[:1]).init(0, BATCH))

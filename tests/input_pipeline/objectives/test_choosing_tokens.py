@@ -6,25 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from filling import filled, masked
 
-from configs import common
 from input_pipeline.errors import DataError
-from input_pipeline.features import declared, empty
-from input_pipeline.objectives import build, choice, draws
+from input_pipeline.objectives import choice, draws
 
 ROBERTA = {"rounding": "random", "candidates": "any", "replacements": "text", "max_predictions": 77}
-
-
-def objective(vocabulary, **changes):
-    section = common.masked()
-    section.update({"next_sentence": False, **changes})
-    return build(section.to_dict(), vocabulary)
-
-
-def filled(task, raw, keys):
-    batch = empty(declared(task, len(keys), raw.ids.shape[1], "concat"))
-    task.fill(batch, np.arange(len(keys)), raw, keys)
-    return batch
 
 
 def share(found, expected, number):
@@ -84,7 +71,7 @@ def test_runs_of_real_text_are_the_released_choice(vocabulary, pieces, raw_rows,
     vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]), continues=pieces[1])
     raw, keys = raw_rows(40, length), np.arange(40) + 9
     raw.ids[:, 0], raw.ids[:, -1], raw.ids[:, length // 2] = 2, 3, 3
-    task = objective(vocabulary, whole_words=True, ngrams=3, max_predictions=77)
+    task = masked(vocabulary, whole_words=True, ngrams=3, max_predictions=77)
     chosen = task.choose(keys, raw)
     words = choice.words(~np.isin(raw.ids, [2, 3]), ~pieces[1][raw.ids])
     most = words.max() + 1
@@ -121,7 +108,7 @@ def test_a_number_that_is_rounded_by_chance(vocabulary, raw_rows):
         assert set(sizes) <= {low, low + 1}
         assert share((sizes > low).mean(), chance, number) or (chance == 0 and sizes.max() == low)
     raw = raw_rows(2000, 64)
-    counts = objective(vocabulary, **ROBERTA).choose(np.arange(2000), raw).sum(1)
+    counts = masked(vocabulary, **ROBERTA).choose(np.arange(2000), raw).sum(1)
     assert set(counts) == {9, 10} and share((counts == 10).mean(), 0.6, 2000)
 
 
@@ -130,7 +117,7 @@ def test_any_token_is_predicted_alike(vocabulary, raw_rows):
     raw, number = raw_rows(1, 20), 30_000
     raw.ids[0, [0, 19]] = 2, 3
     raw = type(raw)(*(field.repeat(number, 0) for field in raw))
-    task = objective(vocabulary, **ROBERTA)
+    task = masked(vocabulary, **ROBERTA)
     rates = task.choose(np.arange(number), raw).mean(0)
     assert np.abs(rates - 0.15).max() < 5 * np.sqrt(0.15 * 0.85 / number)
     batch = filled(task, raw, np.arange(number))
@@ -149,20 +136,20 @@ def test_coins(vocabulary, raw_rows):
     raw, number = raw_rows(1, 40), 20_000
     raw = type(raw)(*(field.repeat(number, 0) for field in raw)).where(np.arange(40) < 31)
     changes = {"rounding": "coins", "candidates": "after_first", "max_predictions": 30}
-    chosen = objective(vocabulary, **changes).choose(np.arange(number), raw)
+    chosen = masked(vocabulary, **changes).choose(np.arange(number), raw)
     assert not chosen[:, 0].any() and not chosen[:, 31:].any()
     counts = chosen.sum(1)
     assert abs(counts.mean() - 4.5) < 5 * np.sqrt(30 * 0.15 * 0.85 / number)
     assert counts.var() == pytest.approx(30 * 0.15 * 0.85, rel=0.05)
     assert np.abs(chosen[:, 1:31].mean(0) - 0.15).max() < 5 * np.sqrt(0.15 * 0.85 / number)
-    capped = objective(vocabulary, **changes | {"max_predictions": 5}).choose(np.arange(number), raw)
+    capped = masked(vocabulary, **changes | {"max_predictions": 5}).choose(np.arange(number), raw)
     np.testing.assert_array_equal(capped.sum(1), np.minimum(counts, 5))
 
 
 def test_static_masks(vocabulary, raw_rows):
     """A row is masked in so many ways, whenever and wherever it is read; another row in others."""
     raw = raw_rows(6, 64)
-    task = objective(vocabulary, masks=3, max_predictions=12)
+    task = masked(vocabulary, masks=3, max_predictions=12)
     ways = {}
     for epoch in range(30):
         order = np.random.default_rng(epoch).permutation(6)
@@ -170,7 +157,7 @@ def test_static_masks(vocabulary, raw_rows):
         for row, tokens in zip(order.tolist(), batch["tokens"], strict=True):
             ways.setdefault(row, set()).add(tokens.tobytes())
     assert [len(ways[row]) for row in range(6)] == [3] * 6
-    dynamic = objective(vocabulary, max_predictions=12)
+    dynamic = masked(vocabulary, max_predictions=12)
     assert len({filled(dynamic, raw, np.arange(6) + 1000 * n)["tokens"][0].tobytes() for n in range(30)}) == 30
 
 
@@ -178,7 +165,7 @@ def test_rows_do_not_depend_on_one_another(vocabulary, raw_rows, pieces):
     vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]), continues=pieces[1])
     raw, keys, some = raw_rows(20, 64), np.arange(20) * 31, np.array([3, 17, 8])
     for changes in (ROBERTA, {"whole_words": True, "ngrams": 3}, {"rounding": "coins"}, {"masks": 4}):
-        task = objective(vocabulary, **changes)
+        task = masked(vocabulary, **changes)
         batch = filled(task, raw, keys)
         part = filled(task, type(raw)(*(field[some] for field in raw)), keys[some])
         for name, rows in part.items():
@@ -197,4 +184,4 @@ def test_rows_do_not_depend_on_one_another(vocabulary, raw_rows, pieces):
 )
 def test_what_cannot_be(vocabulary, changes, words):
     with pytest.raises(DataError, match=words):
-        objective(vocabulary, **changes)
+        masked(vocabulary, **changes)

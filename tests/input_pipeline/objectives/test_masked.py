@@ -6,24 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from filling import filled, masked
 
-from configs import common
 from input_pipeline.errors import DataError
 from input_pipeline.features import declared, empty
 from input_pipeline.layouts.pairs import RawPairs
-from input_pipeline.objectives import build, choice, draws
-
-
-def objective(vocabulary, **changes):
-    section = common.masked()
-    section.update({"next_sentence": False, **changes})
-    return build(section.to_dict(), vocabulary)
-
-
-def filled(objective, raw, keys, length):
-    batch = empty(declared(objective, len(keys), length, "concat"))
-    objective.fill(batch, np.arange(len(keys)), raw, keys)
-    return batch
+from input_pipeline.objectives import choice, draws
 
 
 def released(tokens, begins, candidates, order, size):
@@ -75,7 +63,7 @@ def test_whole_words_of_real_text_are_the_released_choice(vocabulary, pieces, ra
     vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]), continues=pieces[1])
     raw, keys = raw_rows(60, length), np.arange(60) + 123
     raw.ids[:, 0], raw.ids[:, -1], raw.ids[:, length // 2] = 2, 3, 3
-    whole = objective(vocabulary, whole_words=True, max_predictions=max(20, length // 7))
+    whole = masked(vocabulary, whole_words=True, max_predictions=max(20, length // 7))
     chosen = whole.choose(keys, raw)
     candidates, begins = ~np.isin(raw.ids, [2, 3]), ~pieces[1]
     words = choice.words(candidates, begins[raw.ids])
@@ -91,7 +79,7 @@ def test_every_token_is_as_likely_to_be_predicted(vocabulary, raw_rows):
     raw, number = raw_rows(1, 40), 20_000
     raw.ids[0, [0, 20, 39]] = 2, 3, 3
     raw = type(raw)(*(field.repeat(number, 0) for field in raw))
-    chosen = objective(vocabulary).choose(np.arange(number), raw)
+    chosen = masked(vocabulary).choose(np.arange(number), raw)
     assert (chosen.sum(1) == 6).all() and not chosen[:, [0, 20, 39]].any()
     rates = chosen[:, np.setdiff1d(np.arange(40), [0, 20, 39])].mean(0)
     assert np.abs(rates - 6 / 37).max() < 5 * np.sqrt(6 / 37 / number)
@@ -101,7 +89,7 @@ def test_what_becomes_of_predicted_tokens(vocabulary, raw_rows, pieces):
     """80 % are masked, 10 % random, of all ids alike, 10 % as they were; each by itself."""
     vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]))
     raw = raw_rows(4000, 128)
-    batch = filled(objective(vocabulary, max_predictions=19), raw, np.arange(4000), 128)
+    batch = filled(masked(vocabulary, max_predictions=19), raw, np.arange(4000), 128)
     assert (batch["weights"] == 1).all() and (np.diff(batch["slots"]) > 0).all()
     np.testing.assert_array_equal(batch["targets"], np.take_along_axis(raw.ids, batch["slots"], 1))
     read = np.take_along_axis(batch["tokens"], batch["slots"], 1)
@@ -125,7 +113,7 @@ def test_rows_do_not_depend_on_one_another(vocabulary, raw_rows, pieces):
     vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]), continues=pieces[1])
     raw, keys = raw_rows(20, 64), np.arange(20) * 31
     for whole in (False, True):
-        task = objective(vocabulary, whole_words=whole)
+        task = masked(vocabulary, whole_words=whole)
         batch = filled(task, raw, keys, 64)
         some = np.array([3, 17, 8])
         part = filled(task, type(raw)(*(field[some] for field in raw)), keys[some], 64)
@@ -137,7 +125,7 @@ def test_short_rows_and_padding(vocabulary, raw_rows):
     raw = raw_rows(3, 16)
     lengths = np.array([0, 5, 16])
     raw = raw.where(np.arange(16) < lengths[:, None])
-    batch = filled(objective(vocabulary), raw, np.arange(3), 16)
+    batch = filled(masked(vocabulary), raw, np.arange(3), 16)
     assert batch["weights"].sum(1).tolist() == [0, 1, 2]
     assert batch["slots"][1, 0] < 5 and not batch["slots"][0].any() and not batch["tokens"][0].any()
 
@@ -148,7 +136,7 @@ def test_pairs_carry_types_and_labels(vocabulary):
     types = np.array([[0, 0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1, 1, 1]], np.int32)
     places = (np.arange(8) * there).astype(np.int32)
     raw = RawPairs(ids, ids, there.astype(np.int32), places, there, types, np.array([False, True]))
-    task = objective(vocabulary, next_sentence=True)
+    task = masked(vocabulary, next_sentence=True)
     batch = empty(declared(task, 3, 8, "pairs"))
     task.fill(batch, np.array([0, 2]), raw, np.arange(2))
     assert batch["next"].tolist() == [0, 0, 1] and batch["next_weights"].tolist() == [1, 0, 1]
@@ -165,7 +153,7 @@ def test_pairs_carry_types_and_labels(vocabulary):
 )
 def test_what_cannot_be(vocabulary, changes, words):
     with pytest.raises(DataError, match=words):
-        objective(vocabulary, **changes)
+        masked(vocabulary, **changes)
 
 
 def test_rare_tokens_are_drawn_as_often_as_by_a_wheel():
@@ -186,19 +174,19 @@ def test_a_smoothed_row_has_its_rare_tokens_masked(vocabulary, raw_rows, pieces)
     vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]), continues=pieces[1])
     raw = raw_rows(400, 64)
     counts = np.bincount(raw.ids.ravel(), minlength=vocabulary.vocab_size)
-    smoothed, plain = objective(vocabulary, smoothing=0.7), objective(vocabulary)
+    smoothed, plain = masked(vocabulary, smoothing=0.7), masked(vocabulary)
     smoothed.weigh(counts)
     assert smoothed.counted and not plain.counted
     rare = [counts[raw.ids[task.choose(np.arange(400), raw)]].mean() for task in (smoothed, plain)]
     assert rare[0] < 0.3 * rare[1]
     assert (smoothed.choose(np.arange(400), raw).sum(1) == plain.choose(np.arange(400), raw).sum(1)).all()
     raw.ids[:, 0], raw.ids[:, ::8] = 2, 3  # which a layout puts in: no text has counted them
-    smoothed = objective(vocabulary, smoothing=0.7, candidates="any", rounding="random")
+    smoothed = masked(vocabulary, smoothing=0.7, candidates="any", rounding="random")
     smoothed.weigh(counts)
     chosen = smoothed.choose(np.arange(400), raw)
     assert not chosen[:, ::8].any() and abs(chosen.sum() / (400 * 64 * 0.15) - 1) < 0.02  # of all tokens
     with pytest.raises(DataError, match=r"objective\.smoothing = 0\.7 weighs tokens one by one"):
-        objective(vocabulary, smoothing=0.7, whole_words=True)
+        masked(vocabulary, smoothing=0.7, whole_words=True)
 
 
 def test_the_first_token_of_no_text_of_a_row_is_predicted(vocabulary, raw_rows):
@@ -207,5 +195,5 @@ def test_the_first_token_of_no_text_of_a_row_is_predicted(vocabulary, raw_rows):
     segments = np.tile(np.repeat([1, 2, 3, 0], [5, 4, 2, 1]), (300, 1))
     positions = np.tile([0, 1, 2, 0, 1, 0, 1, 0, 1, 0, 1, 0], (300, 1))
     raw = raw._replace(segments=segments, positions=positions)
-    chosen = objective(vocabulary, candidates="after_first", share=0.9).choose(np.arange(300), raw)
+    chosen = masked(vocabulary, candidates="after_first", share=0.9).choose(np.arange(300), raw)
     assert np.flatnonzero(chosen.any(0)).tolist() == [1, 2, 3, 4, 6, 7, 8, 10]

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from filling import filled
 
 from configs import common
 from input_pipeline.errors import DataError
-from input_pipeline.features import declared, empty
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.objectives import build
 from input_pipeline.objectives.replaced import most
@@ -15,12 +15,6 @@ def objective(vocabulary, **changes):
     section = common.replaced()
     section.update(changes)
     return build(section.to_dict(), vocabulary)
-
-
-def filled(objective, raw, keys, length):
-    batch = empty(declared(objective, len(keys), length, "packed"))
-    objective.fill(batch, np.arange(len(keys)), raw, keys)
-    return batch
 
 
 def released(draw, ids, special, length, share, keep):
@@ -46,7 +40,7 @@ def test_the_numbers_of_slots_are_the_published_ones(vocabulary, raw_rows):
     task = objective(vocabulary)
     lengths = np.array([0, 1, 3, 10, 30, 100, 128])
     raw = raw_rows(7, 128).where(np.arange(128) < lengths[:, None])
-    batch = filled(task, raw, np.arange(7), 128)
+    batch = filled(task, raw, np.arange(7), 128, "packed")
     assert batch["slots"].shape == (7, 19)
     assert batch["weights"].sum(1).tolist() == [0, 1, 1, 2, 4, 15, 19]  # halves to even
     assert not batch["chosen"][0].any() and not batch["token_weights"][0].any()
@@ -62,7 +56,7 @@ def test_masks_are_drawn_as_released(vocabulary):
     ones = np.ones((number, length), np.int32)
     places = (np.arange(length) * there).astype(np.int32)
     raw = Raw(ids * ones, ids * ones, there * ones, places * ones, (there * ones).astype(bool))
-    batch = filled(objective(vocabulary, share=0.3), raw, np.arange(number) * 7, length)
+    batch = filled(objective(vocabulary, share=0.3), raw, np.arange(number) * 7, length, "packed")
     read, chosen = batch["tokens"], batch["chosen"]
     draw = np.random.default_rng(0)
     rows = [released(draw, ids[:real].tolist(), special, length, 0.3, 0.15) for _ in range(number)]
@@ -80,7 +74,7 @@ def test_masks_are_drawn_as_released(vocabulary):
 
 def test_slots_say_what_was_drawn(vocabulary, raw_rows):
     raw = raw_rows(50, 64)
-    batch = filled(objective(vocabulary), raw, np.arange(50), 64)
+    batch = filled(objective(vocabulary), raw, np.arange(50), 64, "packed")
     np.testing.assert_array_equal(batch["originals"], raw.ids)
     np.testing.assert_array_equal(batch["targets"], np.take_along_axis(raw.ids, batch["slots"], 1))
     chosen = np.zeros_like(batch["chosen"])
@@ -93,14 +87,14 @@ def test_slots_say_what_was_drawn(vocabulary, raw_rows):
 def test_what_the_discriminator_is_scored_on(vocabulary, raw_rows):
     raw = raw_rows(9, 32)
     for scored, of in (("all", lambda batch: batch["segments"] > 0), ("masked", lambda batch: batch["chosen"])):
-        batch = filled(objective(vocabulary, scored=scored), raw, np.arange(9), 32)
+        batch = filled(objective(vocabulary, scored=scored), raw, np.arange(9), 32, "packed")
         np.testing.assert_array_equal(batch["token_weights"] > 0, of(batch))
 
 
 def test_rows_do_not_depend_on_one_another(vocabulary, raw_rows):
     raw, keys, task = raw_rows(20, 64), np.arange(20) * 31, objective(vocabulary)
-    batch, some = filled(task, raw, keys, 64), np.array([3, 17, 8])
-    for name, rows in filled(task, type(raw)(*(field[some] for field in raw)), keys[some], 64).items():
+    batch, some = filled(task, raw, keys, 64, "packed"), np.array([3, 17, 8])
+    for name, rows in filled(task, type(raw)(*(field[some] for field in raw)), keys[some], 64, "packed").items():
         np.testing.assert_array_equal(rows, batch[name][some])
 
 

@@ -5,10 +5,10 @@ import zlib
 
 import numpy as np
 import pytest
+from filling import filled
 
 from configs import common
 from input_pipeline.errors import DataError
-from input_pipeline.features import declared, empty
 from input_pipeline.layouts.raw import Raw
 from input_pipeline.objectives import build, noise
 
@@ -21,12 +21,6 @@ def objective(vocabulary, **changes):
     section = common.spans()
     section.update(changes)
     return build(section.to_dict(), vocabulary)
-
-
-def filled(task, raw, keys, length):
-    batch = empty(declared(task, len(keys), length, "concat"))
-    task.fill(batch, np.arange(len(keys)), raw, keys)
-    return batch
 
 
 def released(ids, taken, sentinels):

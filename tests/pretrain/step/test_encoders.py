@@ -3,14 +3,11 @@
 import functools
 
 import jax
-import numpy as np
 import pytest
-from updates import BATCH, LENGTH, assert_same_run, ragged, small
+from updates import LENGTH, assert_same_run, first_state, ragged, small, two_updates
 
-from pretrain import objectives
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
-from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
 
 ALBERT = {"model__layers": 2, "model__groups": 1, "model__embed": 16, "model__project_always": True}
@@ -42,24 +39,11 @@ def batch_of(learner, seed):
 
 @functools.cache
 def initial(family):
-    config = small("masked", **FAMILIES[family])
-    return jax.tree.map(np.asarray, make_engine(make_learner(config), config, jax.devices()[:1]).init(0, BATCH))
+    return first_state(small("masked", **FAMILIES[family]))
 
 
 def run(family, devices, **changes):
-    """(every term and the gradients' norm of two updates, final parameters)."""
-    config = small("masked", **FAMILIES[family], **changes)
-    learner = make_learner(config)
-    engine = make_engine(learner, config, jax.devices()[:devices])
-    shapes = engine.shapes(BATCH)
-    state = engine.restored(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial(family), shapes))
-    history = []
-    for n in range(2):
-        state, metrics = engine.step(state, engine.put(batch_of(learner, n), BATCH))
-        sums, counts = ({name: float(v) for name, v in metrics[which].items()} for which in ("sums", "counts"))
-        terms = objectives.reported(learner.objective, sums, counts)
-        history.append([*(terms[name] for name in sorted(terms)), float(metrics["grad_norm"]), float(metrics["read"])])
-    return np.array(history), jax.tree.map(np.asarray, engine.saved(state).params)
+    return two_updates(small("masked", **FAMILIES[family], **changes), devices, initial(family), batch_of)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from updates import BATCH, LENGTH, MODELS, assert_same_run, ragged, small
+from updates import BATCH, LENGTH, MODELS, assert_same_run, first_state, ragged, small, two_updates
 
 from configs import common
 from pretrain import objectives
@@ -18,23 +18,11 @@ from pretrain.step.learner import make_learner
 
 @functools.cache
 def initial(kind):
-    config = small(kind)
-    return jax.tree.map(np.asarray, make_engine(make_learner(config), config, jax.devices()[:1]).init(0, BATCH))
+    return first_state(small(kind))
 
 
 def run(config, devices):
-    """(every term and the gradients' norm of two updates, final parameters)."""
-    learner = make_learner(config)
-    engine = make_engine(learner, config, jax.devices()[:devices])
-    shapes = engine.shapes(BATCH)
-    start = jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial(config.objective.kind), shapes)
-    state, history = engine.restored(start), []
-    for n in range(2):
-        state, metrics = engine.step(state, engine.put(ragged(learner, n), BATCH))
-        sums, counts = ({name: float(v) for name, v in metrics[which].items()} for which in ("sums", "counts"))
-        terms = objectives.reported(learner.objective, sums, counts)
-        history.append([*(terms[name] for name in sorted(terms)), float(metrics["grad_norm"]), float(metrics["read"])])
-    return np.array(history), jax.tree.map(np.asarray, engine.saved(state).params)
+    return two_updates(config, devices, initial(config.objective.kind))
 
 
 @functools.cache
