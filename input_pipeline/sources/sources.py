@@ -282,9 +282,11 @@ def told_of_text(source: Source, files: Sequence[File]) -> str:
     """What to say of files that are read as plain text, where their names say that they have fields; else nothing."""
     found = {_suffix(file.name) for file in files} if source.spec.startswith("text:") else set()
     tables, lines = ([kind for kind in kinds if kind in found] for kinds in (TABLES, LINES))
-    ways = ["jsonl:GLOB?field=text reads a field of each line"] if lines else []
+    ways = []
     if tables:
         ways.append(f"docs/coming_from.md says how {' or '.join(tables).upper()} becomes a source of fields")
+    if lines:
+        ways.append("jsonl:GLOB?field=text reads a field of each line")
     named = " and ".join(f".{kind}" for kind in (*tables, *lines))
     what = f"{source.spec} is read as plain text, with all that marks the fields of {named}"
     return f"{what}; {', and '.join(ways)}" if ways else ""
