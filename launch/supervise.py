@@ -186,8 +186,10 @@ def with_parent(number: int) -> Callable[[], None] | None:
     return ask_for_it if _libc else None
 
 
-def say(stream: TextIO, words: str) -> None:
-    """Prints; the processes go on when the reader or the terminal is gone."""
+def say(stream: TextIO | None, words: str) -> None:
+    """Prints; the processes go on when the reader or the terminal is gone, or never was."""
+    if stream is None:
+        return
     try:
         stream.write(words)
         stream.flush()

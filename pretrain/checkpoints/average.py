@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.checkpoints import alone
+from pretrain.checkpoints import alone, restore
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import UserError
 from pretrain.processes.agreement import decided
@@ -27,18 +27,19 @@ class Averaged:
     def steps(self, last: int) -> list[int]:
         """The steps that are averaged, the last that the run has saved. Errors: UserError where some are not there.
 
-        Between two of them is no multiple of `config.checkpoint.every`: that would be one that is deleted, where the
-        older of the two was kept as the best. They may lie closer: the last update is saved, and an interrupted one.
+        Between two of them is no multiple of `config.checkpoint.every`, as the later one was saved with: that would be
+        one that is deleted, where the older of the two was kept as the best. They may lie closer: the last update is
+        saved, and an interrupted one.
         Weights that were imported, which training began with, are none that it saved.
         """
-        folder, every = self.checkpoints.folder, self.options["every"]
+        folder = self.checkpoints.folder
         there = decided(
             self.checkpoints.trained if self.count > 1 else self.checkpoints.steps,
             lambda why: f"the checkpoints in {folder} cannot be read ({why}); make them readable",
         )
         found, left = [], ""
         for step in reversed([step for step in there if step <= last]):
-            if found and (missed := (found[0] - 1) // every * every) > step:
+            if found and (missed := self._due_before(found[0])) > step:
                 left = f", and then {step}, but not {missed}"
                 break
             found.insert(0, step)
@@ -53,6 +54,12 @@ class Averaged:
                 f"{more}"
             )
         return found
+
+    def _due_before(self, step: int) -> int:
+        """The last update before `step` at which the run that saved that one saves."""
+        made_with = restore.made_with(self.checkpoints.workdir.checkpoint(step)).get("checkpoint", {})
+        every = made_with.get("every") or self.options["every"]
+        return (step - 1) // every * every
 
     def _said(self, last: int) -> list[int]:
         found = self.steps(last)

@@ -89,11 +89,18 @@ def _steps(settings: Mapping, made: Mapping, of_model: Mapping) -> dict[str, obj
 
     By its kind of model and the config.json, `of_model`; nothing where classes differ too much to know it from those.
     """
-    model = made.get("model", {"type": "WordPiece"})
-    kind = model.get("type") if isinstance(model, dict) else None
+    kind = _kind(made) if made else "WordPiece"
     of_bert = kind == "WordPiece" or (kind == "BPE" and of_model.get("model_type") == "openai-gpt")
     usual = OF_BERT | {"strip_accents": lower_cases(settings)} if of_bert else OF_BYTES if kind == "BPE" else {}
     return usual | {name: settings[name] for name in usual if settings.get(name) is not None}
+
+
+def _kind(made: Mapping) -> str | None:
+    """The kind of model in a tokenizer.json, of which older ones do not tell; None of others than these."""
+    model = made.get("model")
+    if not isinstance(model, dict) or "type" in model:
+        return model.get("type") if isinstance(model, dict) else None
+    return "BPE" if "merges" in model else "WordPiece" if "max_input_chars_per_word" in model else None
 
 
 def _made_steps(made: Mapping) -> dict[str, object]:

@@ -156,7 +156,7 @@ class Leaving:
             if sys.stdout:
                 sys.stdout.flush()
             return True
-        except BrokenPipeError:
+        except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return False
 

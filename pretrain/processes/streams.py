@@ -84,9 +84,11 @@ class Unheard(io.FileIO):
         """Returns when there is room for more, or False where the run is to end before there is."""
         look, until = select.poll(), None
         look.register(self, select.POLLOUT)
+        if look.poll(0):
+            return True
+        Unheard.waiting = True
         try:
             while not look.poll(LOOK * 1000):
-                Unheard.waiting = True
                 if leaving.stopping:
                     until = until or time.monotonic() + MOMENT
                     if time.monotonic() > until:

@@ -226,6 +226,13 @@ def test_a_reader_that_stands_still_holds_up_nothing(tmp_path):
     assert rc == 75 and out.endswith("\n" + "x" * 999_999 + " ready\nasked\n")
 
 
+def test_nobody_need_read_what_a_launcher_prints(tmp_path):
+    flags = ["--processes", "1", "--logs", str(tmp_path), "--", "help"]
+    command = ["bash", "-c", '"$@" >&-', "closed", sys.executable, "-m", "launch.local", *flags]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60).returncode == 0
+    assert (tmp_path / "process-0.log").read_text().count("pretrain") < 100
+
+
 def test_gloos_greetings_stay_in_the_log(tmp_path, capfd):
     log = tmp_path / "log"
     log.touch()

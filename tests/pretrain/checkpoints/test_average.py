@@ -17,6 +17,7 @@ from pretrain.errors import UserError
 from pretrain.interop.exports import export_folder
 from pretrain.main import main
 from pretrain.run import Run
+from pretrain.workdir import Workdir
 
 
 @pytest.mark.slow
@@ -72,7 +73,8 @@ def test_every_reader_takes_the_same_mean(whole, tmp_path, capsys):
 )
 def test_the_last_ones_are_those_that_the_run_saved_last(there, every, count, last, found):
     """An old one that is still there, being the best, is not taken for one of them."""
-    checkpoints = SimpleNamespace(steps=lambda: there, trained=lambda: there, folder="runs/x/checkpoints")
+    here = Workdir("runs/x")
+    checkpoints = SimpleNamespace(steps=lambda: there, trained=lambda: there, folder=here.checkpoints, workdir=here)
     averaged = Averaged(checkpoints, {"every": every, "keep": 2}, count)
     if isinstance(found, str):
         with pytest.raises(UserError, match=re.escape(found)):
@@ -93,6 +95,16 @@ def test_imported_weights_are_none_that_training_saved(tmp_path):
         UserError, match=r"--average=3 checkpoints up to 8, of which .* has 2 \(4, 8\); give at most that"
     ):
         Averaged(checkpoints, options, 3).steps(8)
+
+
+def test_a_run_that_saved_more_rarely_before_lacks_nothing(tmp_path):
+    """As after --config.checkpoint.every=2 of a run that goes on from update 8."""
+    for step, every in ((4, 4), (8, 4), (10, 2), (11, 2)):
+        (tmp_path / "checkpoints" / str(step) / "data").mkdir(parents=True)
+        noted = {"step": step, "config": {"checkpoint": {"every": every}}}
+        (tmp_path / "checkpoints" / str(step) / "data" / "metadata").write_text(json.dumps(noted))
+    for every in (2, 4):
+        assert Averaged(Checkpoints(str(tmp_path)), {"every": every, "keep": 9}, 4).steps(11) == [4, 8, 10, 11]
 
 
 def test_more_than_there_are(whole):

@@ -222,6 +222,18 @@ def test_a_run_whose_reader_stands_still_saves_when_it_is_asked_to_stop(tmp_path
     os.close(read)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_output_for_which_there_is_no_room_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        process = start([sys.executable, "-m", "pretrain", "help"], stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert err == (
+        "pretrain: cannot write what is printed: No space left on device; make room where standard output goes, or "
+        "send it elsewhere\n"
+    )
+
+
 def test_closed_standard_error_does_not_change_the_exit_code():
     done = subprocess.run(["bash", "-c", '"$@" 2>&-', "closed", sys.executable, "-m", "pretrain", "trian"], cwd=ROOT)
     assert done.returncode == 2
