@@ -97,10 +97,9 @@ def _steps(settings: Mapping, made: Mapping, of_model: Mapping) -> dict[str, obj
 
 def _kind(made: Mapping) -> str | None:
     """The kind of model in a tokenizer.json, of which older ones do not tell; None of others than these."""
-    model = made.get("model")
-    if not isinstance(model, dict) or "type" in model:
-        return model.get("type") if isinstance(model, dict) else None
-    return "BPE" if "merges" in model else "WordPiece" if "max_input_chars_per_word" in model else None
+    model = made["model"] if isinstance(made.get("model"), dict) else {}
+    told_by = {"merges": "BPE", "max_input_chars_per_word": "WordPiece"}  # settings that each has
+    return model.get("type", next((kind for name, kind in told_by.items() if name in model), None))
 
 
 def _made_steps(made: Mapping) -> dict[str, object]:
