@@ -26,6 +26,9 @@ LOSS = f"{METRICS}/metrics"  # JSON: the validation loss, and how it was measure
 RECORD = "files.json"  # what its files were
 COMMITTED = "commit_success.txt"  # Orbax's: in an object store, that all of it is there
 
+# The remedy of a run that cannot be gone on with, in a sentence of what is wrong with it.
+ANEW = "begin at update 0 with train --fresh=NAME, which keeps what is there in earlier/NAME"
+
 _UNNAMED, _DELETED = ".orbax-checkpoint-tmp", ".deleted"  # in the names of folders that are no checkpoints (any more)
 _EARLIER = "earlier"  # the folder of runs that were put aside
 _MOVING = ".partial"  # ends the name of a folder that a run is still being moved into

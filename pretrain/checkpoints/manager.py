@@ -24,7 +24,7 @@ from pretrain.checkpoints import alone, brackets, record, remote, restore, uncou
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import FaultError, UserError, reason
 from pretrain.processes.agreement import decided
-from pretrain.workdir import DATA, LOSS, METRICS, POSITION, STATE, write
+from pretrain.workdir import ANEW, DATA, LOSS, METRICS, POSITION, STATE, write
 
 TROUBLE = (OSError, ValueError, RuntimeError)  # of saving, however Orbax and TensorStore put it
 SAVING = 3600  # seconds that a save may take
@@ -249,8 +249,7 @@ class CheckpointManager(Checkpoints):
                 return None
             raise UserError(
                 f"no checkpoint in {self.folder} can be used ({'; '.join(f'{s}: {d}' for s, d in damaged.items())}); "
-                "nothing was changed: bring their files back, or begin at update 0 with --fresh=NAME, which keeps them "
-                "in earlier/NAME"
+                f"nothing was changed: bring their files back, or {ANEW}"
             )
         folder = self.workdir.checkpoint(step)
         data = restore.read_data(folder)

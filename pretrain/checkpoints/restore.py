@@ -15,7 +15,7 @@ from pretrain.checkpoints.slabs import BySlabs
 from pretrain.errors import UserError, listed
 from pretrain.processes.agreement import alike, decided, gathered
 from pretrain.processes.host import say
-from pretrain.workdir import POSITION, RECORD, STATE, Workdir
+from pretrain.workdir import ANEW, POSITION, RECORD, STATE, Workdir
 
 BAD = "bad_in_row"  # in the item `data`: updates without a finite loss or gradient since one had; absent for none
 CONFIG = "config"  # likewise: the config that it was made with
@@ -109,19 +109,15 @@ def check_origin(folder: Path, data: dict, origin: dict) -> None:
         "teacher": "its losses are about that one: bring the work folder's teacher/ back",
     }[name]
     raise UserError(
-        f"{found} (fingerprint {data.get(name, 'unknown')} there, {origin[name]} here), and {remedy}, or begin at "
-        "update 0 with train --fresh=NAME, which keeps the run in earlier/NAME; nothing was changed"
+        f"{found} (fingerprint {data.get(name, 'unknown')} there, {origin[name]} here), and {remedy}, or {ANEW}; "
+        "nothing was changed"
     )
 
 
 def unreadable(folder: Path, why: str) -> str:
     """The sentence of a checkpoint that is not known to be damaged, and yet cannot be read."""
     steps = [step for step in Workdir(folder.parent.parent).steps() if step < int(folder.name)]
-    otherwise = (
-        f"go on from checkpoint {steps[-1]} by moving {folder} elsewhere"
-        if steps
-        else ("begin at update 0 with train --fresh=NAME, which keeps the run in earlier/NAME")
-    )
+    otherwise = f"go on from checkpoint {steps[-1]} by moving {folder} elsewhere" if steps else ANEW
     return (
         f"checkpoint {folder.name} cannot be read ({why}); nothing was changed: mend the cause and start the same "
         f"command again, or {otherwise}"

@@ -11,7 +11,7 @@ from pretrain.config.keys import check_keys, flat
 from pretrain.config.overrides import with_overrides
 from pretrain.config.values import tuples
 from pretrain.errors import UserError, listed
-from pretrain.workdir import CONFIG, Workdir, is_utf8, write
+from pretrain.workdir import ANEW, CONFIG, Workdir, is_utf8, write
 
 SHOWN = 6  # keys that a sentence names
 # Keys that a run may change when it goes on: where, how and how long it runs, not what it learns.
@@ -149,8 +149,7 @@ def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping) -> None
     if changed := differences({key: before[key] for key in now}, now):
         raise UserError(
             f"{Workdir(workdir).config} is not the config that the run's checkpoints were made with: it differs in "
-            f"{listed(changed, SHOWN, '; ')}; undo the change, or begin at update 0 with --fresh=NAME, which keeps the "
-            "run in earlier/NAME"
+            f"{listed(changed, SHOWN, '; ')}; undo the change, or {ANEW}"
         )
 
 
@@ -163,13 +162,12 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
         return
     if not file.exists():
         raise UserError(
-            f"{workdir} holds checkpoints, but not the {CONFIG} that they were made with; restore it, or begin "
-            "at update 0 with --fresh=NAME, which keeps them in earlier/NAME"
+            f"{workdir} holds checkpoints, but not the {CONFIG} that they were made with; restore it, or {ANEW}"
         )
     changed = differences(saved(workdir), config)
     if changed:
         of_text = any(key.startswith(("data.", "tokenizer.")) for key in changed)  # which a fresh start keeps
-        fresh = " undo the change, or begin at update 0 with --fresh=NAME, which keeps that run in earlier/NAME"
+        fresh = f" undo the change, or {ANEW}"
         same_ids = not any(key.startswith("tokenizer.") for key in changed)
         other = f", with --config.train.start_from={workdir} to begin with its weights," if same_ids else ","
         remedy = f"{other} or undo the change" if of_text else f"{other}{fresh}"

@@ -8,7 +8,7 @@ looks into it twice a second, while the rest computes, compiles or waits for ano
     notice/left/I    process I ends, or has ended: its exit code, and why
     alive/I          a number that grows as long as process I lives, and how far its work has come; process 0 watches
                      over all of them, and process 1 over process 0
-    notice/late/I, stand/I    who is late, and where all of them stand (watchdog.py)
+    notice/late/I, answer/I    who is late, and where all of them stand (roll_call.py)
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import threading
 import time
 
 from pretrain.processes.leaving import FAULT, Leaving
-from pretrain.processes.watchdog import Roll
+from pretrain.processes.roll_call import RollCall
 
 POLL = 0.5  # seconds between looks
 BEAT = 4  # looks from one sign of life to the next: each is asked of process 0, whose time it takes
@@ -40,7 +40,7 @@ class Others:
         self._lock = threading.Lock()
         self._rounds = self._heard = self._unheard = 0  # looks that ended; ticks since the last one that did
         self._lost = False  # the store does not answer
-        self._roll = Roll(leaving, index, count, self._put, self._read)
+        self._roll_call = RollCall(leaving, index, count, self._put, self._read)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="others", daemon=True)
         self._thread.start()
@@ -135,7 +135,7 @@ class Others:
         self._turns = {int(index): int(turn) for index, turn in turns.items()}
         if turns or self._leaving.asked:
             self._propose()
-        self._roll.round({k.removeprefix("late/"): v for k, v in notices.items() if k.startswith("late/")})
+        self._roll_call.round({k.removeprefix("late/"): v for k, v in notices.items() if k.startswith("late/")})
         if silent and beats:
             alive = self._read("alive/")
             for index in silent:

@@ -17,7 +17,7 @@ from pretrain.optimizers.schedules import ended, idle, moved
 from pretrain.processes.agreement import decided
 from pretrain.reporting.goodput import newest_saved
 from pretrain.step.learner import make_learner
-from pretrain.workdir import Workdir, real
+from pretrain.workdir import ANEW, Workdir, real
 
 FEW_ROWS = 20  # of validation, whose loss says little
 
@@ -51,8 +51,7 @@ def check_goes_on(config, workdir: str) -> None:
     if here.steps() and not pipeline.has_tokenizer(here.folders.tokenizer):
         raise UserError(
             f"{workdir} holds checkpoints, but not the tokenizer that they were made with; restore its folder "
-            "tokenizer, make it again with `pretrain prepare` if the text is what it was, or begin at update 0 with "
-            "--fresh=NAME, which keeps them in earlier/NAME"
+            f"tokenizer, make it again with `pretrain prepare` if the text is what it was, or {ANEW}"
         )
 
 
@@ -66,10 +65,7 @@ def check_kept(workdir: str) -> None:
     if saved or damaged:
         had = f"had checkpoint {saved} and has none now" if saved else "has no checkpoint to go on from"
         where = f" (damaged ones lie in {here.broken})" if damaged else ""
-        raise UserError(
-            f"{workdir} {had}{where}; bring one back into {here.checkpoints}, or begin at update 0 with --fresh=NAME, "
-            "which keeps what is there in earlier/NAME"
-        )
+        raise UserError(f"{workdir} {had}{where}; bring one back into {here.checkpoints}, or {ANEW}")
 
 
 def check_place(config, workdir: str, fresh: str) -> None:

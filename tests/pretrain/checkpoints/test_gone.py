@@ -21,7 +21,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(copy, run, tmp_pa
             folder.rename(to / str(step))
     before = files(workdir)
     code, said = run(workdir)
-    assert code == 2 and f"{workdir} had checkpoint " in said and "or begin at update 0 with --fresh=NAME" in said
+    assert code == 2 and f"{workdir} had checkpoint " in said and "or begin at update 0 with train --fresh=NAME" in said
     assert ("damaged ones lie in" in said) == (where == "broken")
     assert files(workdir) == before
     code, said = run(workdir, "--fresh=again")

@@ -157,8 +157,8 @@ def test_a_work_folder_whose_config_is_no_config(tmp_path, text, words):
 @pytest.mark.parametrize(
     ("key", "value", "remedy"),
     [
-        ("schedule.peak", 0.5, "{}, undo the change, or begin at update 0 with --fresh=NAME, which keeps that run in"),
-        ("train.batch_size", 2, "{}, undo the change, or begin at update 0 with --fresh=NAME, which keeps that run in"),
+        ("schedule.peak", 0.5, "{}, undo the change, or begin at update 0 with train --fresh=NAME, which keeps "),
+        ("train.batch_size", 2, "{}, undo the change, or begin at update 0 with train --fresh=NAME, which keeps "),
         ("data.train", "stdlib", "{}, or undo the change"),
         ("tokenizer.kind", "symbols", ", or undo the change"),
     ],

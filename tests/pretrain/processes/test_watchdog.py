@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 from test_others import working
@@ -11,7 +10,7 @@ from test_others import working
 from pretrain.processes import watchdog
 from pretrain.processes.leaving import FAULT
 from pretrain.processes.streams import Unheard
-from pretrain.processes.watchdog import Place, Watchdog, verdict
+from pretrain.processes.watchdog import Place, Watchdog
 
 
 class Leaver:
@@ -79,51 +78,6 @@ def test_a_reader_that_stands_still_ends_no_run(watched):
 def test_who_waits_alone_before_the_first_update_is_left_alone(watched):
     """It may wait for another run that tokenises the same text."""
     assert watched(0.01, lambda calls: Place(7, "begin", 0, False)) == []
-
-
-def test_a_call_that_was_not_heard_is_made_again():
-    """Else those that could not answer it would be named as those that do not."""
-    leaver, heard, failures = Leaver(), [], [ConnectionError]
-    leaver.watchdog = SimpleNamespace(late=True, waited=9.0, place=lambda: Place(7, "step", 12))
-
-    def put(key, value):
-        if failures:
-            raise failures.pop()
-        heard.append(key)
-
-    roll = watchdog.Roll(leaver, 0, 2, put, lambda folder: {})
-    with pytest.raises(ConnectionError):
-        roll.round({})
-    roll.round({})
-    assert heard == ["notice/late/0"]
-
-
-def stand(turns, words="in an update after update 12"):
-    return {"calls": {}, "turns": turns, "words": words, "stacks": "thread MainThread:\n  File x"}
-
-
-@pytest.mark.parametrize(
-    ("answers", "said"),
-    [
-        (
-            {0: stand(31), 1: stand(30, "waiting for data after update 11"), 2: stand(31)},
-            "process 1 is late: the rest wait since 60 s, waiting for data after update 11; start the same command "
-            "again to go on from the newest checkpoint; process 1 stands at\nthread MainThread:\n  File x",
-        ),
-        (
-            {0: stand(30), 1: stand(30), 2: stand(31)},
-            "process 0, 1 are late: the rest waits since 60 s, in an update after update 12; ",
-        ),
-        (
-            {0: stand(30), 1: stand(30), 2: stand(30)},
-            "process 0 and all others have come no further for 60 s, in an update after update 12; ",
-        ),
-        ({0: stand(31), 2: stand(31)}, "process 1 does not say how far the work has come, and the others have waited "),
-        ({0: stand(31)}, "process 1, 2 do not say how far the work has come, and the others have waited for 60 s; "),
-    ],
-)
-def test_the_last_one_is_named(answers, said):
-    assert verdict(answers, 3, 60.0).startswith(said)
 
 
 STUCK = """
