@@ -23,7 +23,7 @@ from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.processes.heap import keep_freed_memory
 from pretrain.reporting.progress import Ledger
 from pretrain.training.feed import Feed
-from pretrain.training.train import Loop
+from pretrain.training.loop import Loop
 
 
 def silent(message: str) -> None:

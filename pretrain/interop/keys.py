@@ -59,6 +59,11 @@ DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float32"}  #
 class Key:
     """A key of theirs and the one of ours that means the same.
 
+        Key("hidden_size", "width", 768)                              64 is 64; 768 where theirs is not there
+        Key("hidden_act", "activation", "gelu", words=ACTIVATIONS)    "gelu_new" is "gelu_tanh"
+        Key("max_position_embeddings", "context", 514, more=2)        514 is 512
+        Key("embedding_size", "embed", 128, like="width")             128 is 128; in a model 128 wide it is 0
+
     default: what stands for a key that is absent or null, as theirs has it; a function is given the other keys.
     words: the words that ours are there, where they differ. more: how much larger a number is there. like: the key of
     ours that says it where ours is 0.

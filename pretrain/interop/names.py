@@ -1,7 +1,11 @@
 """Tables of names: which of our parameters is which of another project's tensors, and how the one lies in the other.
 
 A table is declared once for each family and serves both ways. A row whose name has `{layer}` in it stands for a tensor
-of each layer; ours are stacked, [L, ...].
+of each layer; ours are stacked, [L, ...]:
+
+    Row("h.{layer}.attn.c_proj.weight", ("layers/attention/output/kernel",), INPUTS_FIRST)
+
+says that layer 3 of our kernel, [heads, size, width], is h.3.attn.c_proj.weight there, [heads x size, width].
 """
 
 import dataclasses

@@ -10,9 +10,9 @@ from pretrain import config as configs
 from pretrain.costs.flops import flops_per_token
 from pretrain.reporting.progress import Progress
 from pretrain.step.learner import make_learner
-from pretrain.training import train as training
 from pretrain.training import validation
 from pretrain.training.rates import Rates
+from pretrain.training.train import train
 
 
 class Seconds:
@@ -93,7 +93,7 @@ def run(text, tmp_path, signals):
         }
         keys |= {k.replace("__", "."): v for k, v in changes.items()}
         config = configs.load("configs/quickstart.py:tiny", [(key, str(value)) for key, value in keys.items()])
-        assert training.train(config, str(tmp_path)) == 0
+        assert train(config, str(tmp_path)) == 0
         return tmp_path
 
     return run
