@@ -243,7 +243,7 @@ def base() -> dict:
         ),
         checkpoint=dict(
             every=count(1000),  # updates between saves; the last update is always saved
-            keep=count(3),  # newest checkpoints kept
+            keep=count(3),  # newest checkpoints kept, besides imported weights
             keep_best=True,  # also keep the one with the lowest validation loss
         ),
         evaluate=dict(

@@ -23,6 +23,7 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
     tokenizers = library()
     try:
         spec = json.loads(path.read_text(encoding="utf-8"))
+        spec["model"]["type"] = kind_of(spec)
         _hide_special(spec)
         if spec["model"].get("dropout"):
             spec["model"]["dropout"] = None  # else a text would have other ids each time
@@ -54,6 +55,12 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
     )
 
 
+def kind_of(spec: Mapping) -> str:
+    """The kind of a tokenizer.json's model, which the library tells by what it has where it is not said, as in older
+    files. Errors: as whatever reads JSON of another shape, and the library's."""
+    return spec["model"].get("type") or type(library().Tokenizer.from_str(json.dumps(spec)).model).__name__
+
+
 def library():
     """The package `tokenizers`. Errors: DataError where it is not installed."""
     try:
@@ -71,7 +78,7 @@ def _hide_special(spec: dict) -> None:
 
     Text is cut behind the first letter of what spells one, and pieces do not reach over a cut.
     """
-    if spec["model"].get("type") != "Unigram":
+    if spec["model"]["type"] != "Unigram":
         return
     pieces = {piece for piece, _ in spec["model"]["vocab"]}
     names = [t["content"] for t in spec["added_tokens"] if t["special"] and t["content"] in pieces]
@@ -106,7 +113,7 @@ def _unknown(spec: dict, model) -> int | None:
 def _continues(spec: dict, model, special: Mapping[str, int]) -> np.ndarray | None:
     """Which ids go on with a word: in WordPiece those that say so, where words begin with a sign those without it."""
     vocabulary, continues = model.get_vocab(with_added_tokens=False), np.zeros(_size(model), bool)
-    if spec["model"].get("type") == "WordPiece":
+    if spec["model"]["type"] == "WordPiece":
         prefix = spec["model"]["continuing_subword_prefix"]
         continues[[i for token, i in vocabulary.items() if token.startswith(prefix)]] = True
     elif any(token.startswith(META_SPACE) for token in vocabulary):
@@ -137,7 +144,7 @@ def _keeps_text(spec: dict) -> bool:
     byte_level = [step for step in steps if step.get("type") == "ByteLevel"]
     return (
         spec["normalizer"] is None
-        and spec["model"].get("type", "BPE") == "BPE"
+        and spec["model"]["type"] == "BPE"
         and bool(byte_level)
         and not any(step["add_prefix_space"] for step in byte_level)
         and all(step["type"] in ("ByteLevel", "Split", "Digits") for step in steps)

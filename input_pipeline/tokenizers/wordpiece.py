@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from input_pipeline.errors import DataError
-from input_pipeline.tokenizers.huggingface import library
+from input_pipeline.tokenizers.huggingface import kind_of, library
 
 PAD, UNKNOWN, CLASSIFIER, SEPARATOR, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUING = "##"
@@ -31,8 +31,10 @@ def read(path: Path, cased: bool) -> bytes:
         return _from_vocabulary(path, text.split("\n"), cased)
     try:
         spec = json.loads(text)
-        kind, lowercase = spec["model"]["type"], lower_cases(spec["normalizer"])
-    except (ValueError, KeyError, TypeError):
+        kind, lowercase = kind_of(spec), lower_cases(spec["normalizer"])
+    except DataError:
+        raise
+    except Exception:  # the library raises nothing more precise
         raise _neither(path) from None
     if kind != "WordPiece":
         raise DataError(f"{path} is a tokenizer.json of {kind}, not WordPiece; set --config.tokenizer.kind=huggingface")

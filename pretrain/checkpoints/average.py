@@ -27,10 +27,8 @@ class Averaged:
     def steps(self, last: int) -> list[int]:
         """The steps that are averaged, the last that the run has saved. Errors: UserError where some are not there.
 
-        Between two of them is no multiple of `config.checkpoint.every`, as the later one was saved with: that would be
-        one that is deleted, where the older of the two was kept as the best. They may lie closer: the last update is
-        saved, and an interrupted one.
-        Weights that were imported, which training began with, are none that it saved.
+        Each names the one before it, which may be gone where an older one was kept as the best. Weights that were
+        imported, which training began with, are none that it saved.
         """
         folder = self.checkpoints.folder
         there = decided(
@@ -39,7 +37,7 @@ class Averaged:
         )
         found, left = [], ""
         for step in reversed([step for step in there if step <= last]):
-            if found and (missed := self._due_before(found[0])) > step:
+            if found and (missed := self._saved_before(found[0])) > step:
                 left = f", and then {step}, but not {missed}"
                 break
             found.insert(0, step)
@@ -55,11 +53,13 @@ class Averaged:
             )
         return found
 
-    def _due_before(self, step: int) -> int:
-        """The last update before `step` at which the run that saved that one saves."""
-        made_with = restore.made_with(self.checkpoints.workdir.checkpoint(step)).get("checkpoint", {})
-        every = made_with.get("every") or self.options["every"]
-        return (step - 1) // every * every
+    def _saved_before(self, step: int) -> int:
+        """The checkpoint that the run saved before that of `step`; of one that does not tell, what was due by then."""
+        told, every = (
+            restore.noted(self.checkpoints.workdir.checkpoint(step)).get(restore.BEFORE),
+            self.options["every"],
+        )
+        return (step - 1) // every * every if told is None else told
 
     def _said(self, last: int) -> list[int]:
         found = self.steps(last)

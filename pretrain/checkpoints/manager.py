@@ -87,11 +87,12 @@ class CheckpointManager(Checkpoints):
         """
         if step in self._done:
             return
-        data = {"step": step, "position": position} | (origin or {}) | ({restore.BAD: bad} if bad else {})
+        self.wait()
+        data = {"step": step, "position": position, restore.BEFORE: self.whole} | (origin or {})
+        data |= {restore.BAD: bad} if bad else {}
         items = {STATE: ocp.args.StandardSave(state, save_args=alone.pieces(state)), DATA: ocp.args.JsonSave(data)}
         if metrics:
             items[METRICS] = ocp.args.JsonSave(metrics)
-        self.wait()
         self._saving, self._owed = step, False
         try:
             self._writer.save(str(self.workdir.checkpoint(step)), args=ocp.args.Composite(**items))
@@ -199,10 +200,10 @@ class CheckpointManager(Checkpoints):
     def _delete_old(self) -> None:
         """Leaves the newest, by step, and `best`; while updates are bad also the newest sound two.
 
-        No run ends for want of it.
+        Imported weights, with which the run began, are none of them, and stay. No run ends for want of it.
         """
         with contextlib.suppress(OSError):
-            steps = self.steps()
+            steps = self.trained()
             kept = {*steps[-self.options["keep"] :]}
             if not restore.is_sound(self.workdir.checkpoint(steps[-1])):
                 kept |= {*islice(which.sound(self.workdir), 2)}

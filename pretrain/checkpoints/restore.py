@@ -19,6 +19,7 @@ from pretrain.workdir import ANEW, POSITION, RECORD, STATE, Workdir
 
 BAD = "bad_in_row"  # in the item `data`: updates without a finite loss or gradient since one had; absent for none
 CONFIG = "config"  # likewise: the config that it was made with
+BEFORE = "before"  # likewise: the checkpoint that the run saved, or went on from, before it; 0 where there was none
 SHOWN = 3  # differences between two trees that a sentence names
 
 

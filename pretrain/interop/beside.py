@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from input_pipeline.errors import DataError
 from input_pipeline.files import read_json
 from input_pipeline.tokenizers import converted
+from input_pipeline.tokenizers.huggingface import kind_of
 from pretrain import workdir
 from pretrain.errors import UserError
 
@@ -51,7 +53,8 @@ def check(kind: str, path: Path, settings: Mapping) -> None:
             f"{folder} has the pieces of {JAPANESE}, which splits and writes words by tools that are not here; such a "
             "model cannot be imported"
         )
-    taken, own = _steps(settings, made, of_model), _made_steps(made) if made and said not in AS_SAID else {}
+    taken = _steps(settings, kind_of_made(path) if made else "WordPiece", of_model)
+    own = _made_steps(made) if made and said not in AS_SAID else {}
     if kind == "wordpiece" and not made:
         own = OF_BERT | dict.fromkeys(("do_lower_case", "strip_accents"), lower_cases(settings))
     unlike = [name for name, value in own.items() if name in taken and taken[name] != value]
@@ -84,22 +87,14 @@ def lower_cases(settings: Mapping) -> bool:
     return settings.get("do_lower_case") is not False
 
 
-def _steps(settings: Mapping, made: Mapping, of_model: Mapping) -> dict[str, object]:
-    """How the class of a vocabulary, or of what is `made` of one, has text read before it is cut into pieces.
+def _steps(settings: Mapping, kind: str, of_model: Mapping) -> dict[str, object]:
+    """How the class of a tokenizer whose model is of this kind has text read before it is cut into pieces.
 
-    By its kind of model and the config.json, `of_model`; nothing where classes differ too much to know it from those.
+    By that and the config.json, `of_model`; nothing where classes differ too much to know it from those.
     """
-    kind = _kind(made) if made else "WordPiece"
     of_bert = kind == "WordPiece" or (kind == "BPE" and of_model.get("model_type") == "openai-gpt")
     usual = OF_BERT | {"strip_accents": lower_cases(settings)} if of_bert else OF_BYTES if kind == "BPE" else {}
     return usual | {name: settings[name] for name in usual if settings.get(name) is not None}
-
-
-def _kind(made: Mapping) -> str | None:
-    """The kind of model in a tokenizer.json, of which older ones do not tell; None of others than these."""
-    model = made["model"] if isinstance(made.get("model"), dict) else {}
-    told_by = {"merges": "BPE", "max_input_chars_per_word": "WordPiece"}  # settings that each has
-    return model.get("type", next((kind for name, kind in told_by.items() if name in model), None))
 
 
 def _made_steps(made: Mapping) -> dict[str, object]:
@@ -170,6 +165,16 @@ def read_settings(folder: Path, name: str = SETTINGS) -> dict:
         if isinstance(found, dict):
             return found
     raise UserError(f"{path} is not readable JSON of an object; fetch it again")
+
+
+def kind_of_made(path: Path) -> str:
+    """The kind of a tokenizer.json's model. Errors: UserError where it is none."""
+    try:
+        return kind_of(read_json(path))
+    except DataError:
+        raise
+    except Exception:  # the library raises nothing more precise
+        raise UserError(f"{path} is no tokenizer.json of the library tokenizers; fetch it again") from None
 
 
 def added(path: Path) -> list[tuple[int, str]]:

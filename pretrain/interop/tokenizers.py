@@ -76,12 +76,7 @@ def codes(section: Mapping) -> tuple[str, ...]:
 
 
 def _is_wordpiece(path: Path) -> bool:
-    if path.suffix != ".json":
-        return True
-    try:
-        return read_json(path)["model"]["type"] == "WordPiece"
-    except (ValueError, KeyError, TypeError):
-        return False
+    return path.suffix != ".json" or beside.kind_of_made(path) == "WordPiece"
 
 
 def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:

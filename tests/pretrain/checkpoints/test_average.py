@@ -12,6 +12,7 @@ import pretrain
 from pretrain.checkpoints.alone import MARK
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.restore import BEFORE
 from pretrain.commands.arguments import Export
 from pretrain.errors import UserError
 from pretrain.interop.exports import export_folder
@@ -72,7 +73,7 @@ def test_every_reader_takes_the_same_mean(whole, tmp_path, capsys):
     ],
 )
 def test_the_last_ones_are_those_that_the_run_saved_last(there, every, count, last, found):
-    """An old one that is still there, being the best, is not taken for one of them."""
+    """An old one that is still there, being the best, is not taken for one of them; here none tells what was before."""
     here = Workdir("runs/x")
     checkpoints = SimpleNamespace(steps=lambda: there, trained=lambda: there, folder=here.checkpoints, workdir=here)
     averaged = Averaged(checkpoints, {"every": every, "keep": 2}, count)
@@ -97,14 +98,32 @@ def test_imported_weights_are_none_that_training_saved(tmp_path):
         Averaged(checkpoints, options, 3).steps(8)
 
 
-def test_a_run_that_saved_more_rarely_before_lacks_nothing(tmp_path):
-    """As after --config.checkpoint.every=2 of a run that goes on from update 8."""
-    for step, every in ((4, 4), (8, 4), (10, 2), (11, 2)):
-        (tmp_path / "checkpoints" / str(step) / "data").mkdir(parents=True)
-        noted = {"step": step, "config": {"checkpoint": {"every": every}}}
-        (tmp_path / "checkpoints" / str(step) / "data" / "metadata").write_text(json.dumps(noted))
-    for every in (2, 4):
-        assert Averaged(Checkpoints(str(tmp_path)), {"every": every, "keep": 9}, 4).steps(11) == [4, 8, 10, 11]
+@pytest.fixture
+def saved_after(tmp_path):
+    """`saved_after({step: before})`: the checkpoints of a run that says so."""
+
+    def make(before):
+        for step, last in before.items():
+            (tmp_path / "checkpoints" / str(step) / "data").mkdir(parents=True)
+            (tmp_path / "checkpoints" / str(step) / "data" / "metadata").write_text(json.dumps({BEFORE: last}))
+        return Checkpoints(str(tmp_path))
+
+    return make
+
+
+@pytest.mark.parametrize("every", [2, 4, 10])
+def test_a_run_that_saved_more_rarely_or_more_often_before_lacks_nothing(saved_after, every):
+    """As after --config.checkpoint.every=2 of a run that goes on from update 8, and then 10 from update 11."""
+    checkpoints = saved_after({4: 0, 8: 4, 10: 8, 11: 10, 20: 11})
+    assert Averaged(checkpoints, {"every": every, "keep": 9}, 5).steps(20) == [4, 8, 10, 11, 20]
+
+
+@pytest.mark.parametrize("every", [2, 10])
+def test_an_old_best_is_not_of_the_last_however_often_is_saved(saved_after, every):
+    """2 is the best of 2 to 8; a start that saves every 10 updates makes 10 and 20, and 8 is deleted."""
+    averaged = Averaged(saved_after({2: 0, 10: 8, 20: 10}), {"every": every, "keep": 2}, 3)
+    with pytest.raises(UserError, match=r"has 2 \(10, 20, and then 2, but not 8\)"):
+        averaged.steps(20)
 
 
 def test_more_than_there_are(whole):

@@ -8,6 +8,7 @@ import shutil
 import time
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from pretrain.checkpoints import alone, record, restore
@@ -15,6 +16,7 @@ from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.errors import UserError
 from pretrain.interop import exports
 from pretrain.main import main
+from pretrain.workdir import Workdir
 
 
 @pytest.fixture
@@ -95,6 +97,24 @@ def test_damaged_metrics_cost_the_claim_to_be_best_and_nothing_else(opened, cont
     assert (checkpoints.steps(), checkpoints.best(), checkpoints.find("best")) == ([1, 2, 3], 3, 3)
 
 
+def test_imported_weights_stay_and_take_no_other_checkpoints_place(opened, tmp_path):
+    ones = alone.Promised((3,), np.dtype("float32"), lambda: np.ones(3, np.float32))
+    alone.write(Workdir(tmp_path), {"w": ones}, "of some tokenizer")
+    checkpoints = opened()
+    for step, loss in ((1, 3.0), (2, 4.0), (3, 5.0), (4, None)):
+        save(checkpoints, step, loss)
+    assert checkpoints.steps() == [0, 1, 3, 4]
+    assert alone.is_alone(checkpoints.workdir.checkpoint(0))
+
+
+def test_each_names_the_one_before_it_which_may_be_deleted(opened):
+    checkpoints = opened(keep=2)
+    for step, loss in ((1, 3.0), (2, None), (4, None), (5, None)):
+        save(checkpoints, step, loss)
+    noted = {step: restore.noted(checkpoints.workdir.checkpoint(step)) for step in checkpoints.steps()}
+    assert {step: found[restore.BEFORE] for step, found in noted.items()} == {1: 0, 4: 2, 5: 4}
+
+
 def test_a_checkpoint_that_was_being_deleted_or_written_is_cleared_away(opened):
     checkpoints = opened()
     save(checkpoints, 1)
@@ -165,7 +185,8 @@ def test_a_step_that_is_saved_or_being_saved_is_not_saved_again(opened):
     checkpoints.save(1, {"w": jnp.zeros(3)}, 10)
     checkpoints.save(1, {"w": jnp.ones(3)}, 11)
     checkpoints.wait()
-    assert json.loads((checkpoints.folder / "1" / "data" / "metadata").read_text()) == {"step": 1, "position": 10}
+    noted = {"step": 1, "position": 10, "before": 0}
+    assert json.loads((checkpoints.folder / "1" / "data" / "metadata").read_text()) == noted
 
 
 @pytest.fixture
