@@ -106,25 +106,6 @@ def environment(coordinator: str, processes: int, index: int) -> dict[str, str]:
     }
 
 
-def hints(program: Sequence[str], watch: str, stop: str, go_on: str = "the same command again") -> None:
-    """Says on standard error, a line each, how to watch the run, how to stop it with all saved, and how to go on.
-
-    Of a command that does not train there is its log and how to stop it, and no more.
-    """
-    folder = work_folder(program)
-    lines = {
-        "watch": watch,
-        "curves": f"tensorboard --logdir={shlex.quote(f'{folder}/metrics')}",
-        "where the time goes": f"pretrain goodput --workdir={shlex.quote(folder)}",
-        "stop with everything saved": stop,
-        "go on": go_on,
-    }
-    if program[:1] in (["evaluate"], ["prepare"], ["generate"]):
-        lines = {"watch": watch, "stop": stop}
-    for what, how in lines.items():
-        print(f"launch: {what}: {how}", file=sys.stderr, flush=True)
-
-
 def work_folder(program: Sequence[str]) -> str:
     """The folder of the program's run: `--workdir`, or what `train` takes without it; WORKDIR where neither shows."""
     given = flag(program, "workdir")
@@ -240,8 +221,3 @@ def installed(tool: str) -> bool:
         file=sys.stderr,
     )
     return False
-
-
-def show(command: Sequence[str]) -> None:
-    """Prints a command as it would be typed."""
-    print(shlex.join(command))

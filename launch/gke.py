@@ -25,7 +25,6 @@ from launch import (
     PORT,
     carried,
     hand_over,
-    hints,
     line,
     parse,
     parser,
@@ -33,6 +32,7 @@ from launch import (
     restarts,
     work_folder,
 )
+from launch.output import answer, hints, say
 
 GRACE = 300  # seconds between asking a pod to stop and killing it
 JOB = "run"  # of the one job in the set
@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.apply or options.dry_run:
         remedy = "leave --dry-run out" if options.apply else "give --apply"
         say(f"this is only the manifest, and nothing has begun: hand it to kubectl apply -f -, or {remedy}")
-        print(text, end="")
+        answer(text)
         return 0
     code, printed = hand_over(["kubectl", "apply", "-f", "-"], text)
     if code:
@@ -97,10 +97,6 @@ def warn(options, folder: str) -> None:
         say(f"warning: no --claim, so that {place} is each pod's own, and gone with it: give one, or a bucket")
     elif not f"{place}/".startswith(f"{options.claim[1].rstrip('/')}/"):
         say(f"warning: {place} is not below {options.claim[1]}, where --claim is, but each pod's own and gone with it")
-
-
-def say(words: str) -> None:
-    print(f"launch: {words}", file=sys.stderr, flush=True)
 
 
 def manifest(options, program: Sequence[str]) -> dict:

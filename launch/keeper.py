@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TextIO
 
 from launch import MISTAKE, PREEMPTED, STOPPED, name, natural, parse, parser
+from launch.output import answer
 from launch.passing import Passing
 from launch.supervise import with_parent
 
@@ -101,7 +102,7 @@ def stop(lock: TextIO, name: str) -> int:
     if not asked:
         _stopped(name).write_text(read(lock).get("launch", ""))  # it may be between two attempts
     found = f"'{name}' has stopped" if asked else f"nothing runs as '{name}'"
-    print(f"launch: {found} on {os.uname().nodename}")
+    answer(f"launch: {found} on {os.uname().nodename}\n")
     return 0
 
 
@@ -177,7 +178,7 @@ def keep(command: Sequence[str], lock: TextIO, log: Path, silence: int) -> int:
                 told = True
                 program.terminate()
             passing.some()
-        passing.some(wait=FAREWELL)
+        passing.some(waits=lambda seconds: seconds < FAREWELL)
     code = program.returncode
     if told and code == -signal.SIGTERM:
         return PREEMPTED  # it had not begun anything that could be lost

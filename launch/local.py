@@ -14,11 +14,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launch import count, environment, hints, log_folder, parse, parser, positive, restarts, seconds, show
-from launch.supervise import Child, Signals, again, begin, say, supervise, with_parent
+from launch import count, environment, log_folder, parse, parser, positive, restarts, seconds
+from launch.output import hints, put, show
+from launch.supervise import Child, Signals, again, begin, supervise, with_parent
 
 # On a busy machine devices may be late for one another; after 40 s JAX would take that for the end.
 WAIT_FOR_DEVICES = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
@@ -45,25 +46,31 @@ def main(argv: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pretrain", *program]
     logs = options.logs or Path("LOGS" if options.dry_run else tempfile.mkdtemp(prefix="longhaul-"))
     if options.dry_run:
-        for index in range(options.processes):
-            places = _places(index, options.processes, "127.0.0.1:PORT", options.devices)
-            show(["env", *(f"{name}={value}" for name, value in places.items()), *command])
+        every = [_places(i, options.processes, "127.0.0.1:PORT", options.devices) for i in range(options.processes)]
+        show(*(["env", *(f"{name}={value}" for name, value in places.items()), *command] for places in every))
         return 0
     log_folder(flags, logs)
     watch = f"tail -f {shlex.quote(str(logs / 'process-0.log'))}"
-    hints(program, watch, f"Ctrl-C here, or kill -TERM {os.getpid()}")
-    return launch(command, options.processes, options.devices, logs, options.grace, options.restarts)
+    stop = f"Ctrl-C here, or kill -TERM {os.getpid()}"
+    numbers = options.processes, options.devices, logs, options.grace, options.restarts
+    return launch(command, *numbers, told=lambda: hints(program, watch, stop))
 
 
 def launch(
-    command: Sequence[str], processes: int, devices: int | None, logs: Path, grace: float, restarts: int = 0
+    command: Sequence[str],
+    processes: int,
+    devices: int | None,
+    logs: Path,
+    grace: float,
+    restarts: int = 0,
+    told: Callable[[], None] = lambda: None,
 ) -> int:
     """Runs `command` as `processes` processes and returns the exit code of the first that failed, or 0.
 
     `devices` None leaves JAX its choice. `restarts` is how often they are started again, as `supervise.again` does.
+    `told` says what is to be said before.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    say(sys.stdout, f"launch: {count(processes, 'process')}, logs in {logs}\n")
     paths = [logs / f"process-{index}.log" for index in range(processes)]
 
     def start(attempt: int) -> int:
@@ -73,9 +80,11 @@ def launch(
             places, since = _places(index, processes, coordinator, devices), begin(path, attempt)
             process = _start(command, os.environ | places, path)
             children.append(Child(f"process {index}", process, path, since))
-        return supervise(children, grace, signals)
+        return supervise(children, grace, signals, more=attempt < restarts)
 
     with Signals() as signals:
+        told()
+        put(sys.stdout, f"launch: {count(processes, 'process')}, logs in {logs}\n")
         return again(start, restarts, PAUSE, signals)
 
 

@@ -4,10 +4,14 @@ import itertools
 import os
 import select
 import sys
+import time
+from collections.abc import Callable
 from typing import BinaryIO
 
-PIECE = 4096  # bytes that a pipe takes whole or not at all
+from launch.output import PIECE, nowhere
+
 MANY = 256  # pieces
+LOOK = 0.1  # seconds between looks at whether it is still worth waiting
 
 
 class Passing:
@@ -18,25 +22,27 @@ class Passing:
         self._to = 1 if sys.stdout else os.open(os.devnull, os.O_WRONLY)  # else 1 may be another file by now
         if sys.stdout:
             sys.stdout.flush()  # what was printed here before comes first
+        self._since = 0.0  # since when what is not printed yet waits for its reader
 
-    def some(self, wait: float | None = 0.0) -> None:
-        """Prints until there is no more, or nobody has read any for `wait` seconds; None waits for ever.
+    def some(self, waits: Callable[[float], bool] | None = None) -> None:
+        """Prints until there is no more, or nobody reads on and `waits`, told for how many seconds, says no.
 
-        Without a wait it prints MANY pieces at most, since whoever asks looks after other things too.
+        Without it MANY pieces are printed at most, since whoever asks looks after other things too.
         """
-        pieces = range(MANY) if wait == 0.0 else itertools.count()
         try:
-            for _ in pieces:
+            for _ in itertools.count() if waits else range(MANY):
                 if not (self._rest or self._more()):
                     return
-                if not select.select([], [self._to], [], wait)[1]:
-                    return
-                self._rest = self._rest[os.write(self._to, self._rest) :]
+                while not select.select([], [self._to], [], LOOK if waits else 0.0)[1]:
+                    if not (waits and waits(time.monotonic() - self._since)):
+                        return
+                self._rest = self._rest[os.write(self._to, self._rest[:PIECE]) :]
+                self._since = time.monotonic()
         except OSError:  # nobody reads any more: it is in the log
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._to)
+            nowhere(self._to)
 
     def _more(self) -> bytes:
-        self._rest = self.read()
+        self._rest, self._since = self.read(), time.monotonic()
         return self._rest
 
     def read(self) -> bytes:

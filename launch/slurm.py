@@ -23,7 +23,6 @@ from launch import (
     PREEMPTED,
     flag,
     hand_over,
-    hints,
     line,
     log_folder,
     name,
@@ -32,6 +31,7 @@ from launch import (
     positive,
     restarts,
 )
+from launch.output import answer, hints
 
 # SLURM says USR1 to this shell before the time limit, as it is told here, and TERM to the processes where it preempts
 # and to all where it cancels; users say USR2 to the shell. A job that is to go back into the queue must still be
@@ -125,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
         flags.error("--mounts needs --container-image or --apptainer")
     text = script(options, program)
     if options.dry_run:
-        print(text, end="")
+        answer(text)
         return 0
     recipe = flag(program, "config").partition(":")[0]
     if recipe and not (options.container_image or options.apptainer) and not Path(recipe).is_file():

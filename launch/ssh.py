@@ -13,7 +13,7 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch import (
@@ -22,7 +22,6 @@ from launch import (
     carried,
     count,
     environment,
-    hints,
     installed,
     line,
     log_folder,
@@ -31,10 +30,10 @@ from launch import (
     parser,
     restarts,
     seconds,
-    show,
 )
+from launch.output import hints, put, show
 from launch.remote import SILENCE, Remote, kept, new_launch, start
-from launch.supervise import Signals, again, begin, say, supervise
+from launch.supervise import Signals, again, begin, supervise
 
 PAUSE = 10.0  # seconds before the processes are started again
 OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"]
@@ -81,8 +80,7 @@ def main(argv: Sequence[str]) -> int:
         return found
 
     if options.dry_run:
-        for command in commands("LAUNCH", 0):
-            show(command)
+        show(*commands("LAUNCH", 0))
         return 0
     if not installed(options.ssh[0]):
         return MISTAKE
@@ -91,13 +89,15 @@ def main(argv: Sequence[str]) -> int:
         return max(connection.wait() for connection in connections)
     log_folder(flags, options.logs)
     first = shlex.quote(str(options.logs / f"{hosts[0]}.log"))
-    hints(program, f"tail -f {first}", "Ctrl-C here, or this command with --stop instead of '-- ...'")
-    return run(hosts, commands, options)
+    stop = "Ctrl-C here, or this command with --stop instead of '-- ...'"
+    return run(hosts, commands, options, lambda: hints(program, f"tail -f {first}", stop))
 
 
-def run(hosts: Sequence[str], commands, options) -> int:
-    """Runs `commands(launch, attempt)`, one for each host, and starts them again as often as is asked for."""
-    say(sys.stdout, f"launch: {count(len(hosts), 'host')}, logs in {options.logs}\n")
+def run(hosts: Sequence[str], commands, options, told: Callable[[], None]) -> int:
+    """Runs `commands(launch, attempt)`, one for each host, and starts them again as often as is asked for.
+
+    `told` says what is to be said before.
+    """
     paths = [options.logs / f"{host}.log" for host in hosts]
     launch = new_launch()
 
@@ -106,12 +106,14 @@ def run(hosts: Sequence[str], commands, options) -> int:
         for host, command, path in zip(hosts, commands(launch, number), paths, strict=True):
             since = begin(path, number)
             children.append(Remote(f"host {host}", start(command, path), path, since))
-        code = supervise(children, options.grace, signals)
+        code = supervise(children, options.grace, signals, more=number < options.restarts)
         for child in children:
             child.process.stdin.close()
         return code
 
     with Signals() as signals:
+        told()
+        put(sys.stdout, f"launch: {count(len(hosts), 'host')}, logs in {options.logs}\n")
         return again(attempt, options.restarts, PAUSE, signals)
 
 

@@ -8,9 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
 from launch import MISTAKE, NOT_RUN, PREEMPTED, STOPPED
+from launch.output import MOMENT, say
 from launch.passing import Passing
 
 POLL = 0.02  # seconds between looks at the processes: short, to tell which one died first
@@ -43,12 +44,13 @@ class Child:
         """Called again and again while the run lasts."""
 
 
-def supervise(children: Sequence[Child], grace: float, signals: "Signals") -> int:
+def supervise(children: Sequence[Child], grace: float, signals: "Signals", more: bool = False) -> int:
     """Waits until all have ended, ending the rest once one has failed; returns the exit code of that one, or 0.
 
     A process that a signal ended counts as 128 + its number, as in a shell; as interrupted, where that signal was
     passed on to it, since it had then not begun anything that could be lost. What the first one prints is shown, but
-    not how it was interrupted where another's mistake ends the run. STOPPED is returned where `--stop` asked one.
+    not how it was interrupted where another's mistake ends the run; in the end its reader is waited for, but only a
+    moment where a signal came, or another attempt is to follow (`more`). STOPPED is returned where `--stop` asked one.
     """
     failed, deadline, passed_on = None, float("inf"), set()
     with children[0].log.open("rb") as log:
@@ -57,7 +59,7 @@ def supervise(children: Sequence[Child], grace: float, signals: "Signals") -> in
         while True:
             running = [child for child in children if child.process.poll() is None]
             if failed in (None, children[0]) or _code(failed, passed_on) != MISTAKE:
-                shown.more(last=not running)
+                shown.some()
             for count, number in signals.take():
                 passed_on.add(number)
                 for child in running:
@@ -67,19 +69,23 @@ def supervise(children: Sequence[Child], grace: float, signals: "Signals") -> in
                 mistaken = [child for child in ended if child.process.returncode == MISTAKE]
                 failed = next(iter(mistaken + ended), None)
                 if failed is not None:
-                    _report(failed, _code(failed, passed_on), shown=failed is children[0], others=bool(running))
                     deadline = time.monotonic() + grace
                     for child in running if not signals.count else ():  # they have been asked to stop already
                         child.ask(signal.SIGTERM)
+                    _report(failed, _code(failed, passed_on), shown=failed is children[0], others=bool(running))
             if not running:
-                code = 0 if failed is None else _code(failed, passed_on)
-                if failed is not children[0] and _code(children[0], passed_on) not in (PREEMPTED, STOPPED):
-                    shown.more(last=True)
-                asked = STOPPED in (child.process.returncode for child in children)
-                return STOPPED if asked and code == PREEMPTED else code
+                break
             for child in running:
                 child.kill() if time.monotonic() > deadline else child.beat()
             time.sleep(POLL)
+        code = 0 if failed is None else _code(failed, passed_on)
+        if code == PREEMPTED and STOPPED in (child.process.returncode for child in children):
+            code = STOPPED
+        interrupted = _code(children[0], passed_on) in (PREEMPTED, STOPPED)
+        if failed in (None, children[0]) or code != MISTAKE or not interrupted:
+            goes_on = more and not _ends(code)
+            shown.rest(lambda seconds: seconds < MOMENT or not (goes_on or signals.came))
+        return code
 
 
 def again(start: Callable[[int], int], restarts: int, pause: float, signals: "Signals") -> int:
@@ -95,20 +101,22 @@ def again(start: Callable[[int], int], restarts: int, pause: float, signals: "Si
         began = time.monotonic()
         code = start(attempt)
         if code in NOT_RUN:
-            say(sys.stderr, f"launch: exit code {code}: a command is not there or cannot be run; is --python right?\n")
-        if code in (0, MISTAKE, STOPPED, *NOT_RUN) or signals.count or attempt == restarts:
+            say(f"exit code {code}: a command is not there or cannot be run; is --python right?")
+        if _ends(code) or signals.came or attempt == restarts:
             break
         wait = pause if time.monotonic() - began > SOON else wait
-        say(
-            sys.stderr,
-            f"launch: ended with exit code {code}; starting again in {wait:g} s ({attempt + 1} of {restarts})\n",
-        )
+        say(f"ended with exit code {code}; starting again in {wait:g} s ({attempt + 1} of {restarts})")
         until, wait = time.monotonic() + wait, min(2 * wait, LONGEST)
-        while time.monotonic() < until and not signals.take():
+        while time.monotonic() < until and not signals.came:
             time.sleep(POLL)
-        if signals.count:
+        if signals.came:
             break
     return PREEMPTED if code == STOPPED else code
+
+
+def _ends(code: int) -> bool:
+    """Whether a run that ended so is not to start again."""
+    return code in (0, MISTAKE, STOPPED, *NOT_RUN)
 
 
 def _code(child: Child, passed_on: set[int]) -> int:
@@ -122,15 +130,15 @@ def _report(child: Child, code: int, shown: bool, others: bool) -> None:
     """Says which process ended the run and, if it failed, how its log ends; the first one's has been shown."""
     if code in (PREEMPTED, STOPPED):
         why = " by --stop" if code == STOPPED else ""
-        say(sys.stderr, f"launch: {child.name} stopped{why} with everything saved (exit code {PREEMPTED})\n")
+        say(f"{child.name} stopped{why} with everything saved (exit code {PREEMPTED})")
         return
     ending = "; ending the others" if others else ""
-    words = f"launch: {child.name} ended with exit code {code}{ending}; its log is {child.log}\n"
+    words = f"{child.name} ended with exit code {code}{ending}; its log is {child.log}"
     if not shown:
         lines = child.log.read_bytes()[child.since :].splitlines()
         lines = [line.decode(errors="replace") for line in lines if not line.startswith(GREETING)][-TAIL:]
-        words += "".join(f"  {child.name.split()[-1]} | {line}\n" for line in lines)
-    say(sys.stderr, words)
+        words += "".join(f"\n  {child.name.split()[-1]} | {line}" for line in lines)
+    say(words)
 
 
 def begin(log: Path, attempt: int) -> int:
@@ -149,12 +157,13 @@ class _Shown(Passing):
         super().__init__(log)
         self._held, self._within, self._last = b"", False, False
 
-    def more(self, last: bool) -> None:
-        """Prints what is new; a line of which so little is there that it may be a greeting waits for its rest."""
-        self._last = last
-        self.some(wait=None if last else 0.0)
+    def rest(self, waits: Callable[[float], bool]) -> None:
+        """Prints all that is left, as `some` does: nothing more will come."""
+        self._last = True
+        self.some(waits)
 
     def read(self) -> bytes:
+        """What is new; a line of which so little is there that it may be a greeting waits for its rest."""
         words = b""
         while not words:
             new = super().read()
@@ -186,17 +195,6 @@ def with_parent(number: int) -> Callable[[], None] | None:
     return ask_for_it if _libc else None
 
 
-def say(stream: TextIO | None, words: str) -> None:
-    """Prints; the processes go on when the reader or the terminal is gone, or never was."""
-    if stream is None:
-        return
-    try:
-        stream.write(words)
-        stream.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
 class Signals:
     """Collects what asks a run to stop while it is open, to be passed on from the waiting loop."""
 
@@ -218,6 +216,11 @@ class Signals:
             self._arrived.append(signal.SIGTERM)
         elif number != signal.SIGHUP and not (hung_up and number == signal.SIGTERM):
             self._arrived.append(number)  # a session's end is told of by both, and is no wish to kill what is stopping
+
+    @property
+    def came(self) -> bool:
+        """Whether any came."""
+        return bool(self.count or self._arrived)
 
     def take(self) -> list[tuple[int, int]]:
         """The signals that came since the last call, each with how many it makes in all."""

@@ -26,7 +26,6 @@ from launch import (
     MISTAKE,
     PREEMPTED,
     carried,
-    hints,
     installed,
     line,
     log_folder,
@@ -35,11 +34,11 @@ from launch import (
     parser,
     restarts,
     run,
-    show,
     work_folder,
 )
+from launch.output import hints, put, say, show
 from launch.remote import kept, new_launch, place
-from launch.supervise import POLL, Child, Signals, again, say, supervise
+from launch.supervise import POLL, Child, Signals, again, supervise
 
 FOLDER = "longhaul"  # of the copy, in the home folder of each worker
 ARCHIVE = "longhaul.tar.gz"
@@ -89,15 +88,14 @@ def main(argv: Sequence[str]) -> int:
     if program[:1] == ["train"]:
         warn(work_folder(program))
     if options.dry_run:
-        for command in pod.all(program):
-            show(command)
+        show(*pod.all(program))
         return 0
     if not installed("gcloud"):
         return MISTAKE
     if options.stop:
         code = run(pod.stop())
         if code and options.delete:
-            say(sys.stderr, f"launch: {options.tpu} is not deleted, since it could not be asked to stop\n")
+            say(f"{options.tpu} is not deleted, since it could not be asked to stop")
         return code or (run(pod.delete()) if options.delete else 0)
     if program:
         log_folder(flags, options.logs)
@@ -105,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             code = carry_out(pod, program, options, signals)
         except RefusedError as refusal:  # not deleted either: it is not what was asked for
-            say(sys.stderr, f"launch: {refusal}\n")
+            say(str(refusal))
             return MISTAKE
         if options.delete:
             code = run(pod.delete()) or code
@@ -116,7 +114,7 @@ def warn(folder: str) -> None:
     """Says where the work folder would be a worker's own, and gone with it."""
     if not folder.startswith(("gs://", "s3://", "/")):
         folder = "the work folder" if folder == "WORKDIR" else folder
-        say(sys.stderr, f"launch: warning: {folder} is each worker's own, and gone with the pod: give a bucket\n")
+        say(f"warning: {folder} is each worker's own, and gone with the pod: give a bucket")
 
 
 class Pod:
@@ -246,28 +244,28 @@ def ready(pod: Pod, options, signals: Signals) -> tuple[int, bool]:
         odd = odd + 1 if unclear else 0
         if unclear:
             what = "is ACTIVE, but its pod is not there" if request == "ACTIVE" else "could not be asked for"
-            say(sys.stderr, f"launch: {tpu} {what} ({odd} of {TRIES} looks)\n")
+            say(f"{tpu} {what} ({odd} of {TRIES} looks)")
             if odd == TRIES:
                 return 1, made
         elif state in WAITS or (state == "DELETING" and options.create):
-            say(sys.stderr, f"launch: {tpu} is {state}; waiting\n")
+            say(f"{tpu} is {state}; waiting")
         elif state and state not in (*GONE, "DELETING"):
             raise RefusedError(
                 f"{tpu} is {state}, and is left so; start it (gcloud compute tpus tpu-vm start), delete it, or give "
                 "another --tpu"
             )
         elif not options.create:
-            say(sys.stderr, f"launch: {tpu} is {state or 'not there'}; create it again (--create does)\n")
+            say(f"{tpu} is {state or 'not there'}; create it again (--create does)")
             return 1, made
         elif request and request not in FAILED:
-            say(sys.stderr, f"launch: the queued resource {tpu} is {request}; waiting for it\n")
+            say(f"the queued resource {tpu} is {request}; waiting for it")
         elif made:
             resource = f"the queued resource {tpu}" if options.queued and not state else tpu
-            say(sys.stderr, f"launch: {resource} is {state or request or 'not there'} just after it was created\n")
+            say(f"{resource} is {state or request or 'not there'} just after it was created")
             return 1, made
         else:
             if state or request:
-                say(sys.stderr, f"launch: {tpu} is {state or request}; creating it again\n")
+                say(f"{tpu} is {state or request}; creating it again")
                 if code := run(pod.delete()):
                     return code, made
             if code := run(pod.create()):
@@ -276,8 +274,7 @@ def ready(pod: Pod, options, signals: Signals) -> tuple[int, bool]:
             continue
         until = time.monotonic() + LOOK
         while time.monotonic() < until:
-            signals.take()
-            if signals.count:
+            if signals.came:
                 return PREEMPTED, made
             time.sleep(POLL)
 
@@ -289,7 +286,7 @@ def asked(command: Sequence[str]) -> str | None:
         return done.stdout.strip() or "STATE_UNSPECIFIED"
     if "NOT_FOUND" in done.stderr:
         return ""
-    say(sys.stderr, done.stderr)
+    put(sys.stderr, done.stderr)
     return None
 
 
@@ -301,11 +298,11 @@ def train(pod: Pod, program: Sequence[str], launch: str, attempt: int, signals: 
     first.write_bytes(b"")  # an earlier launch's is not shown again
     command = pod.train(program, launch, attempt)
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-    say(sys.stdout, f"launch: all workers of {pod.options.tpu}, logs in {logs}\n")
+    put(sys.stdout, f"launch: all workers of {pod.options.tpu}, logs in {logs}\n")
     watch, stop = f"tail -f {shlex.quote(str(first))}", f"Ctrl-C here, or {pod.hint()}"
     with process.stdin:
         begun = Workers(f"pod {pod.options.tpu}", process, first, lambda: hints(program, watch, stop))
-        return supervise([begun], GRACE, signals)
+        return supervise([begun], GRACE, signals, more=attempt < pod.options.restarts)
 
 
 def pod_type(text: str) -> str:

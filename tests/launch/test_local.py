@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from standins import wait_for
 
-from launch import COMMANDS, hints, supervise, work_folder
+from launch import COMMANDS, supervise, work_folder
 from launch.local import WAIT_FOR_DEVICES
+from launch.output import hints
 from pretrain.commands.flags import commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -210,22 +211,6 @@ def test_each_attempt_shows_its_own_output_once(tmp_path):
     assert err.count("1 | started") == 2  # of the end of process 1's log, what belongs to that attempt
 
 
-def test_a_reader_that_stands_still_holds_up_nothing(tmp_path):
-    """A pager, or Ctrl-S: a signal is passed on meanwhile, and what the reader takes up later is not less."""
-    code = """if True:
-        import signal, time
-        signal.signal(signal.SIGTERM, lambda *_: exit(print("asked") or 75))
-        print("x" * 999_999, "ready", flush=True)
-        time.sleep(60)
-    """
-    launcher = start(code, tmp_path, processes=1)
-    wait_for(lambda: logs_contain(tmp_path, "ready", 1))
-    launcher.send_signal(signal.SIGTERM)
-    wait_for(lambda: logs_contain(tmp_path, "asked", 1))
-    rc, out, _ = finish(launcher)
-    assert rc == 75 and out.endswith("\n" + "x" * 999_999 + " ready\nasked\n")
-
-
 def test_nobody_need_read_what_a_launcher_prints(tmp_path):
     flags = ["--processes", "1", "--logs", str(tmp_path), "--", "help"]
     command = ["bash", "-c", '"$@" >&-', "closed", sys.executable, "-m", "launch.local", *flags]
@@ -289,9 +274,9 @@ def test_dry_run_prints_the_commands():
         (["train", "--config=/no/such/mine.py"], "WORKDIR"),
     ],
 )
-def test_hints_are_a_line_each_and_name_the_folder_that_train_takes(program, folder, capsys):
+def test_hints_are_a_line_each_and_name_the_folder_that_train_takes(program, folder, capfd):
     hints(program, "tail", "Ctrl-C")
-    lines = capsys.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert [line.split(": ")[1] for line in lines] == [
         *("watch", "curves", "where the time goes", "stop with everything saved", "go on")
     ]
@@ -299,9 +284,9 @@ def test_hints_are_a_line_each_and_name_the_folder_that_train_takes(program, fol
 
 
 @pytest.mark.parametrize("command", ("evaluate", "prepare"))
-def test_what_does_not_train_has_no_curves(command, capsys):
+def test_what_does_not_train_has_no_curves(command, capfd):
     hints([command, "--workdir=runs/x"], "tail", "Ctrl-C")
-    assert capsys.readouterr().err == "launch: watch: tail\nlaunch: stop: Ctrl-C\n"
+    assert capfd.readouterr().err == "launch: watch: tail\nlaunch: stop: Ctrl-C\n"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "configs").glob("*.py")))
