@@ -17,6 +17,7 @@ from launch.passing import Passing
 POLL = 0.02  # seconds between looks at the processes: short, to tell which one died first
 SOON = 600.0  # seconds within which an attempt has ended soon
 LONGEST = 300.0  # seconds between two attempts
+ECHO = 0.5  # seconds within which a repeated Ctrl-C is the same one, as `pretrain` has it
 TAIL = 20  # lines of a dead process's log that are shown
 # What Gloo, which joins CPU processes, prints of each group that it makes: dozens of lines, even where all is well.
 GREETING = b"[Gloo] "
@@ -199,7 +200,7 @@ class Signals:
     """Collects what asks a run to stop while it is open, to be passed on from the waiting loop."""
 
     def __enter__(self) -> "Signals":
-        self.count, self._hung_up = 0, False
+        self.count, self._hung_up, self._first = 0, False, -ECHO
         self._arrived: list[int] = []
         self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` has it
@@ -211,6 +212,9 @@ class Signals:
             signal.signal(number, handler)
 
     def _note(self, number, _frame) -> None:
+        if number == signal.SIGINT and self.came and time.monotonic() - self._first < ECHO:
+            return
+        self._first = self._first if self.came else time.monotonic()
         hung_up, self._hung_up = self._hung_up, number == signal.SIGHUP
         if number == signal.SIGHUP and not self.count and not self._arrived:
             self._arrived.append(signal.SIGTERM)

@@ -110,6 +110,7 @@ def streams(arguments: Generate, prompts) -> bool:
     """Whether tokens are shown as they come: one sampled continuation, on a terminal."""
     return (
         jax.process_index() == 0
+        and sys.stdout is not None
         and sys.stdout.isatty()
         and arguments.format == "table"
         and len(prompts) == 1

@@ -178,6 +178,16 @@ def test_second_signal_kills(tmp_path):
     assert finish(launcher)[0] == 128 + signal.SIGKILL
 
 
+def test_a_ctrl_c_that_bounces_is_one(tmp_path):
+    saves = "import signal, time; signal.signal(signal.SIGINT, lambda *_: exit(time.sleep(1) or 75)); " + WAIT
+    launcher = start(saves, tmp_path)
+    wait_for(lambda: logs_contain(tmp_path, "ready"))
+    for _ in range(3):
+        launcher.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    assert finish(launcher)[0] == 75
+
+
 FAILS = """if True:
     import os, pathlib, time
     print('started', flush=True)

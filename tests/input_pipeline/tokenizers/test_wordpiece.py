@@ -154,3 +154,28 @@ def test_other_words_may_continue_too(tmp_path):
     assert tokenizer.sentinels == (4, 5)
     assert tokenizer.continues.tolist() == [False, False, False, True, False, False, False]
     assert tokenizer.encode("ab</s>b<mask>").tolist() == [2, 3, 0, 0, 3, 0]  # "<", "/s>": text is no special id
+
+
+def untyped(path):
+    """A tokenizer.json without the kind of its model, as older ones are, beside one that has it."""
+    spec, older = json.loads(path.read_text()), path.with_suffix(".older.json")
+    del spec["model"]["type"]
+    older.write_text(json.dumps(spec))
+    return older
+
+
+def test_a_tokenizer_json_need_not_tell_the_kind_of_its_model(tmp_path):
+    """The library knows it all the same, and all that follows from it is the same."""
+    library, texts = huggingface_tokenizer.library(), [TEXT, "the </s> [MASK] a<unk>b"]
+    unigram = library.Tokenizer(library.models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("\u2581a", -1.0)], 0))
+    unigram.pre_tokenizer = library.pre_tokenizers.Metaspace()
+    unigram.add_special_tokens(["</s>", "<unk>"])
+    unigram.save(str(tmp_path / "unigram.json"))
+    (tmp_path / "pieces.json").write_bytes(wordpiece.train([TEXT], 100, False))
+    for path in (tmp_path / "unigram.json", tmp_path / "pieces.json"):
+        told, older = map(huggingface_tokenizer.load, (path, untyped(path)))
+        assert [older.encode(text).tolist() for text in texts] == [told.encode(text).tolist() for text in texts]
+        assert (older.special, older.continues.tolist()) == (told.special, told.continues.tolist())
+    assert json.loads(wordpiece.read(untyped(tmp_path / "pieces.json"), False))["model"]["vocab"]
+    with pytest.raises(DataError, match=r"is a tokenizer\.json of Unigram, not WordPiece"):
+        wordpiece.read(untyped(tmp_path / "unigram.json"), False)

@@ -176,6 +176,13 @@ def test_a_terminal_sees_the_text_as_it_comes(pretrain, whole, monkeypatch):
     assert terminal.getvalue() == row["prompt"] + row["text"] + "\n"
 
 
+def test_text_may_go_nowhere(whole, monkeypatch, capsys):
+    """Where standard output is closed Python has none."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["generate", f"--workdir={whole}", "--prompt=a", "--max_tokens=1"]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_a_text_that_ends_at_once_is_told_of(whole, monkeypatch, capsys):
     end = pipeline.open_tokenizer(Workdir(str(whole)).folders.tokenizer).end_id
     written = [(np.array(ids, np.int32), -1.0) for ids in ([end], [65, end])]

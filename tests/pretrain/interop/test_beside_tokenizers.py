@@ -117,6 +117,31 @@ def test_steps_of_a_tokenizer_json_that_its_class_does_not_take(refused, tmp_pat
     assert list(opened.encode("Ünlike don't")) == made.encode("Ünlike don't", add_special_tokens=False).ids
 
 
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_tokenizer_json_is_taken_before_a_vocabulary(tmp_path, typed):
+    """Whether or not it tells the kind of its model; here only that one says that text keeps its case."""
+    folder = hub.make(tmp_path / "theirs", "bert")
+    pieces = (folder / "vocab.txt").read_text().split()
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece({t: i for i, t in enumerate(pieces)}, unk_token="[UNK]"))
+    made.normalizer = NORMALIZERS.BertNormalizer(lowercase=False)
+    made.pre_tokenizer = BEFORE.BertPreTokenizer()
+    made.add_special_tokens([token for token in pieces if token.startswith("[")])
+    written = json.loads(made.to_str())
+    if not typed:
+        del written["model"]["type"]
+    (folder / "tokenizer.json").write_text(json.dumps(written))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    section = imports.import_folder(str(folder), str(tmp_path / "run")).tokenizer
+    assert (section.kind, section.cased) == ("wordpiece", True)
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", '{"model": {"vocab": 3}}', "{"])
+def test_a_tokenizer_json_that_is_none_is_not_passed_over(refused, tmp_path, content):
+    folder = hub.make(tmp_path / "theirs", "bert")
+    (folder / "tokenizer.json").write_text(content)
+    refused(folder, "tokenizer.json is no tokenizer.json of the library tokenizers; fetch it again")
+
+
 @pytest.mark.parametrize("settings", [{"tokenizer_class": "BertJapaneseTokenizer"}, {"word_tokenizer_type": "mecab"}])
 def test_words_that_are_split_by_other_tools(refused, tmp_path, settings):
     folder = hub.make(tmp_path / "theirs", "bert")
