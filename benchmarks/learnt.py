@@ -1,7 +1,8 @@
 """What each pretraining objective learns in minutes, in small: a table, and with --chart its curves.
 
     python -m benchmarks.learnt [--text=SOURCE] [--parallel=SOURCE] [--probe=TRAIN,DEV] [--runs=FOLDER]
-                                [--only=NAME,...] [--updates=1000] [--chart=FILE.svg] [--quick] [--format=json]
+                                [--tune=TRAIN,DEV,TEST] [--only=NAME,...] [--updates=1000] [--chart=FILE.svg] [--quick]
+                                [--format=json]
 
 Every run is `pretrain train` of a shipped recipe with a model of 4 layers (T5, BART: 2 and 2), 128 wide, on 32 rows of
 64 tokens of the text, such as jsonl:docs.jsonl.gz with a sentence a line, of which 5 % of the documents are held out;
@@ -21,7 +22,9 @@ learned to tell a text's next segment from a random one which of two came first,
 (Clark et al. 2020, section 3.2). `mlm on` goes on with `mlm` for as many updates again, and `electra` for as many as
 cost the same; its recall is of replaced tokens. A probe is a linear map of a model's last hidden states to parts of
 speech, fitted to the words of the first file (CoNLL-U), with its accuracy on those of the second; the models are left
-as they are. `untrained` is probed for comparison.
+as they are. With --tune they are trained on to tell the labels of sentences, which is how ELECTRA's paper judges them
+(section 3.1); the figure is of the third file, the mean of several starts (benchmarks/probes.py). `untrained` is for
+comparison.
 
 `student` has two layers, begins as two of `mlm`'s and learns from it; `student alone` is the same model, from scratch.
 
@@ -34,7 +37,6 @@ without one it is left out.
 a phrase, its last, and how many there are. An answer counts if all of it is right.
 """
 
-import gzip
 import json
 import os
 import re
@@ -49,7 +51,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
 
-from benchmarks import report
+from benchmarks import probes, report
 from benchmarks.chart import chart
 from input_pipeline import pipeline
 from input_pipeline.sources import sources
@@ -231,62 +233,14 @@ def unknowing(workdir: Path, feature: str) -> float:
     return np.bincount(found).max() / len(found)
 
 
-def probed(workdir: Path, files: list[str], untrained: bool = False) -> float:
-    """The share of words of the second file whose part of speech a linear map of a model's hidden states tells.
-
-    A word's state is that of its first piece. The map is fitted to the first file by least squares with a little decay.
-    """
-    import jax
-    from flax import linen as nn
-
-    import pretrain
-
-    run = pretrain.open(str(workdir))
-    variables = run.variables
-    if untrained:
-        variables = nn.meta.unbox(run.model.init(jax.random.key(0), **run.model.example()))
-
-    @jax.jit
-    def hidden(tokens):
-        return run.model.apply(variables, tokens.clip(0), segments=(tokens >= 0).astype("int32")).hidden
-
-    def states(file):
-        """([words, D + 1], [words]): the states and a one, and the tags."""
-        sentences, found, tags = tagged(file), [], []
-        for first in range(0, len(sentences), ROWS):
-            ids, places = np.full((ROWS, LENGTH), -1, np.int32), []
-            for row, sentence in enumerate(sentences[first : first + ROWS]):
-                end = 0
-                for word, tag in sentence:
-                    pieces = run.tokenizer.encode(word)[: LENGTH - end]
-                    if len(pieces):
-                        ids[row, end : end + len(pieces)] = pieces
-                        places.append((row, end))
-                        tags.append(tag)
-                        end += len(pieces)
-            found.append(np.asarray(hidden(ids))[tuple(np.transpose(places))])
-        states = np.concatenate(found).astype(np.float64)
-        return np.concatenate([states, np.ones((len(states), 1))], axis=1), np.array(tags)
-
-    (x, tags), (x_new, tags_new) = map(states, files)
-    known = np.unique(tags)
-    weights = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ (tags[:, None] == known))
-    return float(np.mean(known[np.argmax(x_new @ weights, axis=1)] == tags_new))
-
-
-def tagged(file: str) -> list[list[tuple[str, str]]]:
-    """The sentences of a gzipped CoNLL-U file, as words with their parts of speech."""
-    with gzip.open(file, "rt", encoding="utf-8") as text:
-        sentences = [block.splitlines() for block in text.read().split("\n\n") if block.strip()]
-    fields = [[line.split("\t") for line in lines if not line.startswith("#")] for lines in sentences]
-    return [[(line[1], line[3]) for line in lines if line[0].isdigit()] for lines in fields]
-
-
 def main():
     parser = report.arguments(__doc__.split("\n")[0])
     parser.add_argument("--text", default="stdlib", help="what is trained on, as data.train (default: %(default)s)")
     parser.add_argument("--parallel", default="", help="what is trained on in two languages: a source of two fields")
     parser.add_argument("--probe", default="", help="two gzipped CoNLL-U files: to fit, and to score")
+    parser.add_argument(
+        "--tune", default="", help="three gzipped files of sentences and labels: to train, choose, score"
+    )
     parser.add_argument("--runs", default="", help="folder of the runs (default: one that is deleted)")
     parser.add_argument("--only", default="", help=f"some of: {', '.join(LEARNERS)} (default: all there is text for)")
     parser.add_argument("--updates", type=int, default=1000)
@@ -294,7 +248,7 @@ def main():
     args = parser.parse_args()
     texts = {name: args.parallel if learner.parallel else args.text for name, learner in LEARNERS.items()}
     names = args.only.split(",") if args.only else [name for name, text in texts.items() if text]
-    files = args.probe.split(",") if args.probe else []
+    asked = {name: given.split(",") for name, given in (("probe", args.probe), ("tune", args.tune)) if given}
     if unknown := set(names) - LEARNERS.keys():
         parser.error(f"--only={','.join(sorted(unknown))} is unknown; choose from: {', '.join(LEARNERS)}")
     if lacking := [name for name in names if not texts[name]]:
@@ -316,11 +270,10 @@ def main():
                 rows.append(report.Result(f"{name}, {task}, exact_match", value, ""))
             if len(steps) > 1:
                 curves[f"{name}: {learner.measure.replace('_', ' ')}"] = [step / steps[-1] for step in steps], values
-            if files and name in PROBED:
-                rows.append(report.Result(f"{name}, accuracy of the probe", probed(workdir, files), ""))
-        if files and PROBED[0] in names:
-            value = probed(folder / PROBED[0], files, untrained=True)
-            rows.append(report.Result("untrained, accuracy of the probe", value, ""))
+            if name in PROBED:
+                rows += probes.of(name, workdir, asked)
+        if PROBED[0] in names:
+            rows += probes.of("untrained", folder / PROBED[0], asked, untrained=True)
         if args.chart:
             shares = {label: xy for label, xy in curves.items() if max(xy[1]) <= 1}
             chart(args.chart, shares, "share of the updates", "share that is right", logarithmic=False)
