@@ -15,7 +15,7 @@ from benchmarks.report import Result
 from pretrain import config as configs
 
 ROWS = 32
-RATES, STARTS, EPOCHS = (3e-4, 1e-3), 3, 2  # of what is trained on
+RATES, STARTS, EPOCHS = (1e-4, 3e-4), 3, 2  # of what is trained on
 
 
 def of(name: str, workdir: Path, asked: Mapping[str, Sequence[str]], untrained: bool = False) -> list[Result]:
