@@ -24,22 +24,27 @@ class Passing:
             sys.stdout.flush()  # what was printed here before comes first
         self._since = 0.0  # since when what is not printed yet waits for its reader
 
-    def some(self, waits: Callable[[float], bool] | None = None) -> None:
-        """Prints until there is no more, or nobody reads on and `waits`, told for how many seconds, says no.
+    def some(self, waits: Callable[[float], bool] | None = None) -> bool:
+        """Prints until there is no more, or `waits`, told for how many seconds nobody has read, says no.
 
-        Without it MANY pieces are printed at most, since whoever asks looks after other things too.
+        Without it MANY pieces are printed at most, and none is waited for: whoever asks looks after other things too.
+        Returns whether there is no more, or nobody to read it.
         """
         try:
             for _ in itertools.count() if waits else range(MANY):
                 if not (self._rest or self._more()):
-                    return
+                    return True
                 while not select.select([], [self._to], [], LOOK if waits else 0.0)[1]:
                     if not (waits and waits(time.monotonic() - self._since)):
-                        return
+                        return False
+                if waits and not waits(0.0):
+                    return False
                 self._rest = self._rest[os.write(self._to, self._rest[:PIECE]) :]
                 self._since = time.monotonic()
         except OSError:  # nobody reads any more: it is in the log
             nowhere(self._to)
+            return True
+        return False
 
     def _more(self) -> bytes:
         self._rest, self._since = self.read(), time.monotonic()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from launch import MISTAKE, NOT_RUN, PREEMPTED, STOPPED
-from launch.output import MOMENT, say
+from launch.output import MOMENT, PIECE, say
 from launch.passing import Passing
 
 POLL = 0.02  # seconds between looks at the processes: short, to tell which one died first
@@ -59,8 +59,7 @@ def supervise(children: Sequence[Child], grace: float, signals: "Signals", more:
         shown = _Shown(log)
         while True:
             running = [child for child in children if child.process.poll() is None]
-            if failed in (None, children[0]) or _code(failed, passed_on) != MISTAKE:
-                shown.some()
+            shown.some()
             for count, number in signals.take():
                 passed_on.add(number)
                 for child in running:
@@ -71,6 +70,8 @@ def supervise(children: Sequence[Child], grace: float, signals: "Signals", more:
                 failed = next(iter(mistaken + ended), None)
                 if failed is not None:
                     deadline = time.monotonic() + grace
+                    if failed is not children[0] and _code(failed, passed_on) == MISTAKE:
+                        shown.end = children[0].log.stat().st_size
                     for child in running if not signals.count else ():  # they have been asked to stop already
                         child.ask(signal.SIGTERM)
                     _report(failed, _code(failed, passed_on), shown=failed is children[0], others=bool(running))
@@ -82,11 +83,23 @@ def supervise(children: Sequence[Child], grace: float, signals: "Signals", more:
         code = 0 if failed is None else _code(failed, passed_on)
         if code == PREEMPTED and STOPPED in (child.process.returncode for child in children):
             code = STOPPED
-        interrupted = _code(children[0], passed_on) in (PREEMPTED, STOPPED)
-        if failed in (None, children[0]) or code != MISTAKE or not interrupted:
-            goes_on = more and not _ends(code)
-            shown.rest(lambda seconds: seconds < MOMENT or not (goes_on or signals.came))
+        if _code(children[0], passed_on) not in (PREEMPTED, STOPPED):
+            shown.end = None
+        shown.rest(_patience(signals, hurried=more and not _ends(code)))
         return code
+
+
+def _patience(signals: "Signals", hurried: bool) -> Callable[[float], bool]:
+    """Whether to wait on for a reader: for ever, or where it is `hurried`, or a signal came, a MOMENT in all."""
+    until = None
+
+    def waits(_: float) -> bool:
+        nonlocal until
+        if until is None and (hurried or signals.came):
+            until = time.monotonic() + MOMENT
+        return until is None or time.monotonic() < until
+
+    return waits
 
 
 def again(start: Callable[[int], int], restarts: int, pause: float, signals: "Signals") -> int:
@@ -157,17 +170,20 @@ class _Shown(Passing):
     def __init__(self, log: BinaryIO):
         super().__init__(log)
         self._held, self._within, self._last = b"", False, False
+        self.end: int | None = None  # the byte of the log behind which nothing is shown
 
     def rest(self, waits: Callable[[float], bool]) -> None:
-        """Prints all that is left, as `some` does: nothing more will come."""
+        """Prints all that is left, as `some` does: nothing more will come. What is left out then is told of."""
         self._last = True
-        self.some(waits)
+        if not self.some(waits):
+            say(f"the rest, which was not read in time, is in {self._log.name}")
 
     def read(self) -> bytes:
         """What is new; a line of which so little is there that it may be a greeting waits for its rest."""
         words = b""
         while not words:
-            new = super().read()
+            room = PIECE if self.end is None else min(PIECE, max(0, self.end - self._log.tell()))
+            new = self._log.read(room)
             if not new and not (self._last and self._held):
                 break
             held, self._held = self._held, b""

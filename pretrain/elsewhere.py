@@ -84,6 +84,7 @@ TRACKED = (
 )
 ANSWERS = {  # command -> flag -> what to say of it
     "train": dict.fromkeys(("resume", "resume_from_checkpoint", "restore", "load_checkpoint"), RESUMED)
+    | {"init_from": f"{RESUMED}, and one without begins anew; {IMPORTED}"}
     | dict.fromkeys(WEIGHTS, IMPORTED)
     | dict.fromkeys(("warmup_ratio", "warmup_steps_fraction"), WARMUP)
     | dict.fromkeys(("report_to", "wandb", "wandb_project", "logger"), TRACKED),

@@ -85,7 +85,7 @@ def check(streams: Iterable[Stream], length: int) -> None:
             "objective.next_sentence = True asks whether the second segment of a pair follows the first, and no "
             f"document of data.train has two sentences the first of which is shorter than rows of data.length = "
             f"{length}, so that every pair would be random; give text with several lines to a document, such as by "
-            "?document=blank_line, raise data.length, or set it to False"
+            "?document=blank_line, raise data.length, or set it to False and data.layout to sentences"
         )
 
 

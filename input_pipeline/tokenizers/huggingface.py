@@ -11,6 +11,7 @@ from input_pipeline.errors import DataError
 from input_pipeline.tokenizers.names import is_code, sentinel_ids, special_ids
 from input_pipeline.tokenizers.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprint_of
 
+LEFT_OUT = {"normalizer": None, "pre_tokenizer": None, "added_tokens": []}  # what a file without these keys means
 META_SPACE = "\u2581"  # with which words begin in files that come from SentencePiece
 
 
@@ -22,7 +23,7 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
     """
     tokenizers = library()
     try:
-        spec = json.loads(path.read_text(encoding="utf-8"))
+        spec = {**LEFT_OUT, **json.loads(path.read_text(encoding="utf-8"))}
         spec["model"]["type"] = kind_of(spec)
         _hide_special(spec)
         if spec["model"].get("dropout"):
@@ -130,7 +131,12 @@ def _ids_but(model, text: str, unknown: str, unknown_id: int) -> np.ndarray:
 
 
 def _ids(model, text: str) -> np.ndarray:
-    return np.array(model.encode(text, add_special_tokens=False).ids, np.int32)
+    try:
+        return np.array(model.encode(text, add_special_tokens=False).ids, np.int32)
+    except Exception as error:  # of a unigram model without an unknown piece; the library raises nothing more precise
+        raise DataError(
+            f"this tokenizer.json has no tokens for the text {text!r:.40} ({error}); give one with an unknown token"
+        ) from None
 
 
 def _size(model) -> int:

@@ -31,7 +31,7 @@ def read(path: Path, cased: bool) -> bytes:
         return _from_vocabulary(path, text.split("\n"), cased)
     try:
         spec = json.loads(text)
-        kind, lowercase = kind_of(spec), lower_cases(spec["normalizer"])
+        kind, lowercase = kind_of(spec), lower_cases(spec.get("normalizer"))
     except DataError:
         raise
     except Exception:  # the library raises nothing more precise

@@ -54,11 +54,10 @@ class Averaged:
         return found
 
     def _saved_before(self, step: int) -> int:
-        """The checkpoint that the run saved before that of `step`; of one that does not tell, what was due by then."""
-        told, every = (
-            restore.noted(self.checkpoints.workdir.checkpoint(step)).get(restore.BEFORE),
-            self.options["every"],
-        )
+        """The checkpoint that the run saved before that of `step`; of an old one, which does not tell, what was due."""
+        folder = self.checkpoints.workdir.checkpoint(step)
+        told = restore.noted(folder).get(restore.BEFORE)
+        every = restore.made_with(folder).get("checkpoint", {}).get("every") or self.options["every"]
         return (step - 1) // every * every if told is None else told
 
     def _said(self, last: int) -> list[int]:

@@ -227,7 +227,8 @@ class Loop:
         if self.rewinds:
             self.checkpoints.wait()
             back = f"the run went back {count - 1} time{'s' * (count != 2)}, and again " if count > 1 else ""
-            what, left = f"{back}an update had", "it stands where it last saved"
+            what = f"{back}an update had"
+            left = "it stands where it last saved" if self.checkpoints.trained() else "it has saved nothing"
         else:
             self.read()  # first the row of the one that is on its way
             self.save(wait=True)
