@@ -16,13 +16,13 @@ LINES = 1 << 20  # bytes, more than a pipe takes
 
 @pytest.fixture
 def launched(tmp_path):
-    """`launched(code, restarts, full)`: a launcher of one process, and the pipe into which it prints all that it says.
+    """`launched(code, restarts, full, processes)`: a launcher, and the pipe into which it prints all that it says.
 
     With `full` there is no room in that to begin with.
     """
     begun = []
 
-    def launch(code, restarts=0, full=False):
+    def launch(code, restarts=0, full=False, processes=1):
         reader, writer = os.pipe()
         if full:
             os.set_blocking(writer, False)
@@ -30,7 +30,7 @@ def launched(tmp_path):
                 while True:
                     os.write(writer, bytes(4096))
             os.set_blocking(writer, True)
-        call = f"launch([sys.executable, '-c', {code!r}], 1, None, Path({str(tmp_path)!r}), 30.0, {restarts})"
+        call = f"launch([sys.executable, '-c', {code!r}], {processes}, None, Path({str(tmp_path)!r}), 30.0, {restarts})"
         source = "import sys; from pathlib import Path; from launch import local; from launch.local import launch; "
         source += f"local.PAUSE = 0.05; sys.exit({call})"
         command = [sys.executable, "-c", source]
@@ -83,6 +83,41 @@ def test_another_attempt_waits_for_nobody(launched, tmp_path):
         wait_for(lambda: log(tmp_path).count("failed") == 3)
         launcher.send_signal(signal.SIGTERM)  # it would show the last one's words
         assert launcher.wait(20) == 1
+
+
+def test_who_reads_slowly_is_waited_for_no_longer(launched, tmp_path):
+    launcher, reader = launched(SAVES)
+    with reader:
+        wait_for(lambda: "ready" in log(tmp_path))
+        launcher.send_signal(signal.SIGTERM)
+        until = time.monotonic() + 20
+        while launcher.poll() is None and time.monotonic() < until:
+            os.read(reader.fileno(), 4096)
+            time.sleep(0.3)
+        assert launcher.returncode == 75
+        assert b"the rest, which was not read in time, is in " in reader.read()
+
+
+def test_what_was_said_before_another_ones_mistake_is_shown(launched, tmp_path):
+    code = f"""if True:
+        import os, pathlib, signal, time
+        there = pathlib.Path({str(tmp_path)!r}, "there")
+        if os.environ["LONGHAUL_PROCESS"] == "1":
+            while not there.exists():
+                time.sleep(0.05)
+            time.sleep(0.5)
+            exit(2)
+        signal.signal(signal.SIGTERM, lambda *_: exit(print("interrupted") or 75))
+        print("x" * {LINES}, "ready", flush=True)
+        there.touch()
+        time.sleep(60)
+    """
+    launcher, reader = launched(code, processes=2)
+    with reader:
+        wait_for(lambda: "interrupted" in log(tmp_path))
+        said = reader.read()
+        assert launcher.wait(20) == 2
+    assert said.count(b"x") >= LINES and b"interrupted" not in said
 
 
 def hears(process, number):

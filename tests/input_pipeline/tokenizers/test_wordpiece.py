@@ -164,6 +164,26 @@ def untyped(path):
     return older
 
 
+@pytest.mark.parametrize("name", ["normalizer", "pre_tokenizer", "added_tokens"])
+def test_a_tokenizer_json_may_leave_out_what_it_has_not(tmp_path, name):
+    library = huggingface_tokenizer.library()
+    library.Tokenizer(library.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])).save(str(tmp_path / "whole.json"))
+    spec = json.loads((tmp_path / "whole.json").read_text())
+    del spec[name]
+    (tmp_path / "part.json").write_text(json.dumps(spec))
+    found = [huggingface_tokenizer.load(tmp_path / f"{one}.json").encode("abba").tolist() for one in ("whole", "part")]
+    assert found == [[2, 1, 0]] * 2
+
+
+def test_text_without_pieces_where_nothing_is_unknown(tmp_path):
+    library = huggingface_tokenizer.library()
+    library.Tokenizer(library.models.Unigram([("a", -1.0), ("b", -2.0)], None)).save(str(tmp_path / "u.json"))
+    tokenizer = huggingface_tokenizer.load(tmp_path / "u.json")
+    assert tokenizer.encode("ab").tolist() == [0, 1]
+    with pytest.raises(DataError, match=r"has no tokens for the text 'abc' .*; give one with an unknown token"):
+        tokenizer.encode("abc")
+
+
 def test_a_tokenizer_json_need_not_tell_the_kind_of_its_model(tmp_path):
     """The library knows it all the same, and all that follows from it is the same."""
     library, texts = huggingface_tokenizer.library(), [TEXT, "the </s> [MASK] a<unk>b"]

@@ -126,6 +126,20 @@ def test_an_old_best_is_not_of_the_last_however_often_is_saved(saved_after, ever
         averaged.steps(20)
 
 
+def test_old_checkpoints_which_do_not_tell_are_judged_by_how_often_their_own_run_saved(tmp_path):
+    """20 is the best of a run that saved every 10 updates up to 50, then every 50, and then every 10 again."""
+    for step, every in ((20, 10), (50, 10), (100, 50), (110, 10)):
+        (tmp_path / "checkpoints" / str(step) / "data").mkdir(parents=True)
+        noted = {"step": step, "config": {"checkpoint": {"every": every}}}
+        (tmp_path / "checkpoints" / str(step) / "data" / "metadata").write_text(json.dumps(noted))
+    for every in (10, 50):
+        averaged = Averaged(Checkpoints(str(tmp_path)), {"every": every, "keep": 9}, 3)
+        assert averaged.steps(110) == [50, 100, 110]
+        averaged.count = 4
+        with pytest.raises(UserError, match=r"has 3 \(50, 100, 110, and then 20, but not 40\)"):
+            averaged.steps(110)
+
+
 def test_more_than_there_are(whole):
     with pytest.raises(UserError, match=r"--average=99 checkpoints up to 24, of which .* has \d+ \(.*\); give at most"):
         Run(str(whole), average=99)

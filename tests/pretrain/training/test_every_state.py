@@ -72,7 +72,7 @@ def test_resuming_changes_no_bit(kind, tmp_path):
     checkpoints = CheckpointManager(folder, config.checkpoint)
     state, data = checkpoints.restore_newest(engine.shapes(rows), print)
     checkpoints.close()
-    assert data == {"step": 3, "position": 3}
+    assert data == {"step": 3, "position": 3, "before": 0}
     resumed = engine.saved(updates(engine, engine.restored(state), range(3, 6)))
 
     ends = [jax.tree_util.tree_leaves_with_path(jax.tree.map(np.asarray, end)) for end in (resumed, whole)]
