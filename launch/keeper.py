@@ -178,7 +178,8 @@ def keep(command: Sequence[str], lock: TextIO, log: Path, silence: int) -> int:
                 told = True
                 program.terminate()
             passing.some()
-        passing.some(waits=lambda seconds: seconds < FAREWELL)
+        until = time.monotonic() + FAREWELL
+        passing.some(waits=lambda: time.monotonic() < until)
     code = program.returncode
     if told and code == -signal.SIGTERM:
         return PREEMPTED  # it had not begun anything that could be lost

@@ -4,7 +4,6 @@ import itertools
 import os
 import select
 import sys
-import time
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -22,10 +21,9 @@ class Passing:
         self._to = 1 if sys.stdout else os.open(os.devnull, os.O_WRONLY)  # else 1 may be another file by now
         if sys.stdout:
             sys.stdout.flush()  # what was printed here before comes first
-        self._since = 0.0  # since when what is not printed yet waits for its reader
 
-    def some(self, waits: Callable[[float], bool] | None = None) -> bool:
-        """Prints until there is no more, or `waits`, told for how many seconds nobody has read, says no.
+    def some(self, waits: Callable[[], bool] | None = None) -> bool:
+        """Prints until there is no more, or `waits`, asked again and again, says no.
 
         Without it MANY pieces are printed at most, and none is waited for: whoever asks looks after other things too.
         Returns whether there is no more, or nobody to read it.
@@ -35,19 +33,18 @@ class Passing:
                 if not (self._rest or self._more()):
                     return True
                 while not select.select([], [self._to], [], LOOK if waits else 0.0)[1]:
-                    if not (waits and waits(time.monotonic() - self._since)):
+                    if not (waits and waits()):
                         return False
-                if waits and not waits(0.0):
+                if waits and not waits():
                     return False
                 self._rest = self._rest[os.write(self._to, self._rest[:PIECE]) :]
-                self._since = time.monotonic()
         except OSError:  # nobody reads any more: it is in the log
             nowhere(self._to)
             return True
         return False
 
     def _more(self) -> bytes:
-        self._rest, self._since = self.read(), time.monotonic()
+        self._rest = self.read()
         return self._rest
 
     def read(self) -> bytes:

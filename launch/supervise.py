@@ -85,15 +85,16 @@ def supervise(children: Sequence[Child], grace: float, signals: "Signals", more:
             code = STOPPED
         if _code(children[0], passed_on) not in (PREEMPTED, STOPPED):
             shown.end = None
-        shown.rest(_patience(signals, hurried=more and not _ends(code)))
+        if not shown.rest(_patience(signals, hurried=more and not _ends(code))):
+            say(f"the rest, which was not read in time, is in {children[0].log}; it ends:{_ending(children[0])}")
         return code
 
 
-def _patience(signals: "Signals", hurried: bool) -> Callable[[float], bool]:
+def _patience(signals: "Signals", hurried: bool) -> Callable[[], bool]:
     """Whether to wait on for a reader: for ever, or where it is `hurried`, or a signal came, a MOMENT in all."""
     until = None
 
-    def waits(_: float) -> bool:
+    def waits() -> bool:
         nonlocal until
         if until is None and (hurried or signals.came):
             until = time.monotonic() + MOMENT
@@ -148,11 +149,14 @@ def _report(child: Child, code: int, shown: bool, others: bool) -> None:
         return
     ending = "; ending the others" if others else ""
     words = f"{child.name} ended with exit code {code}{ending}; its log is {child.log}"
-    if not shown:
-        lines = child.log.read_bytes()[child.since :].splitlines()
-        lines = [line.decode(errors="replace") for line in lines if not line.startswith(GREETING)][-TAIL:]
-        words += "".join(f"\n  {child.name.split()[-1]} | {line}" for line in lines)
-    say(words)
+    say(words if shown else words + _ending(child))
+
+
+def _ending(child: Child) -> str:
+    """How a process's log ends, line by line, each behind what it is called."""
+    lines = child.log.read_bytes()[child.since :].splitlines()
+    lines = [line.decode(errors="replace") for line in lines if not line.startswith(GREETING)][-TAIL:]
+    return "".join(f"\n  {child.name.split()[-1]} | {line}" for line in lines)
 
 
 def begin(log: Path, attempt: int) -> int:
@@ -172,11 +176,10 @@ class _Shown(Passing):
         self._held, self._within, self._last = b"", False, False
         self.end: int | None = None  # the byte of the log behind which nothing is shown
 
-    def rest(self, waits: Callable[[float], bool]) -> None:
-        """Prints all that is left, as `some` does: nothing more will come. What is left out then is told of."""
+    def rest(self, waits: Callable[[], bool]) -> bool:
+        """Prints all that is left, as `some` does: nothing more will come."""
         self._last = True
-        if not self.some(waits):
-            say(f"the rest, which was not read in time, is in {self._log.name}")
+        return self.some(waits)
 
     def read(self) -> bytes:
         """What is new; a line of which so little is there that it may be a greeting waits for its rest."""

@@ -69,18 +69,17 @@ class Causal(Smoothed):
         """What a scoring pass says besides its terms: of all its tokens, each scored once.
 
         Perplexity; the bits of a byte of text, a dimension of an image being one colour of one pixel, which is a byte
-        too: None where the tokenizer rewrites text, or the task leaves tokens out, so that it is not all predicted; the
-        number of tokens scored, their nll in nats, bytes, and where all of a split was scored its words.
+        too: None where the tokenizer rewrites text, which is not all predicted then; the number of tokens scored, their
+        nll in nats, bytes, and where all of a split was scored its words.
         """
-        nll, tokens = totals["sums"]["loss"], int(totals["counts"]["loss"])
-        size, words = (data.bytes, data.words) if tokens == data.tokens else (None, None)
+        nll, tokens = totals["sums"]["loss"], totals["counts"]["loss"]
         return {
             "perplexity": perplexity(terms["loss"]),
-            self.bits: nll / math.log(2) / size if size else None,
-            "tokens": tokens,
+            self.bits: nll / math.log(2) / data.bytes if data.bytes else None,
+            "tokens": int(tokens),
             "nll": nll,
-            "bytes": size,
-            "words": words,
+            "bytes": data.bytes,
+            "words": data.words,
         }
 
     @property
