@@ -98,6 +98,20 @@ def test_who_reads_slowly_is_waited_for_no_longer(launched, tmp_path):
         assert b"the rest, which was not read in time, is in " in reader.read()
 
 
+def test_a_log_is_passed_on_no_longer_than_is_wanted(tmp_path):
+    """However little a reader takes at a time: as the keeper of a host does it, behind a slow connection."""
+    (tmp_path / "log").write_bytes(b"x" * LINES)
+    source = "import sys, time; from launch.passing import Passing; until = time.monotonic() + 2; "
+    source += "sys.exit(Passing(open(sys.argv[1], 'rb')).some(lambda: time.monotonic() < until))"
+    command = [sys.executable, "-c", source, tmp_path / "log"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as passing:
+        until = time.monotonic() + 30
+        while passing.poll() is None and time.monotonic() < until:
+            os.read(passing.stdout.fileno(), 4096)
+            time.sleep(0.2)
+        assert passing.returncode == 0  # False: there is more
+
+
 def test_what_was_said_before_another_ones_mistake_is_shown(launched, tmp_path):
     code = f"""if True:
         import os, pathlib, signal, time
