@@ -3,8 +3,7 @@
 KEYS = (
     dict.fromkeys(("learning_rate", "lr", "max_lr"), "schedule.peak")
     | dict.fromkeys(("lr_scheduler_type", "lr_schedule", "lr_decay_style"), "schedule.kind")
-    | dict.fromkeys(("warmup_steps", "warmup_iters", "warmup_ratio", "warmup_steps_fraction"), "schedule.warmup")
-    | dict.fromkeys(("min_lr", "end_lr", "end_learning_rate", "final_learning_rate"), "schedule.end")
+    | dict.fromkeys(("warmup_steps", "warmup_iters"), "schedule.warmup")
     | dict.fromkeys(("cosine_learning_rate_final_fraction",), "schedule.end")
     | dict.fromkeys(("lr_decay_iters", "lr_decay_steps", "learning_rate_schedule_steps"), "schedule.decay_steps")
     | dict.fromkeys(("optim", "opt_type", "optimizer_type"), "optimizer.name")
@@ -48,8 +47,6 @@ KEYS = (
     | {f"ici_{axis}_parallelism": f"mesh.{axis}" for axis in ("data", "fsdp", "sequence", "tensor")}
     | dict.fromkeys(("random_seed", "seed"), "seed")
 )
-EPOCHS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs")
-COUNTED = "training is counted in updates, of config.train.batch_size rows each: set config.train.steps"
 OBJECTIVES = (
     dict.fromkeys(("clm", "lm"), "causal")
     | dict.fromkeys(("mlm", "masked_lm"), "masked")
@@ -78,18 +75,33 @@ IMPORTED = (
 )
 REPEATED = "a prompt is continued once for each time that it is given: --prompt=TEXT --prompt=TEXT"
 WEIGHTS = ("model_name_or_path", "pretrained_model_name_or_path", "model_name", "model", "checkpoint")
+COUNTED = "training is counted in updates, of config.train.batch_size rows each: set config.train.steps"
 WARMUP = "a warm-up is so many updates, and no share of them: set config.schedule.warmup"
+END = "the last rate is a share of the peak, such as 0.1: set config.schedule.end"
+ROTATED = "rotary positions are config.model.positions=rotary, whose base is 10,000"
+DEVICES = "JAX takes the accelerator that it finds, and another by the environment: JAX_PLATFORMS=cpu, cuda or tpu"
+COMPILED = "what is computed is always compiled"
 TRACKED = (
     "figures are written into the work folder, as CSV, JSON lines and for TensorBoard (config.log), and nowhere else"
 )
-ANSWERS = {  # command -> flag -> what to say of it
+OF_CONFIGS = (  # a key, or a flag of a command that takes a config -> what to say of it
+    dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_epochs"), COUNTED)
+    | dict.fromkeys(("warmup_ratio", "warmup_steps_fraction"), WARMUP)
+    | dict.fromkeys(("min_lr", "end_lr", "end_learning_rate", "final_learning_rate"), END)
+    | {"rope_theta": ROTATED}
+)
+ANSWERS = {  # command, or "" for any -> flag -> what to say of it
+    "": dict.fromkeys(("device", "accelerator", "platform"), DEVICES)
+    | dict.fromkeys(("compile", "torch_compile", "jit"), COMPILED),
     "train": dict.fromkeys(("resume", "resume_from_checkpoint", "restore", "load_checkpoint"), RESUMED)
     | {"init_from": f"{RESUMED}, and one without begins anew; {IMPORTED}"}
     | dict.fromkeys(WEIGHTS, IMPORTED)
-    | dict.fromkeys(("warmup_ratio", "warmup_steps_fraction"), WARMUP)
+    | dict.fromkeys(("eval_only", "do_eval"), "a run is scored by `pretrain evaluate --workdir=RUN`")
     | dict.fromkeys(("report_to", "wandb", "wandb_project", "logger"), TRACKED),
     "import": dict.fromkeys(WEIGHTS, IMPORTED),
-    "generate": dict.fromkeys(("num_samples", "num_return_sequences", "n"), REPEATED),
+    "generate": dict.fromkeys(("num_samples", "num_return_sequences", "n"), REPEATED)
+    | dict.fromkeys(("start", "text", "input"), "what is continued is --prompt=TEXT")
+    | {"do_sample": "tokens are sampled, unless --temperature=0 or --beams says otherwise"},
 }
 
 COMMANDS = (

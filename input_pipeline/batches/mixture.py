@@ -21,8 +21,10 @@ def mixing_weights(
     rows, examples = np.array(sizes, np.float64).T
     if len(weights):
         if len(weights) != len(sizes):
-            named = f"{len(sizes)} source{'s' * (len(sizes) != 1)}"
-            raise DataError(f"data.weights has {len(weights)} numbers for {named}; give one each, or none")
+            had, named = (
+                f"{len(of)} {word}{'s' * (len(of) != 1)}" for of, word in ((weights, "number"), (sizes, "source"))
+            )
+            raise DataError(f"data.weights has {had} for {named}; give one each, or none")
         if temperature != 1 or cap:
             raise DataError("data.weights excludes data.temperature and data.cap, which mix by size; unset one")
         amounts, power, in_rows = np.array(weights, np.float64), 1.0, 1.0

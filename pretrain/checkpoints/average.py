@@ -57,7 +57,7 @@ class Averaged:
         """The checkpoint that the run saved before that of `step`; of an old one, which does not tell, what was due."""
         folder = self.checkpoints.workdir.checkpoint(step)
         told = restore.noted(folder).get(restore.BEFORE)
-        if told is not None:
+        if isinstance(told, int):
             return told
         every = restore.made_with(folder).get("checkpoint", {}).get("every") or self.options["every"]
         return (step - 1) // every * every

@@ -133,10 +133,10 @@ class Command:
         keys = [key for key in known if error.flagname in (key, key.split(".")[-1])]
         if "workdir" in self.flags and error.flagname in elsewhere.FOLDERS:
             return f", did you mean --{''.join(('workdir', *error.flagvalue.partition('=')[1:]))}?"
-        if answer := elsewhere.ANSWERS.get(self.name, {}).get(error.flagname):
+        answers = elsewhere.ANSWERS[""] | elsewhere.ANSWERS.get(self.name, {})
+        answers |= elsewhere.OF_CONFIGS if self.takes_config else {}
+        if answer := answers.get(error.flagname):
             return f"; {answer}"
-        if self.takes_config and error.flagname in elsewhere.EPOCHS:
-            return f"; {elsewhere.COUNTED}"
         if not keys and elsewhere.KEYS.get(error.flagname) in known:
             keys = [elsewhere.KEYS[error.flagname]]
         if "." in error.flagname and not keys:

@@ -6,7 +6,7 @@ import models
 from configs import common
 from configs.ranges import Range
 from pretrain.config.values import not_a, shown
-from pretrain.elsewhere import COUNTED, EPOCHS, KEYS
+from pretrain.elsewhere import KEYS, OF_CONFIGS
 from pretrain.errors import UserError, nearest
 
 # Sections of which there are several, by their kind.
@@ -111,8 +111,8 @@ def unknown(walked: str, name: str, node: ConfigDict) -> UserError:
         end = f" of a model of kind '{node.kind}'{why}"
     elif name in KEYS:
         end = f", did you mean config.{KEYS[name]}?"
-    elif name in EPOCHS:
-        end = f"; {COUNTED}"
+    elif name in OF_CONFIGS:
+        end = f"; {OF_CONFIGS[name]}"
     elif len(several) > 1:
         end = f"; choose one of: {', '.join(several)}"
     else:

@@ -131,8 +131,10 @@ def _lessened(most: str, shares: Mapping[str, int], needed: int, config, mesh: M
             return _lessened(next_most, shares, needed, config, mesh, capacity)
         if room <= 0 and mesh["data"] > 1:
             return f"first split parameters, gradients and optimiser state {split}"
+        if room + summed <= 0:
+            return _elsewhere(needed, mesh, capacity)
         parts = config.train.accumulate * shares[most] / room if room > 0 else math.inf
-        more = _parts(config.train, parts, mesh["data"] * mesh["fsdp"])
+        more = _parts(config.train, parts, mesh["data"] * mesh["fsdp"]) if room > 0 else None
         if more and more < parts and config.model.remat != "full":
             return f"raise config.train.accumulate to {more} and set --config.model.remat=full"
         if more:
@@ -146,6 +148,10 @@ def _lessened(most: str, shares: Mapping[str, int], needed: int, config, mesh: M
         return "choose a smaller one in config.distill.teacher, or raise config.mesh.fsdp"
     if mesh["data"] > 1:
         return f"split them {split}"
+    return _elsewhere(needed, mesh, capacity)
+
+
+def _elsewhere(needed: int, mesh: Mapping[str, int], capacity: float) -> str:
     times = math.ceil(needed / capacity)
     return f"take {times} times as many devices, {math.prod(mesh.values()) * times} or more, or lower the model's size"
 

@@ -190,4 +190,6 @@ def check(facts: dict, config) -> None:
     found = facts["memory"]
     if found["fits"] is False:
         most, share, remedy = memory.remedy(found["categories"], config, facts["mesh"], found["capacity"])
-        raise UserError(f"{verdict(facts)}, and {most} take {amount(share)}B, the most of all; {remedy}")
+        raise UserError(
+            f"{verdict(facts)}, and {amount(share)}B are {most}, the most of all; {remedy}, or have --search find a way"
+        )

@@ -49,6 +49,7 @@ def test_sources_of_many_examples_a_row_have_fewer_rows():
     ("arguments", "message"),
     [
         (([(1, 1), (2, 2)], (1, 1, 1), 1.0, 0), r"data\.weights has 3 numbers for 2 sources; give one each, or none"),
+        (([(1, 1), (2, 2)], (1,), 1.0, 0), r"data\.weights has 1 number for 2 sources; give one each, or none"),
         (([(1, 1), (2, 2)], (1, 1), 2.0, 0), r"data\.weights excludes data\.temperature and data\.cap"),
         (([(1, 1), (2, 2)], (1, 1), 1.0, 5), r"data\.weights excludes data\.temperature and data\.cap"),
     ],

@@ -50,6 +50,17 @@ def small(**changes):
         (["train", "--width=128"], "did you mean --config.model.width=128?"),
         (["train", "--config.steps=10"], "config.steps, did you mean --config.train.steps=10?"),
         (["train", "--warmup_ratio=0.1"], "has no flag --warmup_ratio; a warm-up is so many updates, and no share of"),
+        (
+            ["describe", "--min_lr=1e-5"],
+            "has no flag --min_lr; the last rate is a share of the peak, such as 0.1",
+        ),
+        (
+            ["train", "--rope_theta=1e6"],
+            "has no flag --rope_theta; rotary positions are config.model.positions",
+        ),
+        (["generate", "--start=What"], "has no flag --start; what is continued is --prompt=TEXT"),
+        (["generate", "--device=cpu"], "has no flag --device; JAX takes the accelerator that it finds, and another by"),
+        (["train", "--compile=False"], "has no flag --compile; what is computed is always compiled"),
         (["train", "--report_to=wandb"], "has no flag --report_to; figures are written into the work folder, as CSV"),
         (["train", "--qqqq"], "no flag --qqqq; choose one of: --config, --config.KEY, --fresh, --workdir"),
         (["evaluate", "--evaluate.stride=9"], "did you mean --config.evaluate.stride=9?"),

@@ -175,4 +175,6 @@ def test_a_run_whose_config_is_changed_is_told_how_to_keep_its_weights(whole, ke
 
 def test_names_of_other_codebases_stand_for_keys_that_there_are():
     assert {*elsewhere.KEYS.values()} <= {*every_key()}
-    assert not {f"{section}.{name}" for name in elsewhere.KEYS for section in ("train", "model")} & {*every_key()}
+    answered = {*elsewhere.KEYS, *elsewhere.OF_CONFIGS}.union(*elsewhere.ANSWERS.values())
+    assert not {f"{section}.{name}" for name in answered for section in ("train", "model")} & {*every_key()}
+    assert not {*elsewhere.KEYS} & {*elsewhere.OF_CONFIGS}

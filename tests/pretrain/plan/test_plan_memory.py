@@ -116,6 +116,18 @@ MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
             {},
             (memory.WORK, f"first split parameters, gradients and optimiser state {SPLIT}"),
         ),
+        (  # the same, split over all of them already: no part is small enough
+            {"activations": 900, "parameters": 30, "optimiser state": 75},
+            MESH | {"data": 1},
+            {},
+            (memory.WORK, "take 17 times as many devices, 34 or more, or lower the model's size"),
+        ),
+        (  # parts would be added up in a gradient that there is no room for
+            {"activations": 70, "parameters": 15, "gradients": 30},
+            MESH | {"data": 1},
+            {},
+            (memory.WORK, "set --config.model.remat=full"),
+        ),
         (
             {"activations": 900, "parameters": 9, "memory of lanes": 90},
             MESH,
