@@ -64,7 +64,7 @@ CTRL = Family(
     rows=_rows,
     tokenizers=("huggingface",),
     files={"ctrl": "ctrl"},
-    special={"unk_token": "unknown"},
+    special={"eos_token": "end", "unk_token": "unknown"},  # its own tokenizer has no end, and a code begins a text
     prefix="transformer.",
     copies={"lm_head.weight": "transformer.w.weight"},
 )

@@ -102,6 +102,8 @@ def test_a_model_that_rewrites_text_goes_with_t5_alone(tmp_path):
     ("model_type", "special"),
     [
         ("gpt2", ()),
+        ("openai-gpt", ()),
+        ("ctrl", ()),
         ("albert", ("classifier", "separator", "mask")),
         ("bart", ("end", "classifier")),
         ("xlnet", ("separator", "classifier")),
@@ -169,6 +171,18 @@ def test_a_tokenizer_made_here_has_what_pads(made, model_type, settings, special
     assert family.ids(interop.write(source, own, tmp_path, family, 16))["pad_token_id"] == own.special[pad]
     token = json.loads((tmp_path / "tokenizer_config.json").read_text())["pad_token"]
     assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).token_to_id(token) == own.special[pad]
+
+
+@pytest.mark.parametrize(("model_type", "named"), [("gpt2", "be"), ("openai-gpt", "be"), ("ctrl", "e")])
+def test_the_end_that_documents_have_is_named(made, model_type, named, tmp_path):
+    """So that `generate` there ends a text, and a prompt can begin as a document does here; CTRL's begins with a code."""
+    source, family = made(()), families.FAMILIES[model_type]
+    own = saved.open_folder(source)
+    ids = family.ids(interop.write(source, own, tmp_path, family, 16))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    keys = {"b": "bos_token", "e": "eos_token"}
+    assert {key for key in keys.values() if key in settings} == {keys[letter] for letter in named}
+    assert {ids.get(f"{keys[letter]}_id") for letter in named} == {own.end_id}
 
 
 def test_no_padding_is_not_that_of_the_class():
