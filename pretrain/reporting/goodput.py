@@ -1,8 +1,8 @@
 """Where the time of a run went, over all of its starts: rows that each start appends, and their sum.
 
-A start writes one row with its clock, and then rows of the last update made and of the seconds spent by category since
-that start began: where it goes on from, with every save, at least every ten seconds between, and at its end. What is
-killed loses what came after its last row. A row that was cut short is no row.
+A start writes one row with its clock, once it has restored what it goes on from, and then rows of the last update made
+and of the seconds spent by category since that start began: where it goes on from, with every save, at least every ten
+seconds between, and at its end. What is killed loses what came after its last row. A row that was cut short is no row.
 """
 
 import json
@@ -99,26 +99,27 @@ def summary(path: Path) -> dict:
     spent = dict.fromkeys(CATEGORIES, 0.0)
     made: list[list[float]] = []  # stretches of updates that last: after which, up to which, seconds of step, of data
     starts = made_again = update = 0
-    before, ended, first = {}, None, False
+    before, ended, starting = {}, None, None
     for row in rows(path):
         if "began" in row:
             if ended is not None:  # clocks of hosts differ: nothing lasts less than no time
                 spent[IDLE] += max(0.0, row["began"] - ended)
-            spent[STARTING] += max(0.0, row["time"] - row["began"])
-            starts, before, ended, first = starts + 1, {}, row["time"], True
+            starting = max(0.0, row["time"] - row["began"])
+            spent[STARTING] += starting
+            starts, before, ended = starts + 1, {}, row["time"]
             continue
         new = {name: value - before.get(name, 0.0) for name, value in row["seconds"].items()}
         if row["update"] < update:
             made_again += update - row["update"]
             spent[LOST] += _lose(made, row["update"])
             update = row["update"]
-        if first:  # all that came before updates, but for reading a checkpoint
+        if starting is not None:  # all that came before updates, but for reading a checkpoint, which is in it so far
             new.pop("other", None)
-            spent[STARTING] += max(0.0, row["time"] - ended - sum(new.values()))
+            spent[STARTING] += max(-starting, row["time"] - ended - sum(new.values()))
         made.append([update, row["update"], new.pop("step", 0.0), new.pop("data", 0.0)])
         for name, value in new.items():
             spent[name] = spent.get(name, 0.0) + value
-        before, ended, first, update = row["seconds"], row["time"], False, row["update"]
+        before, ended, starting, update = row["seconds"], row["time"], None, row["update"]
     spent[PRODUCTIVE] = sum(stretch[2] for stretch in made)
     spent["data"] = sum(stretch[3] for stretch in made)
     total = sum(spent.values())

@@ -175,7 +175,7 @@ def test_a_tokenizer_made_here_has_what_pads(made, model_type, settings, special
 
 @pytest.mark.parametrize(("model_type", "named"), [("gpt2", "be"), ("openai-gpt", "be"), ("ctrl", "e")])
 def test_the_end_that_documents_have_is_named(made, model_type, named, tmp_path):
-    """So that `generate` there ends a text, and a prompt can begin as a document does here; CTRL's begins with a code."""
+    """So that `generate` there ends a text, and a prompt can begin as a document does; CTRL's begins with a code."""
     source, family = made(()), families.FAMILIES[model_type]
     own = saved.open_folder(source)
     ids = family.ids(interop.write(source, own, tmp_path, family, 16))

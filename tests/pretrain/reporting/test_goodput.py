@@ -65,6 +65,22 @@ def test_updates_that_are_made_again_are_lost(tmp_path):
     assert found["total"] == 63
 
 
+def test_a_start_that_restored_before_its_first_row_counts_that_once(tmp_path):
+    """As starts do: no second belongs to two categories."""
+    found = summary(
+        rows(
+            tmp_path / "goodput.jsonl",
+            began(100, 104),
+            at(104, 15, other=0.5, restore=1.0),
+            at(114, 25, other=0.5, restore=1.0, step=10.0),
+            began(120, 126),
+            at(126, 20, restore=4.0),
+        )
+    )
+    assert nonzero(found["seconds"]) == {"start": 5, "restore": 5, "step": 5, "lost": 5, "idle": 6}
+    assert found["total"] == 26
+
+
 def test_a_rewind_loses_what_was_since_the_checkpoint(tmp_path):
     path = rows(
         tmp_path / "goodput.jsonl",
