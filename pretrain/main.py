@@ -77,6 +77,8 @@ def verdict(error: Exception) -> tuple[int, str]:
         return UNREAD, ""
     if isinstance(error, OSError) and (unread := _unreadable(error)):
         return MISTAKE, f"pretrain: cannot read {unread}: {error.strerror}; make it readable\n"
+    if isinstance(error, OSError) and isinstance(error.filename, str) and _leads_nowhere(error.filename):
+        return MISTAKE, f"pretrain: {error.filename} is a link to what is not there; make that, or remove the link\n"
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         where = f" {error.filename}" if error.filename else ""
         remedy = "make room or choose another --workdir and start the command again"
@@ -107,6 +109,10 @@ def _printed() -> bool:
         return True
     except OSError:
         return False
+
+
+def _leads_nowhere(path: str) -> bool:
+    return os.path.islink(path) and not os.path.exists(path)
 
 
 def _unreadable(error: OSError) -> Path | None:

@@ -51,7 +51,7 @@ class Run:
         shapes = self._engine.shapes(self._engine.layout.batch_shards()).params
 
         def read(number: int):
-            checkpoints.check_tokenizer(number, self.tokenizer)
+            checkpoints.check_made_with(number, self.tokenizer, self.config)
             return Averaged(checkpoints, self.config.checkpoint, average, report).restore_params(number, shapes)
 
         with quiet():

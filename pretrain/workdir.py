@@ -34,6 +34,14 @@ _EARLIER = "earlier"  # the folder of runs that were put aside
 _MOVING = ".partial"  # ends the name of a folder that a run is still being moved into
 
 
+def gone(folder: Path | RemotePath) -> str:
+    """The sentence of a work folder that is not where it was when a command began to use it."""
+    return (
+        f"{folder} has been moved or removed while this process used it; start the same command again with --workdir "
+        "where the run is now"
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Workdir:
     """A run's folder, there or not. Errors of all that looks into it: OSError."""

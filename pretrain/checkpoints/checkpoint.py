@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from input_pipeline.remote import at
+from pretrain import config as configs
 from pretrain.checkpoints import alone, restore, which
 from pretrain.errors import UserError
 from pretrain.processes.agreement import decided
-from pretrain.workdir import Workdir
+from pretrain.workdir import POSITION, Workdir
 
 Result = TypeVar("Result")
+OTHER = "choose another with --step"
 TRIES = 3  # of reading checkpoints that a training beside deletes meanwhile
 
 
@@ -95,10 +97,16 @@ class Checkpoints:
                     raise
                 step = again
 
-    def check_tokenizer(self, step: int, tokenizer) -> None:
-        """Raises UserError unless the checkpoint of `step` was trained with `tokenizer`."""
+    def check_made_with(self, step: int, tokenizer, config) -> None:
+        """Raises UserError unless the checkpoint of `step` was made with `tokenizer` and this folder's `config`.
+
+        What it says of itself must be as it was written.
+        """
         folder = self.workdir.checkpoint(step)
+        if not decided(lambda: restore.is_whole(folder, POSITION), lambda why: restore.unreadable(folder, why)):
+            raise UserError(f"checkpoint {step} is damaged: {POSITION} is not as it was written; {OTHER}")
         restore.check_origin(folder, restore.read_data(folder), {"tokenizer": tokenizer.fingerprint})
+        configs.check_unedited(str(self.workdir.path), config, restore.made_with(folder))
 
     def check_teacher(self, step: int, teacher) -> None:
         """Raises UserError unless the checkpoint of `step` learned from `teacher`, where there is one."""
@@ -111,5 +119,5 @@ class Checkpoints:
         folder = self.workdir.checkpoint(step)
         damage = restore.damage(folder)
         if damage:
-            raise UserError(f"checkpoint {step} is damaged: {damage}; choose another with --step")
+            raise UserError(f"checkpoint {step} is damaged: {damage}; {OTHER}")
         return restore.read_state(folder, {"params": shapes})["params"]

@@ -24,7 +24,7 @@ from pretrain.checkpoints import alone, brackets, record, remote, restore, uncou
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import FaultError, UserError, reason
 from pretrain.processes.agreement import decided
-from pretrain.workdir import ANEW, DATA, LOSS, METRICS, POSITION, STATE, write
+from pretrain.workdir import ANEW, DATA, LOSS, METRICS, POSITION, STATE, gone, write
 
 TROUBLE = (OSError, ValueError, RuntimeError)  # of saving, however Orbax and TensorStore put it
 SAVING = 3600  # seconds that a save may take
@@ -94,12 +94,23 @@ class CheckpointManager(Checkpoints):
         if metrics:
             items[METRICS] = ocp.args.JsonSave(metrics)
         self._saving, self._owed = step, False
+        self._check_there()
         try:
             self._writer.save(str(self.workdir.checkpoint(step)), args=ocp.args.Composite(**items))
         except TROUBLE as error:
             self._failed(error)
             return
         self._done.add(step)
+
+    def _check_there(self) -> None:
+        """Raises UserError where the work folder is gone: Orbax would make another, with this checkpoint alone."""
+        try:
+            if not self.workdir.remote:
+                self.workdir.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(gone(self.workdir.path)) from None
+        except OSError:  # which saving finds too
+            pass
 
     def _record(self) -> None:
         """Called in process 0 when all files are written, before the checkpoint gets its name."""
@@ -212,22 +223,30 @@ class CheckpointManager(Checkpoints):
             for step in set(steps) - kept:
                 self._discard(self.workdir.checkpoint(step))
 
-    def score(self, step: int, metrics: dict, room: bool = True) -> None:
+    def score(self, step: int, metrics: dict, report: Callable[[str], None], room: bool = True) -> None:
         """Gives a saved checkpoint the `metrics` that it lacks, as of `save`; all processes call it alike.
 
-        With `room` those that need not be kept any longer are deleted.
+        One that cannot take them stays without, and `report` hears of it. With `room` those that need not be kept any
+        longer are deleted.
         """
 
-        def add() -> None:
+        def add() -> str:
             folder = self.workdir.checkpoint(step)
-            (folder / LOSS).parent.mkdir(exist_ok=True)
-            write(folder / LOSS, json.dumps(metrics).encode())
-            record.renew(folder, LOSS)
+            try:
+                (folder / LOSS).parent.mkdir(exist_ok=True)
+                write(folder / LOSS, json.dumps(metrics).encode())
+                record.renew(folder, LOSS)
+            except OSError as error:
+                if passes(error):
+                    raise
+                return reason(error)
             if room:
                 self._cleaned()
                 self._cleaning = self._cleaner.submit(self._delete_old)
+            return ""
 
-        decided(add, lambda why: f"checkpoint {step} in {self.folder} cannot be written ({why}); allow it")
+        if why := decided(add, lambda why: f"checkpoint {step} in {self.folder} cannot be written ({why}); allow it"):
+            report(f"checkpoint {step} cannot be given its validation loss ({why}), and does not count as the best")
 
     def restore_newest(self, shapes, report, origin: dict[str, str] | None = None):
         """(state, data) of the newest checkpoint that is not proven damaged, or None where there is none of training.

@@ -77,12 +77,19 @@ def read_data(folder: Path) -> dict:
 
 
 def noted(folder: Path) -> dict:
-    """What a checkpoint says of itself in the item `data`; empty where that cannot be read, as restoring it tells."""
+    """What a checkpoint says of itself in the item `data`; empty where that cannot be read, or is damaged."""
     try:
         found = json.loads((folder / POSITION).read_text())
+        whole = isinstance(found, dict) and is_whole(folder, POSITION)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if whole else {}
+
+
+def is_whole(folder: Path, name: str) -> bool:
+    """Whether a file of a checkpoint is as it was written, where that is on record. Errors: OSError, ValueError."""
+    written = record.read(folder)
+    return not written or not record.faults(folder, written, [name])
 
 
 def made_with(folder: Path) -> dict:

@@ -143,7 +143,9 @@ def find(named: str, workdir: str, key: str = "train.start_from") -> Weights:
         return known[which]
 
     step = decided(choose, lambda why: str(refused(f"its checkpoints cannot be read ({why}); make them readable")))
-    return Weights(named, checkpoints.workdir.checkpoint(step), tokenizer, configs.saved(run).model)
+    folder, config = checkpoints.workdir.checkpoint(step), configs.saved(run)
+    configs.check_unedited(run, config, restore.made_with(folder))
+    return Weights(named, folder, tokenizer, config.model)
 
 
 def _made_by(run: str) -> str:

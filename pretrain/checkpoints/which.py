@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 
-from pretrain.checkpoints import record, restore
+from pretrain.checkpoints import restore
 from pretrain.errors import UserError
 from pretrain.workdir import LOSS, Workdir
 
@@ -17,11 +17,10 @@ def losses(workdir: Workdir) -> dict[int, tuple[float, str]]:
         try:
             metrics = json.loads((folder / LOSS).read_text())
             loss, measure = metrics["loss"], metrics["measure"]
-            written = record.read(folder)
-            intact = not written or not record.faults(folder, written, [LOSS])
+            whole = restore.is_whole(folder, LOSS)
         except (OSError, ValueError, KeyError, TypeError):  # not known to be best, and none the worse for going on
             continue
-        if intact and isinstance(loss, float) and math.isfinite(loss):
+        if whole and isinstance(loss, float) and math.isfinite(loss):
             found[step] = loss, measure
     return found
 

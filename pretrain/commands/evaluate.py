@@ -63,7 +63,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         )
     checkpoints = Checkpoints(workdir)
     tokenizer, step = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer), checkpoints.find(arguments.step)
-    step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_tokenizer(step, tokenizer))
+    step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_made_with(step, tokenizer, config))
     check_scored(config, arguments.length)
     if arguments.length:
         requirements.check_length("--length", arguments.length, config.objective.to_dict())

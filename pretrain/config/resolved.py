@@ -1,5 +1,6 @@
 """The resolved config in a work folder, and whether the run that it holds may go on with another."""
 
+import copy
 import json
 from collections.abc import Mapping
 
@@ -139,7 +140,7 @@ def changed_dropout(old: ConfigDict, new: ConfigDict) -> str | None:
     return f"{', '.join(changed)}, until here" if changed else None
 
 
-def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping) -> None:
+def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping, remedy: str = "undo the change") -> None:
     """Raises if a folder's own config is not that which its checkpoints were `made_with`, as JSON has it.
 
     Keys that only one of them has are another version's.
@@ -149,8 +150,19 @@ def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping) -> None
     if changed := differences({key: before[key] for key in now}, now):
         raise UserError(
             f"{Workdir(workdir).config} is not the config that the run's checkpoints were made with: it differs in "
-            f"{listed(changed, SHOWN, '; ')}; undo the change, or {ANEW}"
+            f"{listed(changed, SHOWN, '; ')}; {remedy}"
         )
+
+
+def of_start(config: ConfigDict, made_with: Mapping) -> ConfigDict:
+    """`config` as it was at the start that saved a checkpoint, which says that it was `made_with`, as JSON has it.
+
+    Keys that only one of them has are another version's.
+    """
+    before, known = copy.deepcopy(config), flat(config)
+    with before.unlocked():
+        before.update_from_flattened_dict({k: v for k, v in flat(tuples(made_with)).items() if k in known})
+    return before
 
 
 def check_same_run(workdir: str, config: ConfigDict) -> None:

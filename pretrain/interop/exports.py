@@ -56,7 +56,7 @@ def export_folder(
     def export(number: int) -> None:
         if step == "latest":
             _check_whole(here, number, config.train.steps)
-        checkpoints.check_tokenizer(number, tokenizer)
+        checkpoints.check_made_with(number, tokenizer, config)
         steps, read = averaged.steps(number), averaged.reader(number, shapes)
         with new_folder(Path(target)) as folder:
             special = tokenizers.write(here.folders.tokenizer, tokenizer, folder, family, config.model.context)

@@ -23,7 +23,7 @@ from input_pipeline.remote import RemotePath, at
 from pretrain.errors import UserError, reason
 from pretrain.processes.agreement import gathered
 from pretrain.processes.leaving import MISTAKE, leaving
-from pretrain.workdir import Workdir, write
+from pretrain.workdir import Workdir, gone, write
 
 BEAT = 5.0  # seconds between two signs of life
 TURN = 0.2  # seconds between two looks of one that waits for its turn
@@ -60,8 +60,8 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
         persistently(lambda: _take(Workdir(folder).lock, mine, report, in_turn))
     except OSError as error:
         raise UserError(f"the work folder cannot be written ({reason(error)}); choose another --workdir") from error
-    ended = threading.Event()
-    beating = threading.Thread(target=_beat, args=(Workdir(folder).lock, mine, ended), daemon=True)
+    opened, ended = _opened(folder), threading.Event()
+    beating = threading.Thread(target=_beat, args=(Workdir(folder).lock, mine, opened, ended), daemon=True)
     beating.start()
 
     def give_back() -> None:
@@ -73,11 +73,18 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
                 Workdir(folder).lock.unlink()
             if made:
                 folder.rmdir()  # only where nothing came of it: a refused command leaves no empty folder behind
+        if opened is not None:
+            os.close(opened)
 
     with leaving.after(give_back):
-        yield
-        if _moved(Workdir(folder).lock, mine):
-            raise UserError(_gone(folder))
+        try:
+            yield
+        except Exception as error:
+            if _moved(folder, opened):  # which is why, whatever was missed first
+                raise UserError(gone(folder)) from error
+            raise
+        if _moved(folder, opened):
+            raise UserError(gone(folder))
 
 
 def check_shared(workdir: str) -> None:
@@ -107,8 +114,10 @@ def _take(path: Path, mine: str, report: Callable[[str], None], in_turn: bool) -
             return
         except FileExistsError:
             found = _read(path)
-        if found is None:  # given back just now
-            continue
+        if found is None:
+            if not isinstance(path, RemotePath) and path.is_symlink():
+                raise UserError(f"{path} is a link to a file that is not there; remove it")
+            continue  # given back just now
         if _lives(path, found, report):
             if not in_turn or _holder(found)["command"] != _holder(mine)["command"]:
                 raise UserError(_in_use(path, found))
@@ -155,7 +164,7 @@ def _lives(path: Path, found: str, report: Callable[[str], None]) -> bool:
     return False
 
 
-def _beat(path: Path, mine: str, ended: threading.Event) -> None:
+def _beat(path: Path, mine: str, opened: int | None, ended: threading.Event) -> None:
     """Shows that the holder lives; ends the process if another has taken over, as it may after a long suspension.
 
     And if the folder is no longer where it was: what is saved from now on would not be beside the rest.
@@ -163,8 +172,8 @@ def _beat(path: Path, mine: str, ended: threading.Event) -> None:
     while not ended.wait(BEAT):
         try:
             found = _read(path)
-            if _moved(path, mine):
-                leaving.leave(MISTAKE, _gone(path.parent))
+            if _moved(path.parent, opened):
+                leaving.leave(MISTAKE, gone(path.parent))
             elif found is None:
                 _create(path, mine)
             elif found == mine:
@@ -183,16 +192,23 @@ def _touch(path: Path, mine: str) -> None:
         os.utime(path)
 
 
-def _moved(path: Path, mine: str) -> bool:
-    """Whether the folder that was taken is no longer where it was; another may be there."""
-    return _read(path) is None and _identity(path.parent) != _holder(mine)["folder"]
+def _opened(folder: Path) -> int | None:
+    """What goes on meaning this folder wherever it is moved to; None of an object store, where nobody moves it."""
+    return None if isinstance(folder, RemotePath) else os.open(folder, os.O_RDONLY)
 
 
-def _gone(folder: Path) -> str:
-    return (
-        f"{folder} has been moved or removed while this process used it; start the same command again with --workdir "
-        "where the run is now"
-    )
+def _moved(folder: Path, opened: int | None) -> bool:
+    """Whether the folder that was `opened` is no longer where it was; another may be there, such as a copy of it.
+
+    Both are asked for now, since some file systems of networks number a folder anew.
+    """
+    if opened is None:
+        return False
+    try:
+        there = os.fstat(opened)
+    except OSError:
+        return False
+    return _identity(folder) != [there.st_dev, there.st_ino]
 
 
 def _in_use(path: Path, found: str) -> str:

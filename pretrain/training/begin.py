@@ -39,8 +39,8 @@ def check_own(config, workdir: str) -> None:
             make_learner(config)  # a value that can be in no config is named first
             raise
         here = Workdir(workdir)
-        if steps := here.steps():
-            configs.check_unedited(workdir, config, restore.made_with(here.checkpoint(steps[-1])))
+        told = (restore.made_with(here.checkpoint(step)) for step in reversed(here.steps()))
+        configs.check_unedited(workdir, config, next(filter(None, told), {}), f"undo the change, or {ANEW}")
 
 
 def check_goes_on(config, workdir: str) -> None:
@@ -139,10 +139,14 @@ def tell_of_measure(assembly: Assembly, workdir: str, step: int, measures: list[
 
 
 def tell_of_changes(config, workdir: str, step: int, say) -> None:
-    """Says what a run that has made `step` updates would not be expected to do, or did otherwise before."""
+    """Says what a run that has made `step` updates would not be expected to do, or did otherwise before.
+
+    Before is when the checkpoint of `step` was saved: a start since then may have trained nothing.
+    """
     told = [ended(config, step), idle(config)]
     if step and Workdir(workdir).config.is_file():
-        before = configs.saved(workdir)
+        made_with = restore.made_with(Workdir(workdir).checkpoint(step))
+        before = configs.of_start(configs.saved(workdir), made_with)
         told += [moved(before, config, step), configs.changed_dropout(before, config)]
     for sentence in filter(None, told):
         say(sentence)

@@ -171,7 +171,9 @@ class Loop:
         if not self.evaluate():
             return False
         if metrics := self.validation.of(self.step):
-            self.checkpoints.score(self.step, metrics, room=not last)  # who makes no update deletes nothing
+            self.checkpoints.score(
+                self.step, metrics, self.progress.note, not last
+            )  # who makes no update deletes nothing
         return True
 
     def keep(self, previous) -> None:

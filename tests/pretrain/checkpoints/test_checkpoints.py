@@ -219,12 +219,57 @@ def test_a_folder_of_another_model_is_named_and_left_alone(copy, run, capsys):
     code, said = run(workdir, model__width=32)
     assert code == 2
     assert "it differs in model.width (16 there, 32 here); undo the change" in said
+    assert files(workdir) == before
+    for step in (4, 8):  # which do not tell of their config, as those of before
+        told = workdir / "checkpoints" / str(step) / "data" / "metadata"
+        told.write_text(json.dumps(json.loads(told.read_text()) | {"config": None}))
+        (workdir / "checkpoints" / str(step) / "files.json").unlink()
+    before = files(workdir)
     for command in (["evaluate"], ["generate", "--prompt=a"]):
         assert main([*command, f"--workdir={workdir}"]) == 2
         said = capsys.readouterr().err
         assert "belongs to another model" in said
         assert re.search(r"params/\S+ is float32\[.*16\] there and float32\[.*32\] here", said)
     assert files(workdir) == before
+
+
+def test_a_config_that_was_edited_since_is_not_read_with(copy, capsys, tmp_path):
+    """Parameters of every shape fit, and figures would be those of another model."""
+    workdir = copy(8)
+    config = workdir / "config.json"
+    written = config.read_text()
+    config.write_text(written.replace('"norm_epsilon": 1e-05', '"norm_epsilon": 0.1'))
+    assert config.read_text() != written
+    begin = ["train", f"--workdir={tmp_path / 'other'}", f"--config.train.start_from={workdir}"]
+    for command in (["evaluate"], ["generate", "--prompt=a"], ["export", f"--folder={tmp_path / 'hf'}", "--step=8"]):
+        assert main([*command, f"--workdir={workdir}"]) == 2
+        assert "it differs in model.norm_epsilon (1e-05 there, 0.1 here); undo the change" in capsys.readouterr().err
+    assert main([begin[0], "--config=configs/quickstart.py:tiny", *begin[1:]]) == 2
+    assert "it differs in model.norm_epsilon (1e-05 there, 0.1 here); undo the change" in capsys.readouterr().err
+    config.write_text(written.replace('"every": 4', '"every": 5'))
+    assert main(["generate", "--prompt=a", f"--workdir={workdir}"]) == 0  # how a run is saved it may change
+
+
+def test_what_a_damaged_checkpoint_says_of_itself_counts_for_nothing(copy, run, capsys):
+    """JSON of the same size whose bytes are others than were written: not what the folder's config is held against."""
+    workdir = copy(8)
+    told = workdir / "checkpoints" / "8" / "data" / "metadata"
+    told.write_text(told.read_text().replace('"b2": 0.95', '"b2": 0.85'))
+    assert main(["evaluate", f"--workdir={workdir}"]) == 2
+    assert "checkpoint 8 is damaged: data/metadata is not as it was written; choose" in capsys.readouterr().err
+    code, said = run(workdir)
+    assert code == 0, said
+    assert "checkpoint 8 cannot be used (data/metadata has other bytes" in said and "restored checkpoint 4" in said
+
+
+def test_a_start_that_trained_nothing_says_nothing_of_the_schedule(copy, run):
+    """The schedule was what the checkpoint's own start had, whatever a refused or interrupted one asked for since."""
+    workdir = copy(24)
+    config = workdir / "config.json"
+    config.write_text(config.read_text().replace('"steps": 24', '"steps": 1200'))
+    code, said = run(workdir, train__steps=25)
+    assert code == 0, said
+    assert "config.train.steps makes the schedule 25 updates long, which was 24" in said
 
 
 @pytest.mark.slow

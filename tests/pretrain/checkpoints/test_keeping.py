@@ -4,6 +4,7 @@ import errno
 import gc
 import json
 import os
+import re
 import shutil
 import time
 
@@ -146,11 +147,22 @@ def test_a_loss_given_later_counts_and_makes_room(opened):
     save(checkpoints, 1, 2.0)
     save(checkpoints, 2)
     assert (checkpoints.steps(), checkpoints.best()) == ([1, 2], 1)
-    checkpoints.score(2, {"loss": 1.0, "measure": "whole"})
+    checkpoints.score(2, {"loss": 1.0, "measure": "whole"}, print)
     checkpoints.wait()
     assert (checkpoints.steps(), checkpoints.loss(2, "whole")) == ([2], 1.0)
     (checkpoints.folder / "2" / "metrics" / "metrics").write_text('{"loss": 0.5, "measure": "whole"}')
     assert checkpoints.loss(2, "whole") is None
+
+
+def test_a_checkpoint_that_cannot_take_a_loss_stays_without(opened):
+    checkpoints, said = opened(keep=2), []
+    save(checkpoints, 1, 2.0)
+    save(checkpoints, 2)
+    (checkpoints.folder / "2" / "metrics").write_text("")
+    checkpoints.score(2, {"loss": 1.0, "measure": "whole"}, said.append)
+    (told,) = said
+    assert re.fullmatch(r"checkpoint 2 cannot be given its validation loss \(.+\), and does not count as .+", told)
+    assert (checkpoints.steps(), checkpoints.best()) == ([1, 2], 1)
 
 
 def test_only_losses_that_were_measured_alike_are_compared(opened):

@@ -379,6 +379,12 @@ def test_a_file_that_may_not_be_read_is_not_said_to_be_one_to_write(tmp_path, mo
     assert verdict(denied)[1].startswith(f"pretrain: cannot write {file}: Permission denied; make room")
 
 
+def test_a_link_to_nothing_is_named(tmp_path):
+    (link := tmp_path / "goodput.jsonl").symlink_to("/nonexistent/goodput.jsonl")
+    said = f"pretrain: {link} is a link to what is not there; make that, or remove the link\n"
+    assert verdict(FileNotFoundError(errno.ENOENT, "No such file or directory", str(link))) == (2, said)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("command", ["import", "export"])
 def test_what_one_process_does(run, monkeypatch, tmp_path, command, count):

@@ -140,6 +140,28 @@ def test_a_folder_that_is_moved_while_it_is_used_stops_its_holder(holder, workdi
     assert not (workdir / "lock").exists()
 
 
+def test_a_folder_whose_place_a_copy_takes_stops_its_holder(holder, workdir):
+    """The lock is in the copy too; what is written to open files is not."""
+    shutil.copytree(workdir, workdir.with_name("copied"))
+    workdir.rename(workdir.with_name("moved"))
+    workdir.with_name("copied").rename(workdir)
+    _, said = holder.communicate(timeout=30)
+    assert holder.returncode == 2
+    assert f"{workdir} has been moved or removed while this process used it; start" in said
+
+
+def test_what_a_moved_folder_makes_fail_is_told_as_that(workdir):
+    with pytest.raises(UserError, match="has been moved or removed"), lock.held(str(workdir), "train", print):
+        workdir.rename(workdir.with_name("moved"))
+        raise UserError("the token store is damaged")
+
+
+def test_a_lock_that_links_to_nothing_is_named(workdir):
+    (workdir / "lock").symlink_to("/nonexistent/lock")
+    with pytest.raises(UserError, match="lock is a link to a file that is not there; remove it"):
+        claim(workdir)
+
+
 def test_a_run_whose_folder_is_moved_just_before_its_end_has_not_ended_well(workdir):
     with pytest.raises(UserError, match="has been moved or removed"), lock.held(str(workdir), "train", print):
         workdir.rename(workdir.with_name("moved"))
