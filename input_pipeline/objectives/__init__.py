@@ -11,6 +11,7 @@ An objective has
     raw_length(length)                how many ids of text make a row of so many tokens
     least                             the fewest that it can be made of
     check(length)                     refuses settings that ask for what rows of so many tokens cannot hold
+    check_sentinels(length, count)    refuses rows of so many tokens where they take more sentinels than there are
     features(batch_size, length)      what its batches hold, by name
     fill(batch, slots, raw, keys)     writes raw rows into rows `slots` of a batch
     counted, weigh(counts)            whether it is to be told how often each id is in the text, and how it is told

@@ -17,3 +17,6 @@ class Objective:
 
     def check(self, length: int) -> None:
         """Raises DataError where the task's settings ask for what rows of `length` cannot hold."""
+
+    def check_sentinels(self, length: int, sentinels: int) -> None:
+        """Raises DataError where a row of `length` takes more sentinels than there are."""

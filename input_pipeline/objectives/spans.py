@@ -41,16 +41,19 @@ class Spans(TwoTexts):
 
     def raw_length(self, length: int) -> int:
         """Errors: DataError where a row has more spans than the tokenizer has sentinels."""
-        text, _ = self._lengths(length)
         if self.sentinels is not None:
-            spans = int(noise.counts(text, self.density, self.mean_span)[1])
-            if spans > len(self.sentinels):
-                raise DataError(
-                    f"a length of {length} takes {spans} spans out of a row, and the tokenizer has "
-                    f"{len(self.sentinels)} sentinels; lower {LENGTH}, or raise objective.mean_span or "
-                    "tokenizer.sentinels"
-                )
-        return text
+            self.check_sentinels(length, len(self.sentinels))
+        return self._lengths(length)[0]
+
+    def check_sentinels(self, length: int, sentinels: int) -> None:
+        if self.noise == "prefix":
+            return
+        spans = int(noise.counts(self._lengths(length)[0], self.density, self.mean_span)[1])
+        if spans > sentinels:
+            raise DataError(
+                f"a length of {length} takes {spans} spans out of a row, and the tokenizer has {sentinels} sentinels; "
+                f"lower {LENGTH}, or raise objective.mean_span, or tokenizer.sentinels in a new --workdir"
+            )
 
     def check(self, length: int) -> None:
         """Raises DataError where spans are longer on average than all that is taken out of a row."""

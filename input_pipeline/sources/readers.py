@@ -325,7 +325,7 @@ def line_documents(span: Span) -> Iterator[Document]:
     for offset, line in lines(span):
         if offset >= end:
             return
-        if line and not line.isspace():
+        if not _is_blank(line):
             yield _document(span.path, offset, line)
 
 
@@ -334,7 +334,7 @@ def paragraph_documents(span: Span) -> Iterator[Document]:
     inside, start, held = span.start == 0, 0, []
     for offset, line in lines(span):
         past = span.end is not None and offset >= span.end
-        if line.strip():
+        if not _is_blank(line):
             if past and not inside:
                 return
             if inside:
@@ -349,6 +349,11 @@ def paragraph_documents(span: Span) -> Iterator[Document]:
         inside = True
     if held:
         yield _document(span.path, start, b"\n".join(held))
+
+
+def _is_blank(line: bytes) -> bool:
+    """Whether a line has white space alone, as Python's text has it: a no-break or an ideographic space is one."""
+    return not line.decode("utf-8", "replace").strip()
 
 
 def _document(path: str, offset: int, data: bytes) -> Document:

@@ -73,7 +73,7 @@ def known_size(config: Mapping, special: Sequence[str]) -> int | None:
 
     None where only its file or the text tells.
     """
-    if not _made_here(config) or config["kind"] == "symbols":
+    if not is_made_here(config) or config["kind"] == "symbols":
         return None
     own = Bytes().vocab_size if config["kind"] == "bytes" else config["vocab_size"]
     return own + len(_lacking(config, special)) + config["sentinels"]
@@ -81,10 +81,10 @@ def known_size(config: Mapping, special: Sequence[str]) -> int | None:
 
 def _lacking(config: Mapping, special: Sequence[str]) -> list[str]:
     """The special ids that a tokenizer which is made here gets besides its own."""
-    return [name for name in special if name not in MADE_HERE[config["kind"]]] if _made_here(config) else []
+    return [name for name in special if name not in MADE_HERE[config["kind"]]] if is_made_here(config) else []
 
 
-def _made_here(config: Mapping) -> bool:
+def is_made_here(config: Mapping) -> bool:
     """Whether the tokenizer comes from no file: bytes never do."""
     return config["kind"] == "bytes" or (config["kind"] in MADE_HERE and not config["path"])
 

@@ -9,6 +9,7 @@ SEEING = ("attention", "context", "memory", "reuse", "same_length")
 # Sizes, which the shapes of parameters show; 0 often stands for a size that another of them says.
 SIZES = ("vocab_size", "cutoffs", "embed", "divisor", "types", "languages", "position_axes", "buckets")
 SIZES += ("layers", "decoder_layers", "groups", "generator_size")
+SHARED = ("layers", "groups")  # which shapes do not show where layers share parameters
 SIZES += ("width", "heads", "kv_heads", "head_size", "query_size", "ff")
 
 
@@ -20,5 +21,7 @@ def says_what(name: str) -> bool:
 
 def unlike(there: Mapping, here: Mapping) -> dict[str, str]:
     """{field that says what parameters mean, and differs between two models: what it is in both, in words}."""
-    names = [name for name in here if name in there and says_what(name) and there[name] != here[name]]
+    shared = SHARED if there.get("groups") or here.get("groups") else ()
+    told = [name for name in here if name in there and (says_what(name) or name in shared)]
+    names = [name for name in told if there[name] != here[name]]
     return {name: f"{there[name]!r} there, {here[name]!r} here" for name in names}

@@ -120,6 +120,13 @@ def test_mixing_is_checked_first(refused, write):
     refused("data.layout = stream does not mix", layout="stream", temperature=2.0)
 
 
+def test_more_spans_than_a_tokenizer_made_here_will_have_sentinels(refused):
+    """Before any text is read."""
+    spans = common.OBJECTIVES["spans"]()
+    said = refused("takes 28 spans .* has 2 sentinels", tokenizer={"sentinels": 2}, objective=spans, length=512)
+    assert "raise objective.mean_span, or tokenizer.sentinels in a new --workdir" in said
+
+
 def test_a_tokenizer_file_is_looked_for_first(refused):
     settings = {"kind": "huggingface", "path": "tokenizers/none.json"}
     assert COMMAND in refused(r"'tokenizers/none\.json' is no file", tokenizer=settings)

@@ -44,8 +44,16 @@ def test_units_of_a_document(write, unit):
     assert read(f"text:{path}?document={unit}") == expected[unit]
 
 
+@pytest.mark.parametrize("blank", ["", " \t", "\u00a0", "\u3000 ", "\u0085", "\x1c"], ids=ascii)
+def test_a_line_of_any_white_space_is_blank(write, blank):
+    """As sentences of a document have it, and BERT's release."""
+    path = write("a.txt", f"one\n{blank}\n\u3000two\n")
+    assert read(f"text:{path}?document=line") == ["one", "\u3000two"]
+    assert read(f"text:{path}?document=blank_line") == ["one", "\u3000two"]
+
+
 @given(
-    lines=st.lists(st.sampled_from(["", " ", "a", "bb", "é\r", "long line here"]), max_size=30),
+    lines=st.lists(st.sampled_from(["", " ", "\u3000", "a", "bb", "é\r", "long line here"]), max_size=30),
     target=st.integers(1, 50),
 )
 @pytest.mark.parametrize("unit", ["line", "blank_line"])

@@ -98,6 +98,12 @@ def test_a_model_in_which_parameters_mean_something_else_is_named(whole, start):
     assert took.endswith(f"{one} something else")
 
 
+def test_layers_that_share_parameters_are_told_apart_by_no_shape():
+    alone, shared = {"layers": 2, "groups": 0, "width": 8}, {"layers": 6, "groups": 2, "width": 9}
+    assert meaning.unlike(alone, shared) == {"layers": "2 there, 6 here", "groups": "0 there, 2 here"}
+    assert meaning.unlike(alone, alone | {"layers": 4}) == {}
+
+
 def test_every_field_of_a_model_is_a_size_or_means_something():
     """What is not known of a new field is named, so that nobody takes it for nothing."""
     named = {name for declared in MODELS.values() for name in declared() if meaning.says_what(name)}
