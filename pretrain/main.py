@@ -86,7 +86,7 @@ def verdict(error: Exception) -> tuple[int, str]:
             where, remedy = " what is printed", "make room where standard output goes, or send it elsewhere"
         return MISTAKE, f"pretrain: cannot write{where}: {error.strerror}; {remedy}\n"
     if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:
-        return MISTAKE, f"pretrain: cannot use {reason(error)}; give it another name\n"
+        return MISTAKE, f"pretrain: cannot use {reason(error)}; move it away, or give another name\n"
     if isinstance(error, OSError) and error.filename and passes(error):
         remedy = "start the same command again once its file system answers"
         return FAULT, f"pretrain: cannot use {reason(error)}; {remedy}\n"

@@ -70,7 +70,7 @@ def small(**changes):
         (["train", f"--workdir={__file__}"], "test_mistakes.py is a file, not a folder; give the folder of a run"),
         (["prepare", f"--workdir={__file__}"], "test_mistakes.py is a file, not a folder; give the folder of a run"),
         (["train", "--workdir=s3://bucket/a*"], "has a '*', '?' or '[', which an object store's tools take for a"),
-        (["goodput", f"--workdir={'a' * 300}"], "aaa: File name too long; give it another name"),
+        (["goodput", f"--workdir={'a' * 300}"], "aaa: File name too long; move it away, or give"),
         (["train", "--workdir=runs/a\\b"], "has a backslash in its path, where no checkpoint can be"),
         (
             ["train", "--workdir=runs/a\udcff"],
