@@ -206,9 +206,9 @@ def _moved(folder: Path, opened: int | None) -> bool:
         return False
     try:
         there = os.fstat(opened)
-    except OSError:
+        return _identity(folder) != [there.st_dev, there.st_ino]
+    except OSError:  # of a file system that is away, which is not known
         return False
-    return _identity(folder) != [there.st_dev, there.st_ino]
 
 
 def _in_use(path: Path, found: str) -> str:
