@@ -24,6 +24,7 @@ REPLACEMENTS = ("any", "text")
 class Masked(Objective):
     """Batches of `slots` [B, K], the places of predicted tokens, in order, with their `targets` and `weights` [B, K].
 
+    K is `max_predictions`, or the row's length where that is less.
     Of pairs also `types`, 1 for the second segment and what ends it, and `next` [B], 1 where that does not follow the
     first, with `next_weights` [B].
     """
@@ -101,7 +102,7 @@ class Masked(Objective):
 
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
         features = dict.fromkeys(("tokens", "segments", "positions"), by_token(batch_size, length))
-        slot = Feature((batch_size, self.most), np.dtype(np.int32), ("batch", None))
+        slot = Feature((batch_size, min(self.most, length)), np.dtype(np.int32), ("batch", None))
         features |= {"slots": slot, "targets": slot, "weights": slot._replace(dtype=REAL)}
         if self.section["languages"]:
             features["languages"] = by_token(batch_size, length)
@@ -117,7 +118,7 @@ class Masked(Objective):
         _, places = np.nonzero(chosen)
         batch["tokens"][slots] = self.hide(keys, raw.ids, chosen)
         batch["segments"][slots], batch["positions"][slots] = raw.segments, raw.positions
-        there = np.arange(self.most) < chosen.sum(1)[:, None]
+        there = np.arange(batch["slots"].shape[1]) < chosen.sum(1)[:, None]
         for name, values in (("slots", places), ("targets", raw.ids[chosen]), ("weights", raw.scored[chosen])):
             listed = np.zeros(there.shape, batch[name].dtype)
             listed[there] = values

@@ -197,3 +197,11 @@ def test_the_first_token_of_no_text_of_a_row_is_predicted(vocabulary, raw_rows):
     raw = raw._replace(segments=segments, positions=positions)
     chosen = masked(vocabulary, candidates="after_first", share=0.9).choose(np.arange(300), raw)
     assert np.flatnonzero(chosen.any(0)).tolist() == [1, 2, 3, 4, 6, 7, 8, 10]
+
+
+def test_a_row_has_no_more_slots_than_tokens(vocabulary, raw_rows):
+    raw = raw_rows(50, 64)
+    exact, beyond = (filled(masked(vocabulary, max_predictions=most), raw, np.arange(50), 64) for most in (64, 100_000))
+    assert beyond["slots"].shape == (50, 64)
+    for name in exact:
+        np.testing.assert_array_equal(beyond[name], exact[name])

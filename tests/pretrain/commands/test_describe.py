@@ -259,6 +259,14 @@ def test_prints_tables_and_json(capsys):
     assert math.isfinite(facts["flops_per_step"]["causal"])
 
 
+def test_predictions_beyond_a_row_cost_no_more_than_all_of_its_tokens():
+    config = load("configs/roberta.py:mini_stdlib")
+    config.objective.max_predictions = config.data.length
+    every = described.describe(config)["flops_per_token"]
+    config.objective.max_predictions = 100_000
+    assert described.describe(config)["flops_per_token"] == every
+
+
 def test_recurrent_memory_is_part_of_the_state():
     config = tiny(batch_size=6)
     assert described.describe(config)["bytes"]["recurrent_memory"] == 0
