@@ -17,6 +17,7 @@ MADE_HERE = {
     "symbols": (),
     "words": ("end", "unknown"),
 }
+PADDING = {"wordpiece": {"pad": 0}}  # the id of padding, of those of them that have one
 LEAST = 2  # entries of a vocabulary trained here: an end token and an unknown one
 # Settings that a tokenizer trained here depends on, besides the text.
 TRAINED = {
@@ -77,6 +78,16 @@ def known_size(config: Mapping, special: Sequence[str]) -> int | None:
         return None
     own = Bytes().vocab_size if config["kind"] == "bytes" else config["vocab_size"]
     return own + len(_lacking(config, special)) + config["sentinels"]
+
+
+def known_padding(config: Mapping, taken: bool) -> Mapping[str, int] | None:
+    """The special id of padding, by its name, of the tokenizer that `config` will have; empty where it has none.
+
+    None where only its file tells, or, where another run's is `taken`, that one.
+    """
+    if not _made_here(config) or (taken and config["kind"] != "bytes"):
+        return None
+    return PADDING.get(config["kind"], {})
 
 
 def _lacking(config: Mapping, special: Sequence[str]) -> list[str]:

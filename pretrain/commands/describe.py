@@ -1,11 +1,12 @@
 """`pretrain describe`: what a config costs in parameters, FLOPs and bytes, worked out from shapes alone."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import jax
 
-from input_pipeline import requirements
+from input_pipeline import pipeline, requirements
+from input_pipeline.tokenizers.settings import known_padding
 from models.parts.parameter import is_box, path_name
 from pretrain import config as configs
 from pretrain.assemble import check_sizes, check_split
@@ -13,7 +14,7 @@ from pretrain.commands.arguments import Describe
 from pretrain.commands.shared import config_of
 from pretrain.costs import flops
 from pretrain.costs.sizes import on_device, whole_bytes
-from pretrain.errors import UserError
+from pretrain.errors import USER_ERRORS
 from pretrain.interop import families
 from pretrain.parallel.mesh import AXES
 from pretrain.reporting.progress import amount
@@ -22,17 +23,19 @@ from pretrain.step import lanes
 from pretrain.step.engine import absent_engine
 from pretrain.step.learner import make_learner
 from pretrain.step.step import unboxed
+from pretrain.workdir import Workdir
 
 
-def describe(config) -> dict:
+def describe(config, workdir: str = "") -> dict:
     """Parameters, FLOPs and bytes of a config; nothing is allocated, so that any size takes seconds.
 
     Bytes are those of the training state of one full replica, before any mesh axis divides it, and of the teacher that
     a student learns from, of the size that config.distill.model gives it; `mesh` has the devices
     that the mesh needs (with an axis of -1: or a multiple), the parameters' bytes on each, and the bytes, by module, of
     what `fsdp` leaves whole. Activations come on top. `export` has the class of Hugging Face's library that `pretrain
-    export` makes of such a model, or why there is none. FLOPs follow the definition of `pretrain.costs.flops`. Raises
-    ModelError, UserError or DataError for a config that cannot be trained, whatever files and devices there are.
+    export` makes of such a model, or why there is none; a tokenizer is asked too, where it is in `workdir` or will be
+    made here. FLOPs follow the definition of `pretrain.costs.flops`. Raises ModelError, UserError or DataError for a
+    config that cannot be trained, whatever files and devices there are.
     """
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     requirements.check_settings(*sections, configs.takes_tokenizer(config))
@@ -65,7 +68,7 @@ def describe(config) -> dict:
         "tokens_per_step": tokens_per_step,
         "bytes": bytes | {"total": sum(bytes.values())},
         "mesh": _mesh(engine, config),
-        "export": _export(config),
+        "export": _export(config, workdir),
         "modules": _modules(leaves),
         "forward_flops_per_token": {
             convention: {part: round(value) for part, value in parts.items()} for convention, parts in forward.items()
@@ -75,12 +78,12 @@ def describe(config) -> dict:
 
 def run(arguments: Describe) -> None:
     """Prints the description of a config as tables, or as one JSON object."""
-    report(config_of(arguments), arguments.format)
+    report(config_of(arguments), arguments.format, arguments.workdir)
 
 
-def report(config, format: str) -> None:
-    """Prints the description of `config`; `format` as the argument of that name."""
-    facts = describe(config)
+def report(config, format: str, workdir: str = "") -> None:
+    """Prints the description of `config`; `format` and `workdir` as the arguments of those names."""
+    facts = describe(config, workdir)
     if format == "json":
         print(json.dumps(facts))
         return
@@ -133,13 +136,22 @@ def _mesh(engine, config) -> dict:
     }
 
 
-def _export(config) -> dict[str, str]:
+def _export(config, workdir: str) -> dict[str, str]:
     """The class as which such a model is exported, or why it cannot be."""
     try:
         family, _ = families.of_section(config.model.to_dict(), "it")
-    except UserError as error:
+        if (special := _special(config, workdir)) is not None:
+            families.check_padding(family, special, "it")
+    except USER_ERRORS as error:
         return {"class": "", "reason": str(error)}
     return {"class": family.architecture(config.model), "reason": ""}
+
+
+def _special(config, workdir: str) -> Mapping[str, int] | None:
+    """The special ids of the tokenizer in a work folder, or of one that will be made here that of padding."""
+    if workdir and pipeline.has_tokenizer(folder := Workdir(workdir).folders.tokenizer):
+        return pipeline.open_tokenizer(folder).special
+    return known_padding(config.tokenizer.to_dict(), configs.takes_tokenizer(config))
 
 
 def _count(tree) -> int:

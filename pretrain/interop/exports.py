@@ -40,11 +40,7 @@ def export_folder(
     here, config = Workdir(workdir), configs.saved(workdir)
     tokenizer = pipeline.open_tokenizer(here.folders.tokenizer)
     family, written = families.of_section(config.model.to_dict(), workdir, part)
-    if family.pad is not None and tokenizer.special.get("pad") != family.pad:
-        raise UserError(
-            f"{workdir} cannot be exported as {family.model_type}, whose positions are counted by the id of padding, "
-            f"{family.pad}: its tokenizer's is {tokenizer.special.get('pad')}; train with a tokenizer.json that has it"
-        )
+    families.check_padding(family, tokenizer.special, workdir)
     check_free(Path(target))
     checkpoints = Checkpoints(workdir)
     table = families.table(family, config.model.to_dict())

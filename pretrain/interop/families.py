@@ -82,6 +82,16 @@ def of_section(section: Mapping, source: str, part: str = "") -> tuple[Family, d
     )
 
 
+def check_padding(family: Family, special: Mapping[str, int], source: str) -> None:
+    """Raises UserError where positions are counted by an id of padding which is not that of these `special` ids."""
+    if family.pad is not None and special.get("pad") != family.pad:
+        has = f"padding of id {special['pad']}" if "pad" in special else "no padding"
+        raise UserError(
+            f"{source} cannot be exported as {family.model_type}, whose positions are counted by the id of padding, "
+            f"{family.pad}, and its tokenizer has {has}; train with a tokenizer.json whose padding is id {family.pad}"
+        )
+
+
 def _reasons(source: str, refusals: Iterable[UserError]) -> Iterable[str]:
     """As what a model cannot be exported and why, each reason once."""
     by_reason: dict[str, list[str]] = {}

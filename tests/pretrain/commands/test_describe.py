@@ -296,6 +296,12 @@ def test_a_teacher_is_held_besides(capsys):
     ("recipe", "said"),
     [
         ("configs/bert.py:mini", "export: BertForPreTraining"),
+        ("configs/roberta.py:base", "export: RobertaForMaskedLM"),  # whose tokenizer is a file that is not read
+        (
+            "configs/roberta.py:mini_stdlib",
+            "export: cannot be exported as roberta, whose positions are counted by the id of padding, 1, and its "
+            "tokenizer has no padding; train with a tokenizer.json whose padding is id 1\n",
+        ),
         (
             "configs/long_documents.py:bert_4k",
             "such a model has config.model.attention = ('dense', 'dense'), not ('local_128', 'strided_128'); train",
@@ -307,3 +313,12 @@ def test_what_a_model_can_be_exported_as(recipe, said, capsys):
     """Said before hours of training, each reason once."""
     described.report(load(recipe), "table")
     assert said in capsys.readouterr().out
+
+
+def test_what_a_model_with_another_padding_can_be_exported_as():
+    """Of a tokenizer that is made here, and not of one that another run has."""
+    config = load("configs/roberta.py:mini_stdlib")
+    config.tokenizer.kind = "wordpiece"
+    assert "and its tokenizer has padding of id 0; train" in described.describe(config)["export"]["reason"]
+    config.train.start_from = "runs/other"
+    assert described.describe(config)["export"] == {"class": "RobertaForMaskedLM", "reason": ""}

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 import pretrain
 from pretrain.errors import UserError
 from pretrain.interop import exports, files, imports
+from pretrain.main import main
 
 
 def changed(case, **keys):
@@ -301,15 +302,22 @@ def test_a_pooler_that_pretraining_never_read(tmp_path):
     assert "left out 2 tensors that pretraining has no use for, such as roberta.pooler.dense.bias" in said
 
 
-def test_a_tokenizer_whose_padding_is_another_id(tmp_path):
-    """RoBERTa's class counts positions by the id of padding, so that another one would shift all of them."""
-    folder = hub.make(tmp_path / "theirs", "roberta", tokenizer=False)
+def test_a_tokenizer_whose_padding_is_another_id(tmp_path, capsys):
+    """RoBERTa's class counts positions by the id of padding, so that another one would shift all of them.
+
+    `describe` says the same sentence before, by the work folder's tokenizer.
+    """
+    folder, run = hub.make(tmp_path / "theirs", "roberta", tokenizer=False), tmp_path / "run"
     hub.unigram(folder)
-    imports.import_folder(str(folder), str(tmp_path / "run"))
-    with pytest.raises(
-        UserError, match=r"cannot be exported as roberta, .* padding, 1: its tokenizer's is 0; train with"
-    ):
-        exports.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
+    imports.import_folder(str(folder), str(run))
+    said = (
+        "cannot be exported as roberta, whose positions are counted by the id of padding, 1, and its tokenizer has "
+        "padding of id 0; train with a tokenizer.json whose padding is id 1\n"
+    )
+    assert main(["describe", f"--workdir={run}"]) == 0
+    assert f"export: {said}" in capsys.readouterr().out
+    assert main(["export", f"--workdir={run}", f"--folder={tmp_path}/back"]) == 2
+    assert capsys.readouterr().err == f"pretrain: {run} {said}"
     assert not (tmp_path / "back").exists()
 
 
