@@ -201,7 +201,9 @@ def _check_distances(width: int):
 
 def _check_sinusoid(positions: str, width: int):
     if positions.startswith("sinusoid") and width % 2:
-        raise ModelError(f"model.positions='{positions}' pairs sine and cosine, but width is {width}; make it even")
+        raise ModelError(
+            f"model.positions='{positions}' pairs sine and cosine, but model.width is {width}; make it even"
+        )
 
 
 def _check_turned(name: str, size: int):

@@ -62,7 +62,8 @@ def import_folder(
     try:
         table = families.table(family, config.model.to_dict())
     except ModelError as error:
-        raise UserError(f"{file} makes a model that there is none of: {error}") from None
+        why = family.keys.in_theirs(str(error))
+        raise UserError(f"{file} makes a model that there is none of: {why}") from None
     named = matched(family, config.model, table, tensors, report)
     with new_folder(Path(workdir)) as partial:
         made = Workdir(partial)

@@ -5,6 +5,7 @@ that the other side cannot have.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -137,6 +138,11 @@ class Keys:
             wanted = str if key.words else type(kinds[key.ours])
             read[key.theirs] = _typed(key.theirs, given, default, wanted, source)
         return read
+
+    def in_theirs(self, sentence: str) -> str:
+        """`sentence`, with the names of their keys in the place of ours, model.NAME, that mean the same."""
+        names = {key.ours: key.theirs for key in self.both}
+        return re.sub(r"\bmodel\.(\w+)", lambda found: names.get(found[1], found[0]), sentence)
 
     def config(self, section: Mapping, refused: str) -> dict:
         """The config.json of a `model` section. Errors: UserError, which begins with `refused`, of what has no word."""

@@ -118,7 +118,7 @@ def test_fields_are_the_keys_of_the_config():
         ({"placement": "after"}, "model.placement is 'after', which is unknown; choose from: pre, post, replace"),
         ({"positions": "rotary"}, "model.positions is 'rotary', which is unknown; choose from: buckets, learned, sin"),
         ({"initialiser": "zeros"}, "model.initialiser is 'zeros', which is unknown; choose from: fan_in, normal, gl"),
-        ({"positions": "sinusoid", "width": 15}, "pairs sine and cosine, but width is 15; make it even"),
+        ({"positions": "sinusoid", "width": 15}, "pairs sine and cosine, but model.width is 15; make it even"),
         ({"position_offset": 2}, "model.position_offset is 2, rows of a table that model.positions='buckets' has not"),
     ],
 )
