@@ -46,6 +46,8 @@ class Family:
     complete: Callable[[ConfigDict], None] = lambda config: None
     # Sets the languages of a whole config: of config.json, read from where it says, and of the tokenizer's codes.
     speak: Callable[[ConfigDict, Mapping, str, Sequence[str]], None] = lambda config, given, source, codes: None
+    # Raises UserError where a config.json, read from where it says, cannot be of a tokenizer with these special ids.
+    check: Callable[[Mapping, str, Mapping[str, int]], None] = lambda given, source, special: None
     # What there is to say of a config.json where a whole config has something else.
     says: Callable[[Mapping, ConfigDict], Sequence[str]] = lambda given, config: ()
     # Keys of config.json that a whole config gives, beside those of the `model` section.

@@ -73,6 +73,7 @@ def import_folder(
                 f"{file}: vocab_size = {config.model.vocab_size}, and the tokenizer beside it, "
                 f"{config.tokenizer.path}, has {tokenizer.vocab_size} entries; bring those of one model together"
             )
+        family.check(given, file, tokenizer.special)
         for line in (*family.says(given, config), writing.left_out(given, folder, family.ids(tokenizer.special))):
             if line:
                 report(line)

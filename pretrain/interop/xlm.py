@@ -10,6 +10,8 @@ from pretrain.interop.keys import SUMMARY, Key, Keys
 from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
 
 NETWORK = "transformer."
+PADDING = ("pad_index", "pad_token_id")  # keys of padding's id, of which the first that is there counts
+PAD = 2  # that id where neither is
 
 
 def _languages(given: Mapping) -> int:
@@ -95,6 +97,18 @@ def _names(given: Mapping, source: str, rows: int) -> tuple[str, ...]:
     return tuple(named[str(i)] for i in range(rows))
 
 
+def _check(given: Mapping, source: str, special: Mapping[str, int]) -> None:
+    """Raises UserError where the class counts how long texts are by another padding than the tokenizer's."""
+    name = next((name for name in PADDING if name in given), PADDING[-1])
+    pad = given.get(name, PAD)
+    if pad is not None and "pad" in special and pad != special["pad"]:
+        raise UserError(
+            f"{source}: {name} = {pad!r:.60}{'' if name in given else ' where it is not there'}, and padding of the "
+            f"tokenizer beside it is {special['pad']}, while the class counts by that id how long a text is; bring "
+            "those of one model together"
+        )
+
+
 def _more(config: ConfigDict) -> dict:
     """The names of languages in the order of the table's rows, numbers for those that have none."""
     if not config.model.languages:
@@ -171,5 +185,6 @@ XLM = Family(
     buffers=(r"(transformer\.)?position_ids",),
     settle=_settle,
     speak=_speak,
+    check=_check,
     more=_more,
 )

@@ -82,6 +82,8 @@ def changed(case, **keys):
         ("xlm", {"sinusoidal_embeddings": True}, ["sinusoidal_embeddings = True"]),
         ("xlm", {"gelu_activation": False}, ["gelu_activation = False"]),
         ("xlm", {"n_langs": 4, "use_lang_emb": True}, ["1 missing: transformer.lang_embeddings.weight"]),
+        ("xlm", {"pad_token_id": 5}, ["pad_token_id = 5, and padding of the tokenizer beside it is 1", "bring those"]),
+        ("xlm", {"pad_index": 5}, ["pad_index = 5, and padding of the tokenizer beside it is 1"]),
         ("xlm", {"n_langs": [4]}, ["n_langs = [4] is no int"]),
         (
             "xlm_languages",
@@ -125,6 +127,13 @@ def test_a_config_that_names_no_model_type(refused, tmp_path):
     for given in (config, [config]):
         folder = hub.make(tmp_path / f"theirs-{type(given).__name__}", "gpt2", config=given)
         refused(folder, "config.json names no model_type", f"it is to be one of: {those}xlm-roberta, xlnet")
+
+
+def test_xlm_without_an_id_of_padding_has_that_of_its_class(refused, tmp_path):
+    config = changed("xlm")
+    del config["pad_token_id"]
+    folder = hub.make(tmp_path / "theirs", "xlm", config=config)
+    refused(folder, "pad_token_id = 2 where it is not there, and padding of the tokenizer beside it is 1")
 
 
 def test_weights_are_listed(refused, tmp_path):
