@@ -61,7 +61,7 @@ def card(here: Workdir, config: ConfigDict, folder: str, exported: Exported) -> 
     data = restore.read_data(checkpoint)
     prints = {name: data[name] for name in ("tokenizer", "text", "teacher") if name in data}
     parts += ["## Fingerprints\n", _table(("content", "fingerprint"), prints.items())]
-    return "\n".join([*parts, _use(here, folder, exported)])
+    return "\n".join([*parts, _use(here, config, folder, exported)])
 
 
 def _front_matter(exported: Exported, objectives: Iterable[str]) -> str:
@@ -116,7 +116,7 @@ def _figures(path: Path, step: int) -> dict[str, int | float]:
     return {key: value for key, value in found.items() if key != "step" and type(value) in (int, float)}
 
 
-def _use(here: Workdir, folder: str, exported: Exported) -> str:
+def _use(here: Workdir, config: ConfigDict, folder: str, exported: Exported) -> str:
     """How it is loaded, and made again; folders by their last names, or RUN and NEW where any will do."""
     run, step = real(here.path).name, str(exported.steps[-1])
     where = json.dumps(real(folder).name)
@@ -132,6 +132,7 @@ def _use(here: Workdir, folder: str, exported: Exported) -> str:
             "",
             f"tokenizer = AutoTokenizer.from_pretrained({where})",
             f"model = {exported.architecture}.from_pretrained({where})",
+            *exported.family.call(config),
             "```\n",
             "## Made by\n",
             f"RUN is the run's folder, here {_code(run)}, whose `{workdir.CONFIG}` has the whole config.\n",

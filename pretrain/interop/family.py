@@ -52,6 +52,8 @@ class Family:
     says: Callable[[Mapping, ConfigDict], Sequence[str]] = lambda given, config: ()
     # Keys of config.json that a whole config gives, beside those of the `model` section.
     more: Callable[[ConfigDict], Mapping] = lambda config: {}
+    # Lines of Python that call `model` with what `tokenizer` does not give, for the card.
+    call: Callable[[ConfigDict], Sequence[str]] = lambda config: ()
     # Of models that are several there: the name of this part; how the names of tensors begin by which its files are
     # told from those of other parts; of a section, that of the part; and of a parameter of the part, which one of the
     # whole it is.

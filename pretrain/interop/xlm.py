@@ -1,5 +1,6 @@
 """XLM: `XLMWithLMHeadModel`. Its layers are lists of attentions, of norms and of feed-forward blocks."""
 
+import json
 from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
@@ -109,12 +110,29 @@ def _check(given: Mapping, source: str, special: Mapping[str, int]) -> None:
         )
 
 
-def _more(config: ConfigDict) -> dict:
+def _languages_of(config: ConfigDict) -> list[str]:
     """The names of languages in the order of the table's rows, numbers for those that have none."""
+    return [*config.data.languages, *map(str, range(len(config.data.languages), config.model.languages))]
+
+
+def _more(config: ConfigDict) -> dict:
     if not config.model.languages:
         return {}
-    names = [*config.data.languages, *map(str, range(len(config.data.languages), config.model.languages))]
+    names = _languages_of(config)
     return {"id2lang": dict(enumerate(names)), "lang2id": {name: i for i, name in enumerate(names)}}
+
+
+def _call(config: ConfigDict) -> tuple[str, ...]:
+    """With the first language: without `langs` the class adds none to tokens."""
+    if not config.model.languages:
+        return ()
+    language = f"model.config.lang2id[{json.dumps(_languages_of(config)[0])}]"
+    return (
+        "",
+        'inputs = tokenizer("TEXT", return_tensors="pt")',
+        f'langs = inputs["input_ids"].new_full(inputs["input_ids"].shape, {language})  # the language of each token',
+        "logits = model(**inputs, langs=langs).logits",
+    )
 
 
 XLM = Family(
@@ -187,4 +205,5 @@ XLM = Family(
     speak=_speak,
     check=_check,
     more=_more,
+    call=_call,
 )

@@ -146,3 +146,13 @@ def test_the_card_of_an_import_has_nothing_of_training(tmp_path):
     assert "| `model.kind` | `replaced_tokens` |" in card
     assert not any(words in card for words in ("optimizer.", "schedule.", "data.", "## Validation", "pretrain train"))
     assert "pretrain export --workdir=RUN --folder=NEW --step=0\n" in card
+
+
+def test_the_card_of_a_model_of_languages_says_how_it_is_told_of_them(tmp_path):
+    """Whose class adds none to a text where it is not."""
+    for case, called in (("xlm", False), ("xlm_languages", True)):
+        pretrain.from_huggingface(hub.make(tmp_path / case, case), tmp_path / f"{case}-run")
+        pretrain.to_huggingface(tmp_path / f"{case}-run", tmp_path / f"{case}-back")
+        card = (tmp_path / f"{case}-back" / "README.md").read_text()
+        assert ("logits = model(**inputs, langs=langs).logits\n```\n" in card) == called
+        assert ('model.config.lang2id["0"])' in card) == called

@@ -123,6 +123,20 @@ def test_a_model_takes_what_its_tokenizer_gives(there_and_back):
     np.testing.assert_allclose(found, logits.numpy(), atol=1e-4, rtol=0)
 
 
+def test_the_lines_of_the_card_run(there_and_back, monkeypatch):
+    """And tell an XLM the language of each token: the first."""
+    case, _, _, workdir, back = there_and_back
+    monkeypatch.chdir(back.parent)
+    lines, found = (back / "README.md").read_text().split("```python\n")[1].partition("```")[0], {}
+    exec(lines, found)
+    assert type(found["model"]).__name__ in lines
+    if case == "xlm_languages":
+        ours = pretrain.open(workdir).logits(found["inputs"]["input_ids"].numpy())
+        np.testing.assert_allclose(ours, found["logits"].detach().numpy(), atol=1e-4, rtol=0)
+    else:
+        assert "logits" not in found
+
+
 ACTIVATION = {"gpt2": "activation_function", "distilbert": "activation", "xlnet": "ff_activation"}
 ACTIVATION |= {"bart": "activation_function"}
 FIXED = ("roberta", "camembert", "xlm-roberta", "electra_masked", "xlnet")  # whose code has one whatever they say
