@@ -74,7 +74,8 @@ def import_folder(
                 f"{config.tokenizer.path}, has {tokenizer.vocab_size} entries; bring those of one model together"
             )
         family.check(given, file, tokenizer.special)
-        for line in (*family.says(given, config), writing.left_out(given, folder, family.ids(tokenizer.special))):
+        ids = family.ids(tokenizers.with_language(made.folders.tokenizer, tokenizer.special, family))
+        for line in (*family.says(given, config), writing.left_out(given, folder, ids)):
             if line:
                 report(line)
         promised = _promised(table, tensors, named)

@@ -75,6 +75,20 @@ def codes(section: Mapping) -> tuple[str, ...]:
     return tuple(token for _, token in sorted(beside.added(Path(section["path"]))) if is_code(token))
 
 
+def with_language(source: Path, special: Mapping[str, int], family: Family) -> dict[str, int]:
+    """The special ids of the tokenizer of the folder `source`, and `language` where it has codes, as `write` has it."""
+    if not any(map(is_code, special)):
+        return dict(special)
+    return {**special, **_language(exported.tokenizer_json(source, *family.template), special)}
+
+
+def _language(model, special: Mapping[str, int]) -> dict[str, int]:
+    """The code of a language that a tokenizer.json puts behind texts, or else the first that it has."""
+    codes = sorted(i for name, i in special.items() if is_code(name))
+    behind = [i for i in model.encode("").ids if i in codes]
+    return {exported.LANGUAGE: (behind or codes)[0]} if codes else {}
+
+
 def _is_wordpiece(path: Path) -> bool:
     return path.suffix != ".json" or beside.kind_of_made(path) == "WordPiece"
 
@@ -127,9 +141,7 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
         named = {key: special[name] for key, name in family.special.items() if name in special}
         if "pad" in special:
             named |= {"pad_token": special["pad"]}
-        if of_languages := sorted(i for name, i in special.items() if is_code(name)):
-            behind = [i for i in model.encode("").ids if i in of_languages]
-            special[exported.LANGUAGE] = (behind or of_languages)[0]
+        special |= _language(model, special)
         settings |= {"tokenizer_class": "PreTrainedTokenizerFast"}
         settings |= {key: model.id_to_token(i) for key, i in named.items()}
     workdir.write(folder / beside.SETTINGS, json.dumps(settings, indent=2).encode())

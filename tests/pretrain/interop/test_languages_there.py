@@ -54,5 +54,12 @@ def test_mbart_has_the_codes_of_its_tokenizer(tmp_path):
     pretrain.to_huggingface(tmp_path / "run", tmp_path / "back")
     written = json.loads((tmp_path / "back" / "config.json").read_text())
     assert written["decoder_start_token_id"] == model.token_to_id("it_IT")
-    again = import_folder(str(tmp_path / "back"), str(tmp_path / "again"))
+    said = []
+    again = import_folder(str(tmp_path / "back"), str(tmp_path / "again"), said.append)
     assert again.to_dict()["objective"] == config.to_dict()["objective"]
+    assert not [line for line in said if line.startswith("left out how text is written")]
+    written["decoder_start_token_id"] = model.token_to_id("en_XX")  # which the tokenizer puts behind no text
+    (tmp_path / "back" / "config.json").write_text(json.dumps(written))
+    import_folder(str(tmp_path / "back"), str(tmp_path / "other"), said.append)
+    told = [line for line in said if line.startswith("left out how text is written")]
+    assert len(told) == 1 and "decoder_start_token_id of config.json" in told[0]
