@@ -85,7 +85,7 @@ def known_padding(config: Mapping, taken: bool) -> Mapping[str, int] | None:
 
     None where only its file tells, or, where another run's is `taken`, that one.
     """
-    if not _made_here(config) or (taken and config["kind"] != "bytes"):
+    if not is_made_here(config) or (taken and config["kind"] != "bytes"):
         return None
     return PADDING.get(config["kind"], {})
 
