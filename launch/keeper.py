@@ -27,7 +27,7 @@ from typing import TextIO
 
 from launch import MISTAKE, PREEMPTED, STOPPED, name, natural, parse, parser
 from launch.output import answer
-from launch.passing import Passing
+from launch.passing import Named, Passing
 from launch.supervise import with_parent
 
 FOLDER = Path("runs/launch")  # of locks and logs, in the folder of the program
@@ -45,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
     flags.add_argument(
         "--silence", type=natural, default=0, help="seconds after which a silent launcher counts as gone"
     )
+    flags.add_argument("--hostname", action="store_true", help="print each line behind the name of this host")
     flags.add_argument("--stop", action="store_true", help="stop what runs under the name, with everything saved")
     options, program = parse(flags, argv, without=["stop"])
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -55,7 +56,8 @@ def main(argv: Sequence[str]) -> int:
         if code is not None:
             return code
         command = [sys.executable, "-m", "pretrain", *program]
-        code = keep(command, lock, FOLDER / f"{options.name}.log", options.silence)
+        host = os.uname().nodename if options.hostname else ""
+        code = keep(command, lock, FOLDER / f"{options.name}.log", options.silence, host)
         return STOPPED if code == PREEMPTED and stopped(options.name) == options.launch else code
 
 
@@ -145,8 +147,11 @@ def ask(holder: dict) -> None:
         os.kill(process, signal.SIGTERM)
 
 
-def keep(command: Sequence[str], lock: TextIO, log: Path, silence: int) -> int:
-    """Runs `command` until it ends; returns its exit code, 128 + its number if a signal ended it."""
+def keep(command: Sequence[str], lock: TextIO, log: Path, silence: int, host: str) -> int:
+    """Runs `command` until it ends; returns its exit code, 128 + its number if a signal ended it.
+
+    What it prints is passed on behind the name `host`, if there is one.
+    """
     asked = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: asked.append(number))
@@ -162,7 +167,7 @@ def keep(command: Sequence[str], lock: TextIO, log: Path, silence: int) -> int:
             # The program is asked to stop when this process is killed: nobody could ask it any more.
             preexec_fn=with_parent(signal.SIGTERM),
         )
-        passing = Passing(written)
+        passing = Named(written, host) if host else Passing(written)
         listening, heard, told = True, time.monotonic(), False
         while program.poll() is None:
             ready = select.select([0] if listening else [], [], [], POLL)[0]
@@ -179,7 +184,7 @@ def keep(command: Sequence[str], lock: TextIO, log: Path, silence: int) -> int:
                 program.terminate()
             passing.some()
         until = time.monotonic() + FAREWELL
-        passing.some(waits=lambda: time.monotonic() < until)
+        passing.rest(waits=lambda: time.monotonic() < until)
     code = program.returncode
     if told and code == -signal.SIGTERM:
         return PREEMPTED  # it had not begun anything that could be lost

@@ -17,7 +17,7 @@ class Passing:
     """Prints what comes into a log on standard output."""
 
     def __init__(self, log: BinaryIO):
-        self._log, self._rest = log, b""
+        self._log, self._rest, self._last = log, b"", False
         self._to = 1 if sys.stdout else os.open(os.devnull, os.O_WRONLY)  # else 1 may be another file by now
         if sys.stdout:
             sys.stdout.flush()  # what was printed here before comes first
@@ -43,6 +43,11 @@ class Passing:
             return True
         return False
 
+    def rest(self, waits: Callable[[], bool]) -> bool:
+        """Prints all that is left, as `some` does: nothing more will come."""
+        self._last = True
+        return self.some(waits)
+
     def _more(self) -> bytes:
         self._rest = self.read()
         return self._rest
@@ -50,3 +55,21 @@ class Passing:
     def read(self) -> bytes:
         """A piece of what is new in the log."""
         return self._log.read(PIECE)
+
+
+class Named(Passing):
+    """Prints whole lines, each behind a name: they may stand among those of others."""
+
+    def __init__(self, log: BinaryIO, name: str):
+        super().__init__(log)
+        self._name, self._held = f"{name} | ".encode(), b""
+
+    def read(self) -> bytes:
+        """A line; one that has not ended waits for its rest."""
+        line, self._held = self._held + self._log.readline(), b""
+        if line.endswith(b"\n") or not line:
+            return line and self._name + line
+        if self._last:
+            return self._name + line + b"\n"
+        self._held = line
+        return b""

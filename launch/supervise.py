@@ -173,13 +173,8 @@ class _Shown(Passing):
 
     def __init__(self, log: BinaryIO):
         super().__init__(log)
-        self._held, self._within, self._last = b"", False, False
+        self._held, self._within = b"", False
         self.end: int | None = None  # the byte of the log behind which nothing is shown
-
-    def rest(self, waits: Callable[[], bool]) -> bool:
-        """Prints all that is left, as `some` does: nothing more will come."""
-        self._last = True
-        return self.some(waits)
 
     def read(self) -> bytes:
         """What is new; a line of which so little is there that it may be a greeting waits for its rest."""

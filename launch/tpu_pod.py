@@ -38,7 +38,7 @@ from launch import (
 )
 from launch.output import hints, put, say, show
 from launch.remote import kept, new_launch, place
-from launch.supervise import POLL, Child, Signals, again, supervise
+from launch.supervise import POLL, Child, Signals, again, begin, supervise
 
 FOLDER = "longhaul"  # of the copy, in the home folder of each worker
 ARCHIVE = "longhaul.tar.gz"
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     flags.add_argument("--queued", action="store_true", help="create it through a queued resource of the same name")
     flags.add_argument("--install", action="store_true", help="copy and install the tree on every worker first")
     flags.add_argument("--python", default="python3", help="Python 3.11 or newer on the workers (default: python3)")
-    flags.add_argument("--logs", type=Path, help="folder of the workers' logs (default: runs/TPU)")
+    flags.add_argument("--logs", type=Path, help="folder of the workers' log (default: runs/TPU)")
     carried(flags)
     restarts(flags)
     flags.add_argument(
@@ -122,9 +122,7 @@ class Pod:
 
     def __init__(self, options):
         self.options = options
-        # gcloud writes logs anew, so that each attempt has a folder of its own: after those of earlier launches.
-        names = [re.fullmatch(r"attempt-(\d+)", path.name) for path in options.logs.glob("*")]
-        self._first = max((int(name[1]) for name in names if name), default=-1) + 1
+        self.log = options.logs / "workers.log"
         self.where = [f"--zone={options.zone}"] + ([f"--project={options.project}"] if options.project else [])
 
     def describe(self) -> list[str]:
@@ -165,22 +163,21 @@ class Pod:
             self.ssh(there),
         ]
 
-    def ssh(self, command: str, logs: Path | None = None) -> list[str]:
-        """Runs a command on all workers, where `logs` is given with a log of each there."""
-        into = [f"--output-directory={logs}"] if logs else []
-        return self._gcloud("tpu-vm", "ssh", "--worker=all", *into, f"--command={command}")
+    def ssh(self, command: str) -> list[str]:
+        """Runs a command on all workers, which print into one standard output.
+
+        A log for each, which --output-directory promises, gcloud 528 opens under a folder None.
+        """
+        return self._gcloud("tpu-vm", "ssh", "--worker=all", f"--command={command}")
 
     def train(self, program: Sequence[str], launch: str, attempt: int) -> list[str]:
         """Runs the program on all workers."""
-        keeping = ["--name", self.options.tpu, "--launch", launch, "--attempt", str(attempt)]
+        keeping = ["--name", self.options.tpu, "--launch", launch, "--attempt", str(attempt), "--hostname"]
         variables = ["LONGHAUL_COORDINATOR=auto", "PYTHONUNBUFFERED=1", *self.options.env]
         command = kept(FOLDER, ".venv/bin/python", variables, keeping, program)
         # A connection that has gone silent is noticed within a minute.
         alive = ["--ssh-flag=-o ServerAliveInterval=15", "--ssh-flag=-o ServerAliveCountMax=4"]
-        return [*self.ssh(command, self.logs(attempt)), *alive]
-
-    def logs(self, attempt: int) -> Path:
-        return self.options.logs / f"attempt-{self._first + attempt}"
+        return [*self.ssh(command), *alive]
 
     def hint(self) -> str:
         """The shortest command that stops the run."""
@@ -197,7 +194,7 @@ class Pod:
         request = [self.describe_request()] if options.queued else []
         commands = [self.describe(), *request, self.create(), self.describe()] if options.create else []
         commands += self.install() if options.install else []
-        commands += [["mkdir", "-p", str(self.logs(0))], self.train(program, "LAUNCH", 0)] if program else []
+        commands += [self.train(program, "LAUNCH", 0)] if program else []
         return commands + ([self.delete()] if options.delete else [])
 
     def _gcloud(self, group: str, verb: str, *more: str) -> list[str]:
@@ -292,16 +289,14 @@ def asked(command: Sequence[str]) -> str | None:
 
 def train(pod: Pod, program: Sequence[str], launch: str, attempt: int, signals: Signals) -> int:
     """Runs the program on all workers; returns its exit code."""
-    logs = pod.logs(attempt)
-    logs.mkdir(parents=True, exist_ok=True)
-    first = logs / "0.log"  # as gcloud calls it
-    first.write_bytes(b"")  # an earlier launch's is not shown again
+    since = begin(pod.log, attempt)
     command = pod.train(program, launch, attempt)
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-    put(sys.stdout, f"launch: all workers of {pod.options.tpu}, logs in {logs}\n")
-    watch, stop = f"tail -f {shlex.quote(str(first))}", f"Ctrl-C here, or {pod.hint()}"
+    with pod.log.open("ab") as out:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, start_new_session=True)
+    put(sys.stdout, f"launch: all workers of {pod.options.tpu}, log in {pod.log}\n")
+    watch, stop = f"tail -f {shlex.quote(str(pod.log))}", f"Ctrl-C here, or {pod.hint()}"
     with process.stdin:
-        begun = Workers(f"pod {pod.options.tpu}", process, first, lambda: hints(program, watch, stop))
+        begun = Workers(f"pod {pod.options.tpu}", process, pod.log, since, lambda: hints(program, watch, stop))
         return supervise([begun], GRACE, signals, more=attempt < pod.options.restarts)
 
 
@@ -349,13 +344,13 @@ def _chips(topology: str) -> int:
 class Workers(Child):
     """The program on all workers: they listen on one input, whose end asks all of them to stop."""
 
-    def __init__(self, name: str, process: subprocess.Popen, log: Path, hints: Callable[[], None]):
-        super().__init__(name, process, log)
+    def __init__(self, name: str, process: subprocess.Popen, log: Path, since: int, hints: Callable[[], None]):
+        super().__init__(name, process, log, since)
         self._hints, self._began = hints, time.monotonic()
 
     def beat(self) -> None:
         """Gives the hints once there is a run: its first word has come, or gcloud has not failed for a while."""
-        if self._hints and (self.log.stat().st_size or time.monotonic() - self._began > LOOK):
+        if self._hints and (self.log.stat().st_size > self.since or time.monotonic() - self._began > LOOK):
             self._hints()
             self._hints = None
 

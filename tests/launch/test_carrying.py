@@ -62,7 +62,7 @@ def through_tpu_pod(folder, home):
     options = ["--tpu=pod", "--zone=z", "--logs=logs"]
     code, _, err = called("tpu_pod", *options, "--", *NASTY, cwd=folder, HOME=home, PATH=path, CALLS=folder / "calls")
     assert code == 0, err
-    return (folder / "logs" / "attempt-0" / "0.log").read_text()
+    return re.sub(r"^\S+ \| ", "", (folder / "logs" / "workers.log").read_text(), flags=re.MULTILINE)
 
 
 def through_slurm(folder, home):

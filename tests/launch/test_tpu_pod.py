@@ -18,7 +18,7 @@ DOCUMENTED = {
     "tpu-vm create": {"--zone", "--project", "--version", "--accelerator-type", "--type", "--topology", "--spot"},
     "tpu-vm delete": {"--zone", "--project", "--quiet"},
     "tpu-vm scp": {"--zone", "--project", "--worker"},
-    "tpu-vm ssh": {"--zone", "--project", "--worker", "--command", "--output-directory", "--ssh-flag"},
+    "tpu-vm ssh": {"--zone", "--project", "--worker", "--command", "--ssh-flag"},
     "queued-resources describe": {"--zone", "--project", "--format"},
     "queued-resources create": {
         *("--zone", "--project", "--node-id", "--runtime-version"),
@@ -27,6 +27,7 @@ DOCUMENTED = {
     "queued-resources delete": {"--zone", "--project", "--force", "--quiet"},
 }
 POD = ["--tpu=pod", "--zone=us-east5-a"]
+HOST = os.uname().nodename
 
 
 @pytest.fixture
@@ -70,11 +71,30 @@ def test_the_program_is_run_on_every_worker(cloud):
     assert tpu_pod.main([*POD, "--project=mine", "--", "train", "--workdir=/shared/a run"]) == 0
     ((command, words),) = calls(cloud)
     assert command == "tpu-vm ssh" and words[0] == "pod"
-    assert {"--worker=all", "--project=mine", "--output-directory=runs/pod/attempt-0"} <= set(words)
+    assert {"--worker=all", "--project=mine"} <= set(words)
     (remote,) = [word.removeprefix("--command=") for word in words if word.startswith("--command=")]
     assert remote.startswith("cd longhaul && exec env LONGHAUL_COORDINATOR=auto PYTHONUNBUFFERED=1 .venv/bin/python -m")
-    assert remote.endswith("--attempt 0 -- train '--workdir=/shared/a run'")
-    assert (cloud / "runs/pod/attempt-0/0.log").read_text() == "trained\n"
+    assert remote.endswith("--attempt 0 --hostname -- train '--workdir=/shared/a run'")
+    assert (cloud / "runs/pod/workers.log").read_text() == f"{HOST} | trained\n"
+
+
+def test_all_workers_print_whole_lines_with_their_names_into_one_log(cloud, monkeypatch, capfd):
+    monkeypatch.setenv("WORKERS", "3")
+    for home in ("home", "home-1", "home-2"):
+        body = f"import time\nfor n in range(50): print('{home}', end=' ', flush=True); print(n, flush=True)"
+        project(cloud / home / "longhaul", f"{body}\nprint('no end', end='')")
+    assert tpu_pod.main([*POD, "--", "train"]) == 0
+    printed = [f"{HOST} | {home} {n}" for home in ("home", "home-1", "home-2") for n in range(50)]
+    log = (cloud / "runs/pod/workers.log").read_text()
+    assert sorted(log.splitlines()) == sorted([*printed, *[f"{HOST} | no end"] * 3])
+    assert log in capfd.readouterr().out
+
+
+def test_the_first_worker_that_fails_says_the_exit_code(cloud, monkeypatch):
+    monkeypatch.setenv("WORKERS", "2")
+    project(cloud / "home-1" / "longhaul", "raise SystemExit(2)")
+    assert tpu_pod.main([*POD, "--restarts=3", "--", "train"]) == 2
+    assert verbs(cloud) == ["run"]
 
 
 def test_a_pod_is_created_installed_and_deleted(cloud):
@@ -211,8 +231,8 @@ def test_a_second_launch_is_refused_and_stop_stops_the_first(cloud):
     project(cloud / "home" / "longhaul", SAVES)
     first = launcher("tpu_pod", *POD, "--restarts=2", "--", "train", cwd=cloud)
     wait_for(lambda: "ready" in kept_log(cloud))
-    code, out, _ = called("tpu_pod", *POD, "--logs=other", "--", "train", cwd=cloud)
-    assert code == 2 and "of another launch" in out
+    code, _, err = called("tpu_pod", *POD, "--logs=other", "--", "train", cwd=cloud)
+    assert code == 2 and "of another launch" in err
     assert called("tpu_pod", *POD, "--stop", cwd=cloud)[0] == 0
     code, _, err = finish(first)
     assert code == 75 and "starting again" not in err and "saved" in kept_log(cloud)
@@ -229,7 +249,7 @@ def test_dry_run_prints_what_it_calls(cloud):
     lines = [shlex.split(line) for line in out.splitlines()]
     assert code == 0 and (cloud / "calls").read_text() == ""
     assert [line[4] if line[0] == "gcloud" else line[0] for line in lines] == [
-        *("describe", "describe", "create", "describe", "git", "scp", "ssh", "mkdir", "ssh", "delete")
+        *("describe", "describe", "create", "describe", "git", "scp", "ssh", "ssh", "delete")
     ]
     assert err == ""
     _, _, err = called("tpu_pod", *POD, *options, "--", "train", "--workdir=runs/xl", cwd=cloud)
@@ -256,7 +276,7 @@ def test_hints_are_given_once_there_is_a_run_and_name_the_short_command(cloud, c
     assert tpu_pod.main([*POD, "--create=v5p-8", "--version=v", "--", "train", "--workdir=/shared/xl"]) == 0
     err = capfd.readouterr().err
     assert "saved: Ctrl-C here, or python -m launch.tpu_pod --tpu=pod --zone=us-east5-a --stop\n" in err
-    assert "watch: tail -f runs/pod/attempt-0/0.log\n" in err and "tensorboard --logdir=/shared/xl/metrics" in err
+    assert "watch: tail -f runs/pod/workers.log\n" in err and "tensorboard --logdir=/shared/xl/metrics" in err
     tool(cloud / "gcloud", "exit 1")
     monkeypatch.setattr(tpu_pod, "LOOK", 60.0)  # it fails before that
     assert tpu_pod.main([*POD, "--", "train"]) == 1
@@ -264,10 +284,10 @@ def test_hints_are_given_once_there_is_a_run_and_name_the_short_command(cloud, c
 
 
 def test_an_earlier_launchs_logs_are_kept(cloud):
-    for number in range(2):
+    for _ in range(2):
         assert tpu_pod.main([*POD, "--", "train"]) == 0
-        assert (cloud / f"runs/pod/attempt-{number}/0.log").read_text() == "trained\n"
-    assert len(list((cloud / "runs/pod").iterdir())) == 2
+    first, start, second = (cloud / "runs/pod/workers.log").read_text().replace("\n\n", "\n").splitlines()
+    assert first == second == f"{HOST} | trained" and start.startswith("launch: start at ")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +344,5 @@ def test_gcloud_itself_knows_the_words(pod, queued, tmp_path):
     nowhere |= dict.fromkeys(("https_proxy", "HTTPS_PROXY"), "http://127.0.0.1:9")
     for words in commands:
         words.append("--project=a-project")
-        for name in [word for word in words if word.startswith("--output-directory=")]:
-            (tmp_path / name.partition("=")[2]).mkdir(parents=True, exist_ok=True)
         done = subprocess.run(words, cwd=tmp_path, env=os.environ | nowhere, capture_output=True, text=True, timeout=60)
         assert done.returncode == 1 and "active account" in done.stderr, (words, done.stderr)
