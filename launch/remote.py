@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from launch import MISTAKE
 from launch.keeper import ALIVE, KILL, STOP
 from launch.supervise import Child
 
@@ -23,11 +24,20 @@ def new_launch() -> str:
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def kept(folder: str, python: str, variables: Sequence[str], options: Sequence[str], program: Sequence[str]) -> str:
-    """The command, for a shell on the host, that runs the program there under `launch.keeper` with `options`."""
+def kept(
+    folder: str, remedy: str, python: str, variables: Sequence[str], options: Sequence[str], program: Sequence[str]
+) -> str:
+    """The command, for a shell on the host, that runs the program there under `launch.keeper` with `options`.
+
+    Where the project is not in `folder` it says so and what the `remedy` is, and ends as after a mistake.
+    """
     words = ["-m", "launch.keeper", *options, *(["--", *program] if program else [])]
     environment = f"env {shlex.join(variables)} " if variables else ""
-    return f"cd {place(folder)} && exec {environment}{place(python)} {shlex.join(words)}"
+    missing = ["sh", "-c", f'echo "$0" >&2; exit {MISTAKE}', f"launch: the project is not in {folder} here; {remedy}"]
+    return (
+        f"cd {place(folder)} && test -f launch/keeper.py || exec {shlex.join(missing)}; "
+        f"exec {environment}{place(python)} {shlex.join(words)}"
+    )
 
 
 def place(path: str) -> str:

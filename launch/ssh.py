@@ -35,6 +35,7 @@ from launch.output import hints, put, show
 from launch.remote import SILENCE, Remote, kept, new_launch, start
 from launch.supervise import Signals, again, begin, supervise
 
+ELSEWHERE = "name its folder with --folder, or install it there"
 PAUSE = 10.0  # seconds before the processes are started again
 OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"]
 
@@ -75,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
                 keeping += ["--launch", launch, "--attempt", str(attempt), "--silence", str(SILENCE)]
                 places = environment(coordinator, len(hosts), index)
                 variables = [*(f"{key}={value}" for key, value in places.items()), *options.env]
-            there = kept(options.folder, options.python, variables, keeping, program)
+            there = kept(options.folder, ELSEWHERE, options.python, variables, keeping, program)
             found.append([*options.ssh, *OPTIONS, host, there])
         return found
 

@@ -41,6 +41,8 @@ from launch.remote import kept, new_launch, place
 from launch.supervise import POLL, Child, Signals, again, begin, supervise
 
 FOLDER = "longhaul"  # of the copy, in the home folder of each worker
+PYTHON = ".venv/bin/python"  # in it
+NOT_YET = "give --install, which puts it there"
 ARCHIVE = "longhaul.tar.gz"
 LOOK = 30.0  # seconds between looks at a pod that is not ready
 GRACE = 600.0  # seconds that the workers have to save and end once one has failed or a signal came
@@ -174,7 +176,7 @@ class Pod:
         """Runs the program on all workers."""
         keeping = ["--name", self.options.tpu, "--launch", launch, "--attempt", str(attempt), "--hostname"]
         variables = ["LONGHAUL_COORDINATOR=auto", "PYTHONUNBUFFERED=1", *self.options.env]
-        command = kept(FOLDER, ".venv/bin/python", variables, keeping, program)
+        command = kept(FOLDER, NOT_YET, PYTHON, variables, keeping, program)
         # A connection that has gone silent is noticed within a minute.
         alive = ["--ssh-flag=-o ServerAliveInterval=15", "--ssh-flag=-o ServerAliveCountMax=4"]
         return [*self.ssh(command), *alive]
@@ -184,7 +186,7 @@ class Pod:
         return shlex.join(["python", "-m", "launch.tpu_pod", f"--tpu={self.options.tpu}", *self.where, "--stop"])
 
     def stop(self) -> list[str]:
-        return self.ssh(kept(FOLDER, ".venv/bin/python", [], ["--name", self.options.tpu, "--stop"], []))
+        return self.ssh(kept(FOLDER, NOT_YET, PYTHON, [], ["--name", self.options.tpu, "--stop"], []))
 
     def all(self, program: Sequence[str]) -> list[list[str]]:
         """All that is run when nothing goes wrong, in turn."""
@@ -223,7 +225,7 @@ def carry_out(pod: Pod, program: Sequence[str], options, signals: Signals) -> in
 
 
 class RefusedError(Exception):
-    """A pod is in a state in which it is neither used nor replaced; the message is the sentence for the user."""
+    """A pod cannot be asked for, or is neither used nor replaced as it is; the message is the sentence for the user."""
 
 
 def ready(pod: Pod, options, signals: Signals) -> tuple[int, bool]:
@@ -277,13 +279,18 @@ def ready(pod: Pod, options, signals: Signals) -> tuple[int, bool]:
 
 
 def asked(command: Sequence[str]) -> str | None:
-    """The state that a command prints; "" where gcloud says that there is no such thing, None where it fails."""
+    """The state that a command prints; "" where gcloud says that there is no such thing, None where it fails.
+
+    Raises RefusedError where gcloud has no account to ask with.
+    """
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode == 0:
         return done.stdout.strip() or "STATE_UNSPECIFIED"
     if "NOT_FOUND" in done.stderr:
         return ""
     put(sys.stderr, done.stderr)
+    if "active account" in done.stderr:
+        raise RefusedError("gcloud is not logged in; log in with gcloud auth login, and start the same command again")
     return None
 
 

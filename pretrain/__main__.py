@@ -3,15 +3,23 @@
 import sys
 
 from pretrain.processes import streams
-from pretrain.processes.leaving import leaving
+from pretrain.processes.leaving import MISTAKE, leaving
+
+OURS = ("configs", "input_pipeline", "models", "pretrain")
 
 
 def run() -> None:
     """Runs the command line and exits with its code."""
     streams.settle()
     leaving.listen()
-    from pretrain.main import main
-
+    try:
+        from pretrain.main import main
+    except ModuleNotFoundError as error:
+        if error.name.partition(".")[0] in OURS:
+            raise
+        lacking = f"{sys.executable} has no {error.name}"
+        remedy = "start it with the interpreter that has the project, or install it there (pip install -e .)"
+        leaving.end(leaving.failed(MISTAKE, f"pretrain: {lacking}; {remedy}\n"))
     leaving.end(main(sys.argv[1:]))
 
 

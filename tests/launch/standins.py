@@ -22,6 +22,8 @@ def project(folder: Path, body: str = PROGRAM) -> Path:
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(body)
+    if not (folder / "launch").exists():
+        (folder / "launch").symlink_to(ROOT / "launch")
     interpreter = folder / ".venv" / "bin" / "python"
     interpreter.parent.mkdir(parents=True, exist_ok=True)
     interpreter.unlink(missing_ok=True)
@@ -53,10 +55,11 @@ for word in "$@"; do
     --output-directory=*) logs=${word#--output-directory=} ;;
   esac
 done
-play() { # the next of the states in a file; "-" stands for none, "!" for a failure of gcloud's own
+play() { # the next of the states in a file; "-" is none, "!" a failure of gcloud's own, "?" of who has not logged in
   state=$(sed -n 1p "$1"); sed -i 1d "$1"
   case "$state" in
     !) echo "ERROR: (gcloud) UNAVAILABLE: try again" >&2; exit 1 ;;
+    "?") echo "ERROR: (gcloud) You do not currently have an active account selected." >&2; exit 1 ;;
     -|"") echo "ERROR: (gcloud) NOT_FOUND: Resource '$5' was not found." >&2; exit 1 ;;
   esac
   echo "$state"; exit 0

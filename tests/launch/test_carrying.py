@@ -136,7 +136,7 @@ def test_variables_are_carried(name, tmp_path):
     # The line as it is read here, and its last word, or what follows --command=, by a shell there.
     words = run_by_bash(f"printf '%s\\0' {out.splitlines()[-1]}", ROOT, {}).split("\0")
     (there,) = [word.removeprefix("--command=") for word in words if "launch.keeper" in word]
-    assert variable in run_by_bash(f"printf '%s\\0' {there.partition('exec ')[2]}", ROOT, {}).split("\0")
+    assert variable in run_by_bash(f"printf '%s\\0' {there.partition('; exec ')[2]}", ROOT, {}).split("\0")
 
 
 def test_the_package_names_its_launchers():

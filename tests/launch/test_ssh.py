@@ -73,7 +73,8 @@ def test_dry_run_prints_what_it_calls(hosts):
     assert code == 0 and not (hosts / "calls").exists()
     lines = [shlex.split(line) for line in out.splitlines()]
     assert [line[-2] for line in lines] == ["node1", "me@node2"]
-    assert all(line[-1].startswith("cd longhaul && exec env LONGHAUL_COORDINATOR=node1:28476") for line in lines)
+    assert all(line[-1].startswith("cd longhaul && test -f launch/keeper.py || exec sh") for line in lines)
+    assert all("; exec env LONGHAUL_COORDINATOR=node1:28476 " in line[-1] for line in lines)
     assert all(line[-1].endswith("--silence 60 -- train") for line in lines)
 
 
@@ -192,6 +193,15 @@ def test_restarts_after_preemptions_and_faults_only(hosts, monkeypatch, codes, r
     options = ["--hosts=node1", f"--ssh={hosts / 'ssh'}", f"--logs={hosts / 'logs'}", f"--restarts={restarts}"]
     assert ssh.main([*options, "--", "train"]) == code
     assert (hosts / "logs" / "node1.log").read_text().count("started") == starts
+
+
+@pytest.mark.parametrize("folder", ["nosuch", '~/it\'s "not" $HOME', ".venv"])
+def test_a_folder_without_the_project_is_a_mistake_and_not_tried_again(hosts, folder):
+    (hosts / "home" / ".venv").mkdir()
+    code, out, err = finish(start(hosts, f"--folder={folder}", "--restarts=1"))
+    assert code == 2 and "starting again" not in err
+    said = f"launch: the project is not in {folder} here; name its folder with --folder, or install it there\n"
+    assert said in out and (hosts / "logs" / "node1.log").read_text().endswith(said)
 
 
 def keeper(folder, *options):

@@ -73,7 +73,8 @@ def test_the_program_is_run_on_every_worker(cloud):
     assert command == "tpu-vm ssh" and words[0] == "pod"
     assert {"--worker=all", "--project=mine"} <= set(words)
     (remote,) = [word.removeprefix("--command=") for word in words if word.startswith("--command=")]
-    assert remote.startswith("cd longhaul && exec env LONGHAUL_COORDINATOR=auto PYTHONUNBUFFERED=1 .venv/bin/python -m")
+    assert remote.startswith("cd longhaul && test -f launch/keeper.py || exec sh -c ")
+    assert "; exec env LONGHAUL_COORDINATOR=auto PYTHONUNBUFFERED=1 .venv/bin/python -m launch.keeper " in remote
     assert remote.endswith("--attempt 0 --hostname -- train '--workdir=/shared/a run'")
     assert (cloud / "runs/pod/workers.log").read_text() == f"{HOST} | trained\n"
 
@@ -184,6 +185,15 @@ def test_a_gcloud_that_keeps_failing_ends_the_run(cloud, capfd):
     assert verbs(cloud) == ["describe"] * tpu_pod.TRIES and "UNAVAILABLE: try again" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("options", [["--create=v5p-128", "--version=v"], []])
+def test_who_has_not_logged_in_is_told_so_and_not_waited_for(cloud, capfd, options):
+    project(cloud / "home" / "longhaul", "raise SystemExit(1)")
+    (cloud / "states").write_text("?\n" * 9)
+    assert tpu_pod.main([*POD, *options, "--restarts=9", "--delete", "--", "train"]) == 2
+    assert verbs(cloud) == ["describe"] if options else ["run", "describe"]
+    assert "launch: gcloud is not logged in; log in with gcloud auth login" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("request_states", ["ACTIVE\n", "!\n", "WAITING_FOR_RESOURCES\n"])
 def test_a_request_that_stands_is_kept(cloud, request_states):
     (cloud / "states").write_text("-\nREADY\n")
@@ -196,6 +206,13 @@ def test_an_interpreter_that_is_not_there_is_not_started_again(cloud, capfd):
     (cloud / "home/longhaul/.venv/bin/python").unlink()
     assert tpu_pod.main([*POD, "--restarts=3", "--", "train"]) == 127
     assert verbs(cloud) == ["run"] and "exit code 127: a command is not there" in capfd.readouterr().err
+
+
+def test_workers_without_the_project_are_a_mistake(cloud, capfd):
+    shutil.rmtree(cloud / "home/longhaul")
+    assert tpu_pod.main([*POD, "--restarts=3", "--", "train"]) == 2
+    assert verbs(cloud) == ["run"]
+    assert "launch: the project is not in longhaul here; give --install, which puts it there" in capfd.readouterr().err
 
 
 def test_a_users_mistake_is_not_repeated(cloud):

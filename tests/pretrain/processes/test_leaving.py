@@ -118,6 +118,17 @@ def test_a_signal_while_the_program_is_loaded(tmp_path, text, number):
     assert err == "pretrain: interrupted: nothing is lost; start the same command again\n"
 
 
+def test_an_interpreter_without_the_project_is_a_mistake():
+    """Which no launcher starts again."""
+    command = [sys.executable, "-S", "-m", "pretrain", "train"]  # without site-packages
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"pretrain: {sys.executable} has no ml_collections; start it with the interpreter that has the project, or "
+        "install it there (pip install -e .)\n"
+    )
+
+
 def test_a_terminal_that_ends_is_not_heard_where_that_is_to_be_ignored():
     """As `nohup` has it."""
     code = """if True:
