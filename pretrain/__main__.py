@@ -15,7 +15,7 @@ def run() -> None:
     try:
         from pretrain.main import main
     except ModuleNotFoundError as error:
-        if error.name.partition(".")[0] in OURS:
+        if not error.name or error.name.partition(".")[0] in OURS:
             raise
         lacking = f"{sys.executable} has no {error.name}"
         remedy = "start it with the interpreter that has the project, or install it there (pip install -e .)"

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from pretrain.plan import slices
 from pretrain.plan.topology import Topology
 
 SOFTWARE = {
@@ -34,10 +35,11 @@ def commands(topology: Topology, name: str, flags: Sequence[str], workdir: str =
             made = f"--create {topology.name} --version {SOFTWARE[family]} --install --restarts 20 --delete"
             image = f"--image REGISTRY/longhaul --tpu {topology.name} --restarts 20 --apply"
             bucket = train(f"gs://BUCKET/{name}")
-            return [
-                f"python -m launch.tpu_pod --tpu {name} --zone ZONE {made} -- {bucket}",
-                f"python -m launch.gke {image} -- {bucket}",
-            ]
+            lines = {
+                "tpu_pod": f"python -m launch.tpu_pod --tpu {name} --zone ZONE {made} -- {bucket}",
+                "gke": f"python -m launch.gke {image} -- {bucket}",
+            }
+            return [lines[launcher] for launcher in slices.launchers(family, topology.shape)]
         case "cuda":
             node = f"--nodes 1 --gpus-per-node {count} --restarts 20"
             return [

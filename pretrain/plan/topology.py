@@ -15,7 +15,7 @@ import jax
 from jax.experimental import topologies
 
 from pretrain.errors import UserError, nearest
-from pretrain.plan import gpus
+from pretrain.plan import gpus, slices
 from pretrain.plan.hardware import HARDWARE, Hardware
 
 EXAMPLES = {
@@ -27,6 +27,7 @@ EXAMPLES = {
     "h200": "h200:8",
     "cpu": "cpu:8",
 }
+HOST = 4  # chips of a host of TPUs, as libtpu takes it unless it is told
 LIBTPU = "compiling for TPUs needs libtpu, which is not installed; pip install -e '.[plan]'"
 OF_GCLOUD = re.compile(r"(v4|v5litepod|v5e|v5p|v6e)-(\d{1,6})")
 SHAPE = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*")
@@ -74,6 +75,8 @@ def parse(name: str) -> Topology:
         raise UserError(
             f"--topology={name} is no shape of {kind}; after the colon write {wanted}, as in {EXAMPLES[kind]}"
         )
+    if hardware.platform == "tpu":
+        slices.check(kind, shape)
     return Topology(name, hardware, shape)
 
 
@@ -82,20 +85,21 @@ def _of_gcloud(name: str, kind: str, number: str) -> str:
     kind = kind.replace("v5litepod", "v5e")
     hardware = HARDWARE[kind]
     chips = int(number) // 2 if hardware.core else int(number)
-    shape = _shape(chips, hardware.dims) or EXAMPLES[kind].partition(":")[2]
+    shape = _shape(chips, hardware.dims)
+    example = f"{kind}:{slices.joined(shape)}" if slices.launchers(kind, shape) else EXAMPLES[kind]
     return (
         f"--topology={name} is the cloud's name of a slice; write its shape in chips after a colon, "
-        f"such as --topology={kind}:{shape}"
+        f"such as --topology={example}"
     )
 
 
-def _shape(count: int, dims: int) -> str:
-    """The shape nearest to a cube of so many chips, a power of two; "" of any other number."""
+def _shape(count: int, dims: int) -> tuple[int, ...]:
+    """The shape nearest to a cube of so many chips, a power of two; () of any other number."""
     if count < 1 or count & (count - 1):
-        return ""
+        return ()
     each, more = divmod(count.bit_length() - 1, dims)
     sizes = [2 ** (each + (place >= dims - more)) for place in range(dims)]
-    return "x".join(str(size) for size in sorted(sizes, key=lambda size: (size == 1, size)))
+    return tuple(sorted(sizes, key=lambda size: (size == 1, size)))
 
 
 def _leave_accelerators_alone(topology: Topology) -> None:
@@ -115,13 +119,15 @@ def _leave_accelerators_alone(topology: Topology) -> None:
 def _tpus(topology: Topology) -> list:
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(f"--topology={topology.name}: {LIBTPU}")
+    told = {"chip_config_name": topology.hardware.core} if topology.hardware.core else {}
+    if topology.count < HOST:
+        told["chips_per_host_bounds"] = (*topology.shape, 1)[:3]
     try:
-        joined = {"chip_config_name": topology.hardware.core} if topology.hardware.core else {}
-        return topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **joined).devices
+        return topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **told).devices
     except (jax.errors.JaxRuntimeError, RuntimeError, NotImplementedError) as error:
         said = str(error).splitlines()[0]
         raise UserError(
-            f"--topology={topology.name} is a shape that libtpu does not know ({said}); give one of whole hosts, "
+            f"--topology={topology.name} is a shape that libtpu does not know ({said}); give another, "
             f"such as {EXAMPLES[topology.hardware.family]}"
         ) from error
 

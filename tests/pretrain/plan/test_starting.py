@@ -15,7 +15,18 @@ from tests.pretrain.runs import ROOT
 FLAGS = ["--config=configs/gpt2.py:small", "--config.data.train=text:/a b/it's/*.py", "--config.mesh.fsdp=4"]
 LINES = [
     (name, line)
-    for name in ("v4:2x2x1", "v5e:2x2", "v5p:4x4x4", "v6e:4x4", "h100:8", "h200:4", "cpu:8")
+    for name in (
+        "v4:2x2x1",
+        "v5e:1x1",
+        "v5e:2x2",
+        "v5p:1x1x1",
+        "v5p:4x4x4",
+        "v5p:4x4x24",
+        "v6e:4x4",
+        "h100:8",
+        "h200:4",
+        "cpu:8",
+    )
     for line in starting.commands(topology.parse(name), "gpt2:small", FLAGS)
 ]
 
@@ -46,6 +57,12 @@ def test_each_launcher_takes_its_line(name, line):
 def test_a_pod_has_a_name_that_it_can_have(name, tpu):
     for line in starting.commands(topology.parse("v5e:2x2"), name, ()):
         assert f"/{tpu}" in line and (f"--tpu {tpu} --zone" in line or "launch.gke" in line)
+
+
+def test_a_slice_that_gcloud_cannot_name_is_started_by_the_other_launcher():
+    for name in ("v5p:1x1x1", "v5p:4x4x24"):
+        (line,) = starting.commands(topology.parse(name), "run", ())
+        assert "launch.gke" in line and f"--tpu {name} " in line
 
 
 def test_a_run_goes_on_in_its_own_folder():

@@ -31,6 +31,15 @@ def test_names(name, shape, count):
         ("v5litepod-8", "such as --topology=v5e:2x4"),
         ("v4-8", "such as --topology=v4:2x2x1"),
         ("v6e-7", "such as --topology=v6e:4x4"),
+        ("v5e-2", "such as --topology=v5e:8x8"),
+        ("v5e:4x2", "--topology=v5e:4x2 is no slice that Google rents; did you mean v5e:2x4.$"),
+        ("v5p:4x2x2", "--topology=v5p:4x2x2 is no slice that Google rents; did you mean v5p:2x2x4.$"),
+        ("v6e:3x5", "of v6e there are 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16$"),
+        (
+            "v5p:4x4x6",
+            "of v5p there are 1x1x1, 2x1x1, 2x2x1, .*, 2x4x4, and those of three multiples of 4 in rising order",
+        ),
+        ("v4:1x1x1", "of v4 there are 2x2x1, 2x2x2, 2x2x4, 2x4x4, and those"),
         ("v5p:4x4", "is no shape of v5p; after the colon write three sizes, as in v5p:4x4x4"),
         ("v5e:4x4x4", "is no shape of v5e; after the colon write two sizes, as in v5e:8x8"),
         ("h100", "is no shape of h100; after the colon write a number of devices, at most 8, as in h100:8"),
@@ -44,6 +53,12 @@ def test_names_that_are_wrong(name, words):
     assert len(jax.devices()) == 8  # JAX has begun
     with pytest.raises(UserError, match=words):
         topology.parse(name).devices()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu: pip install -e '.[plan]'")
+@pytest.mark.parametrize(("name", "count"), [("v5e:1x1", 1), ("v6e:1x1", 1), ("v5p:1x1x1", 1), ("v5p:2x1x1", 2)])
+def test_slices_of_less_than_a_host(name, count):
+    assert len(topology.parse(name).devices()) == count
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""The slices of TPUs that Google rents, and which launchers get them.
+
+What `launch.tpu_pod --create` and `launch.gke --tpu` take (tests/pretrain/plan/test_slices.py holds this to them):
+pages "TPU v4", "TPU v5e", "TPU v5p" and "TPU v6e" of docs.cloud.google.com/tpu/docs, and "Plan TPUs in GKE".
+"""
+
+import itertools
+import math
+
+from pretrain.errors import UserError
+
+Shape = tuple[int, ...]
+FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))  # of v5e and v6e
+BELOW_A_CUBE = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
+PART_OF_A_HOST = {"v5p": ((1, 1, 1), (2, 1, 1))}  # which GKE alone has
+CUBE, MOST = 4, 96  # chips along an edge of what larger ones are made of, and how many of these a v5p has at most
+LARGEST = {"v4": (16, 16, 16), "v5p": (16, 16, 24)}  # of GKE
+EVERYWHERE = ("tpu_pod", "gke")
+
+
+def launchers(kind: str, shape: Shape) -> tuple[str, ...]:
+    """The launchers that get a slice, the simplest first; none where it is not rented."""
+    if shape in (*FLAT, *BELOW_A_CUBE):
+        return EVERYWHERE
+    if shape in PART_OF_A_HOST.get(kind, ()):
+        return ("gke",)
+    if kind not in LARGEST or shape not in _of_cubes(math.prod(shape)):
+        return ()
+    count = math.prod(shape) // CUBE**3
+    # Of v5p gcloud takes a number of chips, and makes the most compact slice of them.
+    compact = count <= MOST and shape == min(_of_cubes(math.prod(shape)), key=lambda one: one[::-1])
+    small = all(size <= most for size, most in zip(shape, LARGEST[kind], strict=True))
+    takes = {"tpu_pod": kind == "v4" or compact, "gke": small}
+    return tuple(name for name in EVERYWHERE if takes[name])
+
+
+def check(kind: str, shape: Shape) -> None:
+    """Errors: UserError where such a slice is not rented, which names those that are."""
+    if launchers(kind, shape):
+        return
+    turned = [other for other in itertools.permutations(shape) if launchers(kind, other)]
+    known = FLAT if len(shape) == 2 else (*PART_OF_A_HOST.get(kind, ()), *BELOW_A_CUBE)
+    more = ", and those of three multiples of 4 in rising order" if kind in LARGEST else ""
+    remedy = (
+        f"did you mean {kind}:{joined(turned[0])}?"
+        if turned
+        else f"of {kind} there are {', '.join(map(joined, known))}{more}"
+    )
+    raise UserError(f"--topology={kind}:{joined(shape)} is no slice that Google rents; {remedy}")
+
+
+def joined(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def _of_cubes(chips: int) -> list[Shape]:
+    """All slices of so many chips that are made of whole cubes, with their sizes in rising order."""
+    edges = itertools.combinations_with_replacement([n for n in range(CUBE, chips + 1, CUBE) if chips % n == 0], 2)
+    shapes = [(a, b, chips // (a * b)) for a, b in edges if chips % (a * b) == 0]
+    return [shape for shape in shapes if shape[2] >= shape[1] and shape[2] % CUBE == 0]
