@@ -49,6 +49,8 @@ def parse(
     One of the options `without`, which are called as in the namespace, asks for something that needs no program.
     """
     at = argv.index("--") if "--" in argv else len(argv)
+    if empty := _empty(argv[:at]):
+        parser.error(f"{empty} is given without a value; write one, or leave it out (is a variable unset?)")
     options, stray = parser.parse_known_args(argv[:at])
     program = list(argv[at + 1 :])
     if stray and not program:
@@ -71,6 +73,17 @@ def parse(
             f"the command is {size:,} bytes long, and hosts take {LONGEST:,}; put what it says into a config file"
         )
     return options, program
+
+
+def _empty(argv: Sequence[str]) -> str:
+    """The first option whose value has nothing in it, as a shell makes it of a variable that is not set."""
+    for before, word in zip(["", *argv], argv, strict=False):
+        name, equals, value = word.partition("=")
+        if not word.strip() and before.startswith("--"):
+            return before
+        if word.startswith("--") and equals and not value.strip():
+            return name
+    return ""
 
 
 def restarts(flags: argparse.ArgumentParser, after: str = "a preemption or a fault") -> None:

@@ -10,6 +10,7 @@ all nodes share.
 """
 
 import argparse
+import math
 import re
 import shlex
 import sys
@@ -123,6 +124,11 @@ def main(argv: Sequence[str]) -> int:
         flags.error("--container-image and --apptainer are two ways to run in a container; choose one")
     if options.mounts and not (options.container_image or options.apptainer):
         flags.error("--mounts needs --container-image or --apptainer")
+    if options.warning >= limit(options.time):
+        flags.error(
+            f"--warning {options.warning} leaves nothing of --time {options.time}, so that the job would save and be "
+            "queued again for ever; give a longer --time (hours:minutes:seconds), or a shorter --warning"
+        )
     text = script(options, program)
     if options.dry_run:
         answer(text)
@@ -193,6 +199,16 @@ def apptainer(options) -> list[str]:
     gpus = ["--nv"] if options.gpus_per_node else []
     mounts = ["--bind", options.mounts] if options.mounts else []
     return ["apptainer", "exec", *gpus, *mounts, "--pwd", IMAGE_FOLDER, options.apptainer]
+
+
+def limit(text: str) -> float:
+    """Seconds of a time limit as sbatch reads it: 0 is none, and what is no time it refuses itself."""
+    days, dash, rest = text.rpartition("-")
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+        return math.inf
+    numbers = [int(number) for number in rest.split(":")]
+    units = (3600, 60, 1) if dash or len(numbers) == 3 else (60, 1)
+    return int(days or 0) * 86_400 + sum(map(math.prod, zip(numbers, units, strict=False))) or math.inf
 
 
 def quoted(value: str) -> str:

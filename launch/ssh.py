@@ -10,6 +10,7 @@ stop too, so keep it in a terminal that outlives you (tmux).
 """
 
 import argparse
+import re
 import shlex
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     flags = parser("ssh", __doc__)
     flags.add_argument("--hosts", help="the hosts as ssh takes them, with commas between: node1,user@node2")
     flags.add_argument("--hostfile", type=Path, help="a file that has them, one a line")
-    flags.add_argument("--coordinator", type=line, help=f"address:port of the first host (default: its name:{PORT})")
+    flags.add_argument("--coordinator", type=meeting, help=f"address:port of the first host (default: its name:{PORT})")
     flags.add_argument("--folder", type=line, default="longhaul", help="the project on each host (default: longhaul)")
     flags.add_argument("--python", default=".venv/bin/python", help="interpreter there (default: .venv/bin/python)")
     flags.add_argument("--name", type=name, default="longhaul", help="name of the run on the hosts (default: longhaul)")
@@ -143,6 +144,16 @@ def listed(flags, options) -> list[str]:
     if not hosts:
         flags.error(f"--hostfile {options.hostfile} names no host")
     return hosts
+
+
+def meeting(text: str) -> str:
+    """An argparse type: an address and a port, above which another is free."""
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host) or not re.fullmatch(r"[1-9]\d{0,4}", port):
+        raise argparse.ArgumentTypeError(f"{text!r} is not ADDRESS:PORT, such as 10.0.0.1:{PORT}")
+    if int(port) >= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} has a port above 65534; give another, such as {PORT}")
+    return text
 
 
 def words(text: str) -> list[str]:

@@ -1,5 +1,7 @@
 """The SLURM launcher: what it would run, read by bash and tried out against stand-ins of SLURM's tools."""
 
+import importlib
+import math
 import os
 import signal
 import subprocess
@@ -8,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from launch import slurm
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ["train", "--config=configs/gpt3.py:xl", "--workdir=/shared/it's a run"]
@@ -225,6 +229,8 @@ def test_slurm_hints_have_the_jobs_number_and_are_not_said_where_nothing_was_sub
         (["slurm", "--logs", "{}/file/x", "--", "train"], "file/x cannot be made a folder (Not a directory)"),
         (["slurm", "--logs", "50%", "--", "train"], "which SLURM would read as a pattern"),
         (["slurm", "--sbatch", "qos=high", "--", "train"], "is no option of sbatch"),
+        (["slurm", "--warning=100000", "--time=00:01:00", "--", "train"], "--warning 100000 leaves nothing of --time"),
+        (["slurm", "--time=2", "--", "train"], "--warning 120 leaves nothing of --time 2,"),
         (["slurm", "--mounts", "/a:/b", "--", "train"], "--mounts needs --container-image or --apptainer"),
         (["slurm", "--container-image=a", "--apptainer=b", "--", "train"], "choose one"),
     ],
@@ -235,6 +241,40 @@ def test_mistakes(argv, message, tmp_path):
     done = launch(*argv[:1], "--logs", tmp_path, *argv[1:], PATH=str(tmp_path))
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("90", 5400), ("2:30", 150), ("1:00:30", 3630), ("1-2", 93_600), ("1-2:03", 93_780), ("1-2:03:04", 93_784)),
+        *(("0", math.inf), ("UNLIMITED", math.inf), ("a while", math.inf)),
+    ],
+)
+def test_a_time_limit_as_sbatch_reads_it(text, seconds):
+    assert slurm.limit(text) == seconds
+
+
+EMPTY = [
+    (name, option)
+    for name, options in {
+        "local": ("--logs", "--grace"),
+        "ssh": ("--hosts", "--folder", "--python", "--coordinator", "--logs", "--ssh"),
+        "slurm": ("--partition", "--account", "--logs", "--python", "--container-image", "--apptainer", "--sbatch"),
+        "tpu_pod": ("--create", "--version", "--project", "--logs", "--python"),
+        "gke": ("--image", "--tpu", "--python", "--namespace", "--claim"),
+    }.items()
+    for option in options
+]
+
+
+@pytest.mark.parametrize(("name", "option"), EMPTY)
+def test_an_option_of_every_launcher_that_is_empty_is_a_mistake(name, option, capsys):
+    """Such as "$TYPE" of a variable that is not set."""
+    main = importlib.import_module(f"launch.{name}").main
+    for words in ([option, ""], [option, " "], [f"{option}="]):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--dry-run", "--", "train"])
+        assert ended.value.code == 2 and f"{option} is given without a value; write one" in capsys.readouterr().err
 
 
 def test_a_recipe_that_is_not_there_is_not_queued():
