@@ -26,12 +26,14 @@ USER_ERRORS = (UserError, ModelError, DataError, ConfigError)
 def nearest(name: str, choices: Iterable[str], before: str = "") -> str:
     """The end of an "unknown name" sentence: `, did you mean 'x'?`, or the list of choices if none is close.
 
+    Small and capital letters count as the same.
     `before` is what is written before each name, such as the dashes of a flag.
     """
     choices = sorted(choices)
-    close = difflib.get_close_matches(name, choices, n=1)
+    small = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(name.lower(), small, n=1)
     if close:
-        return f", did you mean '{before}{close[0]}'?"
+        return f", did you mean '{before}{small[close[0]]}'?"
     return f"; choose one of: {', '.join(before + choice for choice in choices)}"
 
 

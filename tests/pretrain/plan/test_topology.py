@@ -26,6 +26,8 @@ def test_names(name, shape, count):
             "v5q:4x4",
             "--topology=v5q:4x4 is of no hardware that is known; choose one like v4:4x4x8.*cpu:8, did you mean 'v5p'.$",
         ),
+        ("V5E:2x2", "--topology=V5E:2x2 is of no hardware that is known; .*, did you mean 'v5e'.$"),
+        ("H200:8", "did you mean 'h200'.$"),
         ("a100:8", "is of no hardware that is known.*v4:4x4x8, v5e:8x8, v5p:4x4x4, v6e:4x4, h100:8, h200:8, cpu:8"),
         ("v5p-128", "v5p-128 is the cloud's name of a slice; .* in chips after a colon, such as --topology=v5p:4x4x4"),
         ("v5litepod-8", "such as --topology=v5e:2x4"),
