@@ -238,12 +238,15 @@ def _divisors(number: int, most: int) -> list[int]:
 
 
 def _order(facts: dict):
-    """Those that fit first, by their least time, where there is less to warn of, by the time if nothing overlaps."""
+    """Those that fit first, by their least time, where there is less to warn of, by the time if nothing overlaps.
+
+    Where no times are known, by what is computed again and by bytes alone.
+    """
     found, needed = facts["roofline"], facts["memory"]["needed"]
     if facts["memory"]["fits"] is False:
         return (True, needed)
     if not found:
-        return (False, facts["flops"]["recomputed"], len(facts["warnings"]), needed)
+        return (False, facts["flops"]["recomputed"], needed)
     return (False, found["step_seconds"], len(facts["warnings"]), found["apart_seconds"], needed)
 
 

@@ -118,6 +118,15 @@ def test_of_two_that_take_as_long_the_one_with_less_to_warn_of_is_first():
     assert sorted((ordered[place] for place in (3, 5, 0, 2, 4, 1)), key=search._order) == ordered
 
 
+def test_of_devices_whose_rates_are_not_known_bytes_decide():
+    def facts(recomputed, needed, *warnings):
+        memory, flops = {"fits": None, "needed": needed}, {"recomputed": recomputed}
+        return {"memory": memory, "roofline": None, "flops": flops, "warnings": [*warnings]}
+
+    ordered = [facts(0, 5, "each device holds all of it"), facts(0, 6), facts(1, 4)]
+    assert sorted((ordered[place] for place in (2, 1, 0)), key=search._order) == ordered
+
+
 def test_the_first_that_is_compiled_is_the_surest_to_fit():
     """Where the fastest leaves little room: all devices in fsdp, every layer computed again."""
     ways = [
