@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pretrain.costs.sizes import on_device
+from pretrain.reporting.progress import amount
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says that a program does not fit
 ROOM = 0.85  # of a device's memory, which a remedy is to need at most
@@ -127,8 +128,9 @@ def _lessened(most: str, shares: Mapping[str, int], needed: int, config, mesh: M
         summed = shares.get("gradients", 0) if config.train.accumulate == 1 else 0
         room = ROOM * capacity - (needed - shares[most]) - summed
         next_most = max(shares, key=lambda name: shares[name] if name != most else -1)
-        if room <= 0 and next_most in ("memory of lanes", "teacher"):  # however few rows a part has
-            return _lessened(next_most, shares, needed, config, mesh, capacity)
+        if room <= 0 and next_most in ("memory of lanes", "teacher"):
+            first = _lessened(next_most, shares, needed, config, mesh, capacity)
+            return f"first {first}, since {amount(shares[next_most])}B are {next_most}, in however many parts"
         if room <= 0 and mesh["data"] > 1:
             return f"first split parameters, gradients and optimiser state {split}"
         if room + summed <= 0:

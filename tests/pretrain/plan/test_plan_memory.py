@@ -132,7 +132,11 @@ MESH = {"data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
             {"activations": 900, "parameters": 9, "memory of lanes": 90},
             MESH,
             {},
-            (memory.WORK, "lower config.model.memory or config.train.batch_size"),
+            (
+                memory.WORK,
+                "first lower config.model.memory or config.train.batch_size, since 90B are memory of lanes, "
+                "in however many parts",
+            ),
         ),
         (
             {"activations": 10, "optimiser state": 90},
