@@ -11,6 +11,7 @@ How the C library treats freed memory decides a third of a small step's time, so
     returned   both as glibc does by itself
 """
 
+import argparse
 import atexit
 import dataclasses
 import functools
@@ -141,4 +142,9 @@ def serve(target: str, options: dict) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], json.loads(sys.argv[2]))
+    description = "One program of a benchmark whose programs take turns: such benchmarks start it themselves."
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.turns", description=description)
+    parser.add_argument("target", help="its function, as MODULE:FUNCTION")
+    parser.add_argument("options", type=json.loads, help="what the function is called with, as a JSON object")
+    asked = parser.parse_args()
+    serve(asked.target, asked.options)
