@@ -155,7 +155,8 @@ def test_the_real_program_goes_on_to_the_same_result(reach, tmp_path):
     for number, path in enumerate(sorted((ROOT / "pretrain").rglob("*.py"))[:20]):
         shutil.copy(path, tmp_path / "text" / f"{number}.py")
     (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "configs").symlink_to(ROOT / "configs")
+    for name in ("configs", "launch"):
+        (tmp_path / "there" / name).symlink_to(ROOT / name)
     own = [f"--env=XLA_FLAGS={environment()['XLA_FLAGS']}", "--env=JAX_PLATFORMS=cpu", f"--env=PYTHONPATH={ROOT}"]
     own += [f"--coordinator=127.0.0.1:{free_port()}", f"--folder={tmp_path}/there", f"--python={sys.executable}"]
 
