@@ -77,13 +77,12 @@ def read_data(folder: Path) -> dict:
 
 
 def noted(folder: Path) -> dict:
-    """What a checkpoint says of itself in the item `data`; empty where that cannot be read, or is damaged."""
+    """What a checkpoint says of itself in the item `data`; empty where that cannot be read, as restoring it tells."""
     try:
         found = json.loads((folder / POSITION).read_text())
-        whole = isinstance(found, dict) and is_whole(folder, POSITION)
     except (OSError, ValueError):
         return {}
-    return found if whole else {}
+    return found if isinstance(found, dict) else {}
 
 
 def is_whole(folder: Path, name: str) -> bool:

@@ -17,7 +17,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.config.recipe import recipes
 from pretrain.errors import UserError, listed
 from pretrain.processes.agreement import alike, decided
-from pretrain.workdir import Workdir, real
+from pretrain.workdir import POSITION, Workdir, real
 
 SHOWN = 4  # parameters of a kind that a sentence names
 
@@ -144,7 +144,8 @@ def find(named: str, workdir: str, key: str = "train.start_from") -> Weights:
 
     step = decided(choose, lambda why: str(refused(f"its checkpoints cannot be read ({why}); make them readable")))
     folder, config = checkpoints.workdir.checkpoint(step), configs.saved(run)
-    configs.check_unedited(run, config, restore.made_with(folder))
+    if restore.is_whole(folder, POSITION):  # else the checkpoint is refused as damaged
+        configs.check_unedited(run, config, restore.made_with(folder))
     return Weights(named, folder, tokenizer, config.model)
 
 

@@ -45,6 +45,7 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
     made = not persistently(folder.exists)
     try:
         persistently(lambda: folder.mkdir(parents=True, exist_ok=True))
+        opened = _opened(folder)
         mine = json.dumps(
             {
                 "command": command,
@@ -60,7 +61,7 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
         persistently(lambda: _take(Workdir(folder).lock, mine, report, in_turn))
     except OSError as error:
         raise UserError(f"the work folder cannot be written ({reason(error)}); choose another --workdir") from error
-    opened, ended = _opened(folder), threading.Event()
+    ended = threading.Event()
     beating = threading.Thread(target=_beat, args=(Workdir(folder).lock, mine, opened, ended), daemon=True)
     beating.start()
 

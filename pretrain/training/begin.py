@@ -17,7 +17,7 @@ from pretrain.optimizers.schedules import ended, idle, moved
 from pretrain.processes.agreement import decided
 from pretrain.reporting.goodput import newest_saved
 from pretrain.step.learner import make_learner
-from pretrain.workdir import ANEW, Workdir, real
+from pretrain.workdir import ANEW, POSITION, Workdir, real
 
 FEW_ROWS = 20  # of validation, whose loss says little
 
@@ -39,8 +39,11 @@ def check_own(config, workdir: str) -> None:
             make_learner(config)  # a value that can be in no config is named first
             raise
         here = Workdir(workdir)
-        told = (restore.made_with(here.checkpoint(step)) for step in reversed(here.steps()))
-        configs.check_unedited(workdir, config, next(filter(None, told), {}), f"undo the change, or {ANEW}")
+        newest = (
+            folder for step in reversed(here.steps()) if restore.is_whole(folder := here.checkpoint(step), POSITION)
+        )
+        if folder := next(newest, None):
+            configs.check_unedited(workdir, config, restore.made_with(folder), f"undo the change, or {ANEW}")
 
 
 def check_goes_on(config, workdir: str) -> None:

@@ -284,3 +284,15 @@ def test_a_training_that_is_faster_than_a_reader_is_not_run_after_for_ever(copy,
     said = capsys.readouterr().err
     assert "checkpoint 8 was deleted by the training of this folder" in said and "choose one of: 4, latest" in said
     assert not (workdir / "there").exists()
+
+
+def test_imported_weights_stay_whatever_was_written_beside_them(opened, tmp_path):
+    """What a checkpoint says of itself is not as it was written: that is damage, and no leave to delete it."""
+    ones = alone.Promised((3,), np.dtype("float32"), lambda: np.ones(3, np.float32))
+    alone.write(Workdir(tmp_path), {"w": ones}, "of some tokenizer")
+    with open(tmp_path / "checkpoints" / "0" / "data" / "metadata", "a") as told:
+        told.write("\n")
+    checkpoints = opened()
+    for step in (1, 2, 3, 4):
+        save(checkpoints, step)
+    assert checkpoints.steps() == [0, 3, 4]
