@@ -58,7 +58,10 @@ class Passing:
 
 
 class Named(Passing):
-    """Prints whole lines, each behind a name: they may stand among those of others."""
+    """Prints whole lines, each behind a name: they may stand among those of others.
+
+    A line of more bytes than can be printed at once is several.
+    """
 
     def __init__(self, log: BinaryIO, name: str):
         super().__init__(log)
@@ -66,10 +69,11 @@ class Named(Passing):
 
     def read(self) -> bytes:
         """A line; one that has not ended waits for its rest."""
-        line, self._held = self._held + self._log.readline(), b""
+        room = PIECE - len(self._name) - 1
+        line, self._held = self._held + self._log.readline(room - len(self._held)), b""
         if line.endswith(b"\n") or not line:
             return line and self._name + line
-        if self._last:
+        if self._last or len(line) == room:
             return self._name + line + b"\n"
         self._held = line
         return b""

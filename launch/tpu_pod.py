@@ -41,6 +41,7 @@ from launch.remote import kept, new_launch, place
 from launch.supervise import POLL, Child, Signals, again, begin, supervise
 
 FOLDER = "longhaul"  # of the copy, in the home folder of each worker
+LOGGED_OUT = "You do not currently have an active account selected"  # in gcloud's words
 PYTHON = ".venv/bin/python"  # in it
 NOT_YET = "give --install, which puts it there"
 ARCHIVE = "longhaul.tar.gz"
@@ -289,7 +290,7 @@ def asked(command: Sequence[str]) -> str | None:
     if "NOT_FOUND" in done.stderr:
         return ""
     put(sys.stderr, done.stderr)
-    if "active account" in done.stderr:
+    if LOGGED_OUT in done.stderr:
         raise RefusedError("gcloud is not logged in; log in with gcloud auth login, and start the same command again")
     return None
 

@@ -1,5 +1,6 @@
 """`python -m pretrain`, and the `pretrain` script: signals are listened to before anything else is loaded."""
 
+import importlib.util
 import sys
 
 from pretrain.processes import streams
@@ -15,7 +16,8 @@ def run() -> None:
     try:
         from pretrain.main import main
     except ModuleNotFoundError as error:
-        if not error.name or error.name.partition(".")[0] in OURS:
+        package = (error.name or "").partition(".")[0]
+        if not package or package in OURS or importlib.util.find_spec(package):  # which lacks a part of its own
             raise
         lacking = f"{sys.executable} has no {error.name}"
         remedy = "start it with the interpreter that has the project, or install it there (pip install -e .)"

@@ -13,7 +13,8 @@ Shape = tuple[int, ...]
 FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))  # of v5e and v6e
 BELOW_A_CUBE = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 PART_OF_A_HOST = {"v5p": ((1, 1, 1), (2, 1, 1))}  # which GKE alone has
-CUBE, MOST = 4, 96  # chips along an edge of what larger ones are made of, and how many of these a v5p has at most
+CUBE = 4  # chips along an edge of what larger ones are made of
+MOST = {"v4": 64, "v5p": 96}  # cubes of a slice
 LARGEST = {"v4": (16, 16, 16), "v5p": (16, 16, 24)}  # of GKE
 EVERYWHERE = ("tpu_pod", "gke")
 
@@ -28,9 +29,9 @@ def launchers(kind: str, shape: Shape) -> tuple[str, ...]:
         return ()
     count = math.prod(shape) // CUBE**3
     # Of v5p gcloud takes a number of chips, and makes the most compact slice of them.
-    compact = count <= MOST and shape == min(_of_cubes(math.prod(shape)), key=lambda one: one[::-1])
+    made = kind == "v4" or shape == min(_of_cubes(math.prod(shape)), key=lambda one: one[::-1])
     small = all(size <= most for size, most in zip(shape, LARGEST[kind], strict=True))
-    takes = {"tpu_pod": kind == "v4" or compact, "gke": small}
+    takes = {"tpu_pod": made and count <= MOST[kind], "gke": small}
     return tuple(name for name in EVERYWHERE if takes[name])
 
 

@@ -60,6 +60,7 @@ play() { # the next of the states in a file; "-" is none, "!" a failure of gclou
   case "$state" in
     !) echo "ERROR: (gcloud) UNAVAILABLE: try again" >&2; exit 1 ;;
     "?") echo "ERROR: (gcloud) You do not currently have an active account selected." >&2; exit 1 ;;
+    403) echo "ERROR: (gcloud) PERMISSION_DENIED: as me, which is the active account of [core/account]" >&2; exit 1 ;;
     -|"") echo "ERROR: (gcloud) NOT_FOUND: Resource '$5' was not found." >&2; exit 1 ;;
   esac
   echo "$state"; exit 0

@@ -1,6 +1,7 @@
 """The TPU pod launcher against a stand-in of gcloud, which records what it is told and plays a pod's states."""
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -89,6 +90,17 @@ def test_all_workers_print_whole_lines_with_their_names_into_one_log(cloud, monk
     log = (cloud / "runs/pod/workers.log").read_text()
     assert sorted(log.splitlines()) == sorted([*printed, *[f"{HOST} | no end"] * 3])
     assert log in capfd.readouterr().out
+
+
+def test_lines_that_are_too_long_to_be_printed_at_once_are_several_with_a_name_each(cloud, monkeypatch):
+    monkeypatch.setenv("WORKERS", "2")
+    for home, letter in (("home", "a"), ("home-1", "b")):
+        project(cloud / home / "longhaul", f"for n in range(200): print('{letter}' * 9000)")
+    assert tpu_pod.main([*POD, "--", "train"]) == 0
+    lines = (cloud / "runs/pod/workers.log").read_text().splitlines()
+    assert all(re.fullmatch(rf"{re.escape(HOST)} \| (a+|b+)", line) for line in lines)
+    printed = "".join(line.removeprefix(f"{HOST} | ") for line in lines)
+    assert (printed.count("a"), printed.count("b")) == (200 * 9000, 200 * 9000)
 
 
 def test_the_first_worker_that_fails_says_the_exit_code(cloud, monkeypatch):
@@ -192,6 +204,13 @@ def test_who_has_not_logged_in_is_told_so_and_not_waited_for(cloud, capfd, optio
     assert tpu_pod.main([*POD, *options, "--restarts=9", "--delete", "--", "train"]) == 2
     assert verbs(cloud) == ["describe"] if options else ["run", "describe"]
     assert "launch: gcloud is not logged in; log in with gcloud auth login" in capfd.readouterr().err
+
+
+def test_who_may_not_do_something_is_not_told_to_log_in(cloud, capfd):
+    (cloud / "states").write_text("403\n" * 9)
+    assert tpu_pod.main([*POD, "--create", "v5p:4x4x4", "--version", "v", "--", "train"]) != 0
+    err = capfd.readouterr().err
+    assert "PERMISSION_DENIED" in err and "not logged in" not in err
 
 
 @pytest.mark.parametrize("request_states", ["ACTIVE\n", "!\n", "WAITING_FOR_RESOURCES\n"])

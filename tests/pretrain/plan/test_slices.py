@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import math
 
 import pytest
 
@@ -27,5 +28,6 @@ def test_the_launchers_take_the_slices_that_they_are_said_to(of):
         assert takes(gke.tpu, name) == ("gke" in said), name
         if kind == "v4":  # of which gcloud is handed any shape, and says itself what it has
             assert takes(tpu_pod.pod_type, name), name
+            assert math.prod(shape) <= 4096 or not said, name
         else:
             assert takes(tpu_pod.pod_type, name) == ("tpu_pod" in said), name

@@ -129,6 +129,15 @@ def test_an_interpreter_without_the_project_is_a_mistake():
     )
 
 
+def test_a_library_that_lacks_a_part_of_its_own_is_a_fault(tmp_path):
+    """Such as of another version: its traceback says who asked for what."""
+    (tmp_path / "ml_collections").mkdir()
+    (tmp_path / "ml_collections" / "__init__.py").write_text("import jax.nosuch\n")
+    told = environment() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run([sys.executable, "-m", "pretrain"], cwd=ROOT, env=told, capture_output=True, text=True)
+    assert done.returncode == 1 and "No module named 'jax.nosuch'" in done.stderr and "Traceback" in done.stderr
+
+
 def test_a_terminal_that_ends_is_not_heard_where_that_is_to_be_ignored():
     """As `nohup` has it."""
     code = """if True:
