@@ -45,7 +45,7 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
     made = not persistently(folder.exists)
     try:
         persistently(lambda: folder.mkdir(parents=True, exist_ok=True))
-        opened = _opened(folder)
+        opened = persistently(lambda: _opened(folder))
         mine = json.dumps(
             {
                 "command": command,
