@@ -74,18 +74,20 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
                 Workdir(folder).lock.unlink()
             if made:
                 folder.rmdir()  # only where nothing came of it: a refused command leaves no empty folder behind
+
+    try:
+        with leaving.after(give_back):
+            try:
+                yield
+            except Exception as error:
+                if _moved(folder, opened):  # which is why, whatever was missed first
+                    raise UserError(gone(folder)) from error
+                raise
+            if _moved(folder, opened):
+                raise UserError(gone(folder))
+    finally:  # not where it is given back, which another thread may do while this one still asks
         if opened is not None:
             os.close(opened)
-
-    with leaving.after(give_back):
-        try:
-            yield
-        except Exception as error:
-            if _moved(folder, opened):  # which is why, whatever was missed first
-                raise UserError(gone(folder)) from error
-            raise
-        if _moved(folder, opened):
-            raise UserError(gone(folder))
 
 
 def check_shared(workdir: str) -> None:
