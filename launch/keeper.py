@@ -69,7 +69,7 @@ def take(lock: TextIO, options) -> int | None:
         if holder.get("launch") != options.launch:
             print(
                 f"launch: {os.uname().nodename} runs '{options.name}' of another launch since {holder.get('since')} "
-                f"(process {holder.get('process')}); stop that first (--stop), or choose another --name (of a pod, --tpu)",
+                f"(process {holder.get('process')}); stop that (--stop), or choose another --name (of a pod --tpu)",
                 file=sys.stderr,
             )
             return MISTAKE
