@@ -97,7 +97,7 @@ def check_settings(
     check_codes(itertools.chain(*named.values()), data["layout"], objective)
     check_languages(list(itertools.chain(*named.values())), data, objective)
     languages.check_all(named["train"], data["languages"])
-    made_here = tokenizer_settings.is_made_here(tokenizer) and not taken  # else its file tells how many it has
+    made_here = tokenizer_settings.is_made_here(tokenizer, taken)  # else its file tells how many it has
     if made_here and not all(source.fields for source in named["train"]):
         task.check_sentinels(data["length"], tokenizer["sentinels"])
     return named

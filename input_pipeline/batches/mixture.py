@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from input_pipeline.errors import DataError
+from input_pipeline.layouts.plans import counted
 
 SCALE = 1 << 20  # mixing weights are whole multiples of 1 / SCALE
 
@@ -21,10 +22,8 @@ def mixing_weights(
     rows, examples = np.array(sizes, np.float64).T
     if len(weights):
         if len(weights) != len(sizes):
-            had, named = (
-                f"{len(of)} {word}{'s' * (len(of) != 1)}" for of, word in ((weights, "number"), (sizes, "source"))
-            )
-            raise DataError(f"data.weights has {had} for {named}; give one each, or none")
+            numbers, sources = counted(len(weights), "number"), counted(len(sizes), "source")
+            raise DataError(f"data.weights has {numbers} for {sources}; give one each, or none")
         if temperature != 1 or cap:
             raise DataError("data.weights excludes data.temperature and data.cap, which mix by size; unset one")
         amounts, power, in_rows = np.array(weights, np.float64), 1.0, 1.0

@@ -85,7 +85,7 @@ def known_padding(config: Mapping, taken: bool) -> Mapping[str, int] | None:
 
     None where only its file tells, or, where another run's is `taken`, that one.
     """
-    if not is_made_here(config) or (taken and config["kind"] != "bytes"):
+    if not is_made_here(config, taken):
         return None
     return PADDING.get(config["kind"], {})
 
@@ -95,9 +95,9 @@ def _lacking(config: Mapping, special: Sequence[str]) -> list[str]:
     return [name for name in special if name not in MADE_HERE[config["kind"]]] if is_made_here(config) else []
 
 
-def is_made_here(config: Mapping) -> bool:
-    """Whether the tokenizer comes from no file: bytes never do."""
-    return config["kind"] == "bytes" or (config["kind"] in MADE_HERE and not config["path"])
+def is_made_here(config: Mapping, taken: bool = False) -> bool:
+    """Whether the tokenizer comes from no file, and no other run's is `taken`: bytes never do."""
+    return config["kind"] == "bytes" or (config["kind"] in MADE_HERE and not (config["path"] or taken))
 
 
 def check_settings(config: Mapping, taken: bool = False) -> None:

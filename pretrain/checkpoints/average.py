@@ -55,11 +55,11 @@ class Averaged:
 
     def _saved_before(self, step: int) -> int:
         """The checkpoint that the run saved before that of `step`; of an old one, which does not tell, what was due."""
-        folder = self.checkpoints.workdir.checkpoint(step)
-        told = restore.noted(folder).get(restore.BEFORE)
+        notes = restore.noted(self.checkpoints.workdir.checkpoint(step))
+        told = notes.get(restore.BEFORE)
         if isinstance(told, int):
             return told
-        every = restore.made_with(folder).get("checkpoint", {}).get("every") or self.options["every"]
+        every = restore.made_with(notes).get("checkpoint", {}).get("every") or self.options["every"]
         return (step - 1) // every * every
 
     def _said(self, last: int) -> list[int]:

@@ -105,8 +105,9 @@ class Checkpoints:
         folder = self.workdir.checkpoint(step)
         if not decided(lambda: restore.is_whole(folder, POSITION), lambda why: restore.unreadable(folder, why)):
             raise UserError(f"checkpoint {step} is damaged: {POSITION} is not as it was written; {OTHER}")
-        restore.check_origin(folder, restore.read_data(folder), {"tokenizer": tokenizer.fingerprint})
-        configs.check_unedited(str(self.workdir.path), config, restore.made_with(folder))
+        data = restore.read_data(folder)
+        restore.check_origin(folder, data, {"tokenizer": tokenizer.fingerprint})
+        configs.check_unedited(str(self.workdir.path), config, restore.made_with(data))
 
     def check_teacher(self, step: int, teacher) -> None:
         """Raises UserError unless the checkpoint of `step` learned from `teacher`, where there is one."""

@@ -9,8 +9,8 @@ SEEING = ("attention", "context", "memory", "reuse", "same_length")
 # Sizes, which the shapes of parameters show; 0 often stands for a size that another of them says.
 SIZES = ("vocab_size", "cutoffs", "embed", "divisor", "types", "languages", "position_axes", "buckets")
 SIZES += ("layers", "decoder_layers", "groups", "generator_size")
-SHARED = ("layers", "groups")  # which shapes do not show where layers share parameters
 SIZES += ("width", "heads", "kv_heads", "head_size", "query_size", "ff")
+SHARING = ("layers", "groups")  # sizes that shapes do not show where layers share parameters
 
 
 def says_what(name: str) -> bool:
@@ -21,7 +21,7 @@ def says_what(name: str) -> bool:
 
 def unlike(there: Mapping, here: Mapping) -> dict[str, str]:
     """{field that says what parameters mean, and differs between two models: what it is in both, in words}."""
-    shared = SHARED if there.get("groups") or here.get("groups") else ()
-    told = [name for name in here if name in there and (says_what(name) or name in shared)]
-    names = [name for name in told if there[name] != here[name]]
+    sharing = SHARING if there.get("groups") or here.get("groups") else ()
+    known = (name for name in here if name in there and (says_what(name) or name in sharing))
+    names = [name for name in known if there[name] != here[name]]
     return {name: f"{there[name]!r} there, {here[name]!r} here" for name in names}

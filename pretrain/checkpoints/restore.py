@@ -1,6 +1,7 @@
 """Reading a checkpoint back: its files proven whole, its tree the model's own, by all processes or by none."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -91,9 +92,9 @@ def is_whole(folder: Path, name: str) -> bool:
     return not written or not record.faults(folder, written, [name])
 
 
-def made_with(folder: Path) -> dict:
-    """The config of the run that saved a checkpoint, as JSON has it; empty where it cannot be read or is not told."""
-    found = noted(folder).get(CONFIG)
+def made_with(notes: Mapping) -> dict:
+    """The config of the run that saved a checkpoint with these `notes`, as JSON has it; empty where it is not told."""
+    found = notes.get(CONFIG)
     return found if isinstance(found, dict) else {}
 
 

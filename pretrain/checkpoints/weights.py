@@ -140,13 +140,13 @@ def find(named: str, workdir: str, key: str = "train.start_from") -> Weights:
         if known.get(which) is None:
             choices = [f"{run}@{word}" for word, step in known.items() if word and step is not None]
             raise refused(f"there is no such checkpoint; choose one of: {', '.join(choices)}")
+        folder = checkpoints.workdir.checkpoint(known[which])
+        if restore.is_whole(folder, POSITION):  # else it is refused as damaged
+            configs.check_unedited(run, configs.saved(run), restore.made_with(restore.noted(folder)))
         return known[which]
 
     step = decided(choose, lambda why: str(refused(f"its checkpoints cannot be read ({why}); make them readable")))
-    folder, config = checkpoints.workdir.checkpoint(step), configs.saved(run)
-    if restore.is_whole(folder, POSITION):  # else the checkpoint is refused as damaged
-        configs.check_unedited(run, config, restore.made_with(folder))
-    return Weights(named, folder, tokenizer, config.model)
+    return Weights(named, checkpoints.workdir.checkpoint(step), tokenizer, configs.saved(run).model)
 
 
 def _made_by(run: str) -> str:

@@ -157,11 +157,12 @@ def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping, remedy:
 def of_start(config: ConfigDict, made_with: Mapping) -> ConfigDict:
     """`config` as it was at the start that saved a checkpoint, which says that it was `made_with`, as JSON has it.
 
-    Keys that only one of them has are another version's.
+    Keys that only one of them has, or has with values of this type, are another version's.
     """
     before, known = copy.deepcopy(config), flat(config)
+    told = flat(tuples(made_with)).items()
     with before.unlocked():
-        before.update_from_flattened_dict({k: v for k, v in flat(tuples(made_with)).items() if k in known})
+        before.update_from_flattened_dict({k: v for k, v in told if k in known and type(v) is type(known[k])})
     return before
 
 

@@ -25,14 +25,14 @@ def launchers(kind: str, shape: Shape) -> tuple[str, ...]:
         return EVERYWHERE
     if shape in PART_OF_A_HOST.get(kind, ()):
         return ("gke",)
-    if kind not in LARGEST or shape not in _of_cubes(math.prod(shape)):
+    if kind not in LARGEST or list(shape) != sorted(shape) or any(size % CUBE for size in shape):
         return ()
-    count = math.prod(shape) // CUBE**3
+    cubes = tuple(size // CUBE for size in shape)
+    few = math.prod(cubes) <= MOST[kind]
     # Of v5p gcloud takes a number of chips, and makes the most compact slice of them.
-    made = kind == "v4" or shape == min(_of_cubes(math.prod(shape)), key=lambda one: one[::-1])
+    made = few and (kind == "v4" or cubes == _most_compact(math.prod(cubes)))
     small = all(size <= most for size, most in zip(shape, LARGEST[kind], strict=True))
-    takes = {"tpu_pod": made and count <= MOST[kind], "gke": small}
-    return tuple(name for name in EVERYWHERE if takes[name])
+    return tuple(name for name, takes in zip(EVERYWHERE, (made, small), strict=True) if takes)
 
 
 def check(kind: str, shape: Shape) -> None:
@@ -54,8 +54,7 @@ def joined(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-def _of_cubes(chips: int) -> list[Shape]:
-    """All slices of so many chips that are made of whole cubes, with their sizes in rising order."""
-    edges = itertools.combinations_with_replacement([n for n in range(CUBE, chips + 1, CUBE) if chips % n == 0], 2)
-    shapes = [(a, b, chips // (a * b)) for a, b in edges if chips % (a * b) == 0]
-    return [shape for shape in shapes if shape[2] >= shape[1] and shape[2] % CUBE == 0]
+def _most_compact(count: int) -> Shape:
+    """So many cubes side by side, with the shortest of longest edges, and then of the next; edges in rising order."""
+    shapes = itertools.combinations_with_replacement(range(1, count + 1), 3)
+    return min((shape for shape in shapes if math.prod(shape) == count), key=lambda shape: shape[::-1])

@@ -43,7 +43,9 @@ def check_own(config, workdir: str) -> None:
             folder for step in reversed(here.steps()) if restore.is_whole(folder := here.checkpoint(step), POSITION)
         )
         if folder := next(newest, None):
-            configs.check_unedited(workdir, config, restore.made_with(folder), f"undo the change, or {ANEW}")
+            configs.check_unedited(
+                workdir, config, restore.made_with(restore.noted(folder)), f"undo the change, or {ANEW}"
+            )
 
 
 def check_goes_on(config, workdir: str) -> None:
@@ -148,7 +150,7 @@ def tell_of_changes(config, workdir: str, step: int, say) -> None:
     """
     told = [ended(config, step), idle(config)]
     if step and Workdir(workdir).config.is_file():
-        made_with = restore.made_with(Workdir(workdir).checkpoint(step))
+        made_with = restore.made_with(restore.noted(Workdir(workdir).checkpoint(step)))
         before = configs.of_start(configs.saved(workdir), made_with)
         told += [moved(before, config, step), configs.changed_dropout(before, config)]
     for sentence in filter(None, told):

@@ -21,6 +21,10 @@ def takes(read, name):
         return False
 
 
+def test_slices_beyond_all_bounds_are_answered_at_once():
+    assert slices.launchers("v5p", (999_996, 999_996, 999_996)) == slices.launchers("v4", (4, 4, 999_996)) == ()
+
+
 @pytest.mark.parametrize("of", [FLAT, DEEP])
 def test_the_launchers_take_the_slices_that_they_are_said_to(of):
     for kind, shape in of:

@@ -105,8 +105,9 @@ def test_a_process_that_hangs_ends_all_by_name(culprit):
     ended = ends(working(STUCK.format(culprit=culprit)), timeout=60)
     for code, _, err in ended:
         assert code == FAULT, err
-        late = rf"process {culprit} is late: the rest waits since \d+ s, waiting for data after update 11; start"
-        assert re.search(late, err), err
+        late = rf"process {culprit} is late: the rest waits since (\d+) s, waiting for data after update 11; start"
+        found = re.search(late, err)
+        assert found and int(found[1]) >= 2, err  # its patience, and what a busy machine adds
         assert "asleep_at_the_wheel" in err
 
 
