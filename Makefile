@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN = runs/quickstart
-PARALLEL = --numprocesses=logical --maxprocesses=4 --dist=worksteal
+PARALLEL = --numprocesses=3 --dist=worksteal  # more than two cores: tests wait for the programs that they start
 
 .DEFAULT_GOAL := help
 .PHONY: help install quickstart test lint docs benchmarks clean

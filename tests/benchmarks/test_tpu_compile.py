@@ -12,7 +12,7 @@ import pytest
 from benchmarks import pods
 
 ROOT = Path(__file__).resolve().parents[2]
-TOPOLOGIES = ("v5e:2x2", "v5p:2x2x1")
+TOPOLOGIES = ("v5e:2x2", pytest.param("v5p:2x2x1", marks=pytest.mark.slow))
 SPLASHED = (
     *("dense", "dense, documents", "local_256", "memory 2,048", "dense, heads of 80, 1,000 tokens"),
     *("source of documents", "source of documents, 512 to 114 tokens"),

@@ -97,7 +97,7 @@ class Step:
         return sorted(one["bytes"] for one in found if ("transpose(" in one["source"]) == backward)
 
 
-@pytest.fixture(scope="module", params=WIDTHS)
+@pytest.fixture(scope="module", params=["13b", pytest.param("6.7b", marks=pytest.mark.slow)])
 def step(request, tmp_path_factory):
     """Of a row of 2,048 tokens a chip, all of which are in fsdp."""
     keys = {"mesh.data": 1, "mesh.fsdp": CHIPS, "model.layers": LAYERS, "train.batch_size": CHIPS}
