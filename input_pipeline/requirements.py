@@ -250,7 +250,7 @@ def empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:
         documents = streams["train"].counts.documents
         return (
             f"data.holdout = {data['holdout']} holds out none of the {documents} documents of data.train; set "
-            "data.validation, give more documents, raise data.holdout, or set it to 0"
+            "data.validation, give more documents, or begin in another --workdir with a larger data.holdout, or 0"
         )
     if name == "train" and share_of(data) and streams["validation"].bare_tokens:
         held = streams["validation"].counts.documents

@@ -75,7 +75,8 @@ def assemble(
 
     def accept(tokenizer) -> None:
         check_vocabulary(config, tokenizer.vocab_size)
-        free = training and not others and not configs.takes_tokenizer(config)  # no other run's tables are as large
+        begins = training and not Workdir(workdir).steps()  # later the size is what it is
+        free = begins and not others and not configs.takes_tokenizer(config)  # no other run's tables are as large
         if free and tokenizer.vocab_size < MOSTLY_USED * config.model.vocab_size:
             report(
                 f"the tokenizer has {tokenizer.vocab_size:,} entries and config.model.vocab_size is "

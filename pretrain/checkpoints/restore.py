@@ -124,7 +124,14 @@ def check_origin(folder: Path, data: dict, origin: dict) -> None:
 
 def unreadable(folder: Path, why: str) -> str:
     """The sentence of a checkpoint that is not known to be damaged, and yet cannot be read."""
-    steps = [step for step in Workdir(folder.parent.parent).steps() if step < int(folder.name)]
+    workdir = Workdir(folder.parent.parent)
+    if not workdir.finished(int(folder.name)):
+        return (
+            f"checkpoint {folder.name} is no longer in {folder.parent}; nothing was changed: start the same command "
+            f"again, and where a run trains in that folder, which deletes its older checkpoints, wait for its end or "
+            "name one that it keeps, such as its best"
+        )
+    steps = [step for step in workdir.steps() if step < int(folder.name)]
     otherwise = f"go on from checkpoint {steps[-1]} by moving {folder} elsewhere" if steps else ANEW
     return (
         f"checkpoint {folder.name} cannot be read ({why}); nothing was changed: mend the cause and start the same "

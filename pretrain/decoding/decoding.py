@@ -5,6 +5,7 @@ are padded on the right, and each row goes on from its own last token. Lengths a
 prompts of similar length share one compiled program; no token compiles anything.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -127,6 +128,15 @@ def generate(
         if done.all():
             break
     return [(np.array(ids, np.int32), float(nats)) for ids, nats in zip(rows, total, strict=True)]
+
+
+def check_numbers(results: Sequence[tuple[np.ndarray, float]], step: int) -> None:
+    """Raises UserError where what `generate` gives was picked by no probabilities: the model's logits are NaN."""
+    if not all(math.isfinite(nats) for _, nats in results):
+        raise UserError(
+            f"the model of checkpoint {step} gives no probabilities (its logits are not numbers), so that it writes "
+            "nothing; choose another --step"
+        )
 
 
 def truncate(logits: jax.Array, top_k: int, top_p: jax.Array | float, nucleus: bool) -> jax.Array:

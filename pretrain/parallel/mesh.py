@@ -7,7 +7,7 @@ parameter is split along whichever axis serves, and left whole where none does.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -38,6 +38,8 @@ def make_mesh(
     Devices of a TPU are laid out so that neighbours on an axis are neighbours in the pod; `report` is told where that
     cannot be.
     """
+    if not isinstance(devices, Iterable | None):
+        raise UserError(f"devices is {devices}, not a list of JAX's devices; give one, such as jax.devices()[:1]")
     devices = list(jax.devices() if devices is None else devices)
     if not devices:
         raise UserError("no devices are given; give at least one, or none at all for those that there are")

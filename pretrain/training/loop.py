@@ -209,9 +209,11 @@ class Loop:
         bad = int(values["bad_in_row"])
         self.good = max(self.good, step - bad)
         if bad:
+            skips = self.config.train.on_bad_step == "skip"
+            counted = f" ({bad} in a row, {int(values['bad_total'])} in all)" if skips else ""
             self.progress.note(
-                f"update {step} skipped: loss or gradient not finite, with the batch at data position {position - 1} "
-                f"({bad} in a row, {int(values['bad_total'])} in all)"
+                f"update {step} {'skipped' if skips else 'failed'}: loss or gradient not finite, with the batch at "
+                f"data position {position - 1}{counted}"
             )
         if step % self.config.log.every == 0 or step == self.config.train.steps:
             row = reported(self.engine.learner.objective, values["sums"], values["counts"])
@@ -238,9 +240,11 @@ class Loop:
             left = f"none of them changed a parameter; the run is saved as checkpoint {self.step}"
         good, folder = self.checkpoints.sound(self.good), self.checkpoints.workdir.path
         begin = "" if good is None else f" and, if it evaluates well, --config.train.start_from={folder}@{good}"
+        taken = self.config.train.start_from if not self.good else ""
+        look = f", at what config.train.start_from = {taken} gives (by pretrain evaluate)" if taken else ""
         raise UserError(
             f"{what} a loss or gradient that is not finite, the last with the batch at data position {position}; "
-            f"{left}; look at that data, or begin in another --workdir with a lower config.schedule.peak{begin}"
+            f"{left}; look at that data{look}, or begin in another --workdir with a lower config.schedule.peak{begin}"
         )
 
     def rewind(self, feed, bad_position: int):

@@ -63,3 +63,12 @@ def test_tensorstore_buries_the_number():
     assert passes(ValueError(said.format(errno.EIO)))
     assert not passes(ValueError(said.format(errno.ENOSPC)))
     assert not passes(ValueError("something else"))
+
+
+def test_a_link_that_stays_empty_hides_no_mistake(tmp_path):
+    """What is linked cannot be removed as a folder is."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "tokenizer").symlink_to("elsewhere")
+    with pytest.raises(ValueError, match="of the text"), files.filled(tmp_path / "tokenizer"):
+        raise ValueError("of the text")
+    assert (tmp_path / "tokenizer").is_dir()

@@ -122,6 +122,8 @@ def test_a_run_that_was_put_aside_is_read_with_the_tokenizer_that_it_left(tiny, 
 def test_other_checkpoints(tiny, run, step):
     with pytest.raises(UserError, match="no devices are given; give at least one, or none at all"):
         pretrain.open(tiny, devices=[])
+    with pytest.raises(UserError, match=r"devices is .*, not a list of JAX's devices; give one, such as"):
+        pretrain.open(tiny, devices=jax.devices()[0])
     other = pretrain.open(tiny, step=step, devices=jax.devices()[:1])
     assert other.step in ((3, 6) if step == "best" else (4,))
     assert other.variables["params"]["tokens"].sharding.device_set == {jax.devices()[0]}

@@ -55,6 +55,8 @@ def test_a_run_begins_with_another_on_other_text(family, text, other, tmp_path, 
     unused = "all other rows of the model's tables stay unused"  # of BERT's, which are more than the pieces here
     assert start(family, tmp_path / "x", f"text:{text}/*.py") == 0
     assert capsys.readouterr().err.count(unused) == (family == "bert")
+    assert start(family, tmp_path / "x", f"text:{text}/*.py") == 0
+    assert unused not in capsys.readouterr().err  # its tables are made
     there = tmp_path / "x" / "tokenizer"
     kind = KINDS[family]
     (file,) = (path for path in there.iterdir() if path.stem == kind)

@@ -174,6 +174,19 @@ def test_a_folder_with_json_that_is_no_config_is_no_run(start, tmp_path, config)
     assert code == 2 and said.splitlines()[-1].startswith(f"pretrain: config.train.start_from = {other}: ")
 
 
+def test_weights_that_their_own_run_deletes_meanwhile_are_told_as_such(copy, start, monkeypatch):
+    other, check = copy(24), weights.Weights.check
+
+    def checked(self, *arguments):
+        check(self, *arguments)
+        shutil.rmtree(self.folder)
+
+    monkeypatch.setattr(weights.Weights, "check", checked)
+    code, said, _ = start(str(other))
+    assert code == 2 and "by moving" not in said
+    assert f"checkpoint 24 is no longer in {other}/checkpoints; nothing was changed: start the same command" in said
+
+
 def test_damaged_weights_are_refused(copy, start):
     other = copy(24)
     largest = max((other / "checkpoints/24/state").rglob("*"), key=lambda path: path.stat().st_size)

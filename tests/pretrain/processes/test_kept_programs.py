@@ -17,12 +17,18 @@ print(jax.jit(jnp.sin)(1.0).block_until_ready())
 """
 
 
-def kept(folder, **variables):
-    """How many programs a start that compiles one leaves in `folder`."""
+def started(**variables):
+    """What a start that compiles one program says on standard error."""
     unset = {"LONGHAUL_CACHE": "", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     command, environment = [sys.executable, "-c", COMPILE], os.environ | unset | variables
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def kept(folder, **variables):
+    """How many programs a start that compiles one leaves in `folder`."""
+    started(**variables)
     return sum(path.name.endswith("-cache") for path in folder.rglob("*"))
 
 
@@ -41,3 +47,9 @@ def test_programs_of_several_processes_are_compiled_anew(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert not cache.exists()
+
+
+@pytest.mark.parametrize("cache", ["/dev/null", "/dev/null/x"])
+def test_a_folder_that_cannot_be_made_is_told_in_one_line(cache):
+    (said,) = started(LONGHAUL_CACHE=cache).splitlines()
+    assert said.startswith(f"compiled programs are not kept, since {cache} is no folder and cannot be made one (")

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from runs import SMALL, mostly
+from runs import SMALL, mostly, train_here
 
 from input_pipeline import pipeline
 from pretrain import config as configs
@@ -61,7 +61,9 @@ def test_rewinding_goes_back_to_the_checkpoint_and_past_the_data(run, capsys):
     workdir, rows = run(train__on_bad_step="rewind")
     assert [int(float(row["bad_total"])) for row in rows[-15:]] == [0] * 15
     assert data_position(workdir, 24) == 24 + (POISONED + 1 - 8)  # back at update 8, on with batch 10
-    assert "rewound to update 8; the data goes on at position 10" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"update 10 failed: loss or gradient not finite, with the batch at data position {POISONED}\n" in said
+    assert "rewound to update 8; the data goes on at position 10" in said
 
 
 WORSE = {"optimizer__name": "sgd", "optimizer__clip": 0, "optimizer__weight_decay": 0, "optimizer__b1": 0}
@@ -81,8 +83,8 @@ def has_a_loss(workdir, step, capsys):
 
 
 @pytest.mark.parametrize("way", ["skip", "rewind"])
-def test_updates_that_stay_bad_leave_the_last_good_checkpoint(run, tmp_path, capsys, way):
-    """It is named, whatever is kept, and however often the same is tried again."""
+def test_updates_that_stay_bad_leave_the_last_good_checkpoint(run, text, tmp_path, tmp_path_factory, capsys, way):
+    """It is named, whatever is kept, and however often the same is tried again; of the last one nothing comes."""
     for _ in range(3):
         with pytest.raises(UserError) as error:
             run(poison=-1, **WORSE, train__on_bad_step=way)
@@ -93,6 +95,13 @@ def test_updates_that_stay_bad_leave_the_last_good_checkpoint(run, tmp_path, cap
         assert named in steps and len(steps) <= 4
         assert (f"saved as checkpoint {steps[-1]};" in str(error.value)) == (way == "skip")
     assert has_a_loss(tmp_path, named, capsys) and not has_a_loss(tmp_path, steps[-1], capsys)
+    for how in ("--temperature=0", "--top_p=0.9", "--beams=2"):
+        assert main(["generate", f"--workdir={tmp_path}", f"--step={steps[-1]}", "--max_tokens=2", how]) == 2
+        assert f"the model of checkpoint {steps[-1]} gives no probabilities" in capsys.readouterr().err
+    taken = f"{tmp_path}@{steps[-1]}"
+    few = {"train__max_bad_steps": 1, "train__start_from": taken, "data__workers": 0}
+    assert train_here(tmp_path_factory.mktemp("next"), text, **few) == 2
+    assert f"look at that data, at what config.train.start_from = {taken} gives (by" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("position", mostly([0, 11, 23], 11, 23))
