@@ -48,6 +48,7 @@ def assemble(
     report,
     *,
     training: bool = False,
+    begins: bool = False,
     weights: Weights | None = None,
     teacher: Teacher | None = None,
     prepare=pipeline.prepare,
@@ -57,7 +58,7 @@ def assemble(
 
     `weights` of another run, with which training is to begin, are refused before the data is made, which is with that
     run's tokenizer where the config names none; so is a `teacher`. `accepted` is called before text is tokenised, which
-    may take hours.
+    may take hours. `begins` says that training is at update 0, where the sizes of tables may still be chosen.
     """
     check_sizes(config)
     engine = make_engine(make_learner(config), config, report=report)
@@ -75,7 +76,6 @@ def assemble(
 
     def accept(tokenizer) -> None:
         check_vocabulary(config, tokenizer.vocab_size)
-        begins = training and not Workdir(workdir).steps()  # later the size is what it is
         free = begins and not others and not configs.takes_tokenizer(config)  # no other run's tables are as large
         if free and tokenizer.vocab_size < MOSTLY_USED * config.model.vocab_size:
             report(

@@ -14,7 +14,7 @@ from pretrain.assemble import check_vocabulary
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.config.values import shown
-from pretrain.decoding.decoding import check_numbers, generate
+from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError, nearest
 from pretrain.parallel.mesh import OF_ANY_NUMBER
 from pretrain.processes.host import quiet
@@ -135,7 +135,7 @@ class Run:
             )
         begun, source, continued = self.prompts([prompt])
         before = prompt if continued else ""
-        results = generate(
+        ((new, _),) = generate(
             self.model,
             self.local_params,
             begun,
@@ -149,8 +149,7 @@ class Run:
             seed=seed,
             source=source,
         )
-        check_numbers(results, self.step)
-        return before + self.tokenizer.continuation(begun[0], results[0][0], before)
+        return before + self.tokenizer.continuation(begun[0], new, before)
 
     @cached_property
     def local_params(self):

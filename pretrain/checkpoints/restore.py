@@ -128,7 +128,7 @@ def unreadable(folder: Path, why: str) -> str:
     if not workdir.finished(int(folder.name)):
         return (
             f"checkpoint {folder.name} is no longer in {folder.parent}; nothing was changed: start the same command "
-            f"again, and where a run trains in that folder, which deletes its older checkpoints, wait for its end or "
+            "again, and where a run trains in that folder, which deletes its older checkpoints, wait for its end or "
             "name one that it keeps, such as its best"
         )
     steps = [step for step in workdir.steps() if step < int(folder.name)]

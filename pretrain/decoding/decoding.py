@@ -103,7 +103,7 @@ def generate(
         for row, (ids, _) in enumerate(results):
             for token in ids if on_token else ():
                 on_token(row, int(token))
-        return results
+        return _probable(results)
 
     key = jax.random.key(seed)
     done, total = np.zeros(len(prompts), bool), np.zeros(len(prompts))
@@ -127,16 +127,17 @@ def generate(
                     on_token(row, int(one))
         if done.all():
             break
-    return [(np.array(ids, np.int32), float(nats)) for ids, nats in zip(rows, total, strict=True)]
+    return _probable([(np.array(ids, np.int32), float(nats)) for ids, nats in zip(rows, total, strict=True)])
 
 
-def check_numbers(results: Sequence[tuple[np.ndarray, float]], step: int) -> None:
-    """Raises UserError where what `generate` gives was picked by no probabilities: the model's logits are NaN."""
+def _probable(results: list[tuple[np.ndarray, float]]) -> list[tuple[np.ndarray, float]]:
+    """The results. Errors: UserError where they were picked by no probabilities."""
     if not all(math.isfinite(nats) for _, nats in results):
         raise UserError(
-            f"the model of checkpoint {step} gives no probabilities (its logits are not numbers), so that it writes "
-            "nothing; choose another --step"
+            "the model gives no probabilities (its logits are not finite numbers), so that it writes nothing; choose "
+            "another checkpoint"
         )
+    return results
 
 
 def truncate(logits: jax.Array, top_k: int, top_p: jax.Array | float, nucleus: bool) -> jax.Array:

@@ -15,6 +15,7 @@ import jax
 from absl import logging as absl_logging
 from jax._src import distributed
 
+from input_pipeline.remote import is_remote
 from pretrain.errors import UserError
 from pretrain.processes import arrivals, streams
 from pretrain.processes.heap import keep_freed_memory
@@ -62,7 +63,7 @@ def keep_programs() -> None:
 
 def _is_folder(cache: str) -> bool:
     """Whether programs can be kept there; where they cannot, the user is told, and each is compiled when it is used."""
-    if "://" in cache:
+    if is_remote(cache):
         return True
     try:
         os.makedirs(cache, exist_ok=True)

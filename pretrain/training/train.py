@@ -27,6 +27,7 @@ from pretrain.training.begin import (
     weights_to_begin_with,
 )
 from pretrain.training.loop import Loop
+from pretrain.workdir import Workdir
 
 
 def train(config, workdir: str, fresh: str = "") -> int:
@@ -50,7 +51,9 @@ def train(config, workdir: str, fresh: str = "") -> int:
             alike(lambda: check_goes_on(config, workdir), cannot)
         weights = weights_to_begin_with(config, workdir, due)
         accepted = functools.partial(leave_config, config, workdir)
-        assembly = assemble(config, workdir, say, training=True, weights=weights, teacher=teacher, accepted=accepted)
+        begins = due or not decided(Workdir(workdir).steps, cannot)
+        others = {"weights": weights, "teacher": teacher}
+        assembly = assemble(config, workdir, say, training=True, begins=begins, **others, accepted=accepted)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
             tell_of_fresh(workdir, fresh, held_run, weights is not None, say)
