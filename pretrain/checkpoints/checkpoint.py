@@ -100,7 +100,7 @@ class Checkpoints:
     def check_made_with(self, step: int, tokenizer, config) -> None:
         """Raises UserError unless the checkpoint of `step` was made with `tokenizer` and this folder's `config`.
 
-        What it says of itself must be as it was written.
+        The user is told of one that was saved while updates were bad. What it says of itself must be as it was written.
         """
         folder = self.workdir.checkpoint(step)
         if not decided(lambda: restore.is_whole(folder, POSITION), lambda why: restore.unreadable(folder, why)):
@@ -108,6 +108,7 @@ class Checkpoints:
         data = restore.read_data(folder)
         restore.check_origin(folder, data, {"tokenizer": tokenizer.fingerprint})
         configs.check_unedited(str(self.workdir.path), config, restore.made_with(data))
+        restore.tell_unsound(folder, data)
 
     def check_teacher(self, step: int, teacher) -> None:
         """Raises UserError unless the checkpoint of `step` learned from `teacher`, where there is one."""

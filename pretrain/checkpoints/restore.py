@@ -104,6 +104,15 @@ def is_sound(folder: Path) -> bool:
     return bool(found) and not found.get(BAD)
 
 
+def tell_unsound(folder: Path, notes: Mapping) -> None:
+    """Says of a checkpoint with these `notes`, saved while updates were bad, that its weights may be why."""
+    if bad := notes.get(BAD):
+        say(
+            f"checkpoint {folder.name} in {folder.parent} was saved while updates were bad ({bad} in a row, whose loss "
+            "or gradient was not finite); its own weights may be why"
+        )
+
+
 def check_origin(folder: Path, data: dict, origin: dict) -> None:
     """Raises UserError unless a checkpoint's `data` item names the tokenizer, the text and the teacher of `origin`."""
     changed = [name for name in ("tokenizer", "text", "teacher") if name in origin and data.get(name) != origin[name]]

@@ -40,6 +40,7 @@ class Weights:
         """
         if damage := restore.damage(self.folder):
             raise self._refused(f"checkpoint {self.folder.name} is damaged ({damage}); name another, as FOLDER@STEP")
+        restore.tell_unsound(self.folder, restore.noted(self.folder))
         there, here = self._there(), _flat(shapes)
         common = _common(there, here)
         if not common:

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -56,20 +57,21 @@ def keep_programs() -> None:
         jax.config.update("jax_enable_compilation_cache", False)  # the user's own JAX_COMPILATION_CACHE_DIR too
         return
     cache = os.environ.get("LONGHAUL_CACHE", os.path.expanduser("~/.cache/longhaul/compiled"))
-    if cache and _is_folder(cache):
+    if cache and _is_writable(cache):
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def _is_folder(cache: str) -> bool:
+def _is_writable(cache: str) -> bool:
     """Whether programs can be kept there; where they cannot, the user is told, and each is compiled when it is used."""
     if is_remote(cache):
         return True
     try:
         os.makedirs(cache, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache).close()
     except OSError as error:
         say(
-            f"compiled programs are not kept, since {cache} is no folder and cannot be made one ({error.strerror}); "
+            f"compiled programs are not kept, since {cache} is no folder that can be written to ({error.strerror}); "
             "set LONGHAUL_CACHE to another, or to nothing"
         )
         return False

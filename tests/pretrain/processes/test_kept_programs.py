@@ -49,7 +49,7 @@ def test_programs_of_several_processes_are_compiled_anew(tmp_path):
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("cache", ["/dev/null", "/dev/null/x"])
-def test_a_folder_that_cannot_be_made_is_told_in_one_line(cache):
+@pytest.mark.parametrize("cache", ["/dev/null", "/dev/null/x", "/proc"])
+def test_a_folder_that_cannot_be_written_to_is_told_in_one_line(cache):
     (said,) = started(LONGHAUL_CACHE=cache).splitlines()
-    assert said.startswith(f"compiled programs are not kept, since {cache} is no folder and cannot be made one (")
+    assert said.startswith(f"compiled programs are not kept, since {cache} is no folder that can be written to (")

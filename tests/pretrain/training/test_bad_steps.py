@@ -95,13 +95,20 @@ def test_updates_that_stay_bad_leave_the_last_good_checkpoint(run, text, tmp_pat
         assert named in steps and len(steps) <= 4
         assert (f"saved as checkpoint {steps[-1]};" in str(error.value)) == (way == "skip")
     assert has_a_loss(tmp_path, named, capsys) and not has_a_loss(tmp_path, steps[-1], capsys)
+    told = f"checkpoint {steps[-1]} in {tmp_path}/checkpoints was saved while updates were bad ("
     for how in ("--temperature=0", "--top_p=0.9", "--beams=2"):
         assert main(["generate", f"--workdir={tmp_path}", f"--step={steps[-1]}", "--max_tokens=2", how]) == 2
-        assert "pretrain: the model gives no probabilities" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "pretrain: the model gives no probabilities" in said
+        assert said.count(told) == (way == "skip")
+    assert main(["generate", f"--workdir={tmp_path}", f"--step={named}", "--max_tokens=2"]) == 0
+    assert "was saved while updates were bad" not in capsys.readouterr().err
     taken = f"{tmp_path}@{steps[-1]}"
     few = {"train__max_bad_steps": 1, "train__start_from": taken, "data__workers": 0}
     assert train_here(tmp_path_factory.mktemp("next"), text, **few) == 2
-    assert f"look at that data, at what config.train.start_from = {taken} gives (by" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"look at that data, at what config.train.start_from = {taken} gives (by" in said
+    assert said.count(told) == (way == "skip")
 
 
 @pytest.mark.parametrize("position", mostly([0, 11, 23], 11, 23))
