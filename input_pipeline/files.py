@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from input_pipeline.errors import DataError, UnwritableError
-from input_pipeline.remote import RemotePath, leased
+from input_pipeline.remote import RemotePath, leased, lost_touch
 
 CHUNK = 1 << 22  # bytes read at a time
 
@@ -46,8 +46,8 @@ def system_code(error: BaseException) -> int | None:
 
 
 def passes(error: BaseException) -> bool:
-    """Whether an error is of a folder whose server is away."""
-    return system_code(error) in _AWAY
+    """Whether an error is of a folder, or an object store, whose server is away."""
+    return system_code(error) in _AWAY or lost_touch(error)
 
 
 def persistently(work: Callable[[], Result]) -> Result:

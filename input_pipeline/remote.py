@@ -92,6 +92,12 @@ def _opened(scheme: str, endpoint: str | None):
     return fsspec.filesystem(scheme, use_listings_cache=False, **place)  # other processes write there too
 
 
+def lost_touch(error: BaseException) -> bool:
+    """Whether an error is of a store that could not be reached, as the packages name it and TensorStore says it."""
+    names = "".join(kind.__name__ for kind in type(error).__mro__)
+    return "Connect" in names or "Timeout" in names or (isinstance(error, ValueError) and "UNAVAILABLE" in str(error))
+
+
 @contextlib.contextmanager
 def _asking(path: "RemotePath") -> Iterator[None]:
     """What goes wrong within, as an OSError that names `path`."""
@@ -106,9 +112,8 @@ def _asking(path: "RemotePath") -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:  # the packages raise those of their own libraries
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        away = isinstance(error, ConnectionError | TimeoutError) or "Connection" in type(error).__name__
-        raise RemoteError(path, lines[0][:200], away) from error
+        why, *_ = str(error).strip().splitlines() or [type(error).__name__]
+        raise RemoteError(path, why[:200], lost_touch(error)) from error
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -159,8 +164,7 @@ class RemotePath:
     def absolute(self) -> "RemotePath":
         return self
 
-    def expanduser(self) -> "RemotePath":
-        return self
+    expanduser = absolute
 
     @property
     def _system(self):

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from input_pipeline.files import UNWRITABLE, passes
+from input_pipeline.remote import RemoteError
 from pretrain.commands import run
 from pretrain.commands.arguments import Arguments
 from pretrain.commands.flags import Command, commands, split_config
@@ -69,6 +70,8 @@ def main(argv: Sequence[str]) -> int:
 
 def verdict(error: Exception) -> tuple[int, str]:
     """The exit code of an exception, and what is printed of it."""
+    if isinstance(error, RemoteError) and passes(error):
+        return FAULT, f"pretrain: {error}; start the same command again once it answers\n"
     if isinstance(error, USER_ERRORS):
         return MISTAKE, f"pretrain: {error}\n"
     if isinstance(error, FaultError):

@@ -96,7 +96,7 @@ class Run:
         `begun` are ids int32 [T], one array a text; `source` inputs by name, a row a text. Errors: UserError for what
         is no text; DataError where the task writes nothing.
         """
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(t, str) for t in texts):
             raise UserError(f"the prompts are {shown(texts)}, not a list of texts; give one, such as ['once', 'twice']")
         if not len(texts):
             raise UserError("there is no prompt; give at least one text")
@@ -151,9 +151,9 @@ class Run:
         )
         return before + self.tokenizer.continuation(begun[0], new, before)
 
-    @cached_property
+    @property
     def local_params(self):
-        """The parameters whole on one device, as decoding takes them: one prompt is not split."""
+        """The parameters whole on one device, as decoding takes them: one prompt is not split. Those of `variables`."""
         return jax.device_put(self.variables["params"], self._engine.mesh.local_devices[0])
 
     @cached_property

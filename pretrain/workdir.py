@@ -226,11 +226,11 @@ def damaged(path: Path) -> Path:
 
 def write(path: Path, content: bytes) -> None:
     """Writes a file of a work folder, whole or not at all: every one that is not a log. Errors: OSError."""
-    if isinstance(path, RemotePath):
-        path.write_bytes(content)
-        return
 
     def work() -> None:
+        if isinstance(path, RemotePath):
+            path.write_bytes(content)
+            return
         with replaced(path) as partial:
             partial.write_bytes(content)
 

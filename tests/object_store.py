@@ -56,6 +56,7 @@ class Served(NamedTuple):
     """A server that runs."""
 
     scheme: str
+    port: int
     environment: dict[str, str]  # in which programs find it, and what they copy
     copies: Path
 
@@ -87,7 +88,7 @@ def served(scheme: str, folder: Path) -> Iterator[Served]:
             make = urllib.request.Request(f"{place}/bucket", method="PUT")
             urllib.request.urlopen(make, timeout=30).close()
         copies = folder / "copies"
-        yield Served(scheme, kind.environment(place) | {"LONGHAUL_COPIES": str(copies)}, copies)
+        yield Served(scheme, port, kind.environment(place) | {"LONGHAUL_COPIES": str(copies)}, copies)
     finally:
         server.kill()
         server.wait()

@@ -26,7 +26,7 @@ from pretrain.errors import FaultError, UserError, reason
 from pretrain.processes.agreement import decided
 from pretrain.workdir import ANEW, DATA, LOSS, METRICS, POSITION, STATE, gone, write
 
-TROUBLE = (OSError, ValueError, RuntimeError)  # of saving, however Orbax and TensorStore put it
+TROUBLE = (OSError, ValueError, RuntimeError)  # of saving to a disk, however Orbax and TensorStore put it
 SAVING = 3600  # seconds that a save may take
 
 
@@ -42,6 +42,7 @@ class CheckpointManager(Checkpoints):
         """`options` is `config.checkpoint`. What a killed process was writing or deleting is removed."""
         super().__init__(workdir)
         self.options = options
+        self._trouble = Exception if self.workdir.remote else TROUBLE  # a store's package raises its own libraries'
         self._done = set()  # steps that need no saving: restored or saved by this run, alike in every process
         self.whole = 0  # the newest step that is known to have a whole checkpoint, in process 0
         self._saving = None  # the step whose save was begun last, until it is seen to be whole
@@ -97,7 +98,7 @@ class CheckpointManager(Checkpoints):
         self._check_there()
         try:
             self._writer.save(str(self.workdir.checkpoint(step)), args=ocp.args.Composite(**items))
-        except TROUBLE as error:
+        except self._trouble as error:
             self._failed(error)
             return
         self._done.add(step)
@@ -120,7 +121,7 @@ class CheckpointManager(Checkpoints):
         """Returns when everything asked for is on disk, or is owed; what is owed `again` saves, if it is given."""
         try:
             self._writer.wait_until_finished()
-        except TROUBLE as error:
+        except self._trouble as error:
             self._failed(error)
         self._settle()
         self._cleaned()
@@ -133,7 +134,7 @@ class CheckpointManager(Checkpoints):
         """Raises if a save in the background has failed for good."""
         try:
             self._writer.check_for_errors()
-        except TROUBLE as error:
+        except self._trouble as error:
             self._failed(error)
         self._settle()
 
@@ -158,9 +159,14 @@ class CheckpointManager(Checkpoints):
             with contextlib.suppress(OSError):
                 if step is None or self.workdir.finished(step):
                     return  # it is whole: what failed are Orbax's own notes beside it
-        now = time.monotonic()
-        if not passes(error) or (self._away is not None and now - self._away > files.PATIENCE):
+        if not passes(error):
             raise self._cannot_save(error) from error
+        now = time.monotonic()
+        if self._away is not None and now - self._away > files.PATIENCE:
+            raise FaultError(
+                f"no checkpoint could be saved in {self.folder} for {files.PATIENCE:.0f} s ({reason(error)}); start "
+                "the same command again once it answers"
+            ) from error
         if self._away is None:
             self._away, self._pause = now, files.PAUSE
             print(
@@ -186,7 +192,7 @@ class CheckpointManager(Checkpoints):
             try:
                 self._writer.wait_until_finished()
                 return
-            except TROUBLE:
+            except self._trouble:
                 continue
 
     def _cannot_save(self, error: Exception) -> UserError:
@@ -198,7 +204,9 @@ class CheckpointManager(Checkpoints):
 
     def _settle(self) -> None:
         """Once the checkpoint that was being saved is whole, those that it replaces may go."""
-        if self._saving is not None and jax.process_index() == 0 and self.workdir.finished(self._saving):
+        if self._saving is None or jax.process_index():
+            return
+        if files.persistently(lambda: self.workdir.finished(self._saving)):
             self._cleaned()
             self.whole, self._saving, self._away = self._saving, None, None
             self._cleaning = self._cleaner.submit(self._delete_old)
@@ -297,6 +305,6 @@ class CheckpointManager(Checkpoints):
 
     def close(self) -> None:
         """Lets what has begun end. A failure is not raised here: `wait` would have, where the run went well."""
-        with contextlib.suppress(*TROUBLE):
+        with contextlib.suppress(self._trouble):
             self._writer.close()
         self._cleaner.shutdown()

@@ -50,7 +50,7 @@ def left_out(given: Mapping, folder: Path, ids: Mapping[str, int | None]) -> str
 
     `ids` are those that a text begins and ends with here, by their keys there. Errors: UserError for a damaged file.
     """
-    end = {END: ids[END]} if ids.get(END) is not None else {}  # where a text ends is not for config.json to say
+    end = {END: ids.get(END)}  # where a text ends, if anywhere, is not for config.json to say
     asked = _asked({name: given.get(name) for name in (*SETTINGS, *end)}, ids)
     beside = _beside(folder / FILE)
     known = ids | {name: given.get(name) for name in (*IDS, *ids) if given.get(name) is not None} | end

@@ -38,9 +38,12 @@ def make_mesh(
     Devices of a TPU are laid out so that neighbours on an axis are neighbours in the pod; `report` is told where that
     cannot be.
     """
-    if not isinstance(devices, Iterable | None):
-        raise UserError(f"devices is {devices}, not a list of JAX's devices; give one, such as jax.devices()[:1]")
-    devices = list(jax.devices() if devices is None else devices)
+    given = jax.devices() if devices is None else devices
+    devices = list(given) if isinstance(given, Iterable) else [None]
+    if not all(hasattr(device, "device_kind") for device in devices):
+        raise UserError(f"devices is {given!r}, not a list of JAX's devices; give one, such as jax.devices()[:1]")
+    if len({*devices}) < len(devices):
+        raise UserError("devices has some device more than once; give each once")
     if not devices:
         raise UserError("no devices are given; give at least one, or none at all for those that there are")
     shape, free = _sizes(sizes)

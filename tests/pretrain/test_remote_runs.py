@@ -15,6 +15,7 @@ from pretrain.main import main
 from pretrain.processes import lock
 from pretrain.workdir import COMMITTED, Workdir
 from tests.object_store import UPLOADS
+from tests.object_store_away import way
 
 pytestmark = UPLOADS
 STEPS = {"train__steps": 8, "schedule__decay_steps": 8}
@@ -137,6 +138,23 @@ def test_a_killed_run_goes_on(run, text, on_disk, tmp_path):
     done = train(run, text, devices=8, **STEPS)
     assert done.returncode == 0, done.stderr
     assert_same_run(run, on_disk, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["step 3/", "step 5/"])  # before a save, and while one is in the background
+def test_a_store_that_is_away_for_half_a_minute_costs_nothing(run, store, text, on_disk, tmp_path, moment):
+    with way(store.port) as there, open(tmp_path / "said", "w+") as said:
+        ports = f":{store.port}", f":{there.port}"
+        variables = environment(8) | {name: value.replace(*ports) for name, value in store.environment.items()}
+        process = subprocess.Popen(command(run, text, **STEPS, log__every=1), cwd=ROOT, env=variables, stderr=said)
+        deadline = time.monotonic() + 200
+        while moment not in (tmp_path / "said").read_text() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        there.cut()
+        time.sleep(30)
+        there.mend()
+        assert process.wait(200) == 0, (tmp_path / "said").read_text()
+    assert_same_run(run, on_disk, tmp_path, splits=["validation"])
 
 
 @pytest.mark.slow

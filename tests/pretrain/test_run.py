@@ -122,8 +122,11 @@ def test_a_run_that_was_put_aside_is_read_with_the_tokenizer_that_it_left(tiny, 
 def test_other_checkpoints(tiny, run, step):
     with pytest.raises(UserError, match="no devices are given; give at least one, or none at all"):
         pretrain.open(tiny, devices=[])
-    with pytest.raises(UserError, match=r"devices is .*, not a list of JAX's devices; give one, such as"):
-        pretrain.open(tiny, devices=jax.devices()[0])
+    for devices in (jax.devices()[0], "cpu", [0]):
+        with pytest.raises(UserError, match=r"devices is .*, not a list of JAX's devices; give one, such as"):
+            pretrain.open(tiny, devices=devices)
+    with pytest.raises(UserError, match="devices has some device more than once; give each once"):
+        pretrain.open(tiny, devices=jax.devices() * 2)
     other = pretrain.open(tiny, step=step, devices=jax.devices()[:1])
     assert other.step in ((3, 6) if step == "best" else (4,))
     assert other.variables["params"]["tokens"].sharding.device_set == {jax.devices()[0]}
@@ -164,6 +167,7 @@ def test_runs_of_every_backend_and_mesh(tmp_path, text, signals, options):
         ),
         (lambda run: run.prompts([]), UserError, "there is no prompt; give at least one"),
         (lambda run: run.prompts("a"), UserError, "the prompts are 'a', not a list of texts"),
+        (lambda run: run.prompts(None), UserError, "the prompts are None, not a list of texts"),
         (lambda run: run.generate("\ud800"), UserError, "the prompt '\\ud800' is not UTF-8; write it in UTF-8"),
         (lambda run: run.generate("a", top_k=-1), UserError, "top_k=-1; it must be at least 0"),
         (lambda run: run.logits([[1] * 65]), ModelError, "65 tokens do not fit context=64"),

@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from input_pipeline.errors import DataError
 from input_pipeline.sources import images, sources
@@ -186,6 +186,16 @@ def test_files_that_are_no_images(prepare, write, folder, tmp_path):
     Image.new("CMYK", SHAPE[1::-1]).save(tmp_path / "a.tiff")
     with pytest.raises(DataError, match=f"of mode 'CMYK', {choices}"):
         prepare(f"images:{tmp_path}/a.tiff", **IMAGE)
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="Pillow was built without AVIF")
+def test_whatever_a_reader_of_pillow_stumbles_over(prepare, tmp_path):
+    path = tmp_path / "a.avif"
+    Image.new("L", (2, 2)).save(path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"iloc", b"xxxx"))  # where its parts lie
+    with pytest.raises(DataError, match=r"a\.avif cannot be read as an image \(Failed to decode.*\); repair it"):
+        prepare(f"images:{path}", **IMAGE)
 
 
 def test_a_file_that_claims_to_be_enormous(prepare, folder, tmp_path):

@@ -80,8 +80,10 @@ def test_a_save_fails_once_in_however_many_of_its_threads(tmp_path, text, monkey
 def test_a_folder_that_stays_away_ends_the_run_in_a_sentence(away, tmp_path, text, monkeypatch, capsys):
     away(record, "write", 10**6)
     monkeypatch.setattr(files, "PATIENCE", 0.2)
-    assert train_here(tmp_path, text, train__steps=6, checkpoint__every=2, evaluate__every=0) == 2
-    assert "could not be saved in" in capsys.readouterr().err.splitlines()[-1]
+    assert train_here(tmp_path, text, train__steps=6, checkpoint__every=2, evaluate__every=0) == 69
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"pretrain: no checkpoint could be saved in {tmp_path}/checkpoints for 0 s (")
+    assert said.endswith("start the same command again once it answers")
 
 
 def test_whatever_meets_the_folder_ends_the_run_to_be_started_again(away, tmp_path, text, capsys):

@@ -7,6 +7,7 @@ import pytest
 
 from pretrain.errors import UserError
 from pretrain.interop.imports import import_folder
+from pretrain.interop.writing import left_out
 
 SAID = "; `pretrain generate` has flags for what it can do"
 
@@ -66,6 +67,16 @@ def test_another_end_is_told_wherever_it_is(end, lines):
     assert lines("gpt2", {"eos_token_id": end}, eos_token_id=end) == [
         f"left out how text is written there: {there}{SAID}"
     ]
+
+
+@pytest.mark.parametrize("end", [5, [5, 7]], ids=str)
+def test_an_end_is_told_where_the_tokenizer_has_none(end, tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": end}))
+    there = "eos_token_id of config.json; eos_token_id of generation_config.json"
+    told = left_out({"eos_token_id": end}, tmp_path, {"pad_token_id": None})
+    assert told == f"left out how text is written there: {there}{SAID}"
+    told = left_out({}, tmp_path, {"pad_token_id": None})
+    assert told == f"left out how text is written there: eos_token_id of generation_config.json{SAID}"
 
 
 @pytest.mark.parametrize("content", ['{"num_beams"', "[1]"])

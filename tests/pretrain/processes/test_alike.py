@@ -86,6 +86,15 @@ def test_another_program_stops_all(tmp_path, text):
     assert not (tmp_path / "run").exists()
 
 
+def test_another_number_of_processes_stops_all(tmp_path, text):
+    """JAX meets as many as process 0 was told of; whoever else comes is left out."""
+    ended = ends(pair(*command(tmp_path / "run", text), variables=({}, {"LONGHAUL_PROCESSES": "3"})))
+    assert ended[0][0] == MISTAKE
+    for _, _, said in ended:  # the second waits for a third to leave with, until JAX ends it
+        assert "LONGHAUL_PROCESSES is '2' in process 0 and '3' in process 1; install the same version" in said
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_code_of_a_program_is_told_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "ROOT", tmp_path)
     (tmp_path / "models").mkdir()
