@@ -1,4 +1,4 @@
-"""Files that several processes share and any of them may be killed over: locks, atomic writes, folders that fail.
+"""Files that several processes share and any of them may be killed over: locks and atomic writes.
 
 On a disk a file is renamed to its name when it is whole; in an object store it is uploaded then (`remote.py`).
 """
@@ -8,66 +8,21 @@ import errno
 import fcntl
 import json
 import os
-import re
 import secrets
-import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
+from input_pipeline.away import passes
 from input_pipeline.errors import DataError, UnwritableError
-from input_pipeline.remote import RemotePath, leased, lost_touch
+from input_pipeline.remote import RemotePath, leased
 
 CHUNK = 1 << 22  # bytes read at a time
-
-# What a shared folder fails with while its server or the network to it is away, and no longer once that is back.
-_AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN}
-_AWAY |= {errno.ENETUNREACH, errno.ENETRESET, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENOTCONN}
-_AWAY |= {errno.EAGAIN, errno.ENOLINK, errno.ECOMM}
-PAUSE, LONGEST = 0.5, 15.0  # seconds before the second attempt, twice as many before each further one, at most
-PATIENCE = 180.0  # seconds for which attempts are made
-
-Result = TypeVar("Result")
 
 # A disk that takes no more, or not from this user.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS}
 _IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
-
-
-def system_code(error: BaseException) -> int | None:
-    """The system's number of an error, which TensorStore and libraries in Rust have in their messages."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno
-    found = re.search(r"os_error_code='(\d+)'|\(os error (\d+)\)", str(error))
-    return int(found[1] or found[2]) if found else None
-
-
-def passes(error: BaseException) -> bool:
-    """Whether an error is of a folder, or an object store, whose server is away."""
-    return system_code(error) in _AWAY or lost_touch(error)
-
-
-def persistently(work: Callable[[], Result]) -> Result:
-    """`work()`, which may be done again: while it meets a folder that is away, after ever longer pauses.
-
-    The first pause is said on standard error. What else goes wrong, or goes on for `PATIENCE` seconds, is raised.
-    """
-    began, pause = time.monotonic(), PAUSE
-    while True:
-        try:
-            return work()
-        except Exception as error:
-            waited = time.monotonic() - began
-            if not passes(error) or waited + pause > PATIENCE:
-                raise
-            if pause == PAUSE:
-                why = str(error).strip().splitlines()[0][:200]
-                print(f"trying again for up to {PATIENCE:.0f} s: {why}", file=sys.stderr, flush=True)
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST)
 
 
 @contextlib.contextmanager
@@ -79,7 +34,7 @@ def written_under(folder: Path, key: str) -> Iterator[None]:
     except DataError:  # such as what an object store did not do
         raise
     except OSError as error:
-        if isinstance(folder, RemotePath):
+        if isinstance(folder, RemotePath) or passes(error):
             raise
         where = Path(error.filename or folder)
         if error.filename and not (where.is_relative_to(folder) or folder.is_relative_to(where)):

@@ -2,7 +2,7 @@
 
 An object appears whole or not at all, and a folder is but the beginning of some names. So nothing can be renamed,
 appended to, locked by the kernel or mapped into memory: `files.py` says what is done instead. What a store cannot
-answer, for want of network, leave or credentials, is a RemoteError.
+answer, for want of leave or credentials, is a RemoteError; while it cannot be reached it is asked again (`away.py`).
 """
 
 import contextlib
@@ -19,8 +19,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+from input_pipeline.away import hurry, passes, persistently
 from input_pipeline.errors import DataError, UnwritableError
 
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # and the package that reads each; the extras are named as the schemes
@@ -33,14 +34,14 @@ PATIENCE = 60.0  # seconds without a sign after which it is taken over
 
 
 class RemoteError(OSError, DataError):
-    """What an object store did not do; `away` where it may well do it a little later."""
+    """What an object store refuses to do. Of one that cannot be reached it is a TimeoutError, as of a disk's server."""
 
-    def __init__(self, path: object, why: str, away: bool = False):
-        OSError.__init__(self, errno.ETIMEDOUT if away else errno.EACCES, why, str(path))
+    def __init__(self, path: object, why: str):
+        OSError.__init__(self, errno.EACCES, why, str(path))
         self.said = f"{path} cannot be reached ({why}); check the bucket's name, the credentials and the network"
 
     def __reduce__(self):
-        return RemoteError, (self.filename, self.strerror, self.errno == errno.ETIMEDOUT)
+        return RemoteError, (self.filename, self.strerror)
 
     def __str__(self) -> str:
         return self.said
@@ -92,19 +93,11 @@ def _opened(scheme: str, endpoint: str | None):
     return fsspec.filesystem(scheme, use_listings_cache=False, **place)  # other processes write there too
 
 
-def lost_touch(error: BaseException) -> bool:
-    """Whether an error is of a store that could not be reached, as the packages name it and TensorStore says it."""
-    names = "".join(kind.__name__ for kind in type(error).__mro__)
-    return "Connect" in names or "Timeout" in names or (isinstance(error, ValueError) and "UNAVAILABLE" in str(error))
-
-
 @contextlib.contextmanager
 def _asking(path: "RemotePath") -> Iterator[None]:
     """What goes wrong within, as an OSError that names `path`."""
     try:
         yield
-    except RemoteError:
-        raise
     except FileNotFoundError as error:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
     except FileExistsError as error:
@@ -113,7 +106,9 @@ def _asking(path: "RemotePath") -> Iterator[None]:
         raise
     except Exception as error:  # the packages raise those of their own libraries
         why, *_ = str(error).strip().splitlines() or [type(error).__name__]
-        raise RemoteError(path, why[:200], lost_touch(error)) from error
+        if passes(error):
+            raise TimeoutError(errno.ETIMEDOUT, why[:200], str(path)) from error
+        raise RemoteError(path, why[:200]) from error
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -166,16 +161,20 @@ class RemotePath:
 
     expanduser = absolute
 
-    @property
-    def _system(self):
-        return _system(self.scheme)
+    def _ask(self, work: Callable) -> Any:
+        """`work` of the library's view of this store, done again while that cannot be reached. Errors: OSError."""
+
+        def asked():
+            with _asking(self):
+                return work(_system(self.scheme))
+
+        return persistently(asked)
 
     def _info(self) -> dict | None:
-        with _asking(self):
-            try:
-                return self._system.info(str(self.key))
-            except FileNotFoundError:
-                return None
+        try:
+            return self._ask(lambda system: system.info(str(self.key)))
+        except FileNotFoundError:
+            return None
 
     def exists(self) -> bool:
         return self._info() is not None
@@ -198,8 +197,7 @@ class RemotePath:
         return found and repr([found.get(name) for name in ("ETag", "LastModified", "etag", "generation", "updated")])
 
     def iterdir(self) -> "Iterator[RemotePath]":
-        with _asking(self):
-            found = self._system.ls(str(self.key), detail=False)
+        found = self._ask(lambda system: system.ls(str(self.key), detail=False))
         for name in sorted(found):
             if PurePosixPath(name) != self.key:  # some tools leave an object of the folder's own name
                 yield dataclasses.replace(self, key=PurePosixPath(name))
@@ -211,8 +209,7 @@ class RemotePath:
 
     def rglob(self, pattern: str) -> "Iterator[RemotePath]":
         """The files below this folder that have a name like `pattern`."""
-        with _asking(self):
-            found = self._system.find(str(self.key))
+        found = self._ask(lambda system: system.find(str(self.key)))
         for name in sorted(found):
             path = dataclasses.replace(self, key=PurePosixPath(name))
             if fnmatch.fnmatchcase(path.name, pattern):
@@ -234,43 +231,45 @@ class RemotePath:
                 return
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
         with _asking(self):
-            self._system.rm_file(str(self.key))
+            _system(self.scheme).rm_file(str(self.key))
 
     def remove_tree(self) -> None:
         """Deletes all files below this folder."""
-        with _asking(self), contextlib.suppress(FileNotFoundError):
-            self._system.rm(str(self.key), recursive=True)
+        with contextlib.suppress(FileNotFoundError):
+            self._ask(lambda system: system.rm(str(self.key), recursive=True))
 
     def copy_tree(self, to: "RemotePath") -> None:
         """Copies all files below this folder, within the store."""
-        with _asking(self):
-            for name in self._system.find(str(self.key)):
-                self._system.cp_file(name, str(to.key / PurePosixPath(name).relative_to(self.key)))
+
+        def copy(system) -> None:
+            for name in system.find(str(self.key)):
+                system.cp_file(name, str(to.key / PurePosixPath(name).relative_to(self.key)))
+
+        self._ask(copy)
 
     def open(self, mode: str = "rb") -> BinaryIO:
         """Its bytes, to be read."""
         return io.BufferedReader(_Bytes(self), BLOCK)
 
     def read_bytes(self) -> bytes:
-        with _asking(self):
-            return self._system.cat_file(str(self.key))
+        return self._ask(lambda system: system.cat_file(str(self.key)))
 
     def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         return self.read_bytes().decode(encoding, errors)
 
     def write_bytes(self, data: bytes) -> None:
         with _writing(self):
-            self._system.pipe_file(str(self.key), data)
+            self._ask(lambda system: system.pipe_file(str(self.key), data))
 
     def put(self, file: Path) -> None:
         """Writes what is in a local file."""
         with _writing(self):
-            self._system.put_file(str(file), str(self.key))
+            self._ask(lambda system: system.put_file(str(file), str(self.key)))
 
     def create(self, data: bytes) -> None:
-        """Writes a small file that is not there yet. Errors: FileExistsError."""
+        """Writes a small file that is not there yet; once, since it may be made and only the answer be lost."""
         with _writing(self):
-            self._system.pipe_file(str(self.key), data, mode="create")
+            _system(self.scheme).pipe_file(str(self.key), data, mode="create")
 
 
 class _Bytes(io.RawIOBase):
@@ -278,8 +277,8 @@ class _Bytes(io.RawIOBase):
 
     def __init__(self, path: RemotePath):
         self._path, self.name = path, str(path)
-        with _asking(path):
-            self._file = path._system.open(str(path.key), "rb", block_size=BLOCK, cache_type="readahead")
+        how = {"mode": "rb", "block_size": BLOCK, "cache_type": "readahead"}
+        self._file = path._ask(lambda system: system.open(str(path.key), **how))
 
     def readable(self) -> bool:
         return True
@@ -294,8 +293,7 @@ class _Bytes(io.RawIOBase):
         return self._file.tell()
 
     def readinto(self, buffer) -> int:
-        with _asking(self._path):
-            data = self._file.read(len(buffer))
+        data = self._path._ask(lambda system: self._file.read(len(buffer)))
         buffer[: len(data)] = data
         return len(data)
 
@@ -323,8 +321,7 @@ def _stat(found: dict) -> Stat:
 def matching(pattern: str) -> dict[str, Stat]:
     """The files of an object store whose names match a glob, `**` too, in their order: one listing for all."""
     path = at(pattern)
-    with _asking(path):
-        found = _system(path.scheme).glob(str(path.key), detail=True)
+    found = path._ask(lambda system: system.glob(str(path.key), detail=True))
     return {f"{path.scheme}://{name}": _stat(found[name]) for name in sorted(found) if found[name]["type"] == "file"}
 
 
@@ -385,7 +382,7 @@ def leased(path: RemotePath, on_wait: Callable[[], None]) -> Iterator[None]:
 
     def beat() -> None:
         while not ended.wait(BEAT):
-            with contextlib.suppress(OSError):  # perhaps the next time
+            with contextlib.suppress(OSError), hurry():  # perhaps the next time
                 path.write_bytes(mine)
 
     beating = threading.Thread(target=beat, daemon=True)
@@ -395,6 +392,6 @@ def leased(path: RemotePath, on_wait: Callable[[], None]) -> Iterator[None]:
     finally:
         ended.set()
         beating.join()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), hurry():
             if path.read_bytes() == mine:
                 path.unlink(missing_ok=True)

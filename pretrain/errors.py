@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from configs.common import ConfigError
+from input_pipeline.away import system_code
 from input_pipeline.errors import DataError
-from input_pipeline.files import system_code
 from models.errors import ModelError
 
 

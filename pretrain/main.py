@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from input_pipeline.files import UNWRITABLE, passes
-from input_pipeline.remote import RemoteError
+from input_pipeline.away import passes
+from input_pipeline.files import UNWRITABLE
 from pretrain.commands import run
 from pretrain.commands.arguments import Arguments
 from pretrain.commands.flags import Command, commands, split_config
@@ -70,8 +70,6 @@ def main(argv: Sequence[str]) -> int:
 
 def verdict(error: Exception) -> tuple[int, str]:
     """The exit code of an exception, and what is printed of it."""
-    if isinstance(error, RemoteError) and passes(error):
-        return FAULT, f"pretrain: {error}; start the same command again once it answers\n"
     if isinstance(error, USER_ERRORS):
         return MISTAKE, f"pretrain: {error}\n"
     if isinstance(error, FaultError):
@@ -91,7 +89,7 @@ def verdict(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:
         return MISTAKE, f"pretrain: cannot use {reason(error)}; move it away, or give another name\n"
     if isinstance(error, OSError) and error.filename and passes(error):
-        remedy = "start the same command again once its file system answers"
+        remedy = "start the same command again once its server answers"
         return FAULT, f"pretrain: cannot use {reason(error)}; {remedy}\n"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error).startswith(DEVICE_IS_FULL)):
         smaller = "lower the batch size (of evaluate: --batch_size), raise config.train.accumulate to train"

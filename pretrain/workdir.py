@@ -13,7 +13,8 @@ import os
 import shutil
 from pathlib import Path
 
-from input_pipeline.files import persistently, replaced
+from input_pipeline.away import persistently
+from input_pipeline.files import replaced
 from input_pipeline.folders import Folders
 from input_pipeline.remote import RemotePath, at, is_remote
 
@@ -226,11 +227,11 @@ def damaged(path: Path) -> Path:
 
 def write(path: Path, content: bytes) -> None:
     """Writes a file of a work folder, whole or not at all: every one that is not a log. Errors: OSError."""
+    if isinstance(path, RemotePath):
+        path.write_bytes(content)
+        return
 
     def work() -> None:
-        if isinstance(path, RemotePath):
-            path.write_bytes(content)
-            return
         with replaced(path) as partial:
             partial.write_bytes(content)
 

@@ -59,7 +59,7 @@ FLOORS = {
         {"sources"},
         {"features", "files", "folders", "processes"},
         {"remote"},
-        {"errors"},
+        {"away", "errors"},
     ),
     "pretrain": (
         {"__main__"},

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from input_pipeline.away import passes
 from input_pipeline.errors import DataError
 from input_pipeline.remote import RemoteError
 from input_pipeline.sources.readers import Document, Span, place, raw_bytes
@@ -76,9 +77,9 @@ def decoded(file: str | BinaryIO, where: str) -> np.ndarray:
             if image.mode == "P":  # numbers of colours in a table
                 image = image.convert()
             mode, pixels = image.mode, np.asarray(image)
-    except (RemoteError, MemoryError):
-        raise
     except Exception as error:  # Pillow's readers raise whatever they stumble over in a broken file
+        if isinstance(error, MemoryError | RemoteError) or passes(error):
+            raise
         raise DataError(f"{where} cannot be read as an image ({error}); repair it or leave it out") from None
     if mode not in MODES:
         raise DataError(

@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from input_pipeline.away import persistently
 from input_pipeline.errors import DataError
-from input_pipeline.files import checksum, persistently, read_json
+from input_pipeline.files import checksum, read_json
 from input_pipeline.remote import local
 
 FORMAT = 3

@@ -17,8 +17,8 @@ from pathlib import Path
 import jax
 import orbax.checkpoint as ocp
 
-from input_pipeline import files
-from input_pipeline.files import passes
+from input_pipeline import away
+from input_pipeline.away import passes
 from pretrain import aside
 from pretrain.checkpoints import alone, brackets, record, remote, restore, uncounted, which
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -46,7 +46,7 @@ class CheckpointManager(Checkpoints):
         self._done = set()  # steps that need no saving: restored or saved by this run, alike in every process
         self.whole = 0  # the newest step that is known to have a whole checkpoint, in process 0
         self._saving = None  # the step whose save was begun last, until it is seen to be whole
-        self._away, self._pause = None, files.PAUSE  # since when saves fail; how long to leave the folder alone
+        self._away, self._pause = None, away.PAUSE  # since when saves fail; how long to leave the folder alone
         self._owed, self._next = False, 0.0  # whether a save is to be made again, and when at the earliest
         decided(self._clear, lambda why: f"the work folder cannot be written ({why}); choose another --workdir")
         self._cleaner, self._cleaning = ThreadPoolExecutor(1), None
@@ -162,21 +162,21 @@ class CheckpointManager(Checkpoints):
         if not passes(error):
             raise self._cannot_save(error) from error
         now = time.monotonic()
-        if self._away is not None and now - self._away > files.PATIENCE:
+        if self._away is not None and now - self._away > away.PATIENCE:
             raise FaultError(
-                f"no checkpoint could be saved in {self.folder} for {files.PATIENCE:.0f} s ({reason(error)}); start "
+                f"no checkpoint could be saved in {self.folder} for {away.PATIENCE:.0f} s ({reason(error)}); start "
                 "the same command again once it answers"
             ) from error
         if self._away is None:
-            self._away, self._pause = now, files.PAUSE
+            self._away, self._pause = now, away.PAUSE
             print(
                 f"the checkpoint of step {step} could not be saved ({reason(error)}); trying again for up to "
-                f"{files.PATIENCE:.0f} s",
+                f"{away.PATIENCE:.0f} s",
                 file=sys.stderr,
                 flush=True,
             )
         else:
-            self._pause = min(2 * self._pause, files.LONGEST)
+            self._pause = min(2 * self._pause, away.LONGEST)
         self._done.discard(step)
         self._owed, self._saving, self._next = True, None, now + self._pause
         with contextlib.suppress(OSError):
@@ -206,7 +206,7 @@ class CheckpointManager(Checkpoints):
         """Once the checkpoint that was being saved is whole, those that it replaces may go."""
         if self._saving is None or jax.process_index():
             return
-        if files.persistently(lambda: self.workdir.finished(self._saving)):
+        if away.persistently(lambda: self.workdir.finished(self._saving)):
             self._cleaned()
             self.whole, self._saving, self._away = self._saving, None, None
             self._cleaning = self._cleaner.submit(self._delete_old)

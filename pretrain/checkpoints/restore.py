@@ -9,6 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
+from input_pipeline.away import passes
 from input_pipeline.remote import RemotePath
 from models.parts.parameter import path_name
 from pretrain.checkpoints import brackets, record, remote
@@ -78,10 +79,15 @@ def read_data(folder: Path) -> dict:
 
 
 def noted(folder: Path) -> dict:
-    """What a checkpoint says of itself in the item `data`; empty where that cannot be read, as restoring it tells."""
+    """What a checkpoint says of itself in the item `data`; empty where that cannot be read, as restoring it tells.
+
+    Errors: OSError where the folder is away.
+    """
     try:
         found = json.loads((folder / POSITION).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if passes(error):
+            raise
         return {}
     return found if isinstance(found, dict) else {}
 

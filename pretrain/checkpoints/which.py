@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 
+from input_pipeline.away import passes
 from pretrain.checkpoints import restore
 from pretrain.errors import UserError
 from pretrain.workdir import LOSS, Workdir
@@ -18,8 +19,10 @@ def losses(workdir: Workdir) -> dict[int, tuple[float, str]]:
             metrics = json.loads((folder / LOSS).read_text())
             loss, measure = metrics["loss"], metrics["measure"]
             whole = restore.is_whole(folder, LOSS)
-        except (OSError, ValueError, KeyError, TypeError):  # not known to be best, and none the worse for going on
-            continue
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if passes(error):
+                raise
+            continue  # not known to be best, and none the worse for going on
         if whole and isinstance(loss, float) and math.isfinite(loss):
             found[step] = loss, measure
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from input_pipeline.files import persistently
+from input_pipeline.away import persistently
 from input_pipeline.remote import at, is_remote
 from pretrain.config.keys import check_keys, flat
 from pretrain.config.overrides import with_overrides

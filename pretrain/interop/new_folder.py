@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from input_pipeline.files import system_code
+from input_pipeline.away import system_code
 from pretrain.errors import UserError, reason
 from pretrain.workdir import is_utf8
 

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from input_pipeline.files import persistently
-from pretrain.errors import USER_ERRORS, UserError, listed, reason
+from input_pipeline.away import passes, persistently
+from pretrain.errors import USER_ERRORS, FaultError, UserError, listed, reason
 from pretrain.processes.leaving import leaving
 
 TROUBLE = (OSError, ValueError, KeyError, RuntimeError, MemoryError, EOFError)  # of files, stores, memory; no bugs
@@ -32,7 +32,8 @@ def gathered(value) -> list:
 
 
 def alike(work: Callable[[], Result], sentence: Callable[[str], str]) -> Result:
-    """`work()`, done by every process; where any of them meets trouble that lasts, all raise the same UserError.
+    """`work()`, done by every process; where any of them meets trouble that lasts, all raise the same UserError;
+    FaultError where that is a folder which stays away.
 
     Its message is that of the mistake (USER_ERRORS) that `work` met, or what `sentence` makes of the trouble and, where
     there are several, the processes that had it.
@@ -43,13 +44,16 @@ def alike(work: Callable[[], Result], sentence: Callable[[str], str]) -> Result:
     except TROUBLE as error:
         cause = error
     mistake = isinstance(cause, USER_ERRORS)
-    answers = gathered(None if cause is None else [mistake, str(cause) if mistake else reason(cause)])
+    away = cause is not None and passes(cause)
+    answers = gathered(None if cause is None else [mistake, away, str(cause) if mistake else reason(cause)])
     failed = [(index, *answer) for index, answer in enumerate(answers) if answer]
-    for _, mistake, text in failed:
+    for _, mistake, _, text in failed:
         if mistake:
             raise UserError(text) from cause
     if failed:
-        named = "; ".join(f"process {index}: {text}" if len(answers) > 1 else text for index, _, text in failed)
+        named = "; ".join(f"process {index}: {text}" if len(answers) > 1 else text for index, *_, text in failed)
+        if any(away for _, _, away, _ in failed):
+            raise FaultError(f"cannot use {named}; start the same command again once its server answers") from cause
         raise UserError(sentence(named)) from cause
     return result
 

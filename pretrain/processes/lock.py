@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from input_pipeline.files import persistently
+from input_pipeline.away import hurry, passes, persistently
 from input_pipeline.remote import RemotePath, at
 from pretrain.errors import UserError, reason
 from pretrain.processes.agreement import gathered
@@ -60,6 +60,8 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
         )
         persistently(lambda: _take(Workdir(folder).lock, mine, report, in_turn))
     except OSError as error:
+        if passes(error):
+            raise
         raise UserError(f"the work folder cannot be written ({reason(error)}); choose another --workdir") from error
     ended = threading.Event()
     beating = threading.Thread(target=_beat, args=(Workdir(folder).lock, mine, opened, ended), daemon=True)
@@ -69,7 +71,7 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
         ended.set()
         if beating is not threading.current_thread():
             beating.join()
-        with contextlib.suppress(OSError):  # a folder that is gone, or full of trouble, has told its story already
+        with contextlib.suppress(OSError), hurry():  # a folder that is gone, or in trouble, has told its story
             if _read(Workdir(folder).lock) == mine:
                 Workdir(folder).lock.unlink()
             if made:
@@ -173,7 +175,7 @@ def _beat(path: Path, mine: str, opened: int | None, ended: threading.Event) -> 
     And if the folder is no longer where it was: what is saved from now on would not be beside the rest.
     """
     while not ended.wait(BEAT):
-        try:
+        with contextlib.suppress(OSError), hurry():  # a server that does not answer: perhaps the next time
             found = _read(path)
             if _moved(path.parent, opened):
                 leaving.leave(MISTAKE, gone(path.parent))
@@ -184,8 +186,6 @@ def _beat(path: Path, mine: str, opened: int | None, ended: threading.Event) -> 
             else:
                 # As a kill would: saving now would spoil the other's run.
                 leaving.leave(MISTAKE, f"{_in_use(path, found)}; this process has stopped at once")
-        except OSError:  # a server that does not answer: perhaps the next time
-            continue
 
 
 def _touch(path: Path, mine: str) -> None:

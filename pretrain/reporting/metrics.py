@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from input_pipeline.files import persistently
+from input_pipeline.away import persistently
 from input_pipeline.remote import RemotePath, at
 from pretrain import aside, workdir
 from pretrain.errors import UserError

@@ -1,10 +1,8 @@
 """Files of rows in an object store, to which nothing can be appended."""
 
-import functools
 import tempfile
 from pathlib import Path
 
-from input_pipeline.files import persistently
 from input_pipeline.remote import RemotePath
 from pretrain import workdir
 
@@ -24,7 +22,7 @@ class Staged:
         self.path = Path(self._holds.name)
         for path in folder.glob("*"):
             if path.suffix in ROWS:
-                workdir.write(self.path / path.name, persistently(path.read_bytes))
+                workdir.write(self.path / path.name, path.read_bytes())
 
     def publish(self) -> None:
         """Uploads what has changed. Errors: RemoteError."""
@@ -34,8 +32,7 @@ class Staged:
             status = path.stat()
             sign = status.st_size, status.st_mtime_ns
             if self._sent.get(path) != sign:
-                there = self._remote / str(path.relative_to(self.path))
-                persistently(functools.partial(there.put, path))
+                (self._remote / str(path.relative_to(self.path))).put(path)
                 self._sent[path] = sign
 
     def close(self) -> None:

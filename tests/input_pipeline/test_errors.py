@@ -17,7 +17,6 @@ from input_pipeline.remote import RemoteError
         KilledReaderError("a sentence"),
         UnwritableError(Path("/copies/00000.kept.tokens"), "No space left on device", "LONGHAUL_COPIES"),
         RemoteError("s3://bucket/key", "denied"),
-        RemoteError("s3://bucket/key", "no answer", away=True),
     ],
     ids=lambda error: type(error).__name__,
 )

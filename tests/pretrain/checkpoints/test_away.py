@@ -8,15 +8,16 @@ import orbax.checkpoint as ocp
 import pytest
 from runs import train_here
 
-from input_pipeline import files
+from input_pipeline import away as folders
 from pretrain.checkpoints import manager, record
+from pretrain.main import main
 from pretrain.reporting import metrics
 
 
 @pytest.fixture
 def away(monkeypatch):
     """`away(module, name, times)`: so many calls of the function fail as where a server is gone. Pauses are short."""
-    monkeypatch.setattr(files, "PAUSE", 0.01)
+    monkeypatch.setattr(folders, "PAUSE", 0.01)
 
     def fail(module, name, times):
         own, left = getattr(module, name), [times]
@@ -56,7 +57,7 @@ def test_the_last_save_is_made_again_until_it_is_whole(away, tmp_path, text):
 @pytest.mark.parametrize("whole", (False, True), ids=("half saved", "whole nonetheless"))
 def test_a_save_fails_once_in_however_many_of_its_threads(tmp_path, text, monkeypatch, capsys, whole):
     """Orbax writes its own notes in a thread apart, which finds no folder where another's failure has cleared it."""
-    monkeypatch.setattr(files, "PAUSE", 0.01)
+    monkeypatch.setattr(folders, "PAUSE", 0.01)
     errors, saved = [errno.EIO, errno.ENOENT], []
 
     class Writer(ocp.AsyncCheckpointer):
@@ -79,11 +80,35 @@ def test_a_save_fails_once_in_however_many_of_its_threads(tmp_path, text, monkey
 
 def test_a_folder_that_stays_away_ends_the_run_in_a_sentence(away, tmp_path, text, monkeypatch, capsys):
     away(record, "write", 10**6)
-    monkeypatch.setattr(files, "PATIENCE", 0.2)
+    monkeypatch.setattr(folders, "PATIENCE", 0.2)
     assert train_here(tmp_path, text, train__steps=6, checkpoint__every=2, evaluate__every=0) == 69
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith(f"pretrain: no checkpoint could be saved in {tmp_path}/checkpoints for 0 s (")
     assert said.endswith("start the same command again once it answers")
+
+
+@pytest.mark.parametrize("broken", ["metrics/metrics", "files.json"])
+def test_what_is_not_answered_is_not_taken_for_what_is_not_there(tmp_path, text, monkeypatch, capsys, broken):
+    """A checkpoint whose loss cannot be read now may be the best, and one whose record cannot be read be damaged."""
+    assert train_here(tmp_path, text, train__steps=6, checkpoint__every=3, evaluate__every=3, checkpoint__keep=2) == 0
+    real = Path.read_text
+
+    def read_text(path, *args, **named):
+        if path == tmp_path / "checkpoints/6" / broken:
+            raise TimeoutError(errno.ETIMEDOUT, "no answer", str(path))
+        return real(path, *args, **named)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(folders, "PATIENCE", 0.2)
+    for step in ("best", "6"):
+        if (step, broken) != ("6", "metrics/metrics"):
+            capsys.readouterr()
+            assert main(["evaluate", f"--workdir={tmp_path}", f"--step={step}", "--batches=1"]) == 69
+            said = capsys.readouterr().err.splitlines()[-1]
+            assert said == (
+                f"pretrain: cannot use {tmp_path}/checkpoints/6/{broken}: no answer; start the same command again once "
+                "its server answers"
+            )
 
 
 def test_whatever_meets_the_folder_ends_the_run_to_be_started_again(away, tmp_path, text, capsys):

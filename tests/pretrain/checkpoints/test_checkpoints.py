@@ -154,7 +154,7 @@ def test_trouble_that_proves_no_damage_stops_the_run_and_touches_nothing(copy, r
     ("error", "code", "words"),
     [
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), 2, "cannot be read (Too many open files)"),
-        (OSError(errno.EIO, os.strerror(errno.EIO), "/store/8"), 2, "cannot be read (/store/8: Input/output error)"),
+        (OSError(errno.EIO, os.strerror(errno.EIO), "/store/8"), 69, "cannot use /store/8: Input/output error; start"),
         (MemoryError(), 2, "cannot be read (MemoryError)"),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 2, "(RESOURCE_EXHAUSTED: Out of memory)"),
         (TypeError("a bug"), 1, "TypeError: a bug"),
@@ -163,7 +163,7 @@ def test_trouble_that_proves_no_damage_stops_the_run_and_touches_nothing(copy, r
 def test_whatever_else_goes_wrong_while_restoring_stops_the_run(copy, run, monkeypatch, error, code, words):
     workdir = copy(8)
     before = files(workdir)
-    monkeypatch.setattr("input_pipeline.files.PATIENCE", 0.5)  # with a folder that may be away for a while
+    monkeypatch.setattr("input_pipeline.away.PATIENCE", 0.5)  # with a folder that may be away for a while
 
     def fail(*_, **__):
         raise error

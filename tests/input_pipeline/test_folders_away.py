@@ -5,8 +5,9 @@ import os
 
 import pytest
 
-from input_pipeline import files
-from input_pipeline.files import passes, persistently
+from input_pipeline import away as folders
+from input_pipeline.away import passes, persistently
+from input_pipeline.files import filled
 
 
 def away(number):
@@ -22,8 +23,8 @@ def pauses(monkeypatch):
         made.append(seconds)
         clock[0] += seconds
 
-    monkeypatch.setattr(files.time, "sleep", sleep)
-    monkeypatch.setattr(files.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(folders.time, "sleep", sleep)
+    monkeypatch.setattr(folders.time, "monotonic", lambda: clock[0])
     return made
 
 
@@ -69,6 +70,6 @@ def test_a_link_that_stays_empty_hides_no_mistake(tmp_path):
     """What is linked cannot be removed as a folder is."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "tokenizer").symlink_to("elsewhere")
-    with pytest.raises(ValueError, match="of the text"), files.filled(tmp_path / "tokenizer"):
+    with pytest.raises(ValueError, match="of the text"), filled(tmp_path / "tokenizer"):
         raise ValueError("of the text")
     assert (tmp_path / "tokenizer").is_dir()

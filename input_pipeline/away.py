@@ -1,0 +1,70 @@
+"""Folders and object stores whose server is away for a while: what is done there is done again."""
+
+import contextlib
+import errno
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+# What a shared folder fails with while its server or the network to it is away, and no longer once that is back.
+_AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN}
+_AWAY |= {errno.ENETUNREACH, errno.ENETRESET, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENOTCONN}
+_AWAY |= {errno.EAGAIN, errno.ENOLINK, errno.ECOMM}
+PAUSE, LONGEST = 0.5, 15.0  # seconds before the second attempt, twice as many before each further one, at most
+PATIENCE = 180.0  # seconds for which attempts are made
+
+Result = TypeVar("Result")
+_thread = threading.local()
+
+
+def system_code(error: BaseException) -> int | None:
+    """The system's number of an error, which TensorStore and libraries in Rust have in their messages."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    found = re.search(r"os_error_code='(\d+)'|\(os error (\d+)\)", str(error))
+    return int(found[1] or found[2]) if found else None
+
+
+def passes(error: BaseException) -> bool:
+    """Whether an error is of a folder, or an object store, whose server is away."""
+    return system_code(error) in _AWAY or lost_touch(error)
+
+
+def persistently(work: Callable[[], Result]) -> Result:
+    """`work()`, which may be done again: while it meets a folder that is away, after ever longer pauses.
+
+    The first pause is said on standard error. What else goes wrong, or goes on for `PATIENCE` seconds, is raised; in a
+    thread that is in a `hurry` whatever goes wrong.
+    """
+    began, pause = time.monotonic(), PAUSE
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            waited = time.monotonic() - began
+            if not passes(error) or waited + pause > PATIENCE or getattr(_thread, "hurries", False):
+                raise
+            if pause == PAUSE:
+                why = str(error).strip().splitlines()[0][:200]
+                print(f"trying again for up to {PATIENCE:.0f} s: {why}", file=sys.stderr, flush=True)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST)
+
+
+@contextlib.contextmanager
+def hurry() -> Iterator[None]:
+    """Within it this thread tries nothing again: it is done at once, or perhaps the next time."""
+    _thread.hurries = True
+    try:
+        yield
+    finally:
+        _thread.hurries = False
+
+
+def lost_touch(error: BaseException) -> bool:
+    """Whether an error is of a store that could not be reached, as the packages name it and TensorStore says it."""
+    names = "".join(kind.__name__ for kind in type(error).__mro__)
+    return "Connect" in names or "Timeout" in names or (isinstance(error, ValueError) and "UNAVAILABLE" in str(error))
