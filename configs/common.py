@@ -228,7 +228,7 @@ def base() -> dict:
             fsdp=devices(1),  # the batch, each parameter's largest free axis that divides, and its optimiser state
             sequence=devices(1),  # a row's tokens are split over this axis
             tensor=devices(1),  # heads, feed-forward and vocabulary are split over this axis
-            rules=(  # logical axis -> mesh axis (or several); what is not named is replicated
+            rules=(  # logical axis -> mesh axis, several, or None, which replicates; each axis is named
                 ("batch", ("data", "fsdp")),
                 ("length", "sequence"),
                 ("vocab", "tensor"),

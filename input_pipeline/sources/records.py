@@ -26,6 +26,8 @@ _JSON = {list: "a list", str: "a string", int: "a number", float: "a number", bo
 def text_document(record: object, where: str, field: str) -> Document:
     """The text at `field` of a record."""
     value = value_at(record, field, where)
+    if value is None:
+        raise DataError(f"{where} holds null at '{field}', not text; give it a text or leave it out")
     if not isinstance(value, str | bytes):
         raise DataError(f"{where} holds {type(value).__name__} at '{field}', not text; name another: ?field=NAME")
     text, data = _utf8(value, field, where)

@@ -194,6 +194,7 @@ def test_json_lines(write):
     [
         ('{"body": "x"}', r"line 2 has no field 'text'; name one of: body"),
         ('{"text": 3}', r"line 2 holds int at 'text', not text"),
+        ('{"text": null}', r"line 2 holds null at 'text', not text; give it a text or leave it out"),
         ("{text", r"line 2 is not JSON"),
         ('["text"]', r"line 2 is a list, not an object"),
         ('{"text": "\\ud800"}', r"line 2 holds text at 'text' that is not UTF-8"),
