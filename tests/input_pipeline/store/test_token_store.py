@@ -1,5 +1,6 @@
 """The token store: exact, atomic, resumable, checked, shared by processes. Real processes, really killed."""
 
+import errno
 import itertools
 import json
 import os
@@ -160,7 +161,13 @@ def test_a_store_outlives_its_source(prepare, words, tmp_path, monkeypatch):
     before = split_texts(prepare(source), "train")
     shutil.rmtree(tmp_path / "text")
     assert split_texts(prepare(source, said=said), "train") == before
-    assert said == [f"using the token store of {source}, whose files are not here"]
+
+    def away(self):
+        raise TimeoutError(errno.ETIMEDOUT, "no answer", "s3://bucket/text")
+
+    monkeypatch.setattr(type(sources.parse(source, "data.train")[0]), "files", away)
+    assert split_texts(prepare(source, said=said), "train") == before
+    assert said == [f"using the token store of {source}, whose files are not here"] * 2
 
 
 def test_a_store_of_another_interpreters_library(prepare, monkeypatch, tmp_path):
