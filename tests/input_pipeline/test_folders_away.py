@@ -6,8 +6,7 @@ import os
 import pytest
 
 from input_pipeline import away as folders
-from input_pipeline.away import passes, persistently
-from input_pipeline.files import filled
+from input_pipeline.away import hurry, passes, persistently
 
 
 def away(number):
@@ -66,10 +65,18 @@ def test_tensorstore_buries_the_number():
     assert not passes(ValueError("something else"))
 
 
-def test_a_link_that_stays_empty_hides_no_mistake(tmp_path):
-    """What is linked cannot be removed as a folder is."""
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "tokenizer").symlink_to("elsewhere")
-    with pytest.raises(ValueError, match="of the text"), filled(tmp_path / "tokenizer"):
-        raise ValueError("of the text")
-    assert (tmp_path / "tokenizer").is_dir()
+class EndpointConnectionError(Exception):
+    """As a store's package has one, which is no OSError."""
+
+
+def test_a_store_that_cannot_be_reached_is_known_by_its_packages_names(pauses):
+    assert persistently(failing(2, EndpointConnectionError("Could not connect"))) == "done"
+    assert passes(ValueError("UNAVAILABLE: Error writing x")) and not passes(RuntimeError("UNAVAILABLE"))
+    assert pauses == [0.5, 1]
+
+
+def test_a_thread_in_a_hurry_tries_nothing_again(pauses):
+    with hurry(), pytest.raises(OSError, match="/shared/run"):
+        persistently(failing(1, away(errno.EIO)))
+    assert pauses == []
+    assert persistently(failing(1, away(errno.EIO))) == "done"

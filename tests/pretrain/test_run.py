@@ -98,6 +98,14 @@ def test_text_is_written_without_saying_how_much(run):
     assert run.generate("import os", seed=1).startswith("import os")
 
 
+def test_text_is_written_by_the_variables_that_are_there(run, monkeypatch):
+    """Others may take their place at any time; by zeros all tokens are as likely, and the first is taken."""
+    before = run.generate("a", max_tokens=4, temperature=0)
+    zeros = jax.tree.map(lambda leaf: leaf * 0, run.variables)
+    monkeypatch.setattr(run, "variables", zeros)
+    assert run.generate("a", max_tokens=4, temperature=0) == "a" + run.tokenizer.decode([0] * 4) != before
+
+
 def test_the_command_writes_the_same_text(run, tiny, capsys, signals):
     workdir = f"--workdir={tiny}"
     assert main(["generate", workdir, "--prompt=def ", "--max_tokens=8", "--temperature=0"]) == 0
