@@ -63,12 +63,23 @@ class Fault:
     quick: bool = False  # done with --quick too
 
 
+def failing_folders(folder: Path) -> str:
+    """The library `away.c`, made in `folder`, to be preloaded; empty where there is no C compiler."""
+    library = str(folder / "away.so")
+    source = str(ROOT / "benchmarks" / "away.c")
+    try:
+        done = subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-w", "-o", library, source, "-ldl"])
+        return "" if done.returncode else library
+    except FileNotFoundError:
+        return ""
+
+
 class Matrix:
     """The job that is left alone, in `folder`, and those that are held against it."""
 
     def __init__(self, folder: Path, processes: int):
         self.folder, self.count = folder, processes
-        self.preload = self._compiled()
+        self.preload = failing_folders(folder)
         (folder / "text").mkdir()
         for path in sorted(ROOT.glob("pretrain/*.py")):
             shutil.copy(path, folder / "text")
@@ -77,15 +88,6 @@ class Matrix:
         if any(codes):
             raise SystemExit(f"the job that was left alone ended with {codes}; its logs are in {folder}")
         self.leaves, self.rows = leaves(folder / "whole", STEPS), rows(folder / "whole")
-
-    def _compiled(self) -> str:
-        library = str(self.folder / "away.so")
-        source = str(ROOT / "benchmarks" / "away.c")
-        try:
-            done = subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-w", "-o", library, source, "-ldl"])
-            return "" if done.returncode else library
-        except FileNotFoundError:
-            return ""
 
     def start(self, workdir: Path, store: bool = True, patch: str = "", extra=lambda index: {}, **keys) -> Job:
         values = (

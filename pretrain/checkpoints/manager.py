@@ -18,7 +18,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from input_pipeline import away
-from input_pipeline.away import passes
+from input_pipeline.away import passes, system_code
 from pretrain import aside
 from pretrain.checkpoints import alone, brackets, record, remote, restore, uncounted, which
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -68,6 +68,10 @@ class CheckpointManager(Checkpoints):
     def _clear(self) -> None:
         """Makes the folder, sees that it can be written, and removes what a killed process was writing or deleting."""
         self.workdir.try_out()
+        self._clear_unfinished()
+
+    def _clear_unfinished(self) -> None:
+        """Removes what was being written or deleted and would be in the way. Errors: OSError of one that is away."""
         for path in self.workdir.unfinished():
             self._discard(path)
 
@@ -75,9 +79,13 @@ class CheckpointManager(Checkpoints):
         """Deletes a folder. It is renamed first: never half a checkpoint; what cannot go is left to a later start.
 
         On a network file system a file that another process has open stays, and its folder with it.
+        Errors: OSError of a folder that is away.
         """
-        with contextlib.suppress(OSError):
+        try:
             self.workdir.discard(path)
+        except OSError as error:
+            if passes(error):
+                raise
 
     def save(self, step: int, state, position: int, metrics: dict | None = None, origin=None, bad: int = 0) -> None:
         """Starts saving; returns once the state is copied off the devices.
@@ -94,9 +102,11 @@ class CheckpointManager(Checkpoints):
         items = {STATE: ocp.args.StandardSave(state, save_args=alone.pieces(state)), DATA: ocp.args.JsonSave(data)}
         if metrics:
             items[METRICS] = ocp.args.JsonSave(metrics)
-        self._saving, self._owed = step, False
+        again, self._saving, self._owed = self._owed, step, False
         self._check_there()
         try:
+            if again:
+                self._clear_unfinished()
             self._writer.save(str(self.workdir.checkpoint(step)), args=ocp.args.Composite(**items))
         except self._trouble as error:
             self._failed(error)
@@ -149,7 +159,7 @@ class CheckpointManager(Checkpoints):
         """
         step, many = self._saving, jax.process_count() > 1
         late = isinstance(error, TimeoutError) or "DEADLINE_EXCEEDED" in str(error)
-        if (late or passes(error)) and many:
+        if many and (late or self._may_pass(error)):
             raise FaultError(
                 f"the checkpoint of step {step} could not be saved in {self.folder} ("
                 f"{'not all processes came to it in time' if late else reason(error)}); start the same command again"
@@ -159,7 +169,7 @@ class CheckpointManager(Checkpoints):
             with contextlib.suppress(OSError):
                 if step is None or self.workdir.finished(step):
                     return  # it is whole: what failed are Orbax's own notes beside it
-        if not passes(error):
+        if not self._may_pass(error):
             raise self._cannot_save(error) from error
         now = time.monotonic()
         if self._away is not None and now - self._away > away.PATIENCE:
@@ -179,9 +189,14 @@ class CheckpointManager(Checkpoints):
             self._pause = min(2 * self._pause, away.LONGEST)
         self._done.discard(step)
         self._owed, self._saving, self._next = True, None, now + self._pause
-        with contextlib.suppress(OSError):
-            for path in self.workdir.unfinished():
-                self._discard(path)
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Whether a save that failed so may go well later.
+
+        Orbax takes a folder on a disk that does not answer for one that is not there, and raises errors of its own:
+        only the system's number of an error proves that it is no such folder.
+        """
+        return passes(error) or (system_code(error) is None and not self.workdir.remote)
 
     def _let_end(self) -> None:
         """Returns when nothing of a save that has failed is written any more.

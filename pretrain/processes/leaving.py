@@ -28,6 +28,7 @@ SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the second where a t
 
 MOMENT = 1.0  # seconds that the last word waits for a reader who stands still
 FAREWELL = 30.0  # seconds that leaving may take: a folder or process 0 that does not answer holds nobody back
+PARTING = 5.0  # seconds that the threads of libraries get at the end of a run of one process, whose work is done
 ECHO = 0.5  # seconds within which a repeated Ctrl-C is the same one: a terminal and `timeout` both pass it on
 
 
@@ -145,6 +146,8 @@ class Leaving:
             signal.signal(number, signal.SIG_IGN)
         code = code if self._heard() else code or UNREAD
         if code == 0 or code == PREEMPTED:
+            if not self.others:  # which would have to be met
+                _leave_within(PARTING, code)  # Orbax waits for five minutes for what a save that failed did not do
             sys.exit(code)
         sys.stderr.flush()
         os._exit(code)  # the reason has been said: what libraries print of it as they are taken down is noise
