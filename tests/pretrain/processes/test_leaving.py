@@ -163,7 +163,7 @@ def test_ctrl_c_while_preparing_ends_the_workers_too(tmp_path, command):
         shown += line
         if line.startswith("tokenising"):
             break
-    time.sleep(1)
+    time.sleep(0.3)  # the text is tokenised in a second or so
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)  # when no process holds the pipe any more
     assert process.returncode == PREEMPTED, shown + err
