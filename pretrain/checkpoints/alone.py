@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 import tensorstore
 from flax.traverse_util import unflatten_dict
 
-from pretrain.checkpoints import brackets, record, restore
+from pretrain.checkpoints import paths, record, restore
 from pretrain.errors import UserError, reason
 from pretrain.processes.agreement import alike
 from pretrain.workdir import DATA, POSITION, STATE, Workdir
@@ -90,7 +90,7 @@ def write(workdir: Workdir, params: Mapping[str, Promised], tokenizer: str, step
     )
     data = {"step": step, "position": 0, "tokenizer": tokenizer, MARK: True} | more
     folder = workdir.checkpoint(step).absolute()  # as Orbax has it
-    brackets.are_letters()
+    paths.answer_truly()
     try:
         folder.parent.mkdir(parents=True)
         with ocp.Checkpointer(handler, multiprocessing_options=alone) as writer:

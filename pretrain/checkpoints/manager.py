@@ -18,9 +18,9 @@ import jax
 import orbax.checkpoint as ocp
 
 from input_pipeline import away
-from input_pipeline.away import passes, system_code
+from input_pipeline.away import passes
 from pretrain import aside
-from pretrain.checkpoints import alone, brackets, record, remote, restore, uncounted, which
+from pretrain.checkpoints import alone, paths, record, remote, restore, uncounted, which
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import FaultError, UserError, reason
 from pretrain.processes.agreement import decided
@@ -50,7 +50,7 @@ class CheckpointManager(Checkpoints):
         self._owed, self._next = False, 0.0  # whether a save is to be made again, and when at the earliest
         decided(self._clear, lambda why: f"the work folder cannot be written ({why}); choose another --workdir")
         self._cleaner, self._cleaning = ThreadPoolExecutor(1), None
-        brackets.are_letters()
+        paths.answer_truly()
         uncounted.nothing_is_counted()
         self._writer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(
@@ -159,7 +159,7 @@ class CheckpointManager(Checkpoints):
         """
         step, many = self._saving, jax.process_count() > 1
         late = isinstance(error, TimeoutError) or "DEADLINE_EXCEEDED" in str(error)
-        if many and (late or self._may_pass(error)):
+        if many and (late or passes(error)):
             raise FaultError(
                 f"the checkpoint of step {step} could not be saved in {self.folder} ("
                 f"{'not all processes came to it in time' if late else reason(error)}); start the same command again"
@@ -169,7 +169,7 @@ class CheckpointManager(Checkpoints):
             with contextlib.suppress(OSError):
                 if step is None or self.workdir.finished(step):
                     return  # it is whole: what failed are Orbax's own notes beside it
-        if not self._may_pass(error):
+        if not passes(error):
             raise self._cannot_save(error) from error
         now = time.monotonic()
         if self._away is not None and now - self._away > away.PATIENCE:
@@ -189,14 +189,6 @@ class CheckpointManager(Checkpoints):
             self._pause = min(2 * self._pause, away.LONGEST)
         self._done.discard(step)
         self._owed, self._saving, self._next = True, None, now + self._pause
-
-    def _may_pass(self, error: Exception) -> bool:
-        """Whether a save that failed so may go well later.
-
-        Orbax takes a folder on a disk that does not answer for one that is not there, and raises errors of its own:
-        only the system's number of an error proves that it is no such folder.
-        """
-        return passes(error) or (system_code(error) is None and not self.workdir.remote)
 
     def _let_end(self) -> None:
         """Returns when nothing of a save that has failed is written any more.

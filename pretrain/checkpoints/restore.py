@@ -7,12 +7,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 from flax.traverse_util import unflatten_dict
 
 from input_pipeline.away import passes
 from input_pipeline.remote import RemotePath
 from models.parts.parameter import path_name
-from pretrain.checkpoints import brackets, record, remote
+from pretrain.checkpoints import paths, record, remote
 from pretrain.checkpoints.slabs import BySlabs
 from pretrain.errors import UserError, listed
 from pretrain.processes.agreement import alike, decided, gathered
@@ -168,33 +169,35 @@ def read_parameter(folder: Path, path: str, dtype) -> np.ndarray:
 
 def stored(folder: Path) -> dict:
     """The tree of a checkpoint's train state: what describes each array, its shape and type."""
-    with _reader(folder) as reader:
-        try:
-            found = reader.metadata(str(folder / STATE)).item_metadata
-        except (AttributeError, TypeError):  # of JSON of another kind
-            found = None
-    if found is None:
+    try:
+        return _handler(folder).metadata(epath.Path(str(folder / STATE))).tree
+    except (FileNotFoundError, ValueError, AttributeError, TypeError, NotImplementedError) as error:  # any JSON's
+        if passes(error):
+            raise
         raise ValueError(
             f"{STATE}/_METADATA, which describes its tree, or one of the files beside it, which say where its arrays "
             "are, is missing or unreadable"
-        )
-    return found.tree
+        ) from error
 
 
-def _reader(folder: Path | RemotePath) -> ocp.Checkpointer:
-    if isinstance(folder, RemotePath):
-        remote.reaches_s3()
-    brackets.are_letters()
-    alone = ocp.options.MultiprocessingOptions(  # no barriers: a process that fails leaves none waiting
+def _alone() -> ocp.options.MultiprocessingOptions:
+    """No barriers: a process that fails leaves none waiting."""
+    return ocp.options.MultiprocessingOptions(
         primary_host=None,
         active_processes={jax.process_index()},
         barrier_sync_key_prefix=f"process_{jax.process_index()}",
     )
+
+
+def _handler(folder: Path | RemotePath) -> ocp.PyTreeCheckpointHandler:
+    """What reads the train state of a checkpoint in `folder`."""
+    if isinstance(folder, RemotePath):
+        remote.reaches_s3()
+    paths.answer_truly()
     handlers = ocp.type_handlers.create_type_handler_registry(
         (jax.Array, BySlabs()), (np.ndarray, ocp.type_handlers.NumpyHandler())
     )
-    tree = ocp.PyTreeCheckpointHandler(type_handler_registry=handlers, multiprocessing_options=alone)
-    return ocp.Checkpointer(tree, multiprocessing_options=alone)
+    return ocp.PyTreeCheckpointHandler(type_handler_registry=handlers, multiprocessing_options=_alone())
 
 
 def _read_whole(folder: Path, wanted: dict) -> dict:
@@ -204,7 +207,7 @@ def _read_whole(folder: Path, wanted: dict) -> dict:
 
 def _read(folder: Path, wanted: dict) -> dict:
     restore_args = ocp.checkpoint_utils.construct_restore_args(wanted)
-    with _reader(folder) as reader:
+    with ocp.Checkpointer(_handler(folder), multiprocessing_options=_alone()) as reader:
         args = ocp.args.PyTreeRestore(item=wanted, restore_args=restore_args, partial_restore=True)
         try:
             return reader.restore(str(folder / STATE), args=args)

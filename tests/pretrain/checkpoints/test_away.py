@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import orbax.checkpoint as ocp
 import pytest
@@ -15,7 +14,6 @@ from runs import ROOT, train_here
 from benchmarks.faults import failing_folders
 from input_pipeline import away as folders
 from pretrain.checkpoints import manager, record
-from pretrain.errors import FaultError
 from pretrain.main import main
 from pretrain.reporting import metrics
 from pretrain.workdir import Workdir
@@ -85,43 +83,12 @@ def test_a_save_fails_once_in_however_many_of_its_threads(tmp_path, text, monkey
     assert capsys.readouterr().err.count("could not be saved") == (0 if whole else 1)
 
 
-class TakenForMissing(ocp.AsyncCheckpointer):
-    """Its first save meets a folder that does not answer, and says so in its own words, without a system's number."""
-
-    failed = None
-
-    def save(self, folder, **named):
-        super().save(folder, **named)
-        if not self.failed:
-            super().wait_until_finished()
-            self.failed = Path(f"{folder}.orbax-checkpoint-tmp")
-            Path(folder).rename(self.failed)
-            raise ValueError(f"Checkpoint directory does not exist: {self.failed}/state.")
-
-
-def test_a_folder_that_does_not_answer_is_not_one_that_is_missing(away, tmp_path, text, monkeypatch, capsys):
-    monkeypatch.setattr(ocp, "AsyncCheckpointer", TakenForMissing)
-    assert train_here(tmp_path, text, train__steps=6, checkpoint__every=100, evaluate__every=0) == 0
-    assert steps(tmp_path) == [6]
-    assert "Checkpoint directory does not exist" in capsys.readouterr().err
-
-
 def test_what_a_save_left_is_cleared_before_the_next(away, tmp_path, text, monkeypatch):
     """Once it can be: it is in the way of a save of the same step."""
-    monkeypatch.setattr(ocp, "AsyncCheckpointer", TakenForMissing)
+    away(record, "write", 1)
     away(Workdir, "discard", 2)
     assert train_here(tmp_path, text, train__steps=6, checkpoint__every=100, evaluate__every=0) == 0
     assert steps(tmp_path) == [6]
-
-
-def test_the_others_of_several_processes_begin_again(tmp_path, monkeypatch):
-    """A save that failed for want of an answer ends the job with a fault, and not as a mistake."""
-    saver = manager.CheckpointManager(str(tmp_path), {"keep": 1, "keep_best": False})
-    monkeypatch.setattr(manager.jax, "process_count", lambda: 2)
-    missing = ValueError("Checkpoint directory does not exist")
-    monkeypatch.setattr(saver, "_writer", Mock(save=Mock(side_effect=missing)))
-    with pytest.raises(FaultError, match=r"of step 2 could not be saved .*does not exist.*start the same"):
-        saver.save(2, {"params": {}}, 2)
 
 
 def test_a_folder_that_stays_away_ends_the_run_in_a_sentence(away, tmp_path, text, monkeypatch, capsys):
@@ -201,17 +168,18 @@ def test_rows_are_written_once(away, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="a C compiler makes what fails on Linux")
-def test_whatever_a_save_is_doing_when_the_folder_goes_away_it_is_whole_in_the_end(tmp_path):
-    """Not by errors that are raised for it here: the folder itself fails, at random moments of a hundred saves."""
-    script = Path(__file__).with_name("interrupted_saves.py")
+def test_whatever_is_being_done_when_the_folder_goes_away_it_is_done_in_the_end(tmp_path):
+    """Not by errors that are raised for it here: the folder itself fails, at random moments of saving and restoring."""
     surroundings = {
         "LD_PRELOAD": failing_folders(tmp_path),
         "AWAY_FLAG": str(tmp_path / "flag"),
         "AWAY_FOLDER": str(tmp_path / "run"),
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, str(script)]  # whose end waits for none of the threads that saves left behind
-    done = subprocess.run(command, env=os.environ | surroundings, capture_output=True, text=True, timeout=200)
+    command = [sys.executable, str(Path(__file__).with_name("interrupted.py"))]
+    # Its end waits for none of the threads that saves left behind: Orbax would, for five minutes.
+    done = subprocess.run(command, env=os.environ | surroundings, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "100 saves are whole\n"
-    assert done.stderr.count("could not be saved") > 10  # or the moments are none in which anything is written
+    assert done.stdout == "80 checkpoints were saved and restored\n"
+    assert done.stderr.count("could not be saved") > 10  # or the moments are none in which anything is done
+    assert done.stderr.count("trying again") - done.stderr.count("could not be saved") > 10
