@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import re
 import sys
 import threading
@@ -28,9 +29,59 @@ def system_code(error: BaseException) -> int | None:
     return int(found[1] or found[2]) if found else None
 
 
+def of_server(error: BaseException) -> BaseException | None:
+    """The error of a folder, or an object store, whose server is away: this one, or what it was raised from."""
+    if system_code(error) in _AWAY or lost_touch(error):
+        return error
+    return of_server(error.__cause__) if error.__cause__ and not isinstance(error, OSError) else None
+
+
 def passes(error: BaseException) -> bool:
-    """Whether an error is of a folder, or an object store, whose server is away."""
-    return system_code(error) in _AWAY or lost_touch(error)
+    """Whether an error is of a folder, or an object store, whose server is away, or was raised from one."""
+    return of_server(error) is not None
+
+
+def mode(path: str | os.PathLike, *, follow: bool = True) -> int:
+    """What the system says that a path on a disk is (`st_mode`), where a link leads or itself; 0 where nothing is.
+
+    `os.path` takes a folder that is away for one in which nothing is. Errors: OSError of one that is.
+    """
+    try:
+        return os.stat(path, follow_symlinks=follow).st_mode
+    except (OSError, ValueError) as error:  # the latter of what can be no path
+        if passes(error):
+            raise
+        return 0
+
+
+def real(path: str | os.PathLike) -> str:
+    """A path on a disk without links, as `os.path.realpath` has it. Errors: OSError of a folder that is away."""
+    try:
+        return os.path.realpath(path, strict=True)
+    except OSError as error:
+        if passes(error):
+            raise
+        return os.path.realpath(path)
+
+
+def names(folder: str | os.PathLike) -> list[str]:
+    """What a folder on a disk has; nothing where it is none or may not be read. Errors: OSError of one that is away."""
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        if passes(error):
+            raise
+        return []
+
+
+def walk(folder: str | os.PathLike) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As `os.walk`, which takes a folder that is away for an empty one. Errors: OSError of one that is."""
+
+    def failed(error: OSError) -> None:
+        if passes(error):
+            raise error
+
+    return os.walk(folder, onerror=failed)
 
 
 def persistently(work: Callable[[], Result]) -> Result:

@@ -1,5 +1,6 @@
 """What can be known to be wrong with a config's data before a single document is read."""
 
+import contextlib
 import hashlib
 import itertools
 import re
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from input_pipeline import objectives
+from input_pipeline.away import hurry, passes
 from input_pipeline.batches.mixture import mixing_weights
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
@@ -42,15 +44,25 @@ def check(
     """
     taken = taken or tokenizer_folder.is_made(folders.tokenizer)
     named, share = check_settings(data, tokenizer, objective, taken), share_of(data)
-    named["train"] = [source.dividing(share) for source in named["train"]]
     tokenizer_folder.check(folders.tokenizer, tokenizer, taken)
-    for name, found in named.items():
-        for source in found:
-            folder = store_folder(source, share if name == "train" else 0.0, data, folders.data)
-            if not (folder / MANIFEST).is_file():
+    shares = {name: share if name == "train" else 0.0 for name in named}
+    lacking = [
+        (source, name)
+        for name, found in named.items()
+        for source in found
+        if not (store_folder(source, shares[name], data, folders.data) / MANIFEST).is_file()
+    ]
+    try:
+        with contextlib.nullcontext() if lacking else hurry():
+            divided = [source.dividing(share) for source in named["train"]]
+            for source, name in lacking:
                 _check_there(source, name)
-    check_apart(named)
-    return named
+            check_apart(named)
+    except OSError as error:
+        if lacking or not passes(error):
+            raise
+        return named  # as it was found when it was tokenised
+    return named | {"train": divided}
 
 
 def check_settings(

@@ -4,17 +4,19 @@ import itertools
 import os
 from pathlib import Path
 
+from input_pipeline.away import mode
 from input_pipeline.remote import RemotePath
 
 
 def free(path: Path) -> Path:
     """`path`, with the first number behind it under which there is nothing where that is taken."""
     numbered = (path.with_name(f"{path.name}.{number}" if number else path.name) for number in itertools.count())
-    return next(name for name in numbered if not _taken(name))
+    return next(name for name in numbered if not taken(name))
 
 
-def _taken(path: Path | RemotePath) -> bool:
-    return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
+def taken(path: Path | RemotePath) -> bool:
+    """Whether anything has that name, be it a link that leads nowhere. Errors: OSError of a folder that is away."""
+    return path.exists() if isinstance(path, RemotePath) else bool(mode(path, follow=False))
 
 
 def move(source: Path | RemotePath, to: Path | RemotePath) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from input_pipeline.away import passes
+from input_pipeline.away import of_server
 from input_pipeline.files import UNWRITABLE
 from pretrain.commands import run
 from pretrain.commands.arguments import Arguments
@@ -70,6 +70,10 @@ def main(argv: Sequence[str]) -> int:
 
 def verdict(error: Exception) -> tuple[int, str]:
     """The exit code of an exception, and what is printed of it."""
+    server = of_server(error)
+    if server and (isinstance(error, USER_ERRORS) or (isinstance(error, OSError) and error.filename)):
+        remedy = "start the same command again once its server answers"
+        return FAULT, f"pretrain: cannot use {reason(server)}; {remedy}\n"
     if isinstance(error, USER_ERRORS):
         return MISTAKE, f"pretrain: {error}\n"
     if isinstance(error, FaultError):
@@ -88,9 +92,6 @@ def verdict(error: Exception) -> tuple[int, str]:
         return MISTAKE, f"pretrain: cannot write{where}: {error.strerror}; {remedy}\n"
     if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:
         return MISTAKE, f"pretrain: cannot use {reason(error)}; move it away, or give another name\n"
-    if isinstance(error, OSError) and error.filename and passes(error):
-        remedy = "start the same command again once its server answers"
-        return FAULT, f"pretrain: cannot use {reason(error)}; {remedy}\n"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error).startswith(DEVICE_IS_FULL)):
         smaller = "lower the batch size (of evaluate: --batch_size), raise config.train.accumulate to train"
         remedy = f"{smaller}, or split the model with config.mesh.fsdp"

@@ -5,12 +5,14 @@ import functools
 import glob
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from input_pipeline.away import mode, persistently, real
 from input_pipeline.errors import DataError
 from input_pipeline.remote import at, is_remote, matching
 from input_pipeline.sources import images, readers, records
@@ -122,17 +124,19 @@ class Files(Source):
         """The path of every file that is there, with its bytes and when it changed, ns.
 
         A file that matches by several names, through links, is there once, by the one in the fewest folders.
+        Errors: OSError where a folder stays away.
         """
-        if is_remote(self.pattern):
-            return list(matching(self.pattern).items())
-        real, once = functools.cache(os.path.realpath), {}  # a folder is followed once, and not for each of its files
+        return list(matching(self.pattern).items()) if is_remote(self.pattern) else persistently(self._look)
+
+    def _look(self) -> list[tuple[str, tuple[int, int]]]:
+        followed, once = functools.cache(real), {}  # a folder is followed once, and not for each of its files
         for path in sorted(expanded(self.pattern), key=lambda path: (path.count(os.sep), path)):
-            itself = os.path.join(real(os.path.dirname(path)), os.path.basename(path))
-            if os.path.islink(itself):
-                itself = real(itself)
-                if not os.path.exists(itself):
+            itself = os.path.join(followed(os.path.dirname(path)), os.path.basename(path))
+            if stat.S_ISLNK(mode(itself, follow=False)):
+                itself = followed(itself)
+                if not mode(itself):
                     raise DataError(f"'{self.spec}' matches {path}, a link that leads nowhere; mend or delete it")
-            if os.path.isfile(itself):
+            if stat.S_ISREG(mode(itself)):
                 status = os.stat(itself)
                 once.setdefault(itself, (path, (status.st_size, status.st_mtime_ns)))
         return sorted(once.values())
@@ -144,7 +148,7 @@ class Files(Source):
             raise DataError(
                 f"'{self.spec}' matches no file; check the bucket and the path, and write a glob's ** and *"
             )
-        if not paths and any(map(os.path.isdir, expanded(self.pattern))):
+        if not paths and any(stat.S_ISDIR(mode(path)) for path in expanded(self.pattern)):
             path = self.spec.partition("?")[0]
             raise DataError(f"'{self.spec}' is a folder; name its files, such as {path.rstrip('/')}/**/*")
         if not paths:
@@ -230,7 +234,7 @@ def _glob(path: str) -> tuple[str, str]:
         return path, fixed.rpartition("/")[0]
     pattern = os.path.abspath(os.path.expanduser(path))
     there = pattern
-    while not os.path.exists(there):
+    while glob.has_magic(there) and not os.path.exists(there):
         there = os.path.dirname(there)
     escaped = glob.escape(there) + pattern[len(there) :]
     return escaped, os.path.dirname(there) if there == pattern else there

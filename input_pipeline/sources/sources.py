@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from input_pipeline.away import persistently, walk
 from input_pipeline.errors import DataError
 from input_pipeline.remote import SCHEMES
 from input_pipeline.sources import images, readers, records
@@ -118,8 +119,11 @@ class StandardLibrary(Source):
         return f"{sys.implementation.name} {sys.version.split()[0]}"
 
     def _found(self) -> list[tuple[str, Path]]:
+        return persistently(self._look)
+
+    def _look(self) -> list[tuple[str, Path]]:
         root, paths = Path(sysconfig.get_path("stdlib")), []
-        for folder, below, names in os.walk(root):
+        for folder, below, names in walk(root):
             below[:] = set(below) - self.SKIPPED  # not walked: site-packages may be large
             found = (Path(folder, name) for name in names if name.endswith(".py"))
             paths += [(path.relative_to(root).as_posix(), path) for path in found]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from input_pipeline.away import hurry
+from input_pipeline.away import hurry, passes
 from input_pipeline.errors import DataError
 from input_pipeline.files import locked, remove_partial, write_json, written_under
 from input_pipeline.sources.readers import is_compressed
@@ -143,7 +143,9 @@ def _check_unchanged(source: Source, store: Store, report) -> None:
     try:
         with hurry():  # what is made already waits for nobody
             files = source.files()
-    except (DataError, TimeoutError):
+    except (DataError, OSError) as error:
+        if not isinstance(error, DataError) and not passes(error):
+            raise
         report(f"using the token store of {source.spec}, whose files are not here")
         return
     was, now = ({file.name: file for file in some} for some in (map(File._make, store.manifest["files"]), files))

@@ -57,7 +57,7 @@ def _of_merges(path: Path):
     except Exception as error:  # the library raises nothing more precise
         raise DataError(
             f"{path} is no {VOCABULARY} of GPT's with its {MERGES} beside it ({error}); bring both"
-        ) from None
+        ) from error
     if UNKNOWN not in vocabulary:
         raise DataError(f"{path} has no {UNKNOWN}, which stands for what it lacks; give GPT's {VOCABULARY}")
     model = parts.Tokenizer(model)
@@ -73,7 +73,7 @@ def _of_pieces(path: Path, kind: str):
     try:
         proto.ParseFromString(path.read_bytes())
     except Exception as error:  # the library raises nothing more precise
-        raise DataError(f"{path} is no SentencePiece model ({error}); give the {PIECES}") from None
+        raise DataError(f"{path} is no SentencePiece model ({error}); give the {PIECES}") from error
     if unlike := _unlike(proto):
         raise DataError(
             f"{path} {unlike}, as no model of tokenizer.kind = {kind} does, so that its ids are not told; give the "

@@ -30,7 +30,7 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
             spec["model"]["dropout"] = None  # else a text would have other ids each time
         model = tokenizers.Tokenizer.from_str(json.dumps(spec))
     except Exception as error:  # the library raises nothing more precise
-        raise DataError(f"{path} is no tokenizer.json ({error}); save one with tokenizer.save(...)") from None
+        raise DataError(f"{path} is no tokenizer.json ({error}); save one with tokenizer.save(...)") from error
     model.encode_special_tokens = True  # "<|endoftext|>" within a text is text
     model.no_truncation()
     model.no_padding()

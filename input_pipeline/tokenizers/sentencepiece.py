@@ -30,7 +30,7 @@ def load(path: Path) -> Tokenizer:
         remedy = "give the .model file"
         if path.suffix == ".json":
             remedy += ", or read it as what it is: tokenizer.kind = huggingface, or wordpiece where it is BERT's"
-        raise DataError(f"{path} is no SentencePiece model ({error}); {remedy}") from None
+        raise DataError(f"{path} is no SentencePiece model ({error}); {remedy}") from error
     if model.eos_id() < 0:
         raise DataError(f"{path} has no end-of-sentence piece to separate documents; train it with eos_id set")
     special, sentinels = _special(proto, model)

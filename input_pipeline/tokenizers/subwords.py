@@ -43,7 +43,7 @@ def read(path: Path, kind: str) -> bytes:
         vocabulary = json.loads(path.read_text(encoding="utf-8"))
         lines = beside.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no {VOCABULARY} with a {MERGES} beside it ({error}); bring both") from None
+        raise DataError(f"{path} is no {VOCABULARY} with a {MERGES} beside it ({error}); bring both") from error
     if not isinstance(vocabulary, dict) or not all(type(i) is int and i >= 0 for i in vocabulary.values()):
         raise DataError(f"{path} is no object of pieces and their ids; give a {VOCABULARY}")
     if UNKNOWN not in vocabulary:

@@ -25,7 +25,7 @@ def fresh_start_due(workdir: str, name: str) -> bool:
 def holds_run(workdir: str) -> bool:
     """Whether there is anything of a run that a fresh start puts aside."""
     here = Workdir(workdir)
-    return any(map(os.path.lexists, (here.config, *_parts(here))))
+    return any(map(aside.taken, (here.config, *_parts(here))))
 
 
 def _parts(here: Workdir) -> tuple[Path, ...]:
@@ -47,7 +47,7 @@ def start_fresh(workdir: str, name: str, config) -> None:
         if here.config.exists() and not kept.config.exists():
             write(kept.config, here.config.read_bytes())  # a work folder is never without a config
         for part in _parts(here):
-            if os.path.lexists(part):
+            if aside.taken(part):
                 to = aside.free(kept.path / part.name)  # numbered: a run was begun between two halves of the move
                 aside.move(part, to)
                 moved.append((to, part))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from etils import epath
 from etils.epath.backend import os_backend
 
-from input_pipeline.away import passes
+from input_pipeline.away import mode, names
 
 PATHS = type(epath.Path("/"))
 
@@ -33,18 +33,8 @@ def answer_truly() -> None:
 
     find._true = True
     PATHS.glob = find
-    os_backend.exists = lambda path: _mode(path) is not None
-    os_backend.isdir = lambda path: stat.S_ISDIR(_mode(path) or 0)
-
-
-def _mode(path: str) -> int | None:
-    """What the system says that a path is, or None where there is nothing. Errors: OSError of a folder that is away."""
-    try:
-        return os.stat(path).st_mode
-    except (OSError, ValueError) as error:
-        if passes(error):
-            raise
-        return None
+    os_backend.exists = lambda path: mode(path) != 0
+    os_backend.isdir = lambda path: stat.S_ISDIR(mode(path))
 
 
 def _like(folder: str, pattern: str) -> list[str]:
@@ -52,10 +42,4 @@ def _like(folder: str, pattern: str) -> list[str]:
     within, _, last = pattern.rpartition("/")
     if any(letter in within for letter in "*?["):
         return glob.glob(pattern, root_dir=folder, recursive=True, include_hidden=True)
-    try:
-        names = os.listdir(os.path.join(folder, within))
-    except OSError as error:
-        if passes(error):
-            raise
-        return []
-    return [os.path.join(within, name) for name in fnmatch.filter(names, last)]
+    return [os.path.join(within, name) for name in fnmatch.filter(names(os.path.join(folder, within)), last)]

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from input_pipeline.away import walk
 from input_pipeline.files import checksum
 from input_pipeline.remote import RemotePath
 from pretrain import workdir
@@ -32,10 +33,16 @@ def write(folder: Path) -> None:
 
 def found(folder: Path) -> Record:
     """The record of its files as they are now."""
-    files = [path for item in ITEMS for path in sorted((folder / item).rglob("*")) if path.is_file()]
+    files = [path for item in ITEMS for path in _below(folder / item)]
     with ThreadPoolExecutor(THREADS) as pool:
         sums = list(pool.map(_sum, files))
     return {str(p.relative_to(folder)): [p.stat().st_size, s] for p, s in zip(files, sums, strict=True)}
+
+
+def _below(folder: Path | RemotePath) -> list[Path | RemotePath]:
+    if isinstance(folder, RemotePath):
+        return sorted(folder.rglob("*"))
+    return sorted(Path(where, name) for where, _, names in walk(folder) for name in names)
 
 
 def _sum(path: Path | RemotePath) -> int | None:

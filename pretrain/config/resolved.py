@@ -49,7 +49,7 @@ OF_A_HOST = ("data.store", "data.workers", "data.prefetch")
 def save(config: ConfigDict, workdir: str) -> None:
     """Writes the resolved config into the work folder, whole or not at all."""
     try:
-        at(workdir).mkdir(parents=True, exist_ok=True)
+        persistently(lambda: at(workdir).mkdir(parents=True, exist_ok=True))
         write(Workdir(workdir).config, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
     except OSError as error:
         raise UserError(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from input_pipeline.away import passes
 from pretrain import workdir
 from pretrain.checkpoints import alone, restore
 from pretrain.interop.family import Family
@@ -103,7 +104,9 @@ def _figures(path: Path, step: int) -> dict[str, int | float]:
     """The validation figures of an update; {} where the file has none that can be read."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+    except OSError as error:
+        if passes(error):
+            raise
         return {}
     found = {}
     for line in lines:

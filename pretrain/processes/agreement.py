@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from input_pipeline.away import passes, persistently
+from input_pipeline.away import of_server, persistently
 from pretrain.errors import USER_ERRORS, FaultError, UserError, listed, reason
 from pretrain.processes.leaving import leaving
 
@@ -43,9 +43,10 @@ def alike(work: Callable[[], Result], sentence: Callable[[str], str]) -> Result:
         result = persistently(work)
     except TROUBLE as error:
         cause = error
-    mistake = isinstance(cause, USER_ERRORS)
-    away = cause is not None and passes(cause)
-    answers = gathered(None if cause is None else [mistake, away, str(cause) if mistake else reason(cause)])
+    server = of_server(cause) if cause else None
+    mistake = isinstance(cause, USER_ERRORS) and not server
+    told = str(cause) if mistake else reason(server or cause) if cause else ""
+    answers = gathered([mistake, server is not None, told] if cause else None)
     failed = [(index, *answer) for index, answer in enumerate(answers) if answer]
     for _, mistake, _, text in failed:
         if mistake:

@@ -93,11 +93,18 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
 
 
 def check_shared(workdir: str) -> None:
-    """Raises UserError in every process of a run unless each finds the lock that process 0 holds: it is one folder."""
+    """Raises UserError in every process of a run unless each finds the lock that process 0 holds: it is one folder.
+
+    Errors: OSError where that stays away.
+    """
 
     def found() -> str | None:
-        with contextlib.suppress(OSError):  # such as a path through a file
-            return _read(Workdir(workdir).lock)
+        try:
+            return persistently(lambda: _read(Workdir(workdir).lock))
+        except OSError as error:
+            if passes(error):
+                raise
+            return None  # such as a path through a file
 
     held, until = gathered(found())[0], time.monotonic() + SHOWS
     while found() != held and time.monotonic() < until:

@@ -4,7 +4,10 @@ import glob
 import os
 import random
 
+from flickers import each_call_fails
+
 from input_pipeline.sources.globs import expanded
+from input_pipeline.sources.sources import parse
 
 NAMES = ("a", "b", "A", ".c", "[d]", "e.txt", "f.TXT", "a*")
 PARTS = ("**", "**", "*", "?", "a", "[ab]", "[!a]*", "*.txt", ".*", "[[]d]", "a[*]", "**b", "e.txt")
@@ -58,3 +61,20 @@ def test_a_folder_with_many_names_is_entered_by_the_shortest(tmp_path):
     (root / "itself").symlink_to("itself")
     assert expanded(f"{root}/**/*.txt") == [f"{root}/z/e.txt"]
     assert set(expanded(f"{root}/**/b/**/e.txt")) == {f"{root}/b/c/e.txt"}
+
+
+def test_a_folder_that_is_away_is_not_an_empty_one(tmp_path, monkeypatch):
+    """Whichever call of the system fails."""
+    for name in ("a/b/x.py", "a/y.py", "c/z.py", ".hidden/w.py", "c/[d]/v.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"text of {name}\n")
+    (tmp_path / "c" / "linked").symlink_to(tmp_path / "a")
+    patterns = {"**/*.py": 4, "*/*.py": 2, "a/**/x.py": 1, "c/[[]d]/*.py": 1, "a/y.py": 1, "*/linked/*": 1}
+    for pattern, count in patterns.items():
+        source = parse(f"text:{tmp_path}/{pattern}", "data.train")[0]
+        expected = source.files()
+        assert len(expected) == count
+        for failing in each_call_fails(monkeypatch, tmp_path):
+            with failing:
+                found = source.files()
+            assert found == expected

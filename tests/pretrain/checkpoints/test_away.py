@@ -5,16 +5,22 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import orbax.checkpoint as ocp
 import pytest
+from flickers import each_call_fails
+from ml_collections import ConfigDict
 from runs import ROOT, train_here
 
 from benchmarks.faults import failing_folders
 from input_pipeline import away as folders
+from pretrain import config as configs
 from pretrain.checkpoints import manager, record
-from pretrain.main import main
+from pretrain.errors import FaultError, UserError
+from pretrain.main import main, verdict
+from pretrain.processes.agreement import alike
 from pretrain.reporting import metrics
 from pretrain.workdir import Workdir
 
@@ -129,6 +135,38 @@ def test_whatever_meets_the_folder_ends_the_run_to_be_started_again(away, tmp_pa
     assert train_here(tmp_path, text, train__steps=6, evaluate__every=0) == 69
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("pretrain: cannot use /shared/run: Input/output error; start the same command again once")
+
+
+def test_what_is_made_of_an_error_of_the_folder_is_no_mistake(tmp_path):
+    """Whatever the sentence would have advised."""
+
+    def work():
+        try:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), "/shared/run")
+        except OSError as error:
+            raise UserError("--prompt_file=/shared/run cannot be read; name a file of prompts") from error
+
+    with pytest.raises(UserError) as raised:
+        work()
+    told = "cannot use /shared/run: Input/output error; start the same command again once its server answers"
+    assert verdict(raised.value) == (69, f"pretrain: {told}\n")
+    with pytest.raises(FaultError, match=told), folders.hurry():
+        alike(work, lambda why: why)
+
+
+def test_a_record_has_every_file_and_a_config_is_saved(tmp_path, monkeypatch):
+    """Whichever call of the system fails: a record of a part of the files would let the others be lost unnoticed."""
+    for name in ("state/a/b", "state/c", "data/metadata"):
+        (tmp_path / "8" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "8" / name).write_text(name)
+    found = record.found(tmp_path / "8")
+    assert len(found) == 3
+    for failing in each_call_fails(monkeypatch, tmp_path):
+        workdir = tempfile.mkdtemp(dir=tmp_path)
+        with failing:
+            assert folders.persistently(lambda: record.found(tmp_path / "8")) == found
+            configs.save(ConfigDict({"seed": 7}), f"{workdir}/run")
+        assert (Path(workdir) / "run/config.json").is_file()
 
 
 def test_files_of_rows_are_opened_once_the_folder_is_back(away, tmp_path):

@@ -1,13 +1,19 @@
 """`train --fresh=NAME` puts a run aside, whole, whatever happens meanwhile."""
 
 import errno
+import functools
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from flickers import each_call_fails
+from ml_collections import ConfigDict
 from runs import files
 
+from pretrain.checkpoints.fresh import start_fresh
 from pretrain.main import main
+from pretrain.processes.agreement import decided
 
 
 @pytest.mark.slow
@@ -140,3 +146,19 @@ def test_a_fresh_start_is_finished_whatever_was_begun_between_its_halves(copy, r
     assert sorted(path.name for path in kept.iterdir()) == parts
     assert (kept / "checkpoints" / "8" / "files.json").is_file()
     assert (kept / "checkpoints.1" / "2").is_dir()
+
+
+def test_a_fresh_start_puts_all_aside_though_the_folder_is_away_for_a_moment(tmp_path, monkeypatch):
+    """Whichever call of the system fails."""
+    monkeypatch.setattr("pretrain.processes.agreement.gathered", lambda value: [value])
+    held = ["checkpoints/8/state/x", "metrics/train.csv", "goodput.jsonl", "config.json"]
+    for failing in each_call_fails(monkeypatch, tmp_path):
+        workdir = Path(tempfile.mkdtemp(dir=tmp_path))
+        for name in held:
+            (workdir / name).parent.mkdir(parents=True, exist_ok=True)
+            (workdir / name).write_text(name)
+        start = functools.partial(start_fresh, str(workdir), "old", ConfigDict({"seed": 7}))
+        with failing:
+            decided(start, lambda why: why)
+        assert {*files(workdir)} == {f"earlier/old/{name}" for name in held} | {"config.json"}
+        assert (workdir / "earlier/old/config.json").read_text() == "config.json"
