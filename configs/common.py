@@ -208,9 +208,7 @@ def base() -> dict:
             name="adamw",  # adamw, adafactor, adagrad, lamb, sgd, lion or muon
             b1=decay(0.9),  # decay of the first moment (momentum for sgd and muon); adafactor and adagrad have none
             b2=decay(0.999),  # decay of the second moment; not adafactor's, adagrad's and sgd's
-            epsilon=little(
-                1e-8
-            ),  # added to the root of the second moment (beneath it: adagrad); not in adafactor, sgd and lion
+            epsilon=little(1e-8),  # added to the second moment's root (adagrad: within it); adafactor, sgd, lion: none
             weight_decay=non_negative(0.0),  # decoupled decay, multiplied by the learning rate
             decay="matrices",  # what decays: matrices (all but biases and norm gains) or all
             bias_correction=True,  # of adamw and lamb; False as BERT, ALBERT, ELECTRA and XLNet have it
