@@ -4,10 +4,11 @@ import contextlib
 import errno
 import os
 import re
+import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TypeVar
 
 # What a shared folder fails with while its server or the network to it is away, and no longer once that is back.
@@ -30,10 +31,16 @@ def system_code(error: BaseException) -> int | None:
 
 
 def of_server(error: BaseException) -> BaseException | None:
-    """The error of a folder, or an object store, whose server is away: this one, or what it was raised from."""
-    if system_code(error) in _AWAY or lost_touch(error):
+    """The error of a folder, or an object store, whose server is away: this one, or that of a file it was raised from.
+
+    What a sentence of our own says, or the user's own code raises of a network, is none.
+    """
+    ours = isinstance(error, ValueError) and type(error) is not ValueError and not isinstance(error, OSError)
+    if not ours and (system_code(error) in _AWAY or lost_touch(error)):
         return error
-    return of_server(error.__cause__) if error.__cause__ and not isinstance(error, OSError) else None
+    cause = error.__cause__
+    of_file = isinstance(cause, OSError) and cause.filename and not isinstance(error, OSError)
+    return of_server(cause) if of_file else None
 
 
 def passes(error: BaseException) -> bool:
@@ -74,14 +81,16 @@ def names(folder: str | os.PathLike) -> list[str]:
         return []
 
 
-def walk(folder: str | os.PathLike) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As `os.walk`, which takes a folder that is away for an empty one. Errors: OSError of one that is."""
-
-    def failed(error: OSError) -> None:
-        if passes(error):
-            raise error
-
-    return os.walk(folder, onerror=failed)
+def files_below(folder: str | os.PathLike, skipped: Container[str] = ()) -> Iterator[str]:
+    """The files in a folder on a disk and in those below it that are not called as `skipped`; no links to folders are
+    followed, as `os.walk` has it, which takes a folder that is away for an empty one. Errors: OSError of one that is.
+    """
+    for name in names(folder):
+        path = os.path.join(folder, name)
+        if stat.S_ISDIR(mode(path, follow=False)):
+            yield from () if name in skipped else files_below(path, skipped)
+        elif stat.S_ISREG(mode(path)):
+            yield path
 
 
 def persistently(work: Callable[[], Result]) -> Result:

@@ -52,17 +52,16 @@ def check(
         for source in found
         if not (store_folder(source, shares[name], data, folders.data) / MANIFEST).is_file()
     ]
-    try:
-        with contextlib.nullcontext() if lacking else hurry():
-            divided = [source.dividing(share) for source in named["train"]]
-            for source, name in lacking:
-                _check_there(source, name)
+    with contextlib.nullcontext() if lacking else hurry():
+        named["train"] = [source.dividing(share) for source in named["train"]]
+        for source, name in lacking:
+            _check_there(source, name)
+        try:
             check_apart(named)
-    except OSError as error:
-        if lacking or not passes(error):
-            raise
-        return named  # as it was found when it was tokenised
-    return named | {"train": divided}
+        except OSError as error:
+            if lacking or not passes(error):
+                raise  # else they were apart when they were tokenised
+    return named
 
 
 def check_settings(

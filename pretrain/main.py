@@ -70,6 +70,8 @@ def main(argv: Sequence[str]) -> int:
 
 def verdict(error: Exception) -> tuple[int, str]:
     """The exit code of an exception, and what is printed of it."""
+    if isinstance(error, BrokenPipeError):  # standard error survives its reader (pretrain.processes.streams)
+        return UNREAD, ""
     server = of_server(error)
     if server and (isinstance(error, USER_ERRORS) or (isinstance(error, OSError) and error.filename)):
         remedy = "start the same command again once its server answers"
@@ -78,8 +80,6 @@ def verdict(error: Exception) -> tuple[int, str]:
         return MISTAKE, f"pretrain: {error}\n"
     if isinstance(error, FaultError):
         return FAULT, f"pretrain: {error}\n"
-    if isinstance(error, BrokenPipeError):  # standard error survives its reader (pretrain.processes.streams)
-        return UNREAD, ""
     if isinstance(error, OSError) and (unread := _unreadable(error)):
         return MISTAKE, f"pretrain: cannot read {unread}: {error.strerror}; make it readable\n"
     if isinstance(error, OSError) and isinstance(error.filename, str) and _leads_nowhere(error.filename):

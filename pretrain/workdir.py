@@ -13,7 +13,7 @@ import os
 import shutil
 from pathlib import Path
 
-from input_pipeline.away import persistently
+from input_pipeline.away import names, persistently
 from input_pipeline.files import replaced
 from input_pipeline.folders import Folders
 from input_pipeline.remote import RemotePath, at, is_remote
@@ -117,7 +117,8 @@ class Workdir:
 
     def being_moved(self) -> str | None:
         """The name of the earlier run whose move was begun and not ended; None where there is none."""
-        return next((path.name.removesuffix(_MOVING) for path in sorted(self.earlier.glob(f"*{_MOVING}"))), None)
+        found = [path.name for path in self.earlier.glob("*")] if self.remote else names(self.earlier)
+        return next((name.removesuffix(_MOVING) for name in sorted(found) if name.endswith(_MOVING)), None)
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / str(step)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from input_pipeline.away import mode, persistently, real
+from input_pipeline.away import mode, passes, persistently, real
 from input_pipeline.errors import DataError
 from input_pipeline.remote import at, is_remote, matching
 from input_pipeline.sources import images, readers, records
@@ -75,8 +75,7 @@ class Files(Source):
     """Text, JSON lines or images in the files that match a glob."""
 
     spec: str
-    pattern: str  # absolute; what exists by its very name is taken by it, and the rest is a glob
-    root: str  # its folder without wildcards: names are relative to this
+    path: str  # an absolute glob, but that what exists by its very name is taken by it
     read: Callable[[Span], Iterator[Document]]
     splits: bool  # whether a file can be read in several spans
     start: int = 0  # bytes of each file that are read
@@ -85,6 +84,7 @@ class Files(Source):
     records: bool = False
     code: str = ""
     language: str = ""
+    away: OSError | None = None  # why it cannot be told how it is to be read: whoever would read it meets this
 
     @classmethod
     def text(cls, spec: str, path: str, options: dict) -> "Files":
@@ -101,7 +101,7 @@ class Files(Source):
         start, end = int(match[1] or 0), int(match[2]) if match[2] else None
         if end is not None and end <= start:
             raise DataError(f"'{spec}' asks for bytes={options['bytes']}, which is empty; let START be below END")
-        return cls(spec, *_glob(path), read, unit != "file", start, end)
+        return cls(spec, absolute(path), read, unit != "file", start, end)
 
     @classmethod
     def json(cls, spec: str, path: str, options: dict) -> "Files":
@@ -109,13 +109,12 @@ class Files(Source):
             read = functools.partial(records.fields_document, fields=fields)
         else:
             read = functools.partial(records.text_document, field=options.get("field", "text"))
-        return cls(
-            spec, *_glob(path), functools.partial(readers.json_documents, read=read), True, fields=fields, records=True
-        )
+        documents = functools.partial(readers.json_documents, read=read)
+        return cls(spec, absolute(path), documents, True, fields=fields, records=True)
 
     @classmethod
     def images(cls, spec: str, path: str, options: dict, image: images.Shape) -> "Files":
-        return cls(spec, *_glob(path), functools.partial(images.file_documents, shape=image), False)
+        return cls(spec, absolute(path), functools.partial(images.file_documents, shape=image), False)
 
     def paths(self) -> list[str]:
         return [path for path, _ in self._found()]
@@ -126,11 +125,28 @@ class Files(Source):
         A file that matches by several names, through links, is there once, by the one in the fewest folders.
         Errors: OSError where a folder stays away.
         """
-        return list(matching(self.pattern).items()) if is_remote(self.pattern) else persistently(self._look)
+        if self.away:
+            raise self.away
+        return list(matching(self.path).items()) if is_remote(self.path) else persistently(self._look)
+
+    @functools.cached_property
+    def _glob(self) -> tuple[str, str]:
+        """(pattern, its folder without wildcards, which names are relative to).
+
+        Brackets, too, are a name's where a file or folder has it. Errors: OSError of a folder that is away.
+        """
+        if is_remote(self.path):
+            fixed = re.match(r"[^*?[]*", self.path)[0]
+            return self.path, fixed.rpartition("/")[0]
+        there = self.path
+        while glob.has_magic(there) and not mode(there):
+            there = os.path.dirname(there)
+        pattern = glob.escape(there) + self.path[len(there) :]
+        return pattern, os.path.dirname(there) if there == self.path else there
 
     def _look(self) -> list[tuple[str, tuple[int, int]]]:
         followed, once = functools.cache(real), {}  # a folder is followed once, and not for each of its files
-        for path in sorted(expanded(self.pattern), key=lambda path: (path.count(os.sep), path)):
+        for path in sorted(expanded(self._glob[0]), key=lambda path: (path.count(os.sep), path)):
             itself = os.path.join(followed(os.path.dirname(path)), os.path.basename(path))
             if stat.S_ISLNK(mode(itself, follow=False)):
                 itself = followed(itself)
@@ -144,17 +160,17 @@ class Files(Source):
     def _there(self) -> list[tuple[str, tuple[int, int]]]:
         """As `_found`. Errors: DataError where there is none."""
         paths = self._found()
-        if not paths and is_remote(self.pattern):
+        if not paths and is_remote(self.path):
             raise DataError(
                 f"'{self.spec}' matches no file; check the bucket and the path, and write a glob's ** and *"
             )
-        if not paths and any(stat.S_ISDIR(mode(path)) for path in expanded(self.pattern)):
+        if not paths and persistently(lambda: any(stat.S_ISDIR(mode(path)) for path in expanded(self._glob[0]))):
             path = self.spec.partition("?")[0]
             raise DataError(f"'{self.spec}' is a folder; name its files, such as {path.rstrip('/')}/**/*")
         if not paths:
-            several = re.search(r"[, ]", self.pattern) is not None
+            several = re.search(r"[, ]", self._glob[0]) is not None
             joined = "; several sources are joined by ' + ', as in text:a.txt + text:b.txt" if several else ""
-            look = f"check the path, for example with ls {self.pattern}" if not several else "check the path"
+            look = f"check the path, for example with ls {self._glob[0]}" if not several else "check the path"
             raise DataError(f"'{self.spec}' matches no file; {look}{joined}")
         return paths
 
@@ -179,18 +195,24 @@ class Files(Source):
             )
 
     def _name(self, path: str) -> str:
-        return os.path.relpath(path, self.root)
+        return os.path.relpath(path, self._glob[1])
 
     def dividing(self, holdout: float) -> "Files":
         """Whole files are held out where they make a fair share of the bytes; else, as of few files, the last of each.
 
         Fair is from half the share to twice, and not all: of one file, or of files of which one is nearly everything,
-        both splits have text.
+        both splits have text. Of files on a server that is away this is not known, and nothing of them can be read.
         """
         if self.read not in (readers.whole_file, readers.joined_file) or not holdout:
             return self
         total, held = 0, 0
-        for path, (size, _) in self._found():
+        try:
+            found = self._found()
+        except OSError as error:
+            if not passes(error):
+                raise
+            return dataclasses.replace(self, away=error)
+        for path, (size, _) in found:
             size = max(0, min(size, self.end or sys.maxsize) - self.start)
             total += size
             held += size if readers.place(os.fsencode(self._name(path))) < holdout else 0
@@ -227,17 +249,9 @@ def named_fields(spec: str, options: Mapping[str, str]) -> tuple[str, ...]:
     return fields
 
 
-def _glob(path: str) -> tuple[str, str]:
-    """(absolute pattern, its folder without wildcards). Brackets, too, are a name's where a file or folder has it."""
-    if is_remote(path):
-        fixed = re.match(r"[^*?[]*", path)[0]
-        return path, fixed.rpartition("/")[0]
-    pattern = os.path.abspath(os.path.expanduser(path))
-    there = pattern
-    while glob.has_magic(there) and not os.path.exists(there):
-        there = os.path.dirname(there)
-    escaped = glob.escape(there) + pattern[len(there) :]
-    return escaped, os.path.dirname(there) if there == pattern else there
+def absolute(path: str) -> str:
+    """A path of the user's as it stands from any folder."""
+    return path if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def size_and_time(path: str | Path) -> tuple[int, int]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from input_pipeline.errors import DataError
-from input_pipeline.remote import at, is_remote
+from input_pipeline.remote import at
 from input_pipeline.sources import readers, records
-from input_pipeline.sources.file_sources import File, Source, named_fields, size_and_time
+from input_pipeline.sources.file_sources import File, Source, absolute, named_fields, size_and_time
 from input_pipeline.sources.readers import Document, Span
 
 PLACE = "{}"  # of a field's name in the path
@@ -31,7 +31,7 @@ class Parallel(Source):
                 f"'{spec}' is to name a file for each field; write {PLACE} once, where their names differ, and the "
                 "fields, such as parallel:data/train.{}.gz?fields=en,de for train.en.gz and train.de.gz"
             )
-        return cls(spec, path if is_remote(path) else os.path.abspath(os.path.expanduser(path)), fields)
+        return cls(spec, absolute(path), fields)
 
     def _named(self) -> list[str]:
         return [self.path.replace(PLACE, field) for field in self.fields]

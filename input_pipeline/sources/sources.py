@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from input_pipeline.away import persistently, walk
+from input_pipeline.away import files_below, persistently
 from input_pipeline.errors import DataError
 from input_pipeline.remote import SCHEMES
 from input_pipeline.sources import images, readers, records
@@ -122,12 +122,9 @@ class StandardLibrary(Source):
         return persistently(self._look)
 
     def _look(self) -> list[tuple[str, Path]]:
-        root, paths = Path(sysconfig.get_path("stdlib")), []
-        for folder, below, names in walk(root):
-            below[:] = set(below) - self.SKIPPED  # not walked: site-packages may be large
-            found = (Path(folder, name) for name in names if name.endswith(".py"))
-            paths += [(path.relative_to(root).as_posix(), path) for path in found]
-        return sorted(paths)
+        root = Path(sysconfig.get_path("stdlib"))  # which may have packages of others within, and these be large
+        found = [Path(path) for path in files_below(root, self.SKIPPED) if path.endswith(".py")]
+        return sorted((path.relative_to(root).as_posix(), path) for path in found)
 
     def _paths(self) -> list[tuple[str, Path]]:
         if not (found := self._found()):

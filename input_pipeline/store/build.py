@@ -86,7 +86,7 @@ def _build(source, tokenizer, saved, folder, holdout, report, sentences, workers
     if begun.is_file() and parts.noted(begun) != plan:
         report(f"{source.spec} changed since its token store was begun: starting again")
     if not begun.is_file() or parts.noted(begun) != plan:
-        for leftover in folder.glob("[0-9]*"):
+        for leftover in [path for path in folder.iterdir() if path.name[0].isdigit()]:
             leftover.unlink()
     write_json(begun, plan)
     jobs = [

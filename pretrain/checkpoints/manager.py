@@ -24,6 +24,7 @@ from pretrain.checkpoints import alone, paths, record, remote, restore, uncounte
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.errors import FaultError, UserError, reason
 from pretrain.processes.agreement import decided
+from pretrain.processes.leaving import leaving
 from pretrain.workdir import ANEW, DATA, LOSS, METRICS, POSITION, STATE, gone, write
 
 TROUBLE = (OSError, ValueError, RuntimeError)  # of saving to a disk, however Orbax and TensorStore put it
@@ -165,6 +166,7 @@ class CheckpointManager(Checkpoints):
                 f"{'not all processes came to it in time' if late else reason(error)}); start the same command again"
             ) from error
         if not many:
+            leaving.abandoned = True
             self._let_end()
             with contextlib.suppress(OSError):
                 if step is None or self.workdir.finished(step):

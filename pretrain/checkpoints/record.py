@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from input_pipeline.away import walk
+from input_pipeline.away import files_below
 from input_pipeline.files import checksum
 from input_pipeline.remote import RemotePath
 from pretrain import workdir
@@ -42,7 +42,7 @@ def found(folder: Path) -> Record:
 def _below(folder: Path | RemotePath) -> list[Path | RemotePath]:
     if isinstance(folder, RemotePath):
         return sorted(folder.rglob("*"))
-    return sorted(Path(where, name) for where, _, names in walk(folder) for name in names)
+    return sorted(map(Path, files_below(folder)))
 
 
 def _sum(path: Path | RemotePath) -> int | None:

@@ -28,7 +28,7 @@ SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the second where a t
 
 MOMENT = 1.0  # seconds that the last word waits for a reader who stands still
 FAREWELL = 30.0  # seconds that leaving may take: a folder or process 0 that does not answer holds nobody back
-PARTING = 5.0  # seconds that the threads of libraries get at the end of a run of one process, whose work is done
+PARTING = 5.0  # seconds that all threads get then at the end of a run of one process, whose work is done
 ECHO = 0.5  # seconds within which a repeated Ctrl-C is the same one: a terminal and `timeout` both pass it on
 
 
@@ -39,6 +39,7 @@ class Leaving:
         self.asked = False  # a signal came; it is answered at the next turn, for which `others` look at this
         self.others = None
         self.watchdog = None  # over the work of this process, while there is one
+        self.abandoned = False  # some thread waits for what will not come, such as Orbax's of a save that failed
         self.turns = 0  # how often `reached` was called
         self.meetings = 0  # how often this process came to where all others come too (agreement.py)
         self._duties: list[Callable[[], None]] = []
@@ -146,8 +147,8 @@ class Leaving:
             signal.signal(number, signal.SIG_IGN)
         code = code if self._heard() else code or UNREAD
         if code == 0 or code == PREEMPTED:
-            if not self.others:  # which would have to be met
-                _leave_within(PARTING, code)  # Orbax waits for five minutes for what a save that failed did not do
+            if self.abandoned and not self.others:  # which would have to be met
+                _leave_within(PARTING, code)
             sys.exit(code)
         sys.stderr.flush()
         os._exit(code)  # the reason has been said: what libraries print of it as they are taken down is noise

@@ -4,8 +4,10 @@ import glob
 import os
 import random
 
+import pytest
 from flickers import each_call_fails
 
+from input_pipeline.away import hurry
 from input_pipeline.sources.globs import expanded
 from input_pipeline.sources.sources import parse
 
@@ -71,10 +73,40 @@ def test_a_folder_that_is_away_is_not_an_empty_one(tmp_path, monkeypatch):
     (tmp_path / "c" / "linked").symlink_to(tmp_path / "a")
     patterns = {"**/*.py": 4, "*/*.py": 2, "a/**/x.py": 1, "c/[[]d]/*.py": 1, "a/y.py": 1, "*/linked/*": 1}
     for pattern, count in patterns.items():
-        source = parse(f"text:{tmp_path}/{pattern}", "data.train")[0]
-        expected = source.files()
+        spec = f"text:{tmp_path}/{pattern}"
+        expected = parse(spec, "data.train")[0].files()
         assert len(expected) == count
         for failing in each_call_fails(monkeypatch, tmp_path):
             with failing:
+                (source,) = parse(spec, "data.train")
                 found = source.files()
             assert found == expected
+
+
+def test_a_folder_in_brackets_that_is_away_is_no_pattern(tmp_path, monkeypatch):
+    for name in ("[a]/x.txt", "a/x.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(name)
+    for failing in each_call_fails(monkeypatch, tmp_path):
+        with failing:
+            (source,) = parse(f"text:{tmp_path}/[a]/x.txt", "data.train")
+            assert source.paths() == [f"{tmp_path}/[a]/x.txt"]
+
+
+def test_text_of_which_it_is_not_known_how_it_is_divided_is_not_read(tmp_path, monkeypatch):
+    """It would be another text, with another share held out."""
+    (tmp_path / "x.txt").write_text("one\ntwo\n" * 100)
+    (source,) = parse(f"text:{tmp_path}/x.txt", "data.train")
+    outcomes = set()
+    for failing in each_call_fails(monkeypatch, tmp_path):
+        with failing, hurry():
+            divided = source.dividing(0.1)
+        if divided.away:
+            with pytest.raises(OSError, match="Input/output error"):
+                divided.files()
+            with pytest.raises(OSError, match="Input/output error"):
+                next(divided.spans(1 << 20))
+        else:
+            assert divided.read != source.read
+        outcomes.add(bool(divided.away))
+    assert outcomes == {True, False}

@@ -154,6 +154,25 @@ def test_what_is_made_of_an_error_of_the_folder_is_no_mistake(tmp_path):
         alike(work, lambda why: why)
 
 
+@pytest.mark.parametrize(
+    "cause",
+    [
+        ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+        TimeoutError("timed out"),
+        ValueError("UNAVAILABLE"),
+    ],
+    ids=lambda cause: type(cause).__name__,
+)
+def test_what_the_users_own_code_meets_stays_a_mistake(cause):
+    error = UserError("my.py fails with UNAVAILABLE; correct the recipe")
+    error.__cause__ = cause
+    assert verdict(error) == (2, "pretrain: my.py fails with UNAVAILABLE; correct the recipe\n")
+
+
+def test_a_reader_that_left_is_no_server():
+    assert verdict(BrokenPipeError(errno.EPIPE, "Broken pipe", "/x/train.csv")) == (141, "")
+
+
 def test_a_record_has_every_file_and_a_config_is_saved(tmp_path, monkeypatch):
     """Whichever call of the system fails: a record of a part of the files would let the others be lost unnoticed."""
     for name in ("state/a/b", "state/c", "data/metadata"):
