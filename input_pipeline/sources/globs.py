@@ -21,20 +21,21 @@ def expanded(pattern: str) -> list[str]:
     `**/*`.
     """
     first, *rest = re.split(r"(?<=/)(?:\*\*/)+", re.sub(r"(?<=/)\*\*$", "**/*", pattern))
-    found = _matching("", first)
+    found = matched("", first)
     for below in rest:
-        found = [path for folder in _folders(found) for path in _matching(folder, below)]
+        found = [path for folder in _folders(found) for path in matched(folder, below)]
     return found
 
 
-def _matching(start: str, pattern: str) -> list[str]:
+def matched(start: str, pattern: str) -> list[str]:
     """As `glob.glob` of a pattern without `**` below the folder `start`, whose name ends with "/"."""
     found, (*folders, last) = [start], pattern.split("/")
     for part in folders:
         found = [f"{path}/" for folder in found for path in _named(folder, part)]
     if not last:
         return [folder for folder in found if stat.S_ISDIR(mode(folder))]
-    return [path for folder in found for path in _named(folder, last) if mode(path, follow=False)]
+    magic = glob.has_magic(last)  # of which a folder's own list tells that they are there
+    return [path for folder in found for path in _named(folder, last) if magic or mode(path, follow=False)]
 
 
 def _named(folder: str, part: str) -> list[str]:

@@ -5,8 +5,6 @@ is not there, or leaves out, without a word, what joins its parts. And it looks 
 folder's own name as a part of the pattern: in a folder `[a]` nothing is found.
 """
 
-import fnmatch
-import glob
 import os
 import stat
 from collections.abc import Iterator
@@ -14,7 +12,8 @@ from collections.abc import Iterator
 from etils import epath
 from etils.epath.backend import os_backend
 
-from input_pipeline.away import mode, names
+from input_pipeline.away import mode
+from input_pipeline.sources.globs import matched
 
 PATHS = type(epath.Path("/"))
 
@@ -29,17 +28,9 @@ def answer_truly() -> None:
         folder = os.fspath(self)
         if "://" in folder:
             return found(self, pattern)
-        return (self / name for name in _like(folder, pattern))
+        return map(epath.Path, matched(f"{folder}/", pattern))
 
     find._true = True
     PATHS.glob = find
     os_backend.exists = lambda path: mode(path) != 0
     os_backend.isdir = lambda path: stat.S_ISDIR(mode(path))
-
-
-def _like(folder: str, pattern: str) -> list[str]:
-    """What has a name like `pattern` in a folder, relative to it. Errors: OSError of a folder that is away."""
-    within, _, last = pattern.rpartition("/")
-    if any(letter in within for letter in "*?["):
-        return glob.glob(pattern, root_dir=folder, recursive=True, include_hidden=True)
-    return [os.path.join(within, name) for name in fnmatch.filter(names(os.path.join(folder, within)), last)]

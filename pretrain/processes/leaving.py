@@ -28,7 +28,7 @@ SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the second where a t
 
 MOMENT = 1.0  # seconds that the last word waits for a reader who stands still
 FAREWELL = 30.0  # seconds that leaving may take: a folder or process 0 that does not answer holds nobody back
-PARTING = 5.0  # seconds that all threads get then at the end of a run of one process, whose work is done
+PARTING = 5.0  # seconds that a run of one process, whose work is done, waits for threads that are abandoned
 ECHO = 0.5  # seconds within which a repeated Ctrl-C is the same one: a terminal and `timeout` both pass it on
 
 
