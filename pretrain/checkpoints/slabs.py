@@ -22,6 +22,21 @@ class BySlabs(ocp.type_handlers.ArrayHandler):
     """Reads arrays as Orbax does, but for those whose pieces are more than WIDE times what this process needs."""
 
     async def deserialize(self, infos, args=None):
+        """The arrays; where one cannot be read, what reads the others is ended before that is raised.
+
+        Orbax closes the loop at once, and each of these would print a traceback of its own when it is let go.
+        """
+        before = asyncio.all_tasks()
+        try:
+            return await self._deserialize(infos, args)
+        except BaseException:
+            reading = asyncio.all_tasks() - before
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+            raise
+
+    async def _deserialize(self, infos, args):
         stores = await asyncio.gather(*map(_opened, infos))
         wide = [
             store.shape == tuple(arg.global_shape) and _is_wide(store, arg.sharding)

@@ -1,5 +1,8 @@
 """Arrays that are read back slab by slab: the same numbers, whatever cut them before and does now."""
 
+import gc
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -76,3 +79,24 @@ def test_another_shape_than_the_stored_one_is_refused(tmp_path):
     wanted = {"params": {"w": jax.ShapeDtypeStruct((64, 40), np.float32, sharding=columns)}}
     with pytest.raises(UserError, match=r"Requested shape: \(64, 40\) is not compatible"):
         restore.read_parts(CheckpointManager(str(tmp_path), common.base().checkpoint).workdir.checkpoint(1), wanted)
+
+
+def test_an_array_that_cannot_be_read_is_the_only_one_that_is_told_of(tmp_path, monkeypatch):
+    """What read the others at that moment once told of its end too, in a traceback each, after the sentence."""
+    there = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    numbers = np.random.default_rng(0).random((40, 50_000), np.float32)
+    params = {f"{at:02}": jax.device_put(row, there) for at, row in enumerate(numbers)}
+    checkpoints = CheckpointManager(str(tmp_path), common.base().checkpoint)
+    checkpoints.save(1, {"params": params}, 0)
+    checkpoints.wait()
+    folder = checkpoints.workdir.checkpoint(1)
+    largest = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[: largest.stat().st_size // 2])
+    unseen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda failure: unseen.append(str(failure.exc_value)))
+    wanted = {"params": jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), params)}
+    for _ in range(5):
+        with pytest.raises(UserError, match="checkpoint 1 cannot be read"):
+            restore.read_parts(folder, wanted)
+        gc.collect()
+    assert set(unseen) <= {"Event loop is closed"}  # which no command shows
