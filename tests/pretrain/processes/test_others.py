@@ -67,9 +67,12 @@ def test_a_bug_in_one_shows_its_traceback_once():
 
 
 def test_what_breaks_after_another_has_failed_is_not_said():
-    """Process 0 fails too, a moment later, as where a connection is lost: the first failure is the reason."""
-    work = """time.sleep(0 if INDEX else 0.1)
-        raise UserError('the reason') if INDEX else OSError('connection lost')"""
+    """Process 0 fails as soon as process 1 has told why it ends, as where a connection is lost."""
+    work = """if INDEX:
+            raise UserError('the reason')
+        while not leaving.others._read('notice/left/'):
+            time.sleep(0.001)
+        raise OSError('connection lost')"""
     (code, _, err), (other, _, _) = ends(working(work), timeout=30)
     assert (code, other) == (MISTAKE, MISTAKE)
     assert err.splitlines() == ["pretrain: process 1: the reason"]
