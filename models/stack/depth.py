@@ -39,6 +39,16 @@ class Stack:
     remat: str
     groups: int = 0
 
+    @property
+    def sets(self) -> tuple[int, ...]:
+        """Of each layer, which place along the leading axis its parameters have."""
+        return tuple(layer // self._sharing for layer in range(self.layers))
+
+    @property
+    def _sharing(self) -> int:
+        """How many layers in a row have the same parameters."""
+        return self.layers // self.groups if self.groups else 1
+
     def init(self, key: jax.Array, x: jax.Array, signals: Signals) -> Mapping:
         """Parameters of all layers or groups, drawn independently; every leaf's first axis is named "layers"."""
         draw = jax.vmap(lambda one: self.blocks[0].init(one, x, signals, {})["params"])
@@ -54,7 +64,7 @@ class Stack:
 
         runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
         period, carry = len(runs), (x, dict(carried))
-        sharing = self.layers // self.groups if self.groups else 1  # layers to a set of parameters
+        sharing = self._sharing
         if not self.scan or isinstance(params, tuple):
             for first, own in zip(range(0, self.layers, sharing), apart(params), strict=True):
                 for layer in range(first, first + sharing):

@@ -10,13 +10,14 @@ SEEING = ("attention", "context", "memory", "reuse", "same_length")
 SIZES = ("vocab_size", "cutoffs", "embed", "divisor", "types", "languages", "position_axes", "buckets")
 SIZES += ("layers", "decoder_layers", "groups", "generator_size")
 SIZES += ("width", "heads", "kv_heads", "head_size", "query_size", "ff")
+HEADS = ("pair_head",)  # beside that of the tokens: what such a head has shows whether it is there
 SHARING = ("layers", "groups")  # sizes that shapes do not show where layers share parameters
 
 
 def says_what(name: str) -> bool:
-    """Whether a field is neither a size nor how a model is run, how far it looks, how it starts or what it drops."""
+    """Whether a field is no size and no further head, nor how a model is run, how far it looks, starts or drops."""
     starts = "init" in name.split("_") or name == "initialiser"
-    return not (starts or name.startswith("dropout") or name in (*RUNNING, *SEEING, *SIZES))
+    return not (starts or name.startswith("dropout") or name in (*RUNNING, *SEEING, *SIZES, *HEADS))
 
 
 def unlike(there: Mapping, here: Mapping) -> dict[str, str]:
@@ -25,3 +26,9 @@ def unlike(there: Mapping, here: Mapping) -> dict[str, str]:
     known = (name for name in here if name in there and (says_what(name) or name in sharing))
     names = [name for name in known if there[name] != here[name]]
     return {name: f"{there[name]!r} there, {here[name]!r} here" for name in names}
+
+
+def warning(unlike: Mapping[str, str]) -> str:
+    """The end of a sentence about parameters that were taken over; empty where nothing is unlike."""
+    fields = [f"{name} ({values})" for name, values in unlike.items()]
+    return f"; config.model differs in {', '.join(fields)}: the parameters may mean something else" if fields else ""

@@ -6,6 +6,7 @@ The copy is `<workdir>/teacher`, a config and a checkpoint of weights alone, mad
 import dataclasses
 import functools
 import shutil
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -14,8 +15,7 @@ from ml_collections import ConfigDict
 
 from input_pipeline.remote import RemotePath
 from pretrain import config as configs
-from pretrain.checkpoints import alone, record, restore
-from pretrain.checkpoints.meaning import RUNNING
+from pretrain.checkpoints import alone, meaning, record, restore
 from pretrain.checkpoints.weights import Weights, find
 from pretrain.errors import UserError
 from pretrain.processes.agreement import decided
@@ -106,29 +106,46 @@ def resolved(config: ConfigDict, teacher: Teacher | None) -> ConfigDict:
             "student are of one kind"
         )
     # How it is run, a teacher is as its student.
-    unlike = {key: value for key, value in there.items() if value != here[key] and key not in RUNNING}
+    unlike = {key: value for key, value in there.items() if value != here[key] and key not in meaning.RUNNING}
+    offset = _unlike(unlike, here).get("position_offset")
+    if offset and config.distill.layers and _positions(there) == _positions(here):
+        raise UserError(
+            f"{teacher.weights.named}: config.model.position_offset is another ({offset}), by which rows of its table "
+            "of positions would be taken for other positions; give this run that one, or --config.distill.layers=()"
+        )
     changed = config.copy_and_resolve_references()
     with changed.unlocked():
         changed.distill.model = ConfigDict(unlike)
     return changed
 
 
-def begun(initial, boxes, taught, layers: tuple[int, ...]):
-    """(parameters that a student begins with, a report): the teacher's of the same name, of its layers those `layers`.
+def _positions(model: Mapping) -> int:
+    """How many rows a table of positions has."""
+    return model["context"] + model["position_offset"]
+
+
+def _unlike(changed: Mapping, model: Mapping) -> dict[str, str]:
+    """In what a teacher's parameters mean something else; `changed` is what its model has otherwise."""
+    there = {key: value for key, value in changed.items() if key not in meaning.SHARING}  # begun with set by set
+    return meaning.unlike({**model, **there}, model)
+
+
+def begun(initial, boxes, taught, sets: Sequence[int], config: ConfigDict):
+    """(parameters that a student begins with, a report): the teacher's of the same name, of stacked ones those `sets`.
 
     `initial` are the student's own, arrays where they are to be; `boxes` say which are of layers; `taught` are the
-    teacher's. What fits no shape stays as it is.
+    teacher's; `config` is the student's. What fits no shape stays as it is.
     """
     import jax.numpy as jnp
 
-    numbers, there, taken = jnp.asarray(layers), dict(_flat(taught)), []
+    numbers, there, taken = jnp.asarray(sets), dict(_flat(taught)), []
 
     def one(path, leaf, box):
         name = jax.tree_util.keystr(path)
         if name not in there:
             return leaf
         source = there[name]
-        wanted = (len(layers), *source.shape[1:]) if box.stacked else source.shape
+        wanted = (len(sets), *source.shape[1:]) if box.stacked else source.shape
         if wanted != leaf.shape:
             return leaf
         taken.append(leaf.size)
@@ -137,10 +154,9 @@ def begun(initial, boxes, taught, layers: tuple[int, ...]):
 
     params = jax.tree_util.tree_map_with_path(one, initial, boxes)
     total = sum(leaf.size for leaf in jax.tree.leaves(initial))
-    return (
-        params,
-        f"took {sum(taken) / total:.1%} of the numbers from the teacher, its layers {', '.join(map(str, layers))}",
-    )
+    layers = ", ".join(map(str, config.distill.layers))
+    said = f"took {sum(taken) / total:.1%} of the numbers from the teacher, its layers {layers}"
+    return params, said + meaning.warning(_unlike(config.distill.model, config.model))
 
 
 def _flat(tree):

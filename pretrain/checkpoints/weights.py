@@ -103,8 +103,7 @@ class Weights:
             "left there": [name for name in there if name not in here],
         }
         said = [f"; {words}: {listed(names, SHOWN)}" for words, names in parts.items() if names]
-        if fields := [f"{name} ({values})" for name, values in meaning.unlike(self.model, model).items()]:
-            said.append(f"; config.model differs in {', '.join(fields)}: the parameters may mean something else")
+        said.append(meaning.warning(meaning.unlike(self.model, model)))
         return (
             f"took {len(common)} of {len(here)} parameters ({share:.1%} of the numbers) from checkpoint "
             f"{self.folder.name} in {self.folder.parent}{''.join(said)}"

@@ -82,15 +82,16 @@ class Loop:
 
     def begin(self, say):
         """The state before the first update: initial parameters, or those that `weights` or a teacher has."""
-        state, layers = self.engine.init(self.config.seed, self.config.train.batch_size), self.config.distill.layers
-        if self.weights is None and not layers:
+        state = self.engine.init(self.config.seed, self.config.train.batch_size)
+        if self.weights is None and not self.config.distill.layers:
             return state
         initial = self.engine.saved(state)
         if self.weights:
             params, took = self.weights.taken(initial.params, self.config.model)
         else:
             taught = self.assembly.teacher.read(self.engine.frozen_shapes())
-            params, took = begun(initial.params, self.engine.learner.parameters, taught, layers)
+            learner = self.engine.learner
+            params, took = begun(initial.params, learner.parameters, taught, learner.objective.begins, self.config)
         say(took)
         return self.engine.restored(initial.replace(params=params))
 

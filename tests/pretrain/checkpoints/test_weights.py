@@ -110,7 +110,7 @@ def test_every_field_of_a_model_is_a_size_or_means_something():
     told = "kind activation norm norm_epsilon final_norm_epsilon placement positions position_offset bidirectional"
     told += " scale_embedding scale_scores scale_head start_row attention_bias ff_bias tied_head head_bias final_norm"
     told += " embedding_norm clamp max_distance tied_words shared_projections shared_biases project_always head"
-    assert named == {*told.split(), "head_transform", "zero_padding", "pair_head"}
+    assert named == {*told.split(), "head_transform", "zero_padding"}
 
 
 def test_other_positions_are_refused(whole):

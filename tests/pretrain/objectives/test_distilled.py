@@ -11,8 +11,10 @@ from flax import linen as nn
 import models
 from configs import common
 from input_pipeline.features import empty
+from pretrain import config as configs
 from pretrain import objectives
-from pretrain.checkpoints.teacher import begun
+from pretrain.checkpoints.teacher import Teacher, begun, resolved
+from pretrain.checkpoints.weights import Weights
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
 from pretrain.objectives.distilled import Distilled
@@ -197,21 +199,70 @@ def test_one_update_is_one_update(name):
         np.testing.assert_allclose(one, other, atol=3e-6)
 
 
+def begins(learner, start, frozen, config):
+    return begun(start, learner.parameters, frozen, learner.objective.begins, config)
+
+
 def test_a_student_begins_as_the_layers_that_it_is_given():
-    learner = make_learner(small(distill__layers=(1, 3)))
+    config = small(distill__layers=(1, 3))
+    learner = make_learner(config)
     start, frozen = jax.tree.map(jnp.asarray, made("masked")[1]), taught("masked")
-    params, said = begun(start, learner.parameters, frozen, (1, 3))
+    params, said = begins(learner, start, frozen, config)
     assert "100.0% of the numbers" in said and said.endswith("layers 1, 3")
     for name in ("tokens", "positions", "head_bias"):
         np.testing.assert_array_equal(params[name], frozen[name])
     kernel = params["layers"]["attention"]["query"]["kernel"]
     np.testing.assert_array_equal(kernel, frozen["layers"]["attention"]["query"]["kernel"][[1, 3]])
-    narrow = make_learner(small(distill__layers=(1, 3), model__ff=12, distill__cosine=0.0))
+    config = small(distill__layers=(1, 3), model__ff=12, distill__cosine=0.0)
+    narrow = make_learner(config)
     own = jax.tree.map(jnp.asarray, initial(narrow))
-    params, said = begun(own, narrow.parameters, frozen, (1, 3))
+    params, said = begins(narrow, own, frozen, config)
     kernel = params["layers"]["feed_forward"]["in"]["kernel"]
     np.testing.assert_array_equal(kernel, own["layers"]["feed_forward"]["in"]["kernel"])
     assert "100.0%" not in said
+
+
+SHARED = [  # layers and groups of the teacher; of the student; layers given; sets of the teacher that it begins as
+    ((6, 2), (3, 0), (0, 2, 4), [0, 0, 1]),
+    ((6, 3), (3, 0), (1, 3, 5), [0, 1, 2]),
+    ((6, 1), (3, 1), (0, 2, 4), [0]),
+    ((8, 2), (4, 2), (0, 2, 4, 6), [0, 1]),
+]
+
+
+@pytest.mark.parametrize(("there", "here", "layers", "sets"), SHARED, ids=str)
+def test_layers_that_share_parameters_are_taken_set_by_set(there, here, layers, sets):
+    """Numbers of layers were once taken for places of sets, of which the last one stood for all behind it."""
+    sharing = [dict(zip(("layers", "groups"), counts, strict=True)) for counts in (there, here)]
+    config = small(distill__layers=layers, **{f"model__{key}": value for key, value in sharing[1].items()})
+    config.distill.model.update(sharing[0])
+    learner = make_learner(config)
+    teacher = learner.objective.teacher
+    frozen = nn.unbox(jax.jit(lambda: teacher.init(jax.random.key(7), **teacher.example())["params"])())
+    params, said = begins(learner, jax.tree.map(jnp.asarray, initial(learner)), frozen, config)
+    assert "took 100.0% of the numbers" in said and "differs" not in said
+    for one, other in zip(jax.tree.leaves(params["layers"]), jax.tree.leaves(frozen["layers"]), strict=True):
+        np.testing.assert_array_equal(one, other[np.array(sets)])
+
+
+def test_what_means_something_else_in_the_teacher_is_said():
+    config = small(distill__layers=(1, 3))
+    config.distill.model.activation = "relu"
+    said = begins(make_learner(config), jax.tree.map(jnp.asarray, made("masked")[1]), taught("masked"), config)[1]
+    assert "config.model differs in activation ('relu' there, 'gelu" in said and said.endswith("mean something else")
+
+
+@pytest.mark.parametrize(("context", "layers"), [(LENGTH - 2, (1, 3)), (LENGTH - 2, ()), (LENGTH, (1, 3))])
+def test_a_table_of_other_positions_is_not_begun_with(tmp_path, context, layers):
+    """Of as many rows, of which others are never used; one of another shape is not taken anyway."""
+    configs.save(small(), str(tmp_path))
+    config = small(distill__layers=layers, model__position_offset=2, model__context=context)
+    of = Teacher(Weights("runs/x", tmp_path / "2", tmp_path, {}), str(tmp_path), "")
+    if context < LENGTH and layers:
+        with pytest.raises(UserError, match=r"runs/x: config.model.position_offset is another \(0 there, 2 here\)"):
+            resolved(config, of)
+    else:
+        assert resolved(config, of).distill.model.position_offset == 0
 
 
 def test_weights_of_nothing_are_not_asked_for():
@@ -233,6 +284,10 @@ def test_weights_of_nothing_are_not_asked_for():
             r"has 9 ids and config\.model\.vocab_size = 24.*--config",
         ),
         ({"distill__model": {"width": 8}}, r"states, of which the teacher's have width 8 and the model's 16"),
+        (
+            {"model__groups": 1, "distill__model": {"groups": 0, "layers": 4}, "distill__layers": (1, 3)},
+            r"names layer 1 for a layer of the model that by config\.model\.groups = 1 has the same parameters",
+        ),
         ({"distill__model": {"context": 8}}, r"reads rows of 8 tokens at most"),
         ({"distill__soft": 0.0, "distill__hard": 0.0, "distill__cosine": 0.0}, r"so that there is nothing to learn"),
         ({"distill__teacher": "", "distill__layers": (0, 1)}, r"are those of a teacher, and there is none"),
