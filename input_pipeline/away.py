@@ -15,6 +15,7 @@ from typing import TypeVar
 _AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN}
 _AWAY |= {errno.ENETUNREACH, errno.ENETRESET, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENOTCONN}
 _AWAY |= {errno.EAGAIN, errno.ENOLINK, errno.ECOMM}
+_BUSY = {"408", "429", "500", "502", "503", "504"}  # what a store answers that may answer otherwise a minute later
 PAUSE, LONGEST = 0.5, 15.0  # seconds before the second attempt, twice as many before each further one, at most
 PATIENCE = 180.0  # seconds for which attempts are made
 
@@ -93,6 +94,27 @@ def files_below(folder: str | os.PathLike, skipped: Container[str] = ()) -> Iter
             yield path
 
 
+@contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """An error of the system within names `path`: that of a file that is open does not know whose it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def contents(path) -> bytes:
+    """What a file on a disk or in a store has, read again while that is away. Errors: OSError, which names it."""
+
+    def read() -> bytes:
+        with naming(str(path)):
+            return path.read_bytes()
+
+    return persistently(read)
+
+
 def persistently(work: Callable[[], Result]) -> Result:
     """`work()`, which may be done again: while it meets a folder that is away, after ever longer pauses.
 
@@ -125,6 +147,10 @@ def hurry() -> Iterator[None]:
 
 
 def lost_touch(error: BaseException) -> bool:
-    """Whether an error is of a store that could not be reached, as the packages name it and TensorStore says it."""
+    """Whether an error is of a store that could not be reached, or is too busy, as packages name it or TensorStore."""
+    if isinstance(error, OSError) and error.errno == errno.EBUSY:  # of s3fs: slow down; of a disk it is for good
+        return type(error.__cause__).__name__ == "ClientError"
+    if type(error).__name__ == "HttpError":  # of gcsfs, which has asked six times
+        return str(error.code) in _BUSY
     names = "".join(kind.__name__ for kind in type(error).__mro__)
     return "Connect" in names or "Timeout" in names or (isinstance(error, ValueError) and "UNAVAILABLE" in str(error))

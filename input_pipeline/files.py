@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from input_pipeline.away import passes
+from input_pipeline.away import contents, passes
 from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.remote import RemotePath, leased
 
@@ -102,7 +102,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(contents(path))
 
 
 def checksum(path: Path) -> int:

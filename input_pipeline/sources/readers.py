@@ -2,8 +2,7 @@
 
 A document is its text, or a text for each of its fields, in chunks of at most a million characters to be read once
 and in order, or an image's bytes, in one chunk; and its place: a hash from 0 to 1 of the file's name where a file is
-a document, else of the content, so that equal lines share a place. Those below `data.holdout` are held out: the same
-documents everywhere, always.
+a document, else of the content, so that equal lines share a place. Those below `data.holdout` are held out, always.
 """
 
 import codecs
@@ -19,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
+from input_pipeline.away import naming
 from input_pipeline.errors import DataError
 from input_pipeline.remote import at, is_remote
 
@@ -78,10 +78,10 @@ def opened(path: str, start: int) -> Iterator[BinaryIO]:
     ending = os.path.splitext(path)[1].lower()
     if ending in UNREAD:
         raise DataError(f"{path} is compressed in a way that is not read; unpack it, or pack it with gzip or zstd")
-    unpack = {".gz": gzip.open, ".zst": _open_zstd}.get(ending)
-    with raw_bytes(path) as file, unpack(file, "rb") if unpack else contextlib.nullcontext(file) as stream:
+    unpack = {".gz": gzip.open, ".zst": _open_zstd}.get(ending, lambda file, mode: contextlib.nullcontext(file))
+    with naming(path), raw_bytes(path) as file, unpack(file, "rb") as stream:
         try:
-            if not unpack:
+            if not is_compressed(path):
                 stream.seek(start)
             while stream.tell() < start and stream.read(min(start - stream.tell(), CHUNK)):
                 pass  # a compressed file can only be read from its beginning

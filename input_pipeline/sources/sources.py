@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from input_pipeline.away import files_below, persistently
+from input_pipeline.away import contents, files_below, persistently
 from input_pipeline.errors import DataError
 from input_pipeline.remote import SCHEMES
 from input_pipeline.sources import images, readers, records
@@ -144,7 +144,7 @@ class StandardLibrary(Source):
 
     def documents(self, span: Span) -> Iterator[Document]:
         try:
-            text = Path(span.path).read_bytes().decode("utf-8")
+            text = contents(Path(span.path)).decode("utf-8")
         except UnicodeDecodeError:  # a few files are in other encodings on purpose
             return
         yield readers.of_text(readers.place(span.name.encode("utf-8")), text)

@@ -43,6 +43,8 @@ def open_or_build(
                 store = Store.open(folder) or _build(
                     source, tokenizer, saved, folder, holdout, report, sentences, workers or processes()
                 )
+    if store is None:
+        raise DataError(f"the token store {folder} was made and is gone; start the same command again")
     if store.manifest["tokenizer"] != tokenizer.fingerprint:
         raise DataError(
             f"the token store {folder} was made with another tokenizer (fingerprint {store.manifest['tokenizer']}, "

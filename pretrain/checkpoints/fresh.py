@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from input_pipeline.away import contents
 from pretrain import aside
 from pretrain import config as configs
 from pretrain.errors import UserError, reason
@@ -45,7 +46,7 @@ def start_fresh(workdir: str, name: str, config) -> None:
     try:
         kept.path.mkdir(parents=True, exist_ok=True)
         if here.config.exists() and not kept.config.exists():
-            write(kept.config, here.config.read_bytes())  # a work folder is never without a config
+            write(kept.config, contents(here.config))  # a work folder is never without a config
         for part in _parts(here):
             if aside.taken(part):
                 to = aside.free(kept.path / part.name)  # numbered: a run was begun between two halves of the move

@@ -232,6 +232,8 @@ class CheckpointManager(Checkpoints):
         """
         with contextlib.suppress(OSError):
             steps = self.trained()
+            if not steps:  # for a moment, to who asks a server
+                return
             kept = {*steps[-self.options["keep"] :]}
             if not restore.is_sound(self.workdir.checkpoint(steps[-1])):
                 kept |= {*islice(which.sound(self.workdir), 2)}

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from input_pipeline.away import files_below
+from input_pipeline.away import contents, files_below
 from input_pipeline.files import checksum
 from input_pipeline.remote import RemotePath
 from pretrain import workdir
@@ -65,7 +65,7 @@ def renew(folder: Path, name: str) -> None:
 def read(folder: Path) -> Record | None:
     """The record of a checkpoint; None where it has none that can be read, so that nothing can be proven."""
     try:
-        record = json.loads((folder / RECORD).read_text())
+        record = json.loads(contents(folder / RECORD))
         rows = {str(name): [int(size), crc if crc is None else int(crc)] for name, (size, crc) in record.items()}
         return rows if _of(rows, (STATE,)) else None
     except (FileNotFoundError, ValueError, TypeError, AttributeError, OverflowError):  # none, or not what `write` wrote

@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from flax.traverse_util import unflatten_dict
 
-from input_pipeline.away import passes
+from input_pipeline.away import contents, passes
 from input_pipeline.remote import RemotePath
 from models.parts.parameter import path_name
 from pretrain.checkpoints import paths, record, remote
@@ -65,7 +65,7 @@ def read_data(folder: Path) -> dict:
     """The position in the data that a checkpoint holds: `step`, `position`, and of which `tokenizer` and `text`."""
 
     def position() -> dict:
-        found = json.loads((folder / POSITION).read_text())
+        found = json.loads(contents(folder / POSITION))
         if not (isinstance(found, dict) and all(type(found.get(name)) is int for name in ("step", "position"))):
             raise ValueError(f"{POSITION} does not hold the whole numbers `step` and `position`")
         return found
@@ -85,7 +85,7 @@ def noted(folder: Path) -> dict:
     Errors: OSError where the folder is away.
     """
     try:
-        found = json.loads((folder / POSITION).read_text())
+        found = json.loads(contents(folder / POSITION))
     except (OSError, ValueError) as error:
         if passes(error):
             raise

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from input_pipeline.away import contents
 from input_pipeline.layouts import coded
 from input_pipeline.sources import sources
 from pretrain import config as configs
@@ -68,7 +69,7 @@ def read_prompts(arguments: Generate) -> list[str]:
     prompts = list(arguments.prompt)
     if arguments.prompt_file:
         try:
-            text = Path(arguments.prompt_file).read_bytes().decode("utf-8-sig")
+            text = contents(Path(arguments.prompt_file)).decode("utf-8-sig")
         except OSError as error:
             raise UserError(
                 f"--prompt_file={arguments.prompt_file} cannot be read ({reason(error)}); name a file of prompts"

@@ -89,7 +89,8 @@ def held(workdir: str, command: str, report: Callable[[str], None], *, in_turn: 
                 raise UserError(gone(folder))
     finally:  # not where it is given back, which another thread may do while this one still asks
         if opened is not None:
-            os.close(opened)
+            with contextlib.suppress(OSError):  # of a server that is away: nothing was written by it
+                os.close(opened)
 
 
 def check_shared(workdir: str) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from input_pipeline.away import contents
 from input_pipeline.remote import RemotePath
 from pretrain.reporting.metrics import append, open_rows
 from pretrain.reporting.staged import Staged
@@ -64,7 +65,7 @@ class Goodput:
 
 def rows(path: Path) -> Iterator[dict]:
     """The whole rows of a file. Errors: OSError."""
-    for line in path.read_bytes().splitlines():
+    for line in contents(path).splitlines():
         try:
             row = json.loads(line)
         except ValueError:

@@ -4,7 +4,6 @@ Rows are keyed by split and step. A run restored at step s first drops every row
 resumed run hold the rows of an uninterrupted one, each once. A file that is damaged stops no run: it is set aside.
 """
 
-import contextlib
 import csv
 import io
 import json
@@ -12,10 +11,10 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from input_pipeline.away import persistently
+from input_pipeline.away import contents, naming, persistently
 from input_pipeline.remote import RemotePath, at
 from pretrain import aside, workdir
 from pretrain.errors import UserError
@@ -118,7 +117,7 @@ class RowFile:
 
     def _restore(self, start: int, report: Callable[[str], None]) -> None:
         try:
-            text = persistently(lambda: self._path.read_text(encoding="utf-8", errors="replace"))
+            text = contents(self._path).decode(errors="replace")
             whole = text[: text.rfind("\n") + 1]  # a killed process can leave a torn last line
             rows = [row for row in self.parse(whole) if 0 < int(row["step"]) <= start]
             text = self.text(rows)
@@ -131,14 +130,14 @@ class RowFile:
     def _replace(self, text: str) -> None:
         """The whole file becomes `text`, or stays as it is if the process dies on the way."""
         self.close()
-        with _named(self._path):
+        with naming(self._path):
             workdir.write(self._path, text.encode())
 
     def append(self, row: Row) -> None:
         if row["step"] < self._last:
             raise ValueError(f"{self._path.name} holds step {self._last} already; rows must come in rising steps")
         if row["step"] == self._last:
-            rows = self.parse(persistently(lambda: self._path.read_text(encoding="utf-8")))
+            rows = self.parse(contents(self._path).decode())
             self._replace(self.text(rows[:-1]))
         self._last = row["step"]
         line = self.line(row).encode()
@@ -214,7 +213,7 @@ class CsvFile(RowFile):
         return out.getvalue()
 
     def _widen(self, row):
-        rows = self.parse(persistently(lambda: self._path.read_text(encoding="utf-8"))) if self._columns else []
+        rows = self.parse(contents(self._path).decode()) if self._columns else []
         self._columns += [name for name in row if name not in self._columns]
         self._replace(self.lines(rows, header=True))
 
@@ -273,15 +272,6 @@ class EventFile:
             os.close(self._file)
 
 
-@contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """An error of the file system within names `path`: one of an open file does not know whose it is."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
 def append(descriptor: int, data: bytes, path: Path) -> None:
     """Writes all of `data` behind the file's end, or nothing."""
 
@@ -294,12 +284,12 @@ def append(descriptor: int, data: bytes, path: Path) -> None:
             os.ftruncate(descriptor, before)  # a disk that is full takes a part: no row is left torn
             raise
 
-    with _named(path):
+    with naming(path):
         persistently(work)
 
 
 def _sync(descriptor: int, path: Path) -> None:
-    with _named(path):
+    with naming(path):
         persistently(lambda: os.fsync(descriptor))
 
 

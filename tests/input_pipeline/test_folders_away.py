@@ -6,7 +6,7 @@ import os
 import pytest
 
 from input_pipeline import away as folders
-from input_pipeline.away import hurry, passes, persistently
+from input_pipeline.away import contents, hurry, passes, persistently
 
 
 def away(number):
@@ -73,6 +73,44 @@ def test_a_store_that_cannot_be_reached_is_known_by_its_packages_names(pauses):
     assert persistently(failing(2, EndpointConnectionError("Could not connect"))) == "done"
     assert passes(ValueError("UNAVAILABLE: Error writing x")) and not passes(RuntimeError("UNAVAILABLE"))
     assert pauses == [0.5, 1]
+
+
+class ClientError(Exception):
+    """As botocore has one, of what S3 answers, and s3fs raises its own errors from."""
+
+
+class HttpError(Exception):
+    """As gcsfs has one."""
+
+    def __init__(self, code):
+        super().__init__(f"said, {code}")
+        self.code = code
+
+
+def test_a_store_that_is_too_busy_is_away():
+    busy = OSError(errno.EBUSY, "Please reduce your request rate")
+    assert not passes(busy)  # as a disk says it, of what stays so
+    busy.__cause__ = ClientError("SlowDown")
+    assert passes(busy)
+    assert passes(HttpError(503)) and passes(HttpError("429")) and not passes(HttpError(403))
+
+
+def test_a_file_is_read_again_and_named(pauses, tmp_path):
+    """The system's error of a file that is open names none."""
+
+    class Path:
+        def __init__(self, fails):
+            self.read_bytes = failing(fails, OSError(errno.ESTALE, os.strerror(errno.ESTALE)))
+
+        def __str__(self):
+            return "/shared/run/config.json"
+
+    assert contents(Path(2)) == "done" and pauses == [0.5, 1]
+    with pytest.raises(OSError, match="Stale file handle") as raised:
+        contents(Path(10**5))
+    assert raised.value.filename == "/shared/run/config.json"
+    (tmp_path / "x").write_bytes(b"bytes")
+    assert contents(tmp_path / "x") == b"bytes"
 
 
 def test_a_thread_in_a_hurry_tries_nothing_again(pauses):
