@@ -122,7 +122,8 @@ def run(hosts: Sequence[str], commands, options, told: Callable[[], None]) -> in
 def listed(flags, options) -> list[str]:
     """The hosts that were named, of which there must be one at least, each once."""
     if bool(options.hosts) == bool(options.hostfile):
-        flags.error("name the hosts either as --hosts=node1,node2 or in a file with --hostfile, not both")
+        both = ", not both" if options.hosts else ""
+        flags.error(f"name the hosts as --hosts=node1,node2 or in a file with --hostfile{both}")
     if options.hosts:
         hosts = [host.strip() for host in options.hosts.split(",")]
     else:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from ml_collections import ConfigDict
 
 from input_pipeline.tokenizers.exported import LANGUAGE
+from pretrain.errors import UserError
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, Key, Keys
 from pretrain.interop.names import OUTPUTS_FIRST, SAME, Row, linear, norms, rows
@@ -72,8 +73,9 @@ OLDER = {
     "extra_pos_embeddings": (OFFSET,),
     "do_blenderbot_90_layernorm": (False,),
 }
+START = "decoder_start_token_id"
 OUTSIDE = (
-    "decoder_start_token_id",  # what a text that is written begins with, which the tokenizer's special ids say here
+    START,  # what a text that is written begins with, which the tokenizer's special ids say here
     "force_bos_token_to_be_generated",  # of texts that are written
     "classif_dropout",  # of a head for other tasks
     "output_past",  # what is returned
@@ -117,6 +119,17 @@ def _speak(config: ConfigDict, given: Mapping, source: str, codes: Sequence[str]
     config.data.train = " + ".join(texts) or "text:data/cc25/*.txt?document=line"
 
 
+def _check(given: Mapping, source: str, special: Mapping[str, int]) -> None:
+    """Raises UserError where the class puts another id before the labels than the end that models here begin with."""
+    begins = given.get(START)
+    if begins is not None and begins != special.get("end"):
+        raise UserError(
+            f"{source}: {START} = {begins!r:.60}, with which the class's decoder begins what it learns and writes, is "
+            f"more than models here can do, whose begins with the tokenizer's end, {special.get('end')}; "
+            "only a model with that can be imported"
+        )
+
+
 def _family(model_type: str, class_name: str, recipe: str, **more) -> Family:
     placement, final_norm = {"bart": ("post", False), "mbart": ("pre", True)}[model_type]
     older = OLDER | {"normalize_before": (placement == "pre",), "add_final_layer_norm": (final_norm,)}
@@ -156,6 +169,7 @@ BART = _family(
     tokenizers=("huggingface",),
     writes={"decoder_start_token": "end", "forced_eos_token": "end"},
     template=(("classifier", "$A", "end"), ("classifier", "$A", "end", "end", "$B", "end")),
+    check=_check,
 )
 MBART = _family(
     "mbart",

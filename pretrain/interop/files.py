@@ -97,7 +97,7 @@ def _files(folder: Path) -> dict[Path, set[str]]:
         raise UserError(
             f"{folder} has its weights in {pickled[0]} alone, a pickle, which runs whatever code it holds when it is "
             f"read; make {FILE} of it where you trust it: in Python with transformers and PyTorch, "
-            "AutoModelForPreTraining.from_pretrained(FOLDER).save_pretrained(OTHER)"
+            "AutoModelForPreTraining.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     raise UserError(f"{folder} holds no {FILE} and no {INDEX}; give a folder that `save_pretrained` wrote")
 

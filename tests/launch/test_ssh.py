@@ -287,8 +287,8 @@ def test_a_program_saves_when_its_keeper_is_killed_and_keeps_others_out_until_th
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--", "train"], "name the hosts"),
-        (["--hosts=a", "--hostfile=b", "--", "train"], "name the hosts"),
+        (["--", "train"], "in a file with --hostfile\n"),
+        (["--hosts=a", "--hostfile=b", "--", "train"], "in a file with --hostfile, not both\n"),
         (["--hosts=a,b,a", "--", "train"], "a is named twice"),
         (["--hosts=me@a,a", "--", "train"], "a is named twice"),
         (["--hosts=a,-oProxyCommand=x", "--", "train"], "is no host"),

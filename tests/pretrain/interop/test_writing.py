@@ -55,12 +55,6 @@ def test_what_asks_for_nothing_is_not_told(case, keys, lines):
     assert lines(case, {"_from_model_config": True, **keys}, **keys) == []
 
 
-def test_another_start_is_told(lines):
-    assert lines("bart", decoder_start_token_id=0) == [
-        f"left out how text is written there: decoder_start_token_id of config.json{SAID}"
-    ]
-
-
 @pytest.mark.parametrize("end", [246, [0, 246]], ids=str)
 def test_another_end_is_told_wherever_it_is(end, lines):
     there = "eos_token_id of config.json; eos_token_id of generation_config.json"
