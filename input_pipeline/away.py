@@ -19,6 +19,8 @@ _BUSY = {"408", "429", "500", "502", "503", "504"}  # what a store answers that 
 PAUSE, LONGEST = 0.5, 15.0  # seconds before the second attempt, twice as many before each further one, at most
 PATIENCE = 180.0  # seconds for which attempts are made
 
+_LASTS = "lasts"  # marks an error of a server that has been asked for as long
+
 Result = TypeVar("Result")
 _thread = threading.local()
 
@@ -118,16 +120,19 @@ def contents(path) -> bytes:
 def persistently(work: Callable[[], Result]) -> Result:
     """`work()`, which may be done again: while it meets a folder that is away, after ever longer pauses.
 
-    The first pause is said on standard error. What else goes wrong, or goes on for `PATIENCE` seconds, is raised; in a
-    thread that is in a `hurry` whatever goes wrong.
+    The first pause is said on standard error. What else goes wrong, or goes on for `PATIENCE` seconds, is raised, and
+    not tried again by who calls this from within such work; in a thread that is in a `hurry` whatever goes wrong.
     """
     began, pause = time.monotonic(), PAUSE
     while True:
         try:
             return work()
         except Exception as error:
-            waited = time.monotonic() - began
-            if not passes(error) or waited + pause > PATIENCE or getattr(_thread, "hurries", False):
+            server = of_server(error)
+            if server is None or getattr(_thread, "hurries", False) or getattr(server, _LASTS, False):
+                raise
+            if time.monotonic() - began + pause > PATIENCE:
+                setattr(server, _LASTS, True)
                 raise
             if pause == PAUSE:
                 why = str(error).strip().splitlines()[0][:200]
@@ -151,6 +156,6 @@ def lost_touch(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno == errno.EBUSY:  # of s3fs: slow down; of a disk it is for good
         return type(error.__cause__).__name__ == "ClientError"
     if type(error).__name__ == "HttpError":  # of gcsfs, which has asked six times
-        return str(error.code) in _BUSY
+        return str(getattr(error, "code", "")) in _BUSY
     names = "".join(kind.__name__ for kind in type(error).__mro__)
     return "Connect" in names or "Timeout" in names or (isinstance(error, ValueError) and "UNAVAILABLE" in str(error))

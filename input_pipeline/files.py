@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from input_pipeline.away import contents, passes
+from input_pipeline.away import contents, naming, passes
 from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.remote import RemotePath, leased
 
@@ -75,10 +75,11 @@ def replaced(path: Path) -> Iterator[Path]:
         return
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")  # numbers of processes are a machine's own
     try:
-        yield partial
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        with naming(path):
+            yield partial
+            with open(partial, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -108,7 +109,7 @@ def read_json(path: Path) -> dict:
 def checksum(path: Path) -> int:
     """CRC-32 of a file's bytes, read to the end."""
     value = 0
-    with path.open("rb") if isinstance(path, RemotePath) else open(path, "rb", buffering=0) as file:
+    with naming(str(path)), path.open("rb") if isinstance(path, RemotePath) else open(path, "rb", buffering=0) as file:
         while chunk := file.read(CHUNK):
             value = zlib.crc32(chunk, value)
     return value

@@ -13,6 +13,7 @@ from pretrain.checkpoints.teacher import Teacher
 from pretrain.checkpoints.weights import Weights
 from pretrain.costs import capacity
 from pretrain.errors import UserError
+from pretrain.objectives.distilled import sets
 from pretrain.processes.agreement import check_alike
 from pretrain.step import lanes
 from pretrain.step.engine import make_engine
@@ -70,11 +71,15 @@ def assemble(
         weights.check(engine.shapes(config.train.batch_size).params, config.model)
     if teacher:
         teacher.weights.check(engine.frozen_shapes(), teacher.weights.model)
+        if begins and config.distill.layers:
+            sets(config.distill.layers, engine.learner.model, engine.learner.objective.teacher)
+            teacher.weights.check_positions(engine.shapes(config.train.batch_size).params, config.model)
     others = [one for one in (weights, teacher.weights if teacher and training else None) if one]
+    trained_with = [one.trained_with() for one in others]
     if others:
         prepare = functools.partial(prepare, taken=others[0].tokenizer)
 
-    def accept(tokenizer) -> None:
+    def accept(tokenizer) -> None:  # by one process while the others wait for the tokenizer: they cannot meet here
         check_vocabulary(config, tokenizer.vocab_size)
         free = begins and not others and not configs.takes_tokenizer(config)  # no other run's tables are as large
         if free and tokenizer.vocab_size < MOSTLY_USED * config.model.vocab_size:
@@ -83,8 +88,8 @@ def assemble(
                 f"{config.model.vocab_size:,}: all other rows of the model's tables stay unused "
                 f"(--config.model.vocab_size={tokenizer.vocab_size} makes none)"
             )
-        for other in others:
-            other.check_tokenizer(tokenizer)
+        for other, there in zip(others, trained_with, strict=True):
+            other.check_tokenizer(tokenizer, there)
         accepted()
 
     corpus = prepare(

@@ -98,7 +98,7 @@ class Store:
         it is damaged.
         """
         path = folder / MANIFEST
-        if not path.is_file():
+        if not persistently(path.is_file):
             return None
         try:
             manifest = persistently(lambda: read_json(path))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from input_pipeline.away import persistently
 from input_pipeline.errors import DataError
 from input_pipeline.files import checksum, filled, locked, remove_partial, replaced, write_json, written_under
 from input_pipeline.remote import at, local
@@ -154,7 +155,7 @@ def _check_special(tokenizer: Tokenizer, needed: Sequence[str], config: Mapping)
 
 def is_made(folder: Path) -> bool:
     """Whether a folder holds a tokenizer that was made to the end."""
-    return (folder / MADE).is_file()
+    return persistently((folder / MADE).is_file)
 
 
 def check(folder: Path, config: Mapping, taken: bool = False) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from input_pipeline.away import persistently
 from input_pipeline.errors import DataError
 from input_pipeline.files import checksum, read_json
 from input_pipeline.remote import local
@@ -83,8 +84,8 @@ def added(folder: Path) -> list[str]:
 def whole(folder: Path, made: Mapping) -> Path:
     """The file of a tokenizer, on this machine; DataError where it is missing or damaged."""
     path = folder / FILES[made["kind"]]
-    fault = "" if path.is_file() else "is missing"
-    if not fault and CHECKSUM in made and made[CHECKSUM] != checksum(path):
+    fault = "" if persistently(path.is_file) else "is missing"
+    if not fault and CHECKSUM in made and made[CHECKSUM] != persistently(lambda: checksum(path)):
         fault = "has other bytes than were written"
     if fault:
         raise DataError(f"{path} {fault}; restore it, or delete {folder} and run prepare again")

@@ -107,21 +107,10 @@ def resolved(config: ConfigDict, teacher: Teacher | None) -> ConfigDict:
         )
     # How it is run, a teacher is as its student.
     unlike = {key: value for key, value in there.items() if value != here[key] and key not in meaning.RUNNING}
-    offset = _unlike(unlike, here).get("position_offset")
-    if offset and config.distill.layers and _positions(there) == _positions(here):
-        raise UserError(
-            f"{teacher.weights.named}: config.model.position_offset is another ({offset}), by which rows of its table "
-            "of positions would be taken for other positions; give this run that one, or --config.distill.layers=()"
-        )
     changed = config.copy_and_resolve_references()
     with changed.unlocked():
         changed.distill.model = ConfigDict(unlike)
     return changed
-
-
-def _positions(model: Mapping) -> int:
-    """How many rows a table of positions has."""
-    return model["context"] + model["position_offset"]
 
 
 def _unlike(changed: Mapping, model: Mapping) -> dict[str, str]:

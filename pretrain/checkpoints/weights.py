@@ -52,19 +52,31 @@ class Weights:
         unlike = [name for name in {**here, **there} if name not in common]
         if self.whole and unlike:
             raise self._refused(f"config.model makes {listed(unlike, SHOWN)} otherwise; leave it as the folder has it")
+        self.check_positions(shapes, model)
+
+    def check_positions(self, shapes, model: Mapping) -> None:
+        """Raises UserError where a table of positions has the name and shape of one in `shapes`, and other positions.
+
+        `shapes` and `model` as of `check`.
+        """
         offset = meaning.unlike(self.model, model).get("position_offset")
-        if tables := [name for name in common if name.endswith("positions")] if offset else []:
+        common = _common(self._there(), _flat(shapes)) if offset else []
+        if tables := [name for name in common if name.endswith("positions")]:
             raise self._refused(
                 f"config.model.position_offset is another ({offset}), by which rows of {listed(tables, SHOWN)} would "
                 "be taken for other positions; give this run that one"
             )
 
-    def check_tokenizer(self, tokenizer) -> None:
-        """Raises UserError unless the other run was trained with `tokenizer`, fingerprint by fingerprint.
+    def trained_with(self) -> str:
+        """The fingerprint of the other run's tokenizer. All processes call it."""
+        return restore.read_data(self.folder).get("tokenizer", "unknown")
+
+    def check_tokenizer(self, tokenizer, there: str) -> None:
+        """Raises UserError unless the other run was trained with `tokenizer`; `there` is as `trained_with` says.
 
         Where ids mean other text, rows of a vocabulary's table would be taken for other words; nobody would notice.
         """
-        there, here = restore.read_data(self.folder).get("tokenizer", "unknown"), tokenizer.fingerprint
+        here = tokenizer.fingerprint
         if there != here:
             remedy = (
                 f"give this run that one, in a new --workdir: {saved.flags(self.tokenizer)}"

@@ -82,7 +82,7 @@ def saved(workdir: str) -> ConfigDict:
     """The resolved config of a work folder."""
     check_folder(workdir)
     path = Workdir(workdir).config
-    if not path.is_file():
+    if not persistently(path.is_file):
         around = [str(folder) for folder in at(workdir).parents if Workdir(folder).config.is_file()]
         remedy = f"did you mean --workdir={around[0]}?" if around else "give the --workdir of a `pretrain train` run"
         raise UserError(f"{workdir} is not a work folder (it has no {CONFIG}); {remedy}")

@@ -38,7 +38,6 @@ class Distilled(Objective):
     cosine: float
     temperature: float
     teacher: nn.Module
-    begins: tuple[int, ...] = ()  # which of the teacher's sets of parameters each of the model's begins as
 
     @classmethod
     def of(cls, config, model, hard) -> "Distilled":
@@ -84,8 +83,8 @@ class Distilled(Objective):
                 f"config.train.start_from = {config.train.start_from} and config.distill.layers both say what update 0 "
                 "begins with; leave one out"
             )
-        begins = _begins(distill.layers, model, teacher) if distill.layers else ()
-        return cls(hard, distill.hard, distill.soft, distill.cosine, distill.temperature, teacher, begins)
+        _check_layers(distill.layers, model, teacher)
+        return cls(hard, distill.hard, distill.soft, distill.cosine, distill.temperature, teacher)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -194,20 +193,26 @@ def _cosine(one: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.sum(one * other, -1) / lengths
 
 
-def _begins(layers: tuple[int, ...], model, teacher) -> tuple[int, ...]:
-    """Of each set of parameters that layers of the model have, one or several, which of the teacher's it begins as."""
-    named = f"config.distill.layers = {tuple(layers)} names"
-    if len(layers) != model.layers or max(layers) >= teacher.layers:
+def _check_layers(layers: tuple[int, ...], model, teacher) -> None:
+    if layers and (len(layers) != model.layers or max(layers) >= teacher.layers):
         raise UserError(
-            f"{named} {len(layers)} layers of a teacher that has {teacher.layers}, from 0 on, for the {model.layers} "
-            "of config.model.layers; name one for each, or none: --config.distill.layers=()"
+            f"config.distill.layers = {tuple(layers)} names {len(layers)} layers of a teacher that has "
+            f"{teacher.layers}, from 0 on, for the {model.layers} of config.model.layers; name one for each, or none: "
+            "--config.distill.layers=()"
         )
+
+
+def sets(layers: tuple[int, ...], model, teacher) -> tuple[int, ...]:
+    """Which set of the teacher's parameters each of the model's begins as, where its layers begin as those `layers`.
+
+    A set is of one layer or of several, which share it. Errors: UserError where one would begin as several.
+    """
     here, there = (one.stack_by("reference").sets for one in (model, teacher))
     begins = dict(zip(here, (there[layer] for layer in layers), strict=True))
     if unlike := [layer for own, layer in zip(here, layers, strict=True) if there[layer] != begins[own]]:
         raise UserError(
-            f"{named} layer {unlike[0]} for a layer of the model that by config.model.groups = {model.groups} has the "
-            "same parameters as one for which it names a layer of others; name layers that share theirs, or none: "
-            "--config.distill.layers=()"
+            f"config.distill.layers = {tuple(layers)} names layer {unlike[0]} for a layer of the model that by "
+            f"config.model.groups = {model.groups} has the same parameters as one for which it names a layer of others"
+            "; name layers that share theirs, or none: --config.distill.layers=()"
         )
     return tuple(begins.values())

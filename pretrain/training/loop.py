@@ -14,6 +14,7 @@ from pretrain.checkpoints.teacher import begun
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import worded
 from pretrain.objectives import reported
+from pretrain.objectives.distilled import sets
 from pretrain.processes.host import age
 from pretrain.processes.leaving import PREEMPTED, leaving
 from pretrain.reporting.goodput import Goodput
@@ -82,8 +83,8 @@ class Loop:
 
     def begin(self, say):
         """The state before the first update: initial parameters, or those that `weights` or a teacher has."""
-        state = self.engine.init(self.config.seed, self.config.train.batch_size)
-        if self.weights is None and not self.config.distill.layers:
+        state, layers = self.engine.init(self.config.seed, self.config.train.batch_size), self.config.distill.layers
+        if self.weights is None and not layers:
             return state
         initial = self.engine.saved(state)
         if self.weights:
@@ -91,7 +92,8 @@ class Loop:
         else:
             taught = self.assembly.teacher.read(self.engine.frozen_shapes())
             learner = self.engine.learner
-            params, took = begun(initial.params, learner.parameters, taught, learner.objective.begins, self.config)
+            of = sets(layers, learner.model, learner.objective.teacher)
+            params, took = begun(initial.params, learner.parameters, taught, of, self.config)
         say(took)
         return self.engine.restored(initial.replace(params=params))
 

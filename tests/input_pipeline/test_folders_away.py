@@ -7,6 +7,7 @@ import pytest
 
 from input_pipeline import away as folders
 from input_pipeline.away import contents, hurry, passes, persistently
+from input_pipeline.files import write_json
 
 
 def away(number):
@@ -92,6 +93,7 @@ def test_a_store_that_is_too_busy_is_away():
     assert not passes(busy)  # as a disk says it, of what stays so
     busy.__cause__ = ClientError("SlowDown")
     assert passes(busy)
+    assert not passes(type("HttpError", (Exception,), {})("of another package"))
     assert passes(HttpError(503)) and passes(HttpError("429")) and not passes(HttpError(403))
 
 
@@ -111,6 +113,26 @@ def test_a_file_is_read_again_and_named(pauses, tmp_path):
     assert raised.value.filename == "/shared/run/config.json"
     (tmp_path / "x").write_bytes(b"bytes")
     assert contents(tmp_path / "x") == b"bytes"
+
+
+def test_work_within_work_is_given_up_once(pauses, capsys):
+    """What was read within a read that is tried again was once waited for twice as long, and that said twice."""
+    with pytest.raises(OSError, match="/shared/run"):
+        persistently(lambda: persistently(failing(10**5, away(errno.EIO))))
+    assert 165 < sum(pauses) <= 180
+    assert capsys.readouterr().err.count("trying again") == 1
+
+
+def test_a_file_that_is_written_is_named(tmp_path, monkeypatch):
+    """The system's error of a file that is open names none."""
+
+    def failing(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="Input/output error") as raised:
+        write_json(tmp_path / "store.json", {})
+    assert raised.value.filename == str(tmp_path / "store.json") and not list(tmp_path.iterdir())
 
 
 def test_a_thread_in_a_hurry_tries_nothing_again(pauses):

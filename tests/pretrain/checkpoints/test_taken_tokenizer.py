@@ -1,9 +1,10 @@
 """A run that begins with another's weights has that run's tokenizer, with all of its ids."""
 
 import json
+import subprocess
 
 import pytest
-from runs import mostly
+from runs import ROOT, environment, launched, mostly
 
 from input_pipeline import pipeline
 from pretrain.main import main
@@ -112,3 +113,18 @@ def test_what_a_tokenizer_was_made_from_may_be_damaged(altered, text, tmp_path, 
     made.write_text(json.dumps(json.loads(made.read_text()) | altered if altered else altered))
     assert start("t5", tmp_path / "x", f"text:{text}/*.py", "prepare", **keys) == 2
     assert f"{made} is damaged; restore it, or delete {made.parent}" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_two_processes_take_it_alike(text, tmp_path, signals):
+    """One makes the folder while the other waits for it: they once met over the other run's fingerprint, for ever."""
+    assert start("t5", tmp_path / "x", f"text:{text}/*.py") == 0
+    keys = SMALL | FAMILIES["t5"] | {"data.train": f"text:{text}/*.py", "train.start_from": tmp_path / "x"}
+    flags = [f"--config.{name}={value}" for name, value in (keys | {"tokenizer.path": ""}).items()]
+    line = ["train", "--config=configs/t5.py:mini_stdlib", f"--workdir={tmp_path}/y", *flags]
+    done = subprocess.run(
+        launched(tmp_path / "logs", *line), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    there, here = (json.loads((tmp_path / name / "tokenizer/made.json").read_text()) for name in "xy")
+    assert here["checksum"] == there["checksum"]

@@ -11,13 +11,11 @@ from flax import linen as nn
 import models
 from configs import common
 from input_pipeline.features import empty
-from pretrain import config as configs
 from pretrain import objectives
-from pretrain.checkpoints.teacher import Teacher, begun, resolved
-from pretrain.checkpoints.weights import Weights
+from pretrain.checkpoints.teacher import begun
 from pretrain.errors import UserError
 from pretrain.objectives.applied import Applied
-from pretrain.objectives.distilled import Distilled
+from pretrain.objectives.distilled import Distilled, sets
 from pretrain.step.engine import make_engine
 from pretrain.step.learner import make_learner
 from pretrain.step.step import init_state
@@ -200,7 +198,8 @@ def test_one_update_is_one_update(name):
 
 
 def begins(learner, start, frozen, config):
-    return begun(start, learner.parameters, frozen, learner.objective.begins, config)
+    of = sets(config.distill.layers, learner.model, learner.objective.teacher)
+    return begun(start, learner.parameters, frozen, of, config)
 
 
 def test_a_student_begins_as_the_layers_that_it_is_given():
@@ -252,17 +251,12 @@ def test_what_means_something_else_in_the_teacher_is_said():
     assert "config.model differs in activation ('relu' there, 'gelu" in said and said.endswith("mean something else")
 
 
-@pytest.mark.parametrize(("context", "layers"), [(LENGTH - 2, (1, 3)), (LENGTH - 2, ()), (LENGTH, (1, 3))])
-def test_a_table_of_other_positions_is_not_begun_with(tmp_path, context, layers):
-    """Of as many rows, of which others are never used; one of another shape is not taken anyway."""
-    configs.save(small(), str(tmp_path))
-    config = small(distill__layers=layers, model__position_offset=2, model__context=context)
-    of = Teacher(Weights("runs/x", tmp_path / "2", tmp_path, {}), str(tmp_path), "")
-    if context < LENGTH and layers:
-        with pytest.raises(UserError, match=r"runs/x: config.model.position_offset is another \(0 there, 2 here\)"):
-            resolved(config, of)
-    else:
-        assert resolved(config, of).distill.model.position_offset == 0
+def test_layers_that_share_parameters_begin_as_one_set():
+    config = small(model__groups=1, distill__layers=(1, 3))
+    config.distill.model.groups = 0
+    learner = make_learner(config)
+    with pytest.raises(UserError, match=r"names layer 1 for a layer of the model that by config\.model\.groups"):
+        sets((1, 3), learner.model, learner.objective.teacher)
 
 
 def test_weights_of_nothing_are_not_asked_for():
@@ -284,10 +278,6 @@ def test_weights_of_nothing_are_not_asked_for():
             r"has 9 ids and config\.model\.vocab_size = 24.*--config",
         ),
         ({"distill__model": {"width": 8}}, r"states, of which the teacher's have width 8 and the model's 16"),
-        (
-            {"model__groups": 1, "distill__model": {"groups": 0, "layers": 4}, "distill__layers": (1, 3)},
-            r"names layer 1 for a layer of the model that by config\.model\.groups = 1 has the same parameters",
-        ),
         ({"distill__model": {"context": 8}}, r"reads rows of 8 tokens at most"),
         ({"distill__soft": 0.0, "distill__hard": 0.0, "distill__cosine": 0.0}, r"so that there is nothing to learn"),
         ({"distill__teacher": "", "distill__layers": (0, 1)}, r"are those of a teacher, and there is none"),

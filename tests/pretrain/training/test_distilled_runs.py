@@ -169,3 +169,27 @@ def test_two_processes_copy_their_teacher_once_and_learn_as_one(backend, student
     found, expected = leaves(workdir, STEPS), leaves(student, STEPS)
     for name, leaf in expected.items():
         np.testing.assert_allclose(found[name], leaf, atol=1e-4, err_msg=name)  # sums in another order
+
+
+MASKED = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.pair_head": "false"}
+MASKED |= {"objective.next_sentence": "false", "objective.max_predictions": 4, "tokenizer.path": "", "data.length": 16}
+MASKED |= {"model.vocab_size": 400, "tokenizer.vocab_size": 400, "tokenizer.train_bytes": 50_000, "train.steps": 1}
+MASKED |= {"train.batch_size": 8, "schedule.warmup": 0, "evaluate.every": 0, "data.layout": "packed"}
+MASKED |= {"data.validation": "", "data.holdout": 0.05, "train.compare_every": 0, "model.context": 32}
+
+
+@pytest.mark.slow
+def test_positions_of_another_meaning_are_not_begun_with(text, tmp_path, capsys, signals):
+    """A table of as many rows, of which others are never used; one of another shape is not taken anyway."""
+
+    def run(name, **changes):
+        return train_here(tmp_path / name, text, recipe="configs/bert.py:tiny", small=MASKED, **changes)
+
+    assert run("teacher", model__context=30, model__position_offset=2) == 0, capsys.readouterr().err
+    taught = {"distill__teacher": tmp_path / "teacher", "distill__layers": "(0, 1)"}
+    assert run("student", **taught) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "config.model.position_offset is another (2 there, 0 here), by which rows of positions would" in said
+    assert run("student", **taught, model__context=24) == 0
+    said = capsys.readouterr().err
+    assert "of the numbers from the teacher, its layers 0, 1; config.model differs in position_offset (2" in said
