@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from input_pipeline.away import contents, naming, passes
+from input_pipeline.away import contents, naming, passes, persistently
 from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.remote import RemotePath, leased
 
@@ -29,7 +29,7 @@ _IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 def written_under(folder: Path, key: str) -> Iterator[None]:
     """Turns a full disk, an unwritable folder or an unreadable source into a DataError; `key` sets the folder."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        persistently(lambda: folder.mkdir(parents=True, exist_ok=True))
         yield
     except DataError:  # such as what an object store did not do
         raise
@@ -55,7 +55,7 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         with leased(path, on_wait):
             yield
         return
-    with open(path, "a") as file:
+    with persistently(lambda: open(path, "a")) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from input_pipeline import objectives
-from input_pipeline.away import hurry, passes
+from input_pipeline.away import hurry, passes, persistently
 from input_pipeline.batches.mixture import mixing_weights
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
@@ -50,7 +50,7 @@ def check(
         (source, name)
         for name, found in named.items()
         for source in found
-        if not (store_folder(source, shares[name], data, folders.data) / MANIFEST).is_file()
+        if not persistently((store_folder(source, shares[name], data, folders.data) / MANIFEST).is_file)
     ]
     with contextlib.nullcontext() if lacking else hurry():
         named["train"] = [source.dividing(share) for source in named["train"]]

@@ -67,7 +67,7 @@ class Workdir:
     def folders(self) -> Folders:
         """What is made of text; a run that was put aside, even several times, has left it where it was."""
         run = self.path
-        while not self.remote and not (run / "tokenizer").exists():
+        while not self.remote and not persistently((run / "tokenizer").exists):
             itself = real(run)
             if itself.parent.name != _EARLIER or not (itself.parent.parent / CONFIG).is_file():
                 break

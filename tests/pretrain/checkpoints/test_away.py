@@ -16,6 +16,7 @@ from runs import ROOT, train_here
 
 from benchmarks.faults import failing_folders
 from input_pipeline import away as folders
+from input_pipeline import pipeline
 from pretrain import config as configs
 from pretrain.checkpoints import manager, record
 from pretrain.errors import FaultError, UserError
@@ -60,6 +61,21 @@ def test_a_file_whose_server_goes_between_opening_and_reading_is_read_again(copy
         assert main([command, f"--workdir={workdir}", *flags]) == 0, capsys.readouterr().err
     assert {"config.json", "made.json", "goodput.jsonl", "metadata", "files.json"} <= {path.name for path in failed}
     assert f"trying again for up to 180 s: [Errno {errno.ESTALE}] Stale file handle: " in capsys.readouterr().err
+
+
+def test_whichever_call_of_a_start_fails_it_is_made_again(copy, monkeypatch):
+    """Config, tokenizer and token store are there; each first look at them once ended the command with 69 at once."""
+    workdir = copy(8)
+
+    def opened():
+        config = configs.saved(str(workdir))
+        sections = (config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict())
+        return pipeline.prepare(*sections, Workdir(workdir).folders, report=print).origin
+
+    origin = opened()
+    for fails in each_call_fails(monkeypatch, workdir):
+        with fails:
+            assert opened() == origin
 
 
 def test_old_checkpoints_that_are_not_seen_for_a_moment_are_no_reason_to_end(tmp_path, monkeypatch):
