@@ -103,7 +103,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> dict:
-    return json.loads(contents(path))
+    return json.loads(contents(path).decode())
 
 
 def checksum(path: Path) -> int:

@@ -65,7 +65,7 @@ def renew(folder: Path, name: str) -> None:
 def read(folder: Path) -> Record | None:
     """The record of a checkpoint; None where it has none that can be read, so that nothing can be proven."""
     try:
-        record = json.loads(contents(folder / RECORD))
+        record = json.loads(contents(folder / RECORD).decode())
         rows = {str(name): [int(size), crc if crc is None else int(crc)] for name, (size, crc) in record.items()}
         return rows if _of(rows, (STATE,)) else None
     except (FileNotFoundError, ValueError, TypeError, AttributeError, OverflowError):  # none, or not what `write` wrote

@@ -65,7 +65,7 @@ def read_data(folder: Path) -> dict:
     """The position in the data that a checkpoint holds: `step`, `position`, and of which `tokenizer` and `text`."""
 
     def position() -> dict:
-        found = json.loads(contents(folder / POSITION))
+        found = json.loads(contents(folder / POSITION).decode())
         if not (isinstance(found, dict) and all(type(found.get(name)) is int for name in ("step", "position"))):
             raise ValueError(f"{POSITION} does not hold the whole numbers `step` and `position`")
         return found
@@ -85,7 +85,7 @@ def noted(folder: Path) -> dict:
     Errors: OSError where the folder is away.
     """
     try:
-        found = json.loads(contents(folder / POSITION))
+        found = json.loads(contents(folder / POSITION).decode())
     except (OSError, ValueError) as error:
         if passes(error):
             raise

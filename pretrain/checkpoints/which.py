@@ -16,7 +16,7 @@ def losses(workdir: Workdir) -> dict[int, tuple[float, str]]:
     for step in workdir.steps():
         folder = workdir.checkpoint(step)
         try:
-            metrics = json.loads(contents(folder / LOSS))
+            metrics = json.loads(contents(folder / LOSS).decode())
             loss, measure = metrics["loss"], metrics["measure"]
             whole = restore.is_whole(folder, LOSS)
         except (OSError, ValueError, KeyError, TypeError) as error:

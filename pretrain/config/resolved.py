@@ -87,7 +87,7 @@ def saved(workdir: str) -> ConfigDict:
         remedy = f"did you mean --workdir={around[0]}?" if around else "give the --workdir of a `pretrain train` run"
         raise UserError(f"{workdir} is not a work folder (it has no {CONFIG}); {remedy}")
     try:
-        read = json.loads(contents(path))
+        read = json.loads(contents(path).decode())
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not readable JSON ({error}); restore it or choose another --workdir") from error
     if not isinstance(read, dict):
@@ -101,7 +101,7 @@ def saved(workdir: str) -> ConfigDict:
 def check_ours(folder: str) -> None:
     """Raises UserError where a folder holds a model of Hugging Face's library, and is no run's."""
     try:
-        config = json.loads(contents(Workdir(folder).config))
+        config = json.loads(contents(Workdir(folder).config).decode())
     except (OSError, ValueError, RecursionError):  # whatever else it may be
         return
     if isinstance(config, Mapping):

@@ -123,10 +123,11 @@ def _check(given: Mapping, source: str, special: Mapping[str, int]) -> None:
     """Raises UserError where the class puts another id before the labels than the end that models here begin with."""
     begins = given.get(START, 2)
     if begins is not None and begins != special.get("end"):
+        absent = "" if START in given else " where it is not there"
         raise UserError(
-            f"{source}: {START} = {begins!r:.60}{'' if START in given else ' where it is not there'}, with which the class's decoder begins what it learns and writes, is "
-            f"more than models here can do, whose begins with the tokenizer's end, {special.get('end')}; "
-            "only a model with that can be imported"
+            f"{source}: {START} = {begins!r:.60}{absent}, with which the class's decoder begins what it learns and "
+            f"writes, is more than models here can do, whose begins with the tokenizer's end, {special.get('end')}; only "
+            "a model with that can be imported"
         )
 
 
