@@ -126,8 +126,8 @@ def _check(given: Mapping, source: str, special: Mapping[str, int]) -> None:
         absent = "" if START in given else " where it is not there"
         raise UserError(
             f"{source}: {START} = {begins!r:.60}{absent}, with which the class's decoder begins what it learns and "
-            f"writes, is more than models here can do, whose begins with the tokenizer's end, {special.get('end')}; only "
-            "a model with that can be imported"
+            f"writes, is more than models here can do, whose begins with the tokenizer's end, {special.get('end')}; "
+            "only a model with that can be imported"
         )
 
 
