@@ -96,7 +96,7 @@ def changed(case, **keys):
         ("t5", {"num_decoder_layers": 3}, ["missing: decoder.block.2.layer.0"]),
         ("t5", {"feed_forward_proj": "gated-mish"}, ["feed_forward_proj = 'gated-mish'"]),
         ("t5", {"decoder_start_token_id": 2}, ["decoder_start_token_id = 2"]),
-        ("bart", {"decoder_start_token_id": 0}, ["decoder_start_token_id = 0, ", "with the tokenizer's end, 2; only a model"]),
+        ("bart", {"decoder_start_token_id": 0}, ["decoder_start_token_id = 0, ", "with the tokenizer's end, 2; "]),
         ("t5", {"vocab_size": 50}, ["shared.weight is [61, 14]", "makes it [50, 14]"]),
     ],
 )
