@@ -104,7 +104,9 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
     except OSError as error:
         if error.filename or error.errno is None:
             raise
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+        named = OSError(error.errno, error.strerror, os.fspath(path))
+        setattr(named, _LASTS, getattr(error, _LASTS, False))
+        raise named from error
 
 
 def contents(path) -> bytes:
@@ -135,7 +137,8 @@ def persistently(work: Callable[[], Result]) -> Result:
                 setattr(server, _LASTS, True)
                 raise
             if pause == PAUSE:
-                why = str(error).strip().splitlines()[0][:200]
+                why, *_ = str(error).strip().splitlines() or [type(error).__name__]
+                why = why[:200]
                 print(f"trying again for up to {PATIENCE:.0f} s: {why}", file=sys.stderr, flush=True)
         time.sleep(pause)
         pause = min(2 * pause, LONGEST)

@@ -22,6 +22,7 @@ CHUNK = 1 << 22  # bytes read at a time
 
 # A disk that takes no more, or not from this user.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS}
+_OF_FILES = {errno.EIO, errno.ESTALE}  # what no network has
 _IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
@@ -34,6 +35,9 @@ def written_under(folder: Path, key: str) -> Iterator[None]:
     except DataError:  # such as what an object store did not do
         raise
     except OSError as error:
+        if error.errno in _OF_FILES:  # those of its sources are named where they are read
+            with naming(str(folder)):
+                raise
         if isinstance(folder, RemotePath) or passes(error):
             raise
         where = Path(error.filename or folder)
@@ -75,11 +79,10 @@ def replaced(path: Path) -> Iterator[Path]:
         return
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")  # numbers of processes are a machine's own
     try:
-        with naming(path):
-            yield partial
-            with open(partial, "rb+") as file:
-                os.fsync(file.fileno())
-            os.replace(partial, path)
+        yield partial
+        with naming(path), open(partial, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -98,7 +101,7 @@ def filled(folder: Path) -> Iterator[None]:
 
 def write_json(path: Path, value: object) -> None:
     """Writes `value` to `path`, whole or not at all."""
-    with replaced(path) as partial:
+    with replaced(path) as partial, naming(path):
         partial.write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 

@@ -105,6 +105,8 @@ def _asking(path: "RemotePath") -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:  # the packages raise those of their own libraries
+        if isinstance(error, TimeoutError) and error.filename == str(path):
+            raise  # of what was asked within
         why, *_ = str(error).strip().splitlines() or [type(error).__name__]
         if passes(error):
             raise TimeoutError(errno.ETIMEDOUT, why[:200], str(path)) from error
@@ -346,9 +348,9 @@ def local(path: "Path | RemotePath") -> Path:
             with path.open() as source, open(partial, "wb") as file:
                 shutil.copyfileobj(source, file, BLOCK)
             os.replace(partial, copy)
-        except RemoteError:
-            raise
         except OSError as error:
+            if isinstance(error, RemoteError) or passes(error):
+                raise
             raise UnwritableError(Path(error.filename or copy), error.strerror or str(error), COPIES) from None
         finally:
             with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from input_pipeline.away import passes
+from input_pipeline.away import naming, passes
 from input_pipeline.errors import DataError
 from input_pipeline.remote import RemoteError
 from input_pipeline.sources.readers import Document, Span, place, raw_bytes
@@ -41,7 +41,7 @@ def check(data: Mapping, tokenizer: Mapping) -> None:
 
 def file_documents(span: Span, shape: Shape) -> Iterator[Document]:
     """The image of a file."""
-    with raw_bytes(span.path) as file:
+    with naming(span.path), raw_bytes(span.path) as file:
         pixels = decoded(file, span.path)
     yield _document(place(os.fsencode(span.name)), pixels, shape, span.path)
 

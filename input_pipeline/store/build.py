@@ -166,7 +166,7 @@ def _check_unchanged(source: Source, store: Store, report) -> None:
             continue
         if parts.text_digest(source, spans, store.manifest["sentences"]) != record["digest"]:
             raise _changed(source, store, " or ".join(sorted(names & touched or touched)), "has other content")
-    with contextlib.suppress(OSError), locked(store.folder / "lock", lambda: None):  # read-only: compared each time
+    with contextlib.suppress(OSError), hurry(), locked(store.folder / "lock", lambda: None):  # else compared each time
         write_json(store.folder / MANIFEST, store.manifest | {"files": [list(file) for file in files]})
 
 

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from input_pipeline import away as folders
-from input_pipeline.away import contents, hurry, passes, persistently
-from input_pipeline.files import write_json
+from input_pipeline.away import contents, hurry, naming, passes, persistently
+from input_pipeline.files import replaced, write_json, written_under
 
 
 def away(number):
@@ -121,6 +121,34 @@ def test_work_within_work_is_given_up_once(pauses, capsys):
         persistently(lambda: persistently(failing(10**5, away(errno.EIO))))
     assert 165 < sum(pauses) <= 180
     assert capsys.readouterr().err.count("trying again") == 1
+
+
+def test_work_that_is_named_is_given_up_once(pauses):
+    nameless = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def work():
+        with naming("/shared/run/train.csv"):
+            persistently(failing(10**5, nameless))
+
+    with pytest.raises(OSError, match=r"/shared/run/train\.csv"):
+        persistently(work)
+    assert 165 < sum(pauses) <= 180
+
+
+def test_an_error_without_words_is_tried_again_too(pauses, capsys):
+    assert persistently(failing(1, TimeoutError())) == "done"
+    assert capsys.readouterr().err == "trying again for up to 180 s: TimeoutError\n"
+
+
+def test_what_is_not_of_the_file_that_is_written_is_not_said_of_it(tmp_path):
+    """A source whose server is away, or the user's own code in a network, while a store is written."""
+    for number in (errno.ECONNREFUSED, errno.ESTALE):
+        with pytest.raises(OSError, match=os.strerror(number)) as raised, replaced(tmp_path / "x"):
+            raise OSError(number, os.strerror(number))
+        assert raised.value.filename is None
+    with pytest.raises(OSError, match="Stale") as raised, written_under(tmp_path, "data.store"):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    assert raised.value.filename == str(tmp_path)
 
 
 def test_a_file_that_is_written_is_named(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 import pretrain
 from pretrain.errors import UserError
 from pretrain.interop import exports, files, imports
+from pretrain.interop.bart import BART
 from pretrain.main import main
 
 
@@ -352,3 +353,9 @@ def test_texts_are_prepared_for_xlm_alone(tmp_path):
     with pytest.raises(UserError, match=r"--prepared is of XLM's vocab\.json, and .* is another; leave it out"):
         imports.import_folder(str(folder), str(tmp_path / "run"), prepared=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_bart_without_a_decoder_start_has_that_of_its_class():
+    BART.check({}, "config.json", {"end": 2})
+    with pytest.raises(UserError, match=r"decoder_start_token_id = 2 where it is not there, with which .* end, 5"):
+        BART.check({}, "config.json", {"end": 5})
