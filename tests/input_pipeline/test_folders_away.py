@@ -1,13 +1,17 @@
 """A folder whose server is away for a while: what is done there is done again, and what lasts is raised."""
 
 import errno
+import io
 import os
 
 import pytest
 
 from input_pipeline import away as folders
+from input_pipeline import remote
 from input_pipeline.away import contents, hurry, naming, passes, persistently
 from input_pipeline.files import replaced, write_json, written_under
+from input_pipeline.sources import images
+from input_pipeline.sources.readers import Span
 
 
 def away(number):
@@ -161,6 +165,32 @@ def test_a_file_that_is_written_is_named(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="Input/output error") as raised:
         write_json(tmp_path / "store.json", {})
     assert raised.value.filename == str(tmp_path / "store.json") and not list(tmp_path.iterdir())
+
+
+def test_a_copy_of_a_store_that_is_away_is_no_full_disk(tmp_path, monkeypatch):
+    """It was told as a disk of this machine that takes no more."""
+    path = remote.at("s3://bucket/run/model")
+
+    def unanswered(self, mode="rb"):
+        raise TimeoutError(errno.ETIMEDOUT, "no route", str(self))
+
+    monkeypatch.setattr(remote.RemotePath, "sign", lambda self: 1)
+    monkeypatch.setattr(remote.RemotePath, "open", unanswered)
+    monkeypatch.setenv(remote.COPIES, str(tmp_path))
+    with pytest.raises(TimeoutError) as raised:
+        remote.local(path)
+    assert raised.value.filename == "s3://bucket/run/model"
+
+
+def test_an_image_whose_server_goes_while_it_is_read_is_named(monkeypatch):
+    class Going(io.BytesIO):
+        def read(self, size=-1):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(images, "raw_bytes", lambda path: Going())
+    with pytest.raises(OSError, match="Stale file handle") as raised:
+        next(images.file_documents(Span("/shared/x.png", "x.png", 0, None, 1), (2, 2, 3)))
+    assert raised.value.filename == "/shared/x.png"
 
 
 def test_a_thread_in_a_hurry_tries_nothing_again(pauses):
