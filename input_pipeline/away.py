@@ -102,11 +102,9 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename or error.errno is None:
-            raise
-        named = OSError(error.errno, error.strerror, os.fspath(path))
-        setattr(named, _LASTS, getattr(error, _LASTS, False))
-        raise named from error
+        if error.errno is not None and not error.filename:
+            error.filename = os.fspath(path)
+        raise
 
 
 def contents(path) -> bytes:

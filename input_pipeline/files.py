@@ -83,6 +83,10 @@ def replaced(path: Path) -> Iterator[Path]:
         with naming(path), open(partial, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
+    except OSError as error:
+        if str(error.filename) == str(partial):
+            error.filename = str(path)  # the name that is known
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

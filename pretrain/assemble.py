@@ -79,7 +79,7 @@ def assemble(
     if others:
         prepare = functools.partial(prepare, taken=others[0].tokenizer)
 
-    def accept(tokenizer) -> None:  # by one process while the others wait for the tokenizer: they cannot meet here
+    def accept(tokenizer) -> None:  # perhaps of one process, while the others wait for its tokenizer: none meet here
         check_vocabulary(config, tokenizer.vocab_size)
         free = begins and not others and not configs.takes_tokenizer(config)  # no other run's tables are as large
         if free and tokenizer.vocab_size < MOSTLY_USED * config.model.vocab_size:

@@ -165,6 +165,9 @@ def test_a_file_that_is_written_is_named(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="Input/output error") as raised:
         write_json(tmp_path / "store.json", {})
     assert raised.value.filename == str(tmp_path / "store.json") and not list(tmp_path.iterdir())
+    with pytest.raises(FileNotFoundError) as raised:
+        write_json(tmp_path / "gone" / "store.json", {})
+    assert raised.value.filename == str(tmp_path / "gone" / "store.json")  # and not as it is called until it is whole
 
 
 def test_a_copy_of_a_store_that_is_away_is_no_full_disk(tmp_path, monkeypatch):

@@ -63,8 +63,8 @@ def test_a_file_whose_server_goes_between_opening_and_reading_is_read_again(copy
     assert f"trying again for up to 180 s: [Errno {errno.ESTALE}] Stale file handle: " in capsys.readouterr().err
 
 
-def test_whichever_call_of_a_start_fails_it_is_made_again(copy, monkeypatch):
-    """Config, tokenizer and token store are there; each first look at them once ended the command with 69 at once."""
+def test_whichever_look_at_what_is_made_fails_it_is_made_again(copy, monkeypatch):
+    """Config, tokenizer and token store are there; the first look at each once ended the command with 69 at once."""
     workdir = copy(8)
 
     def opened():

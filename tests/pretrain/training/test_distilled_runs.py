@@ -179,7 +179,7 @@ MASKED |= {"data.validation": "", "data.holdout": 0.05, "train.compare_every": 0
 
 
 @pytest.mark.slow
-def test_positions_of_another_meaning_are_not_begun_with(text, tmp_path, capsys, signals):
+def test_positions_of_another_meaning_and_sets_of_several_are_not_begun_with(text, tmp_path, capsys, signals):
     """A table of as many rows, of which others are never used; one of another shape is not taken anyway."""
 
     def run(name, **changes):
@@ -190,6 +190,9 @@ def test_positions_of_another_meaning_are_not_begun_with(text, tmp_path, capsys,
     assert run("student", **taught) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert "config.model.position_offset is another (2 there, 0 here), by which rows of positions would" in said
+    assert run("student", **taught, model__context=24, model__groups=1) == 2
+    assert "names layer 0 for a layer of the model that by config.model.groups = 1" in capsys.readouterr().err
+    assert not (tmp_path / "student" / "tokenizer").exists()  # before hours of tokenising
     assert run("student", **taught, model__context=24) == 0
     said = capsys.readouterr().err
     assert "of the numbers from the teacher, its layers 0, 1; config.model differs in position_offset (2" in said
