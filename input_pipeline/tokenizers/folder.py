@@ -125,8 +125,8 @@ def _other(config: Mapping, taken: Path | None) -> Path | None:
 
 def _folder_of(path: Path) -> Path | None:
     """The folder of a run's tokenizer which `path` is, or of which it is the file; None where it is another file."""
-    folder = path if path.is_dir() else path.parent
-    ours = (folder / MADE).is_file() and (path == folder or path.name in FILES.values())
+    folder = path if persistently(path.is_dir) else path.parent
+    ours = is_made(folder) and (path == folder or path.name in FILES.values())
     return folder if ours else None
 
 
@@ -166,7 +166,7 @@ def check(folder: Path, config: Mapping, taken: bool = False) -> None:
     kind, path = config["kind"], at(config["path"]).expanduser()
     if LOAD.get(kind) is huggingface_tokenizer.load:
         huggingface_tokenizer.library()
-    if kind == "bytes" or not config["path"] or path.is_file() or _folder_of(path) or is_made(folder):
+    if kind == "bytes" or not config["path"] or persistently(path.is_file) or _folder_of(path) or is_made(folder):
         return
     if taken:
         other = "take the other run's: --config.tokenizer.path="

@@ -9,6 +9,7 @@ import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from input_pipeline import pipeline
+from input_pipeline.away import persistently
 from input_pipeline.remote import at
 from input_pipeline.tokenizers import saved
 from pretrain import config as configs
@@ -130,7 +131,7 @@ def find(named: str, workdir: str, key: str = "train.start_from") -> Weights:
 
     `workdir` is the folder of the run that begins. Errors: UserError where there is no such checkpoint.
     """
-    run, _, which = (named, "", "") if at(named).is_dir() else named.rpartition("@")
+    run, _, which = (named, "", "") if persistently(at(named).is_dir) else named.rpartition("@")
     run, which = (run, which) if run else (named, "")
     tokenizer = Workdir(run).folders.tokenizer
     named = f"config.{key} = {named}"

@@ -2,6 +2,7 @@
 
 import jax
 
+from input_pipeline.away import persistently
 from pretrain import config as configs
 from pretrain.commands.arguments import Arguments, OfConfigOrRun, Prepare, Train, flagged
 from pretrain.errors import UserError
@@ -17,7 +18,7 @@ def resolve(arguments: Train | Prepare):
     """(config, workdir) of a command that takes both; a work folder alone means the config that it holds."""
     workdir, spec, overrides = arguments.workdir, arguments.config, arguments.overrides
     configs.check_folder(workdir)
-    if workdir and not spec and Workdir(workdir).config.is_file():
+    if workdir and not spec and persistently(Workdir(workdir).config.is_file):
         return configs.with_overrides(configs.saved(workdir), overrides, say), workdir
     if workdir and not spec:
         raise UserError(

@@ -17,8 +17,11 @@ from runs import ROOT, train_here
 from benchmarks.faults import failing_folders
 from input_pipeline import away as folders
 from input_pipeline import pipeline
+from input_pipeline.tokenizers import folder as tokenizers
 from pretrain import config as configs
-from pretrain.checkpoints import manager, record
+from pretrain.checkpoints import manager, record, weights
+from pretrain.commands import shared
+from pretrain.commands.arguments import Train
 from pretrain.errors import FaultError, UserError
 from pretrain.main import main, verdict
 from pretrain.processes.agreement import alike
@@ -76,6 +79,22 @@ def test_whichever_look_at_what_is_made_fails_it_is_made_again(copy, monkeypatch
     for fails in each_call_fails(monkeypatch, workdir):
         with fails:
             assert opened() == origin
+
+
+def test_whichever_look_at_another_run_fails_it_is_made_again(copy, monkeypatch, tmp_path):
+    """Of its weights and its tokenizer, and of the run to go on with; the first look at each ended a start with 69."""
+    workdir = str(copy(8))
+    tokenizer = Workdir(workdir).folders.tokenizer
+
+    def looked():
+        for path in (tokenizer, tokenizer / "made.json"):
+            tokenizers.check(tmp_path, {"kind": "sentencepiece", "path": str(path)})
+        return weights.find(workdir, str(tmp_path)).folder, shared.resolve(Train(workdir=workdir))[0].to_dict()
+
+    found = looked()
+    for fails in each_call_fails(monkeypatch, workdir):
+        with fails:
+            assert looked() == found
 
 
 def test_old_checkpoints_that_are_not_seen_for_a_moment_are_no_reason_to_end(tmp_path, monkeypatch):
