@@ -110,7 +110,11 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> dict:
-    return json.loads(contents(path).decode())
+    """What a file of JSON holds. Errors: ValueError where it is none, or is nested too deeply."""
+    try:
+        return json.loads(contents(path).decode())
+    except RecursionError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def checksum(path: Path) -> int:

@@ -88,7 +88,7 @@ def _vocabulary(path: Path, fits: Callable[[list], bool], what: str) -> list:
     """The vocabulary that `save` wrote. Errors: DataError where it is no list of different entries, or `fits` not."""
     try:
         content = read_json(path)
-    except (ValueError, RecursionError):  # no UTF-8, or no JSON
+    except ValueError:  # no UTF-8, or no JSON
         content = None
     found = content.get("vocabulary") if isinstance(content, dict) else None
     if not isinstance(found, list) or not fits(found) or len(set(found)) < len(found):

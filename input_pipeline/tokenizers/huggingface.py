@@ -29,6 +29,8 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
         if spec["model"].get("dropout"):
             spec["model"]["dropout"] = None  # else a text would have other ids each time
         model = tokenizers.Tokenizer.from_str(json.dumps(spec))
+        if not model.get_vocab_size():
+            raise ValueError("its vocabulary is empty")
     except Exception as error:  # the library raises nothing more precise
         raise DataError(f"{path} is no tokenizer.json ({error}); save one with tokenizer.save(...)") from error
     model.encode_special_tokens = True  # "<|endoftext|>" within a text is text

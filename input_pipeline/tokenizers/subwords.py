@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from input_pipeline.errors import DataError
+from input_pipeline.files import read_json
 from input_pipeline.tokenizers.names import special_ids
 from input_pipeline.tokenizers.tokenizer import Rewriting, Tokenizer, fingerprint_of
 
@@ -40,9 +41,9 @@ def read(path: Path, kind: str) -> bytes:
     """
     beside = path.with_name(MERGES)
     try:
-        vocabulary = json.loads(path.read_text(encoding="utf-8"))
+        vocabulary = read_json(path)
         lines = beside.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} is no {VOCABULARY} with a {MERGES} beside it ({error}); bring both") from error
     if not isinstance(vocabulary, dict) or not all(type(i) is int and i >= 0 for i in vocabulary.values()):
         raise DataError(f"{path} is no object of pieces and their ids; give a {VOCABULARY}")
@@ -93,7 +94,7 @@ def load(path: Path) -> Tokenizer:
 
 def _content(path: Path) -> dict:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if content["kind"] in KINDS and content["merges"] is not None and UNKNOWN in content["vocabulary"]:
             return content
     except (ValueError, KeyError, TypeError):

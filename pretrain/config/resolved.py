@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from input_pipeline.away import contents, persistently
+from input_pipeline.away import persistently
+from input_pipeline.files import read_json
 from input_pipeline.remote import at, is_remote
 from pretrain.config.keys import check_keys, flat
 from pretrain.config.overrides import with_overrides
@@ -87,8 +88,8 @@ def saved(workdir: str) -> ConfigDict:
         remedy = f"did you mean --workdir={around[0]}?" if around else "give the --workdir of a `pretrain train` run"
         raise UserError(f"{workdir} is not a work folder (it has no {CONFIG}); {remedy}")
     try:
-        read = json.loads(contents(path).decode())
-    except (ValueError, RecursionError) as error:
+        read = read_json(path)
+    except ValueError as error:
         raise UserError(f"{path} is not readable JSON ({error}); restore it or choose another --workdir") from error
     if not isinstance(read, dict):
         raise UserError(f"{path} holds no config, but {json.dumps(read)[:40]}; restore it or choose another --workdir")
@@ -101,8 +102,8 @@ def saved(workdir: str) -> ConfigDict:
 def check_ours(folder: str) -> None:
     """Raises UserError where a folder holds a model of Hugging Face's library, and is no run's."""
     try:
-        config = json.loads(contents(Workdir(folder).config).decode())
-    except (OSError, ValueError, RecursionError):  # whatever else it may be
+        config = read_json(Workdir(folder).config)
+    except (OSError, ValueError):  # whatever else it may be
         return
     if isinstance(config, Mapping):
         _check_ours(folder, config)

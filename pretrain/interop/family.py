@@ -29,6 +29,7 @@ class Family:
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     template: tuple[tuple[str, ...], ...] = ()  # what one text becomes, and a pair (`exported.tokenizer_json`)
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")  # what its tokenizers give
+    pads: str = "right"  # the side of a text on which its tokenizers put padding
     task: str = ""  # what the Hub calls its use (`pipeline_tag`), where it plainly has one
     # What a decoder that writes text starts with, and what is put at the end of one that is cut: special ids.
     writes: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from input_pipeline.files import read_json
 from pretrain import workdir
 from pretrain.errors import UserError, reason
 
@@ -78,7 +79,7 @@ def _files(folder: Path) -> dict[Path, set[str]]:
         )
     if (folder / INDEX).is_file():
         try:
-            held = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+            held = read_json(folder / INDEX)["weight_map"]
             found: dict[Path, set[str]] = {}
             for name, file in held.items():
                 found.setdefault(folder / Path(file).name, set()).add(name)

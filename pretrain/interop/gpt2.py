@@ -99,7 +99,7 @@ GPT2 = Family(
     ),
     rows=_rows,
     tokenizers=("huggingface",),
-    special={"bos_token": "end", "eos_token": "end", "unk_token": "unknown"},
+    special={"eos_token": "end", "bos_token": "end", "unk_token": "unknown"},
     prefix="transformer.",
     copies={"lm_head.weight": "transformer.wte.weight"},
     buffers=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),

@@ -1,6 +1,5 @@
 """From a folder of Hugging Face's to a work folder: its config, its tokenizer, and a checkpoint of weights alone."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from ml_collections import ConfigDict
 
 from configs.common import MODELS
 from input_pipeline import objectives
+from input_pipeline.files import read_json
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from models.errors import ModelError
@@ -138,7 +138,7 @@ def read_config(folder: Path) -> dict:
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} has no {CONFIG}; give a folder that `save_pretrained` wrote")
     try:
-        given = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        given = read_json(folder / CONFIG)
     except ValueError as error:
         raise UserError(f"{folder / CONFIG} is not readable JSON ({error}); fetch it again") from error
     if not isinstance(given, dict) or "model_type" not in given:

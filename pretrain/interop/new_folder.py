@@ -10,6 +10,7 @@ from pathlib import Path
 
 from input_pipeline.away import system_code
 from pretrain.errors import UserError, reason
+from pretrain.processes.leaving import leaving
 from pretrain.workdir import is_utf8
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk that takes no more answers
@@ -30,7 +31,7 @@ def check_free(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside `folder`, to be filled, which gets its name when all is well and else is gone.
+    """A folder beside `folder`, to be filled, which gets its name when all is well and else is gone, however that ends.
 
     A link is followed. Errors: UserError where the disk takes no more, or another folder has got the name meanwhile.
     """
@@ -41,16 +42,27 @@ def new_folder(folder: Path) -> Iterator[Path]:
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise UserError(f"{named} cannot be made ({reason(error)}); choose another folder") from error
-    try:
-        yield partial
-        partial.chmod(0o777 & ~_mask())
-        _rename(partial, folder, named)
-    except Exception as error:
-        if not isinstance(error, UserError) and system_code(error) in FULL:
-            raise UserError(f"{named} cannot be written ({reason(error)}); make room or choose another") from error
-        raise
-    finally:
+    with leaving.after(lambda: _remove(partial)):
+        try:
+            yield partial
+            _open_to_others(partial)
+            _rename(partial, folder, named)
+        except Exception as error:
+            if not isinstance(error, UserError) and system_code(error) in FULL:
+                raise UserError(f"{named} cannot be written ({reason(error)}); make room or choose another") from error
+            raise
+
+
+def _remove(partial: Path) -> None:
+    for _ in range(3):  # where a signal ends the process, another thread may still be writing
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _open_to_others(partial: Path) -> None:
+    """Gives what libraries make for their user alone the permissions of any new file."""
+    mask = _mask()
+    for path in (partial, *partial.rglob("*")):
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
 
 
 def _rename(partial: Path, folder: Path, named: Path) -> None:

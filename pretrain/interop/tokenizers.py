@@ -95,13 +95,22 @@ def _is_wordpiece(path: Path) -> bool:
 
 def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:
     if kind == "sentencepiece":
-        return {"sentinels": settings.get("extra_ids", SENTINELS)}
+        return {"sentinels": _sentinels(settings, path.with_name(beside.SETTINGS))}
     if kind == "wordpiece":
         lowers = beside.lower_cases(settings)
         if path.suffix == ".json":
             lowers = wordpiece.lower_cases(read_json(path).get("normalizer"))
         return {"cased": not lowers, "sentinels": 0}
     return {"sentinels": 0}
+
+
+def _sentinels(settings: Mapping, file: Path) -> int:
+    count = settings.get("extra_ids")
+    if count is None:
+        return SENTINELS
+    if type(count) is not int or count < 0:
+        raise UserError(f"{file}: extra_ids = {count!r} is no number of sentinels; fetch it again")
+    return count
 
 
 def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, context: int) -> dict[str, int]:
@@ -118,6 +127,7 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
     settings = {
         "model_input_names": list(family.inputs),
         "model_max_length": context,
+        "padding_side": family.pads,
         "clean_up_tokenization_spaces": False,
     }
     special = dict(tokenizer.special)

@@ -41,8 +41,8 @@ SETTINGS = {
 # Keys of the other file that say nothing of the text.
 ABOUT = ("_from_model_config", "transformers_version", "use_cache", "return_dict_in_generate")
 ABOUT += ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-END = "eos_token_id"
-IDS = ("bos_token_id", END, "pad_token_id")
+BEGIN, END = "bos_token_id", "eos_token_id"
+IDS = (BEGIN, END, "pad_token_id")
 
 
 def left_out(given: Mapping, folder: Path, ids: Mapping[str, int | None]) -> str:
@@ -50,10 +50,11 @@ def left_out(given: Mapping, folder: Path, ids: Mapping[str, int | None]) -> str
 
     `ids` are those that a text begins and ends with here, by their keys there. Errors: UserError for a damaged file.
     """
-    end = {END: ids.get(END)}  # where a text ends, if anywhere, is not for config.json to say
-    asked = _asked({name: given.get(name) for name in (*SETTINGS, *end)}, ids)
+    ours = {END: ids.get(END)}  # where a text ends, if anywhere, is not for config.json to say
+    ours |= {BEGIN: ids[BEGIN]} if BEGIN in ids else {}  # nor where it begins, of what begins there
+    asked = _asked({name: given.get(name) for name in (*SETTINGS, *ours)}, ids)
     beside = _beside(folder / FILE)
-    known = ids | {name: given.get(name) for name in (*IDS, *ids) if given.get(name) is not None} | end
+    known = ids | {name: given.get(name) for name in (*IDS, *ids) if given.get(name) is not None} | ours
     more = _asked({name: value for name, value in beside.items() if name not in ABOUT}, known)
     parts = [f"{', '.join(names)} of {file}" for names, file in ((asked, CONFIG), (more, FILE)) if names]
     if not parts:

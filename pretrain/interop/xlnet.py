@@ -116,6 +116,7 @@ XLNET = Family(
     },
     template=(("$A", "separator", "classifier"), ("$A", "separator", "$B", "separator", "classifier")),
     inputs=("input_ids", "token_type_ids", "attention_mask"),
+    pads="left",
     prefix="transformer.",
     copies={"lm_loss.weight": "transformer.word_embedding.weight"},
     settle=_settle,

@@ -1,11 +1,19 @@
 """Folders that are made whole or not at all, in the places that a user may name."""
 
 import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import hub
+import numpy as np
 import pytest
+from runs import ROOT
 from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from pretrain.errors import UserError
 from pretrain.interop import exports, imports
@@ -34,6 +42,42 @@ def test_names_that_no_folder_gets(tmp_path, monkeypatch):
     (tmp_path / "gone").rmdir()
     with pytest.raises(UserError, match="x cannot be made"), new_folder(Path("x")):
         pass
+
+
+def test_others_may_read_what_a_library_keeps_for_its_user(tmp_path):
+    """safetensors makes its files with mode 0600."""
+    mask = os.umask(0o027)
+    try:
+        with new_folder(tmp_path / "made") as partial:
+            save_file({"x": np.zeros(1, np.float32)}, partial / "weights")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "made" / "weights").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o750
+
+
+WAITS = """
+import sys, time
+from pathlib import Path
+from pretrain.interop.new_folder import new_folder
+from pretrain.processes.leaving import leaving
+leaving.listen()
+with new_folder(Path(sys.argv[1])) as partial:
+    (partial / "weights").touch()
+    print("there", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_nothing_is_left_where_a_signal_ends_it(tmp_path, number):
+    command = [sys.executable, "-c", WAITS, str(tmp_path / "made")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout.readline() == "there\n"
+        process.send_signal(number)
+        said = process.stderr.read()
+    assert process.returncode == 75 and said.count("\n") == 1
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to(path)], ids=["file", "link to itself"])

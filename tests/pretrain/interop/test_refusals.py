@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import pretrain
+from input_pipeline.errors import DataError
 from pretrain.errors import UserError
 from pretrain.interop import exports, files, imports
 from pretrain.interop.bart import BART
@@ -291,6 +292,22 @@ def test_a_model_that_tells_no_texts_apart_reads_one_text_a_row(tmp_path):
     config = imports.import_folder(str(folder), str(tmp_path / "run"))
     assert (config.objective.next_sentence, config.data.layout, config.model.pair_head) == (False, "packed", True)
     assert pretrain.open(tmp_path / "run").model.types == 1
+
+
+@pytest.mark.parametrize("name", ["config.json", files.INDEX, "tokenizer.json", "tokenizer_config.json"])
+def test_json_that_has_no_bottom(refused, tmp_path, name):
+    folder = hub.make(tmp_path / "theirs", "gpt2")
+    (folder / name).write_text("[" * 100_000)
+    if name == files.INDEX:
+        (folder / files.FILE).unlink()
+    refused(folder, name, "fetch it again")
+
+
+def test_a_vocabulary_of_nothing(tmp_path):
+    folder = hub.make(tmp_path / "theirs", "gpt2")
+    (folder / "tokenizer.json").write_text('{"model": {"type": "Unigram", "vocab": []}, "added_tokens": []}')
+    with pytest.raises(DataError, match=r"tokenizer\.json is no tokenizer\.json \(its vocabulary is empty\)"):
+        imports.import_folder(str(folder), str(tmp_path / "ours"))
 
 
 def test_weights_of_two_saves(refused, tmp_path):

@@ -144,6 +144,36 @@ def test_special_ids_by_what_they_are_for(file, tmp_path):
     assert unlike.special == {"end": 0, "separator": 0} and unlike.fingerprint != made.fingerprint
 
 
+@pytest.mark.parametrize("model_type", ["gpt2", "openai-gpt"])
+def test_a_begin_that_is_no_end(model_type, tmp_path):
+    """What ends a text was once taken to be what begins one, where settings named both."""
+    hub.byte_level(tmp_path, ("<s>", "<pad>", "</s>"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    section = interop.section(tmp_path, ("huggingface",))
+    assert interop.roles(tmp_path, section, families.FAMILIES[model_type], {}) == {"end": "</s>"}
+
+
+def test_padding_is_on_the_side_where_the_family_has_it(made, tmp_path):
+    source = made(("end", "pad", "separator", "classifier", "mask"))
+    for model_type, side in (("xlnet", "left"), ("gpt2", "right")):
+        interop.write(source, saved.open_folder(source), tmp_path, families.FAMILIES[model_type], 16)
+        assert json.loads((tmp_path / "tokenizer_config.json").read_text())["padding_side"] == side
+
+
+@pytest.mark.parametrize("count", [100.0, "4", -3, True])
+def test_sentinels_that_are_no_number(count, tmp_path):
+    hub.spiece(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"extra_ids": count}))
+    with pytest.raises(UserError, match=rf"tokenizer_config\.json: extra_ids = {count!r} is no number of sentinels"):
+        interop.section(tmp_path, ("sentencepiece",))
+
+
+def test_sentinels_of_which_nothing_is_said_are_the_usual(tmp_path):
+    hub.spiece(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"extra_ids": None}))
+    assert interop.section(tmp_path, ("sentencepiece",))["sentinels"] == 100
+
+
 def test_mbart_reads_an_end_and_a_code_behind_a_text(made, tmp_path):
     source = made(("end", "mask", "fr_XX", "en_XX"))
     own, family = saved.open_folder(source), families.FAMILIES["mbart"]
