@@ -48,6 +48,21 @@ def written_under(folder: Path, key: str) -> Iterator[None]:
         raise UnwritableError(where, error.strerror, key) from None
 
 
+class Queue:
+    """Whether this process waits for a lock that another one holds, which may be of another run."""
+
+    waiting = 0  # of its threads
+
+    @classmethod
+    @contextlib.contextmanager
+    def entered(cls) -> Iterator[None]:
+        cls.waiting += 1
+        try:
+            yield
+        finally:
+            cls.waiting -= 1
+
+
 @contextlib.contextmanager
 def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Holds an exclusive lock on `path`; calls `on_wait` once if another process holds it.
@@ -56,7 +71,9 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     noticed that the holder no longer shows that it lives.
     """
     if isinstance(path, RemotePath):
-        with leased(path, on_wait):
+        with contextlib.ExitStack() as held:
+            with Queue.entered():
+                held.enter_context(leased(path, on_wait))
             yield
         return
     with persistently(lambda: open(path, "a")) as file:
@@ -64,7 +81,8 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
+            with Queue.entered():
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -55,7 +55,8 @@ class Averaged:
 
     def _saved_before(self, step: int) -> int:
         """The checkpoint that the run saved before that of `step`; of an old one, which does not tell, what was due."""
-        notes = restore.noted(self.checkpoints.workdir.checkpoint(step))
+        folder = self.checkpoints.workdir.checkpoint(step)
+        notes = decided(lambda: restore.noted(folder), lambda why: restore.unreadable(folder, why))
         told = notes.get(restore.BEFORE)
         if isinstance(told, int):
             return told

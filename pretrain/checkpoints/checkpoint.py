@@ -10,7 +10,7 @@ from input_pipeline.remote import at
 from pretrain import config as configs
 from pretrain.checkpoints import alone, restore, which
 from pretrain.errors import UserError
-from pretrain.processes.agreement import decided
+from pretrain.processes.agreement import alike, decided
 from pretrain.workdir import POSITION, Workdir
 
 Result = TypeVar("Result")
@@ -106,15 +106,20 @@ class Checkpoints:
         if not decided(lambda: restore.is_whole(folder, POSITION), lambda why: restore.unreadable(folder, why)):
             raise UserError(f"checkpoint {step} is damaged: {POSITION} is not as it was written; {OTHER}")
         data = restore.read_data(folder)
-        restore.check_origin(folder, data, {"tokenizer": tokenizer.fingerprint})
-        configs.check_unedited(str(self.workdir.path), config, restore.made_with(data))
+
+        def check() -> None:
+            restore.check_origin(folder, data, {"tokenizer": tokenizer.fingerprint})
+            configs.check_unedited(str(self.workdir.path), config, restore.made_with(data))
+
+        alike(check, lambda why: restore.unreadable(folder, why))  # what one process alone finds, all are told
         restore.tell_unsound(folder, data)
 
     def check_teacher(self, step: int, teacher) -> None:
         """Raises UserError unless the checkpoint of `step` learned from `teacher`, where there is one."""
         folder = self.workdir.checkpoint(step)
         if teacher:
-            restore.check_origin(folder, restore.read_data(folder), {"teacher": teacher.fingerprint})
+            data, origin = restore.read_data(folder), {"teacher": teacher.fingerprint}
+            alike(lambda: restore.check_origin(folder, data, origin), lambda why: restore.unreadable(folder, why))
 
     def restore_params(self, step: int, shapes):
         """The parameters alone, for evaluation and generation: optimiser state is neither read nor allocated."""

@@ -21,7 +21,7 @@ class RollCall:
     `put(key, value)` and `read(folder)` are of the store that the processes share.
 
         notice/late/I    process I has come no further for too long: how far it is
-        answer/I         of process I: the calls it has heard, whether it is late, place and stacks
+        answer/I         of process I: the calls it has heard, whether it is late, or waits for a lock, place and stacks
     """
 
     def __init__(self, leaving: Leaving, index: int, count: int, put: Callable, read: Callable):
@@ -48,17 +48,31 @@ class RollCall:
             return
         answers = {int(index): json.loads(answer) for index, answer in self._read("answer/").items()}
         answers = {i: a for i, a in answers.items() if a["calls"].get(str(self._index)) == self._called}
-        if not all(answer["late"] for answer in answers.values()):
+        heard = len(answers) == self._count
+        if not all(answer["late"] for answer in answers.values()) or (heard and _held_up(answers)):
             self._called, self._until = "", AGAIN * dog.waited
-        elif len(answers) == self._count or time.monotonic() - self._since > ANSWER:
+        elif heard or time.monotonic() - self._since > ANSWER:
             self._leaving.leave(FAULT, verdict(answers, self._count, dog.waited))
 
     def _answer(self, calls: dict[str, str], dog: Watchdog | None) -> None:
         place = dog.place() if dog else Place(-1, "other", 0)
         late = dog is None or dog.late
-        answer = {"calls": calls, "late": late, "turns": place.turns, "words": place.words, "stacks": stacks()}
+        answer = {"calls": calls, "late": late, "queues": dog is not None and dog.queues, "turns": place.turns}
+        answer |= {"words": place.words, "stacks": stacks()}
         self._put(f"answer/{self._index}", json.dumps(answer))
         self._answered = calls
+
+
+def _last(answers: dict[int, dict]) -> list[int]:
+    """The processes that have come least far; none that waits for a lock which another one of them may hold."""
+    turns = min(answer["turns"] for answer in answers.values())
+    last = [index for index in sorted(answers) if answers[index]["turns"] == turns]
+    return [index for index in last if not answers[index]["queues"]] or last
+
+
+def _held_up(answers: dict[int, dict]) -> bool:
+    """Whether those that have come least far all wait for a lock: another run holds it, and may take its time."""
+    return all(answers[index]["queues"] for index in _last(answers))
 
 
 def verdict(answers: dict[int, dict], count: int, waited: float) -> str:
@@ -70,8 +84,7 @@ def verdict(answers: dict[int, dict], count: int, waited: float) -> str:
             f"process {named} {'does' if len(silent) == 1 else 'do'} not say how far the work has come, and the others "
             f"have waited for {waited:.0f} s; start the same command again to go on from the newest checkpoint"
         )
-    last = min(answer["turns"] for answer in answers.values())
-    late = [index for index in sorted(answers) if answers[index]["turns"] == last]
+    late = _last(answers)
     if len(late) == count:
         said = f"process {late[0]} and all others have come no further for {waited:.0f} s"
     else:

@@ -3,20 +3,21 @@
 Whoever waits for another process, in a collective or at a barrier, waits in code that knows no end. A thread of each
 process looks how far its work has come; which of several is to blame they find out together (roll_call.py). Before the
 first update, processes do not work in step: one tokenises for hours while the others wait. What it gets done there has
-no turns, so that using the processor counts as getting on; and so does, at any time, waiting for who reads standard
-error.
+no turns, so that using the processor counts as getting on, be it by processes that it has started; and so does, at any
+time, waiting for who reads standard error.
 """
 
 import contextlib
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from input_pipeline.files import Queue
+from input_pipeline.processes import processor_seconds
 from pretrain.processes.leaving import FAULT, Leaving
 from pretrain.processes.streams import Unheard
 
@@ -61,7 +62,7 @@ class Watchdog:
 
     def __init__(self, leaving: Leaving, patience: float, place: Callable[[], Place]):
         self._leaving, self._patience, self.place = leaving, patience, place
-        self._used = time.process_time()
+        self._used = processor_seconds()
         self._seen, self._looks = -1, 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -79,6 +80,11 @@ class Watchdog:
         return self._looks * LOOK
 
     @property
+    def queues(self) -> bool:
+        """Whether it waits for a lock, whose holder is watched over too, or is another run's."""
+        return Queue.waiting > 0
+
+    @property
     def late(self) -> bool:
         place = self.place()
         quick = place.doing in QUICK and place.steady
@@ -86,7 +92,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK):
-            place, used = self.place(), time.process_time()
+            place, used = self.place(), processor_seconds()
             works = (place.doing in BEFORE and used - self._used > BUSY * LOOK) or Unheard.waiting
             self._looks = self._looks + 1 if place.turns == self._seen and not works else 0
             self._seen, self._used = place.turns, used

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import sys
 
 import pytest
-from runs import command, train_here
+from runs import command, ends, pair, train_here
 
 from pretrain.main import main
+from pretrain.workdir import POSITION
 
 TRAINED = {
     "tokenizer.kind": "sentencepiece",
@@ -120,3 +122,15 @@ def test_checkpoints_without_their_config_are_not_gone_on_from(copy, run, text, 
         assert code == 0, said
         assert "restored" not in said
         assert written["seed"] != json.loads((workdir / "config.json").read_text())["seed"]
+
+
+def test_what_one_process_alone_finds_of_a_checkpoint_all_are_told(copy, tmp_path):
+    """Folders that are not shared: the other process once took what it was told for the answer to something else."""
+    first, second = copy(8), tmp_path / "another"
+    shutil.copytree(first, second)
+    noted = second / "checkpoints" / "8" / POSITION
+    noted.write_text(json.dumps(json.loads(noted.read_text()) | {"tokenizer": "of another"}))
+    own = [[f"--workdir={folder}"] for folder in (first, second)]
+    for code, _, err in ends(pair(sys.executable, "-m", "pretrain", "evaluate", "--batches=1", own=own)):
+        assert code == 2 and "checkpoint 8 in" in err.splitlines()[-1], err
+        assert "was trained with another tokenizer (fingerprint of another there" in err.splitlines()[-1]

@@ -25,8 +25,8 @@ def test_a_call_that_was_not_heard_is_made_again():
     assert heard == ["notice/late/0"]
 
 
-def answer(turns, words="in an update after update 12"):
-    return {"calls": {}, "turns": turns, "words": words, "stacks": "thread MainThread:\n  File x"}
+def answer(turns, words="in an update after update 12", queues=False):
+    return {"calls": {}, "turns": turns, "queues": queues, "words": words, "stacks": "thread MainThread:\n  File x"}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,10 @@ def answer(turns, words="in an update after update 12"):
         (
             {0: answer(30), 1: answer(30), 2: answer(30)},
             "process 0 and all others have come no further for 60 s, in an update after update 12; ",
+        ),
+        (
+            {0: answer(30, queues=True), 1: answer(30), 2: answer(30, queues=True)},
+            "process 1 is late: the rest wait since 60 s, in an update after update 12; ",
         ),
         (
             {0: answer(31), 2: answer(31)},

@@ -6,8 +6,9 @@ import threading
 import time
 
 import pytest
-from test_others import working
+from test_others import ready, working
 
+from input_pipeline.files import locked
 from pretrain.processes import watchdog
 from pretrain.processes.leaving import FAULT
 from pretrain.processes.streams import Unheard
@@ -145,3 +146,63 @@ def test_a_process_that_works_for_long_before_the_first_update_is_waited_for():
 
     for code, _, err in ends(working(BEFORE.format(seconds=8, hangs=False)), timeout=60):
         assert code == 0, err
+
+
+BY_OTHERS = """
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+        from pretrain.processes.agreement import gathered
+        from pretrain.processes.watchdog import Place, Watchdog
+        gathered('compiled')
+        with ProcessPoolExecutor(1, get_context('spawn')) as pool:
+            pool.submit(int).result()
+            Watchdog(leaving, 0.5, lambda: Place(leaving.meetings, 'begin', 0, False))
+            if INDEX == 1:
+                pool.submit(exec, 'import time\\nwhile time.process_time() < 8: pass').result()
+        gathered('here')"""
+
+
+@pytest.mark.slow
+def test_a_process_whose_workers_work_for_long_is_waited_for():
+    """As those that tokenise do: their parent, which waits for them, was once taken for one that hangs."""
+    from runs import ends
+
+    for code, _, err in ends(working(BY_OTHERS), timeout=60):
+        assert code == 0, err
+
+
+IN_LINE = """
+        from pathlib import Path
+        from input_pipeline.files import locked
+        from pretrain.processes.agreement import gathered
+        from pretrain.processes.watchdog import Place, Watchdog
+        gathered('compiled')
+        Watchdog(leaving, 0.5, lambda: Place(leaving.meetings, 'begin', 0, False))
+        def asleep_at_the_wheel():
+            time.sleep(300)
+        with locked(Path({lock!r}), lambda: print('in line', flush=True)):
+            if {hangs}:
+                asleep_at_the_wheel()
+        gathered('here')"""
+
+
+@pytest.mark.slow
+def test_who_waits_for_a_lock_of_another_run_is_left_alone(tmp_path):
+    """A run that tokenises the same text for hours, alive and at work: the kernel frees what a dead one held."""
+    from runs import ends
+
+    with locked(tmp_path / "lock", print):
+        processes = working(IN_LINE.format(lock=str(tmp_path / "lock"), hangs=False))
+        ready(processes, "in line")
+        time.sleep(8)
+        assert [process.poll() for process in processes] == [None, None]
+    for code, _, err in ends(processes, timeout=60):
+        assert code == 0, err
+
+
+def test_of_a_lock_that_a_process_hangs_with_its_holder_is_named(tmp_path):
+    from runs import ends
+
+    for code, _, err in ends(working(IN_LINE.format(lock=str(tmp_path / "lock"), hangs=True)), timeout=60):
+        assert code == FAULT, err
+        assert "asleep_at_the_wheel" in err and "is late: the rest waits since" in err
