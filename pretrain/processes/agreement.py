@@ -23,12 +23,37 @@ def gathered(value) -> list:
     leaving.meetings += 1
     if jax.process_count() == 1:
         return [value]
+    if leaving.meetings == 1:
+        meet()
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(text)))).reshape(-1)
     padded = np.zeros(1 << int(lengths.max()).bit_length(), np.uint8)  # few sizes: each is compiled once
     padded[: len(text)] = text
     rows = np.asarray(multihost_utils.process_allgather(padded))
     return [json.loads(bytes(row[:length])) for row, length in zip(rows, lengths, strict=True)]
+
+
+def meet() -> None:
+    """Returns once all processes have called it. Devices that compute together for the first time are to begin so.
+
+    On CPUs they find each other within Gloo's 30 seconds or not at all, and a loaded host comes later than that.
+    """
+    if leaving.others:
+        leaving.others.meet()
+
+
+class Together:
+    """A jitted function whose first run all processes begin together, however unevenly they have compiled it."""
+
+    def __init__(self, function):
+        self._function, self.lower, self._begun = function, function.lower, False
+
+    def __call__(self, *arguments):
+        if not self._begun and jax.process_count() > 1:
+            self.lower(*arguments).compile()  # JAX finds it again when it is called
+            meet()
+        self._begun = True
+        return self._function(*arguments)
 
 
 def alike(work: Callable[[], Result], sentence: Callable[[str], str]) -> Result:

@@ -21,6 +21,7 @@ from pretrain.processes.roll_call import RollCall
 POLL = 0.5  # seconds between looks
 BEAT = 4  # looks from one sign of life to the next: each is asked of process 0, whose time it takes
 SILENT = 20.0  # seconds without a sign of life after which a process counts as killed; see `_watch`
+EVER = 1 << 40  # milliseconds that a meeting may take
 PATIENCE = 5.0  # seconds that one which ends waits for the others to hear of it
 GONE = "has ended without a word (killed, or its machine lost)"
 
@@ -38,6 +39,7 @@ class Others:
         self._proposed: int | None = None
         self._turns: dict[int, int] = {}
         self._lock = threading.Lock()
+        self._met = 0  # how often `meet` was called
         self._rounds = self._heard = self._unheard = 0  # looks that ended; ticks since the last one that did
         self._lost = False  # the store does not answer
         self._roll_call = RollCall(leaving, index, count, self._put, self._read)
@@ -63,6 +65,11 @@ class Others:
         while len(self._turns) < self._count:
             time.sleep(POLL / 10)
         return self._turn >= max(self._turns.values())
+
+    def meet(self) -> None:
+        """Returns once all have called it; how long one may be late is for the watchdog to say."""
+        self._met += 1
+        self._store.wait_at_barrier(f"longhaul/{self._met}", EVER)
 
     def leave(self, code: int, sentence: str) -> None:
         """Tells the others that this process ends, and waits a moment until they have heard; process 0 goes last."""

@@ -7,6 +7,7 @@ import jax
 
 from pretrain.parallel import at_rest
 from pretrain.parallel.mesh import Layout
+from pretrain.processes.agreement import Together
 from pretrain.step import checksums, lanes
 from pretrain.step.backends import Engine, initial, lane_shardings, with_shardings
 from pretrain.step.step import Learner, TrainState, evaluate_step, state_shapes, train_step, unboxed
@@ -24,9 +25,9 @@ class JitEngine(Engine):
         self._weights, self.frozen = self._all_but_carried(), {}
         frozen = self.layout.parameters(learner.frozen)
         self._frozen = with_shardings(unboxed(learner.frozen), frozen)
-        self._step = jax.jit(self._train, donate_argnums=0)
+        self._step = Together(jax.jit(self._train, donate_argnums=0))
         carried = lane_shardings(self.layout, learner.evaluated, self.layout.batch_shards())  # as for any number
-        self._evaluate = jax.jit(self._score, out_shardings=(self.layout.sharding(), carried))
+        self._evaluate = Together(jax.jit(self._score, out_shardings=(self.layout.sharding(), carried)))
 
     def _train(self, state, batch, frozen):
         leaves, frozen = self._leaves(len(batch["row"])), at_rest.strip(frozen, self._frozen)

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 
 from pretrain.errors import UserError
 from pretrain.parallel.mesh import AXES, Layout
+from pretrain.processes.agreement import Together
 from pretrain.step import checksums, lanes
 from pretrain.step.backends import Engine, initial, lane_shardings, with_shardings
 from pretrain.step.lanes import start
@@ -40,7 +41,7 @@ class PmapEngine(Engine):
 
     @cached_property
     def _step(self):
-        return self._pmap(partial(train_step, self.learner, axis_name="data"), donate_argnums=0)
+        return Together(self._pmap(partial(train_step, self.learner, axis_name="data"), donate_argnums=0))
 
     @cached_property
     def _evaluate(self):
@@ -48,7 +49,7 @@ class PmapEngine(Engine):
             sums, carried = evaluate_step(self.learner, params, batch, carried, frozen)
             return jax.lax.psum(sums, "data"), carried
 
-        return self._pmap(evaluate)
+        return Together(self._pmap(evaluate))
 
     @cached_property
     def checksums(self) -> checksums.Checksums:

@@ -346,3 +346,31 @@ def test_a_machine_that_is_not_what_it_is_said_to_be(run_pretrain, name, value, 
     code, _, err = run_pretrain("evaluate", "--workdir=nowhere", env={name: value})
     assert code == MISTAKE
     assert words in err and len(err.splitlines()) == 1
+
+
+LATE = """
+        import jax
+        import numpy as np
+        from jax.sharding import NamedSharding, PartitionSpec
+        from pretrain.processes.agreement import Together, gathered
+        def late(value):
+            if INDEX == 1:
+                time.sleep(40)
+            return value
+        mesh = jax.make_mesh((2,), ('data',), (jax.sharding.AxisType.Auto,))
+        rows = NamedSharding(mesh, PartitionSpec('data'))
+        ones = jax.make_array_from_callback((2,), rows, lambda index: np.ones(2)[index])
+        {first}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "first",
+    ["print(gathered(late(1)))", "print(Together(jax.jit(lambda x: late(x).sum()))(ones))"],
+    ids=("a meeting", "a program"),
+)
+def test_a_process_that_comes_late_to_what_it_does_with_others_is_waited_for(first):
+    """Devices of CPUs have 30 seconds to find each other when they first compute together."""
+    for code, said, err in ends(working(LATE.format(first=first)), timeout=120):
+        assert code == 0, err
+        assert said in ("[1, 1]\n", "2.0\n")
