@@ -111,7 +111,7 @@ def peer_is_there() -> bool:
 def main():
     parser = report.arguments(__doc__.split("\n")[0])
     parser.add_argument("--size", choices=tuple(AIMS), default="small")
-    parser.add_argument("--batch", type=int, default=32, help="rows of 1,024 tokens")
+    parser.add_argument("--batch", type=report.count, default=32, help="rows of 1,024 tokens")
     parser.add_argument("--remat", default="none", help="config.model.remat")
     args = parser.parse_args()
     updates, rounds = (2, 3) if args.quick or args.size == "smoke" else (10, 7)

@@ -30,7 +30,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from absl import logging
 
 from benchmarks import report
-from benchmarks.job import CORRUPT, ROOT, SLEEPY, UNHURRIED, Job
+from benchmarks.job import CORRUPT, ROOT, SLEEPY, UNHURRIED, Job, ended
 from benchmarks.soak import leaves, same, truncate
 
 STEPS = 24
@@ -329,26 +329,38 @@ COMPILED = {name for name in FAULTS if name.startswith(("work folder away", "clo
 
 def main():
     parser = report.arguments(__doc__.split("\n")[0])
-    parser.add_argument("--trials", type=int, default=3, help="of each fault (default: 3; 1 with --quick)")
-    parser.add_argument("--processes", type=int, default=2, help="of a job (default: 2)")
+    parser.add_argument("--trials", type=report.count, default=3, help="of each fault (default: 3; 1 with --quick)")
+    parser.add_argument("--processes", type=report.count, default=2, help="of a job (default: 2)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--only", default="", help="faults whose names contain one of these words, split by commas")
     parser.add_argument("--keep", default="", help="a new folder for all jobs and their logs, which is kept")
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)  # Orbax warns of every checkpoint read here
     asked = [word.strip() for word in args.only.split(",") if word.strip()]
+    if args.keep and Path(args.keep).exists():
+        parser.error(f"--keep={args.keep} is there already; name a new folder")
     names = [n for n in FAULTS if (any(w in n for w in asked) if asked else FAULTS[n].quick or not args.quick)]
-    trials, results = 1 if args.quick else args.trials, []
-    with tempfile.TemporaryDirectory(prefix="longhaul-faults-") as temporary, contextlib.suppress(KeyboardInterrupt):
+    if not names:
+        parser.error(f"--only={args.only} is in the name of no fault; choose from: {', '.join(FAULTS)}")
+    trials, results, whole = 1 if args.quick else args.trials, [], False
+    with (
+        tempfile.TemporaryDirectory(prefix="longhaul-faults-") as temporary,
+        contextlib.suppress(KeyboardInterrupt),
+        ended(),
+    ):
         folder = Path(args.keep or temporary).resolve()
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         matrix = Matrix(folder, args.processes)
         for name in names:
             if name in COMPILED and not matrix.preload:
                 print(f"{name}: left out, there is no C compiler", file=sys.stderr)
             else:
                 results.append(tried(matrix, name, trials, args.seed))
+        whole = True
     report.show(results, args, {"steps": STEPS, "processes": args.processes, "trials": trials, "seed": args.seed})
+    if not whole:
+        print(f"cut short: {len(results)} of {len(names)} faults were tried", file=sys.stderr)
+        return 130
     return 0 if all(result.value == trials for result in results) else 1
 
 

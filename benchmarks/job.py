@@ -63,6 +63,21 @@ engine.JitEngine.step = step
 """
 
 
+STARTED: list["Job"] = []  # those that have not ended
+
+
+@contextlib.contextmanager
+def ended():
+    """No job that is started within outlives it, however it ends: they are in sessions of their own."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for job in [*STARTED]:
+            job.kill()
+
+
 class Job:
     """One start of `pretrain` with `arguments` as so many processes, each with `devices` virtual CPU devices.
 
@@ -88,6 +103,7 @@ class Job:
         surroundings = os.environ | meeting | {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
         surroundings |= {"PYTHONUNBUFFERED": "1"}
         self.processes = []
+        STARTED.append(self)
         for index, path in enumerate(self.paths):
             with path.open("wb") as out:
                 self.processes.append(
@@ -136,11 +152,17 @@ class Job:
         except subprocess.TimeoutExpired:
             raise SystemExit(f"process {index} did not end:\n{self.said(0)}\n---\n{self.said(index)}") from None
         finally:
-            for process in self.processes:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            self.kill()
         return [process.returncode for process in self.processes]
+
+    def kill(self) -> None:
+        """Ends whatever is left of it."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if self in STARTED:
+            STARTED.remove(self)
 
     def readers(self, index: int) -> list[int]:
         """The processes that read data for process `index`."""

@@ -10,15 +10,20 @@ import csv
 import math
 from pathlib import Path
 
+from benchmarks import report
 from benchmarks.chart import chart
 from pretrain import config as configs
+from pretrain.errors import UserError
 
 
 def curve(workdir: Path) -> tuple[list[float], list[float]]:
     """(millions of tokens seen, bits a token) at each logged update."""
     config = configs.saved(str(workdir))
     tokens = config.train.batch_size * config.data.length
-    with open(workdir / "metrics" / "train.csv", encoding="utf-8") as file:
+    logged = workdir / "metrics" / "train.csv"
+    if not logged.is_file():
+        raise UserError(f"{workdir} has no {logged.relative_to(workdir)}; name runs with config.log.csv = true")
+    with open(logged, encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     return (
         [int(row["step"]) * tokens / 1e6 for row in rows],
@@ -28,7 +33,7 @@ def curve(workdir: Path) -> tuple[list[float], list[float]]:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("out", help="SVG file to write")
+    parser.add_argument("out", type=report.new_file, help="SVG file to write")
     parser.add_argument("workdirs", nargs="+", type=Path, help="work folders of runs with metrics")
     args = parser.parse_args()
     curves = {workdir.name: curve(workdir) for workdir in args.workdirs}
@@ -36,4 +41,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

@@ -233,6 +233,9 @@ def unknowing(workdir: Path, feature: str) -> float:
     return np.bincount(found).max() / len(found)
 
 
+FILES = {"probe": 2, "tune": 3}  # that each reads
+
+
 def main():
     parser = report.arguments(__doc__.split("\n")[0])
     parser.add_argument("--text", default="stdlib", help="what is trained on, as data.train (default: %(default)s)")
@@ -243,8 +246,8 @@ def main():
     )
     parser.add_argument("--runs", default="", help="folder of the runs (default: one that is deleted)")
     parser.add_argument("--only", default="", help=f"some of: {', '.join(LEARNERS)} (default: all there is text for)")
-    parser.add_argument("--updates", type=int, default=1000)
-    parser.add_argument("--chart", default="", help="SVG file of the curves to write")
+    parser.add_argument("--updates", type=report.count, default=1000)
+    parser.add_argument("--chart", type=report.new_file, default="", help="SVG file of the curves to write")
     args = parser.parse_args()
     texts = {name: args.parallel if learner.parallel else args.text for name, learner in LEARNERS.items()}
     names = args.only.split(",") if args.only else [name for name, text in texts.items() if text]
@@ -253,6 +256,9 @@ def main():
         parser.error(f"--only={','.join(sorted(unknown))} is unknown; choose from: {', '.join(LEARNERS)}")
     if lacking := [name for name in names if not texts[name]]:
         parser.error(f"--only={','.join(lacking)} reads translations; name them by --parallel")
+    for name, files in asked.items():
+        if len(files) != FILES[name] or not all(map(os.path.isfile, files)):
+            parser.error(f"--{name}={','.join(files)} is not {FILES[name]} files that are there, joined by commas")
     updates, rows, curves = QUICK if args.quick else args.updates, [], {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(args.runs or scratch)
@@ -282,4 +288,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    report.run(main)

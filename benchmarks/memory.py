@@ -50,8 +50,8 @@ def run(updates: int, folder: str) -> list[tuple[int, float, int, int]]:
 
 def main():
     parser = report.arguments(__doc__.split("\n")[0])
-    parser.add_argument("--updates", type=int, default=12_000)
-    parser.add_argument("--chart", default="", help="also draw memory over saves, in this SVG file")
+    parser.add_argument("--updates", type=report.count, default=12_000)
+    parser.add_argument("--chart", type=report.new_file, default="", help="SVG file of memory over saves to write")
     args = parser.parse_args()
     updates = QUICK if args.quick else args.updates
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +68,8 @@ def main():
     if args.chart:
         curve = [step / EVERY for step, *_ in found], [megabytes for _, megabytes, *_ in found]
         chart(args.chart, {"quickstart:tiny": curve}, "saves", "MB of resident memory", logarithmic=False)
-    report.show(rows, args, {"recipe": "quickstart:tiny", "updates": updates, "every": EVERY})
+    settings = {"recipe": "quickstart:tiny", "updates": updates, "every": EVERY}
+    report.show(rows, args, settings, report.versions(*report.PACKAGES))
 
 
 if __name__ == "__main__":

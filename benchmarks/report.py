@@ -9,12 +9,15 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import os
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
+
+PACKAGES = ("jax", "flax", "numpy")  # that `pretrain` computes with, where another process runs it
 
 
 @dataclasses.dataclass
@@ -35,8 +38,35 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--quick", action="store_true", help="fewer and smaller runs: a minute or two, rough figures")
-    parser.add_argument("--out", default="", help="also append the JSON lines to this file")
+    parser.add_argument("--out", type=new_file, default="", help="also append the JSON lines to this file")
     return parser
+
+
+def count(text: str) -> int:
+    """The argument of an option that says how many."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return int(text)
+
+
+def new_file(text: str) -> str:
+    """The argument of an option that names a file to be written, asked for before hours are measured."""
+    if text and (os.path.isdir(text) or not os.path.isdir(os.path.dirname(text) or ".")):
+        raise argparse.ArgumentTypeError(f"{text} is no name of a file in a folder that is there")
+    return text
+
+
+def run(main: Callable[[], int | None]) -> None:
+    """Runs a benchmark and ends the program: with one sentence and exit code 2 where it reads what cannot be read."""
+    try:
+        sys.exit(main())
+    except Exception as error:
+        from pretrain.errors import USER_ERRORS
+
+        if not isinstance(error, USER_ERRORS):
+            raise
+        print(error, file=sys.stderr)
+        sys.exit(2)
 
 
 def peers(*names: str, extra: str = "oracle"):
@@ -92,7 +122,7 @@ def show(results: Sequence[Result], args: argparse.Namespace, config: object, me
             print(json.dumps(row))
         return
     print(f"{surroundings['device']}; " + ", ".join(f"{k} {v}" for k, v in surroundings["versions"].items()))
-    width = max(len(r.name) for r in results)
+    width = max((len(r.name) for r in results), default=0)
     for r in results:
         line = f"{r.name:<{width}}  {r.value:>14,.4g} {r.unit}"
         if r.ratio is not None:
@@ -112,8 +142,6 @@ def device() -> str:
 
         if jax.default_backend() != "cpu":
             return jax.devices()[0].device_kind
-    import os
-
     try:
         with open("/proc/cpuinfo") as file:
             model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
@@ -122,7 +150,8 @@ def device() -> str:
     return f"{model}, {os.cpu_count()} cores"
 
 
-def versions() -> dict[str, str]:
-    """Versions of what was measured, as far as it is loaded."""
-    names = ("jax", "flax", "torch", "transformers", "numpy", "sentencepiece", "grain")
-    return {"python": platform.python_version()} | {n: metadata.version(n) for n in names if n in sys.modules}
+def versions(*names: str) -> dict[str, str]:
+    """Versions of Python and of packages: those named, or what was measured as far as it is loaded here."""
+    known = (*PACKAGES, "torch", "transformers", "sentencepiece", "grain")
+    names = names or [name for name in known if name in sys.modules]
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in names}

@@ -199,6 +199,8 @@ def main():
     parser = turns.arguments(__doc__.split("\n")[0])
     parser.add_argument("--text", default="", help="text file to train on (default: the standard library's source)")
     args = parser.parse_args()
+    if args.text and not os.path.isfile(args.text):
+        parser.error(f"--text={args.text} is no file")
     text = os.path.abspath(args.text) if args.text else ""
     programs = {"longhaul": turns.Program("benchmarks.small_step:longhaul", "ours", args.memory, text=text)}
     for compiled in (False, True):

@@ -182,9 +182,9 @@ def same(a, b) -> bool:
 
 def main():
     parser = report.arguments(__doc__.split("\n")[0])
-    parser.add_argument("--runs", type=int, default=100, help="disturbed runs (default: 100; 4 with --quick)")
+    parser.add_argument("--runs", type=report.count, default=100, help="disturbed runs (default: 100; 4 with --quick)")
     parser.add_argument("--seed", type=int, default=0, help="of disturbances and moments")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--jobs", type=report.count, default=1, help="runs at the same time")
     args = parser.parse_args()
     runs = 4 if args.quick else args.runs
     logging.set_verbosity(logging.ERROR)  # Orbax warns of every checkpoint read here

@@ -149,7 +149,9 @@ def whole_step(length, rounds):
 
 def main():
     parser = report.arguments(__doc__.split("\n")[0])
-    parser.add_argument("--plot", default="", help="write the ladder's log-log plot to this SVG file")
+    parser.add_argument(
+        "--plot", type=report.new_file, default="", help="SVG file of the ladder's log-log plot to write"
+    )
     args = parser.parse_args()
     keep_freed_memory()
     length, rounds, top = (1024, 5, 12) if args.quick else (12_288, 5, 15)

@@ -55,7 +55,7 @@ def main():
         report.Result(f"first update, {name}", statistics.median(t), "s", target=target, spread=(min(t), max(t)))
         for (name, t), target in zip(times.items(), (COLD, CACHED), strict=True)
     ]
-    report.show(rows, args, {"recipe": "quickstart:tiny"})
+    report.show(rows, args, {"recipe": "quickstart:tiny"}, report.versions(*report.PACKAGES))
 
 
 if __name__ == "__main__":

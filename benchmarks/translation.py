@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from importlib import metadata
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -20,7 +19,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from benchmarks import report
 
 RECIPE, AVERAGED, WANTED = "configs/transformer.py:multi30k", 5, 25.0
-PACKAGES = ("jax", "flax", "numpy", "sentencepiece", "sacrebleu")
 FILES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 QUICK = {"train.steps": 10, "schedule.warmup": 2, "checkpoint.every": 2, "evaluate.every": 10, "evaluate.batches": 1}
 
@@ -60,7 +58,7 @@ def main():
         report.Result(f"{name}, BLEU", found["bleu"], "", target=WANTED),
         report.Result(f"{name}, the reference to the letter", found["exact_match"], ""),
     ]
-    report.show(rows, args, {"recipe": RECIPE, **keys}, {name: metadata.version(name) for name in PACKAGES})
+    report.show(rows, args, {"recipe": RECIPE, **keys}, report.versions(*report.PACKAGES, "sentencepiece", "sacrebleu"))
 
 
 if __name__ == "__main__":

@@ -41,8 +41,8 @@ def gradient(model, params, tokens, direction, **inputs):
     return lambda: jax.block_until_ready(program(params, tokens, direction, inputs))
 
 
-def content_alone(query, key, value, distance_keys, content_bias, position_bias, mask, **options):
-    """What `attend_relative` is without distances."""
+def content_alone(query, key, value, distance_keys, content_bias, position_bias, mask, more=None, **options):
+    """What `attend_relative` is without distances, and without `more` terms, of which Transformer-XL has none."""
     return attend(query, key, value, mask, **options)
 
 

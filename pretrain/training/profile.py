@@ -6,6 +6,12 @@ from pathlib import Path
 import jax
 
 
+def traces(folder: Path) -> Path:
+    """Where this process traces to: of several, each has a folder of its own, since on one host their files would be
+    called alike."""
+    return folder / str(jax.process_index()) if jax.process_count() > 1 else folder
+
+
 class Profile:
     """Traces the updates of `window`, (first, last), counted from 1; an empty window traces nothing.
 

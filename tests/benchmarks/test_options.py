@@ -1,0 +1,77 @@
+"""What benchmarks are told wrongly is one sentence before anything is measured, and nothing that they start is left."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import job, report, xl_training
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("soak", ["--jobs=0"], "--jobs: 0 is not a whole number above 0"),
+        ("soak", ["--runs=-3"], "--runs: -3 is not a whole number above 0"),
+        ("soak", ["--out=/nope/x.json"], "--out: /nope/x.json is no name of a file in a folder that is there"),
+        ("faults", ["--trials=-1"], "--trials: -1 is not a whole number above 0"),
+        ("faults", ["--only=nonsense"], "--only=nonsense is in the name of no fault; choose from: "),
+        ("faults", ["--keep=/tmp"], "--keep=/tmp is there already; name a new folder"),
+        ("memory", ["--updates=x"], "--updates: x is not a whole number above 0"),
+        ("memory", ["--chart=/tmp"], "--chart: /tmp is no name of a file in a folder that is there"),
+        ("counts", ["--text=text:/nope/*"], "text:/nope/*"),
+        ("learnt", ["--probe=/no/a,/no/b"], "--probe=/no/a,/no/b is not 2 files that are there"),
+        ("learnt", ["--tune=/no/a"], "--tune=/no/a is not 3 files that are there"),
+        ("learning", ["x.svg", "/nope"], "/nope is not a work folder"),
+        ("small_step", ["--text=/nope"], "--text=/nope is no file"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(name, options, words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, *options])
+    with pytest.raises(SystemExit, match="2"):
+        report.run(importlib.import_module(f"benchmarks.{name}").main)
+    assert words in capsys.readouterr().err
+
+
+def test_memory_is_compared_with_no_memory():
+    """What stands in for relative attention is called as that is."""
+    for run in xl_training.candidates(length=16, lanes=2, layers=1, dtype="float32").values():
+        run()
+
+
+def comes_to(stat, state):
+    """Waits until a process is in that state, or gone."""
+    until = time.monotonic() + 30
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != state:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a stopped process of its parent's end")
+def test_a_program_that_is_stopped_ends_with_its_benchmark(number, tmp_path):
+    (tmp_path / "idle.py").write_text("def nothing():\n    return {}\n")
+    waits = "import sys, time; from benchmarks.turns import Program; "
+    waits += "print(Program('idle:nothing', 'ours', 'kept').process.pid, flush=True); time.sleep(60)"
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    with subprocess.Popen(
+        [sys.executable, "-c", waits], cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE
+    ) as benchmark:
+        program = Path(f"/proc/{int(benchmark.stdout.readline())}/stat")
+        comes_to(program, "T")
+        benchmark.send_signal(number)
+    comes_to(program, "Z")
+
+
+def test_no_job_outlives_its_benchmark(tmp_path):
+    with pytest.raises(KeyboardInterrupt), job.ended():
+        started = job.Job(["train", f"--workdir={tmp_path}/run"], tmp_path / "logs")
+        raise KeyboardInterrupt
+    assert not started.running and not job.STARTED
