@@ -47,13 +47,18 @@ def joined() -> str:
 
 
 def _tables(source: str) -> dict[str, str]:
-    """Function -> the section that is one of its table's: `MODELS = {"decoder": decoder}` makes it of `model`."""
-    return {
-        value.id: node.targets[0].id.lower().removesuffix("s")
-        for node in ast.parse(source).body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
-        for value in node.value.values
-    }
+    """Function -> the section that is one of its table's: `MODELS = {"decoder": decoder}` makes it of `model`, and so
+    does `MODELS["decoder"] = decoder` behind the table."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            table, values = node.targets[0], node.value.values
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            table, values = node.targets[0].value, [node.value]
+        else:
+            continue
+        found |= {value.id: table.id.lower().removesuffix("s") for value in values}
+    return found
 
 
 def _schema(function: ast.FunctionDef) -> ast.Call | None:

@@ -1,6 +1,8 @@
 """What each command is told, and what it does."""
 
 import importlib
+import multiprocessing
+import sys
 
 from pretrain.commands.arguments import Arguments
 
@@ -10,5 +12,7 @@ def run(arguments: Arguments) -> int:
 
     What does it is imported when it is done: help, and mistakes in what is told, need not wait for Orbax.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        sys.exit(1)  # of a script without `if __name__ == "__main__":`, which a process of ours reads; we say so there
     module = importlib.import_module(f"pretrain.commands.{type(arguments).__name__.lower()}")
     return module.run(arguments) or 0

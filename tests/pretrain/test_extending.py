@@ -1,6 +1,7 @@
 """docs/extending.md, done: its task, put where the page says, in a copy of the tree."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "extending.md"
-PACKAGES = ("configs", "input_pipeline", "models", "pretrain", "launch")
+PACKAGES = ("configs", "docs", "input_pipeline", "models", "pretrain", "launch")
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_the_task_of_the_page(tree, text):
     small = {"data.train": f"text:{text}/*.py", "tokenizer.kind": "bytes", "model.vocab_size": 257, "train.steps": 4}
     small |= {"schedule.warmup": 0, "evaluate.batches": 2, "log.every": 1, "log.tensorboard": "false"}
     flags = [f"--config.{key}={value}" for key, value in small.items()]
-    line = [sys.executable, "-m", "pretrain", "train", "--config=configs/second_half.py", "--workdir=runs/x", *flags]
+    line = [sys.executable, "-m", "pretrain", "train", "--config=second_half.py", "--workdir=runs/x", *flags]
     done = subprocess.run(line, cwd=tree, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     line = [sys.executable, "-m", "pretrain", "evaluate", "--workdir=runs/x", "--batches=2", "--format=json"]
@@ -38,6 +39,15 @@ def test_the_task_of_the_page(tree, text):
     config = json.loads((tree / "runs" / "x" / "config.json").read_text())
     rows = 2 * config["evaluate"]["batch_size"]
     assert json.loads(done.stdout)["tokens"] == rows * config["data"]["length"] // 2
+
+
+def test_its_keys_are_documented(tree):
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    done = subprocess.run(
+        [sys.executable, "docs/generate.py"], cwd=tree, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "## `config.objective` of kind `second_half`" in (tree / "docs" / "configs.md").read_text()
 
 
 def test_every_name_of_the_page_is_there():

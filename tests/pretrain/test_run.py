@@ -1,6 +1,7 @@
 """The way in from Python: what docs/python.md prints, and the same numbers as every other way to run the model."""
 
 import doctest
+import os
 import re
 import shutil
 import subprocess
@@ -195,3 +196,31 @@ def test_mistakes_are_one_sentence(run, call, error, words):
 def test_importing_is_cheap():
     code = "import sys, pretrain; sys.exit(bool({'jax', 'flax', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+SCRIPT = """
+from input_pipeline.store import parts
+from pretrain.commands import run
+from pretrain.commands.arguments import Prepare
+
+parts.BYTES = 1000  # as if there were so much text that processes share it
+{guard}run(Prepare(config="configs/quickstart.py:tiny", workdir="made", overrides=({data!r}, ("tokenizer.kind", "bytes"))))
+"""
+
+
+@pytest.mark.parametrize("guard", ["", 'if __name__ == "__main__":\n    '], ids=("bare", "guarded"))
+def test_a_script_that_processes_read_again(guard, text, tmp_path):
+    """Each once ran it anew, and what was said of them was that they lacked memory."""
+    (tmp_path / "script.py").write_text(SCRIPT.format(guard=guard, data=("data.train", f"text:{text}/*.py")))
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    line = [sys.executable, "script.py"]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    if guard:
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 1
+    assert (
+        done.stderr.count("Traceback") == done.stderr.count("During handling") + 1
+        and "bootstrapping" not in done.stderr
+    )
+    assert 'could not begin; a script that trains or prepares does so under `if __name__ == "__main__":`' in done.stderr
