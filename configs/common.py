@@ -199,7 +199,7 @@ def base() -> dict:
             backend="jit",  # jit (any mesh) or pmap (pure data parallelism)
             z_loss=non_negative(0.0),  # weight of log(Z)^2, which keeps logits from drifting
             label_smoothing=rate(0.0),  # share of the target's probability spread over the vocabulary
-            max_bad_steps=count(10),  # updates with a non-finite loss or gradient, in a row, before the run stops
+            max_bad_steps=count(10),  # non-finite losses or gradients, in a row, before the run stops, one update later
             on_bad_step="skip",  # skip (drop the update) or rewind (last checkpoint, past the bad data)
             patience=non_negative(600.0),  # seconds an update may take before the run ends, to be started again; 0: any
             compare_every=non_negative(100),  # updates between comparisons of what devices hold alike; 0 means never

@@ -92,7 +92,8 @@ class ReplacedTokens(Bidirectional):
         if self.head == "replaced":
             raise ModelError(
                 "a model with model.head = 'replaced' tells replaced tokens and has no logits of a vocabulary; ask it "
-                "for model.apply(variables, hidden, method='replaced_logits'), or export its generator"
+                "for model.apply(variables, output.hidden, method='replaced_logits'), or export its generator by "
+                "--part=generator"
             )
         return super().head_inputs(hidden)
 

@@ -55,6 +55,7 @@ OBJECTIVES = (
     | {"plm": "permutation"}
 )
 KERNELS = ("flash", "flash_attention", "flash_attention_2", "sdpa", "eager", "splash", "cudnn", "triton", "xla")
+KERNELS += ("dot_product", "autoselected")
 COMPUTED = "names which places are seen, such as dense or local_256; what computes it is config.model.attention_path"
 
 FOLDERS = (
@@ -78,6 +79,10 @@ WEIGHTS = ("model_name_or_path", "pretrained_model_name_or_path", "model_name", 
 COUNTED = "training is counted in updates, of config.train.batch_size rows each: set config.train.steps"
 WARMUP = "a warm-up is so many updates, and no share of them: set config.schedule.warmup"
 END = "the last rate is a share of the peak, such as 0.1: set config.schedule.end"
+DROPPED = (
+    "dropout has a rate for each place: config.model.dropout_attention and, as the kind of model has them, "
+    "config.model.dropout, dropout_embedding, dropout_residual, dropout_ff and dropout_hidden"
+)
 ROTATED = "rotary positions are config.model.positions=rotary, whose base is 10,000"
 DEVICES = "JAX takes the accelerator that it finds, and another by the environment: JAX_PLATFORMS=cpu, cuda or tpu"
 COMPILED = "what is computed is always compiled"
@@ -93,7 +98,8 @@ OF_CONFIGS = (  # a key, or a flag of a command that takes a config -> what to s
 ANSWERS = {  # command, or "" for any -> flag -> what to say of it
     "": dict.fromkeys(("device", "accelerator", "platform"), DEVICES)
     | dict.fromkeys(("compile", "torch_compile", "jit"), COMPILED),
-    "train": dict.fromkeys(("resume", "resume_from_checkpoint", "restore", "load_checkpoint"), RESUMED)
+    "train": dict.fromkeys(("dropout", "dropout_rate", "resid_pdrop", "embd_pdrop"), DROPPED)
+    | dict.fromkeys(("resume", "resume_from_checkpoint", "restore", "load_checkpoint"), RESUMED)
     | {"init_from": f"{RESUMED}, and one without begins anew; {IMPORTED}"}
     | dict.fromkeys(WEIGHTS, IMPORTED)
     | dict.fromkeys(("eval_only", "do_eval"), "a run is scored by `pretrain evaluate --workdir=RUN`")

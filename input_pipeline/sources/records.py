@@ -16,7 +16,10 @@ def value_at(record: object, field: str, where: str, remedy: str = "?field=NAME"
     if not record:
         raise DataError(f"{where} is an object without fields; give it '{field}', or leave it out")
     if field not in record:
-        raise DataError(f"{where} has no field '{field}'; name one of: {', '.join(map(str, record))}, with {remedy}")
+        raise DataError(
+            f"{where} has no field '{field}'; name one of: {', '.join(map(str, record))}, with {remedy}, or leave out "
+            "what lacks it"
+        )
     return record[field]
 
 

@@ -193,9 +193,10 @@ class TensorFlowDataset(Source):
         if not builder.info.splits:
             folder = re.match(r"tensorflow_datasets\.(text|image_classification)(?=\.)", type(builder).__module__)
             imported = f" --imports={folder[0]}" if folder else ""
+            elsewhere = f" --data_dir={self.data_dir}" if self.data_dir else ""
             raise DataError(
-                f"'{self.spec}' is not prepared in {builder.data_path}; run tfds build {self.name}{imported} "
-                "--file_format=array_record, where TensorFlow is installed"
+                f"'{self.spec}' is not prepared in {builder.data_path}; run tfds build {self.name}{imported}"
+                f"{elsewhere} --file_format=array_record, where TensorFlow is installed"
             )
         if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
             raise DataError(

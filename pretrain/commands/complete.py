@@ -60,9 +60,13 @@ def run(arguments: Complete) -> None:
         print(json.dumps(facts))
     else:
         print(
-            f"checkpoint {trained.step}: {len(originals)} images cut off below row {kept} of {rows}, "
-            f"{arguments.samples} completions of each, and the originals, in {target}"
+            f"checkpoint {trained.step}: {_so_many(len(originals), 'image')} cut off below row {kept} of {rows}, "
+            f"{_so_many(arguments.samples, 'completion')} of each, and the originals, in {target}"
         )
+
+
+def _so_many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def picture(originals: np.ndarray, added: np.ndarray, kept: int) -> np.ndarray:

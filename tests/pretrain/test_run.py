@@ -204,7 +204,8 @@ from pretrain.commands import run
 from pretrain.commands.arguments import Prepare
 
 parts.BYTES = 1000  # as if there were so much text that processes share it
-{guard}run(Prepare(config="configs/quickstart.py:tiny", workdir="made", overrides=({data!r}, ("tokenizer.kind", "bytes"))))
+keys = ({data!r}, ("tokenizer.kind", "bytes"))
+{guard}run(Prepare(config="configs/quickstart.py:tiny", workdir="made", overrides=keys))
 """
 
 

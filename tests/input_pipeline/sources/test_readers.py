@@ -192,7 +192,10 @@ def test_json_lines(write):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"body": "x"}', r"line 2 has no field 'text'; name one of: body"),
+        (
+            '{"body": "x"}',
+            r"line 2 has no field 'text'; name one of: body, with \?field=NAME, or leave out what lacks it",
+        ),
         ('{"text": 3}', r"line 2 holds int at 'text', not text"),
         ('{"text": null}', r"line 2 holds null at 'text', not text; give it a text or leave it out"),
         ("{text", r"line 2 is not JSON"),

@@ -116,7 +116,7 @@ def test_held_out_records(prepare, folder):
         ("tfds:no_such_set", r"TFDS knows no set 'no_such_set'"),
         (
             "tfds:tiny?data_dir=/no/such/folder",
-            r"is not prepared in .*; run tfds build tiny --file_format=array_record",
+            r"is not prepared in .*; run tfds build tiny --data_dir=/no/such/folder --file_format=array_record",
         ),
         ("tfds:/no/such/folder", r"the folder /no/such/folder has no dataset_info\.json"),
         ("tfds:{folder}?split=tain", r"has no split 'tain'; choose from: train, validation"),

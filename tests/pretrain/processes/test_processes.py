@@ -205,3 +205,14 @@ def test_a_validation_cut_short_is_made_up_by_all_processes(copy, tmp_path, text
     scored = (workdir / "metrics" / "validation.csv").read_text().splitlines()[1:]
     assert [row.split(",")[0] for row in scored] == ["8", "9"]
     assert sorted(Checkpoints(str(workdir)).losses()) == [8, 9]
+
+
+@pytest.mark.slow
+def test_each_process_has_a_trace_of_its_own(tmp_path, text):
+    """On one host the files of both were called alike."""
+    done = finish(
+        launch(tmp_path / "run", text, train__steps=4, schedule__warmup=0, log__profile="(2,3)", evaluate__every=0)
+    )
+    assert done.returncode == 0, done.stderr
+    for index in (0, 1):
+        assert len([*(tmp_path / "run" / "profile" / str(index)).rglob("*.xplane.pb")]) == 1
