@@ -33,6 +33,8 @@ def run(arguments: Goodput) -> None:
             f"{arguments.workdir} has no {path.name}, which `pretrain train` writes; give the --workdir of a run"
         )
     found = summary(path)
+    if not found["starts"]:
+        raise UserError(f"{path} has no row of a start that can be read; restore it, or train on: it tells of that")
     if arguments.format == "json":
         print(json.dumps(found))
         return

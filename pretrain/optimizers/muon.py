@@ -15,6 +15,10 @@ from pretrain.optimizers.roles import each
 def muon(options, roles) -> optax.GradientTransformation:
     """Muon on the matrices inside the layers, AdamW on everything else.
 
+    Nesterov's momentum is Optax's, which corrects both of its terms for their first updates as Adam's averages are.
+    What is made orthogonal is Jordan's sum, gradient + b1 * momentum, once some 1 / (1 - b1) updates are made; before,
+    the newest gradient weighs more in it.
+
     Orthogonal updates are scaled to the root-mean-square of Adam's, about .2 (Liu et al. 2025, section
     2.2), so one learning rate serves both.
     """

@@ -152,3 +152,10 @@ def test_what_another_version_spends_time_on_is_shown_by_its_name(tmp_path, caps
     rows(tmp_path / "goodput.jsonl", began(0, 1), at(5, 4, step=2.0, dreaming=2.0))
     assert main(["goodput", f"--workdir={tmp_path}"]) == 0
     assert "dreaming" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]\n", b'{"category": 5}\n'])
+def test_a_file_without_a_row_is_no_answer(content, tmp_path, capsys):
+    (tmp_path / "goodput.jsonl").write_bytes(content)
+    assert main(["goodput", f"--workdir={tmp_path}"]) == 2
+    assert "goodput.jsonl has no row of a start that can be read" in capsys.readouterr().err
