@@ -3,6 +3,8 @@
 import json
 import time
 
+import pytest
+
 from pretrain.main import main
 from pretrain.reporting.goodput import Goodput, summary
 
