@@ -63,6 +63,11 @@ def test_another_end_is_told_wherever_it_is(end, lines):
     ]
 
 
+def test_another_beginning_is_told(lines):
+    """Here a prompt begins with the end, as a document does."""
+    assert lines("gpt2", bos_token_id=0) == [f"left out how text is written there: bos_token_id of config.json{SAID}"]
+
+
 @pytest.mark.parametrize("end", [5, [5, 7]], ids=str)
 def test_an_end_is_told_where_the_tokenizer_has_none(end, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": end}))
