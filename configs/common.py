@@ -159,8 +159,8 @@ def base() -> dict:
             sentinels=non_negative(0, below=2**16),  # ids on top of all others that mark what is left out (T5)
             unknown="",  # huggingface: a word of the text to read as the unknown token, such as WikiText's <unk>
             vocab_size=count(4096),  # pieces of a tokenizer trained here, at most; ids that its task adds are more
-            algorithm="bpe",  # of a tokenizer trained here: bpe or unigram (which takes many times as long)
-            pieces="words",  # of a tokenizer trained here: words, or phrases (a piece may span words: for code)
+            algorithm="bpe",  # of sentencepiece trained here: bpe or unigram (which takes many times as long)
+            pieces="words",  # of sentencepiece trained here: words, or phrases (a piece may span words: for code)
             train_bytes=count(20_000_000, below=2**63),  # how much of the training text that training reads
         ),
         data=dict(

@@ -51,13 +51,14 @@ def _tables(source: str) -> dict[str, str]:
     does `MODELS["decoder"] = decoder` behind the table."""
     found = {}
     for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            table, values = node.targets[0], node.value.values
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-            table, values = node.targets[0].value, [node.value]
-        else:
-            continue
-        found |= {value.id: table.id.lower().removesuffix("s") for value in values}
+        match node:
+            case ast.Assign(targets=[ast.Name(id=table)], value=ast.Dict(values=values)):
+                pass
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=table))], value=ast.Name() as value):
+                values = [value]
+            case _:
+                continue
+        found |= {value.id: table.lower().removesuffix("s") for value in values}
     return found
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,41 +49,38 @@ def written_under(folder: Path, key: str) -> Iterator[None]:
         raise UnwritableError(where, error.strerror, key) from None
 
 
-class Queue:
-    """Whether this process waits for a lock that another one holds, which may be of another run."""
-
-    waiting = 0  # of its threads
-
-    @classmethod
-    @contextlib.contextmanager
-    def entered(cls) -> Iterator[None]:
-        cls.waiting += 1
-        try:
-            yield
-        finally:
-            cls.waiting -= 1
+waiting: set[int] = set()  # threads of this process that wait for a lock which another one holds
 
 
 @contextlib.contextmanager
 def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Holds an exclusive lock on `path`; calls `on_wait` once if another process holds it.
+    """Holds an exclusive lock on `path`; calls `on_wait` once if another process holds it, and is `waiting` then.
 
     The kernel drops the lock with its holder, so a killed process never leaves one behind. In an object store it is
     noticed that the holder no longer shows that it lives.
     """
-    if isinstance(path, RemotePath):
-        with contextlib.ExitStack() as held:
-            with Queue.entered():
-                held.enter_context(leased(path, on_wait))
-            yield
-        return
+
+    def wait() -> None:
+        on_wait()
+        waiting.add(threading.get_ident())
+
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context((leased if isinstance(path, RemotePath) else _locked_here)(path, wait))
+        finally:
+            waiting.discard(threading.get_ident())
+        yield
+
+
+@contextlib.contextmanager
+def _locked_here(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """The same on a disk."""
     with persistently(lambda: open(path, "a")) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             on_wait()
-            with Queue.entered():
-                fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -90,7 +90,12 @@ def check_settings(
             f"data.layout = {data['layout']} makes rows of sentences, and data.sentences does not say where they end; "
             "write one a line, and set data.sentences = lines"
         )
-    if data["sentences"] not in SENTENCES or (data["sentences"] and data["image"]):
+    if data["sentences"] and data["image"]:
+        raise DataError(
+            f"data.sentences is '{data['sentences']}', and data.image = {tuple(data['image'])} makes each image a "
+            "document, without sentences; set --config.data.sentences= , or --config.data.image=()"
+        )
+    if data["sentences"] not in SENTENCES:
         raise DataError(
             f"data.sentences is '{data['sentences']}'; it must be lines, of text that has one sentence a line, or empty"
         )

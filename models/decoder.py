@@ -146,7 +146,8 @@ class Decoder(Model):
 
         `logits` makes them all at once; a loss need not hold them all.
         """
-        return hidden, self.tokens if self.tied_head else self.head, self.bias if self.head_bias else None
+        table = self.tokens[: self.vocab_size] if self.start_row else self.tokens  # the start symbol is never predicted
+        return hidden, table if self.tied_head else self.head, self.bias if self.head_bias else None
 
     def start_decoding(self, rows: int, length: int) -> dict[str, Cache]:
         """What is carried from token to token: an empty cache for `rows` of up to `length` tokens, prompt included."""

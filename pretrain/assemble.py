@@ -167,11 +167,12 @@ def check_scored(config, given: int = 0) -> None:
     if length <= context:
         return
     told, remedy = f"{configs.scored_key(config)} = {length}", "lower the one (0 means config.data.length)"
-    if given:
-        told = f"--length={given}"
+    more = "" if given and key == "config.model.context" else " or raise the other"
+    if given:  # to the evaluation of a model that is trained already
+        told, remedy = f"--length={given}", "lower it"
     elif not config.evaluate.length:
         told, remedy = f"{told} (config.evaluate.length = 0 means that)", f"set --config.evaluate.length={context}"
-    raise UserError(f"{told} is longer than the model's {key} = {context} positions; {remedy} or raise the other")
+    raise UserError(f"{told} is longer than the model's {key} = {context} positions; {remedy}{more}")
 
 
 def _scoring_context(config) -> tuple[str, int]:

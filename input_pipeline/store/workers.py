@@ -29,33 +29,24 @@ def processes(count: int = 0) -> Workers:
             for job in jobs:
                 yield job.number, parts.encode(job)
             return
-        yield from _shared(jobs, many)
+        try:
+            yield from _shared(jobs, many)
+        except BrokenProcessPool:
+            raise DataError(
+                f"a process that tokenised '{jobs[0].source.spec}' was killed, perhaps for want of memory; run again: "
+                "what it had finished is kept"
+            ) from None
 
     return work
 
 
 def _shared(jobs: Sequence[Job], many: int) -> Iterator[tuple[int, dict]]:
     """The same by so many processes."""
-    context = multiprocessing.get_context("spawn")
-    begun = context.Event()
-    try:
-        with ExitStack() as stack:
-            with workers_start():
-                pool = stack.enter_context(ProcessPoolExecutor(many, context, _begin, (begun,)))
-                stack.callback(pool.shutdown, cancel_futures=True)
-                futures = {pool.submit(parts.encode, job): job.number for job in jobs}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-    except BrokenProcessPool:
-        why = (
-            "was killed, perhaps for want of memory; run again: what it had finished is kept"
-            if begun.is_set()
-            else 'could not begin; a script that trains or prepares does so under `if __name__ == "__main__":`, since '
-            "each such process reads it again (docs/python.md)"
-        )
-        raise DataError(f"a process that tokenised '{jobs[0].source.spec}' {why}") from None
-
-
-def _begin(begun) -> None:
-    begun.set()
-    die_with_parent()
+    with ExitStack() as stack:
+        with workers_start():
+            context = multiprocessing.get_context("spawn")
+            pool = stack.enter_context(ProcessPoolExecutor(many, context, initializer=die_with_parent))
+            stack.callback(pool.shutdown, cancel_futures=True)
+            futures = {pool.submit(parts.encode, job): job.number for job in jobs}
+        for future in as_completed(futures):
+            yield futures[future], future.result()

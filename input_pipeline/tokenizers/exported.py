@@ -16,6 +16,7 @@ from input_pipeline.tokenizers.sentencepiece import META_SPACE, Pieces, pieces
 
 LANGUAGE = "language"  # in a template: the first code of a language that there is, none where none is
 JSON = ("tokenizer.json", "wordpiece.json")  # files of the library
+TEXTS = ("$A", "$B")  # in a template
 END = "<|endoftext|>"  # of a tokenizer of bytes, whose end token has no name
 
 
@@ -109,11 +110,11 @@ def _merges(found: Pieces) -> list[tuple[str, str]]:
 
 
 def _template(model, special: Mapping[str, int], single: Sequence[str], pair: Sequence[str]):
-    if codes := [i for name, i in special.items() if is_code(name)]:
+    if codes := [i for name, i in special.items() if is_code(name)]:  # else of one language, of which nothing is said
         special = {**special, LANGUAGE: min(codes)}
-    else:  # of one language, of which nothing is said
-        single, pair = ([part for part in parts if part != LANGUAGE] for parts in (single, pair))
     names = {name: model.id_to_token(i) for name, i in special.items()}
+    # Rows of a task that frames no text need no ids for that, and a tokenizer made for it has none.
+    single, pair = ([part for part in parts if part in names or part in TEXTS] for parts in (single, pair))
 
     def written(parts: Sequence[str]) -> list[str]:
         """Each part, and of which text it is."""

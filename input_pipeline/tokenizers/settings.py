@@ -48,6 +48,7 @@ def _own_settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdou
             f"tokenizer.unknown = '{config['unknown']}' is for tokenizer.kind = huggingface, not {kind}; set "
             "--config.tokenizer.unknown="
         )
+    sentencepiece_tokenizer.check(config["algorithm"], config["pieces"])
     if kind == "bytes":
         return {"kind": kind}
     if config["path"] or kind not in MADE_HERE:
@@ -64,8 +65,6 @@ def _own_settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdou
         )
     read = {} if kind == "words" else {"train_bytes": config["train_bytes"]}  # words are counted in all of the text
     trained = {name: config[name] for name in TRAINED[kind]} | read
-    if kind == "sentencepiece":
-        sentencepiece_tokenizer.check(config["algorithm"], config["pieces"])
     return settings | trained | {"data.train": [source.spec for source in named["train"]]}
 
 

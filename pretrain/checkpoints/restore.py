@@ -33,6 +33,8 @@ def damage(folder: Path) -> str | None:
     finds it too; else a file system shows the processes different files, and all raise UserError, as for any trouble.
     """
     written = decided(lambda: record.read(folder), lambda why: unreadable(folder, why))
+    if written is None and not decided(folder.exists, lambda why: unreadable(folder, why)):
+        raise UserError(unreadable(folder, "it is gone"))
     if written is None:
         say(
             f"checkpoint {folder.name} has no {RECORD} that can be read, so that its bytes are not compared with those "

@@ -13,6 +13,9 @@ def run(arguments: Arguments) -> int:
     What does it is imported when it is done: help, and mistakes in what is told, need not wait for Orbax.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        sys.exit(1)  # of a script without `if __name__ == "__main__":`, which a process of ours reads; we say so there
+        sys.exit(
+            "pretrain: each process that a script starts reads the script again; put what trains or prepares in it "
+            'under `if __name__ == "__main__":` (docs/python.md)'
+        )
     module = importlib.import_module(f"pretrain.commands.{type(arguments).__name__.lower()}")
     return module.run(arguments) or 0

@@ -3,7 +3,9 @@
 import contextlib
 import errno
 import os
+import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,15 +56,20 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def _remove(partial: Path) -> None:
-    for _ in range(3):  # where a signal ends the process, another thread may still be writing
-        shutil.rmtree(partial, ignore_errors=True)
+    """Where it has not got its name; another thread, which a signal leaves at work, cannot name or fill it any more."""
+    hidden = "." + secrets.token_hex(8)
+    gone = partial.with_name(hidden)
+    with contextlib.suppress(OSError):
+        os.replace(partial, gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _open_to_others(partial: Path) -> None:
-    """Gives what libraries make for their user alone the permissions of any new file."""
+    """Gives what libraries make for their user alone the permissions of any new file, besides those that it has."""
     mask = _mask()
     for path in (partial, *partial.rglob("*")):
-        path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
+        usual = (0o777 if path.is_dir() else 0o666) & ~mask
+        path.chmod(stat.S_IMODE(path.stat().st_mode) | usual)
 
 
 def _rename(partial: Path, folder: Path, named: Path) -> None:

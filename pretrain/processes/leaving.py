@@ -131,8 +131,9 @@ class Leaving:
         """Says why this process cannot go on, unless another one's end is the reason, and returns its exit code."""
         if self.others:
             self.others.ask_for_the_cause()
-        with self._door:  # what fails because another thread is leaving is no reason
-            print(message, end="", file=sys.stderr, flush=True)
+        with self._door:  # through which nobody comes behind a thread that is leaving: what it breaks is no reason
+            pass
+        print(message, end="", file=sys.stderr, flush=True)
         if self.others:
             self._heard()
             lines = message.strip().splitlines()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from input_pipeline.files import Queue
+from input_pipeline import files
 from input_pipeline.processes import processor_seconds
 from pretrain.processes.leaving import FAULT, Leaving
 from pretrain.processes.streams import Unheard
@@ -81,8 +81,8 @@ class Watchdog:
 
     @property
     def queues(self) -> bool:
-        """Whether it waits for a lock, whose holder is watched over too, or is another run's."""
-        return Queue.waiting > 0
+        """Whether it waits for a lock that another process holds, of this run or of another one."""
+        return threading.main_thread().ident in files.waiting
 
     @property
     def late(self) -> bool:

@@ -1,7 +1,12 @@
 """What is left of files and folders where something fails on the way."""
 
+import contextlib
+import threading
+from pathlib import Path
+
 import pytest
 
+from input_pipeline import files
 from input_pipeline.files import filled
 
 
@@ -12,3 +17,20 @@ def test_a_link_that_stays_empty_hides_no_mistake(tmp_path):
     with pytest.raises(ValueError, match="of the text"), filled(tmp_path / "tokenizer"):
         raise ValueError("of the text")
     assert (tmp_path / "tokenizer").is_dir()
+
+
+def test_who_waits_for_a_lock_is_known(tmp_path, monkeypatch):
+    """While another holds it, and not while a store takes its time over one that nobody holds."""
+    seen = []
+
+    @contextlib.contextmanager
+    def leased(path, on_wait):
+        seen.append(bool(files.waiting))
+        on_wait()
+        seen.append(files.waiting == {threading.get_ident()})
+        yield
+
+    monkeypatch.setattr(files, "RemotePath", Path)
+    monkeypatch.setattr(files, "leased", leased)
+    with files.locked(tmp_path / "lock", lambda: seen.append("told")):
+        assert seen == [False, "told", True] and not files.waiting

@@ -211,7 +211,7 @@ keys = ({data!r}, ("tokenizer.kind", "bytes"))
 
 @pytest.mark.parametrize("guard", ["", 'if __name__ == "__main__":\n    '], ids=("bare", "guarded"))
 def test_a_script_that_processes_read_again(guard, text, tmp_path):
-    """Each once ran it anew, and what was said of them was that they lacked memory."""
+    """Each once ran it anew, and all that was said of them was that they lacked memory."""
     (tmp_path / "script.py").write_text(SCRIPT.format(guard=guard, data=("data.train", f"text:{text}/*.py")))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     line = [sys.executable, "script.py"]
@@ -224,4 +224,4 @@ def test_a_script_that_processes_read_again(guard, text, tmp_path):
         done.stderr.count("Traceback") == done.stderr.count("During handling") + 1
         and "bootstrapping" not in done.stderr
     )
-    assert 'could not begin; a script that trains or prepares does so under `if __name__ == "__main__":`' in done.stderr
+    assert 'put what trains or prepares in it under `if __name__ == "__main__":` (docs/python.md)' in done.stderr

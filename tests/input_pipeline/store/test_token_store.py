@@ -205,8 +205,7 @@ def test_a_new_tokenizer_in_the_same_folder_is_seen(prepare, words, tmp_path):
 
 def test_a_worker_that_is_killed(prepare, words, monkeypatch):
     class Killed:
-        def __init__(self, many, context, begin, arguments):
-            arguments[0].set()
+        def __init__(self, *_, **__):
             raise BrokenProcessPool
 
     monkeypatch.setattr(workers, "ProcessPoolExecutor", Killed)

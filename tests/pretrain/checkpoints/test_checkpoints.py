@@ -11,6 +11,8 @@ import orbax.checkpoint as ocp
 import pytest
 from runs import assert_same_leaves, files, leaves, train
 
+from pretrain.checkpoints import restore
+from pretrain.errors import UserError
 from pretrain.main import main
 
 
@@ -303,3 +305,11 @@ def test_every_checkpoint_has_its_record(whole):
         for item in ("state", "data"):
             held = {str(p.relative_to(folder)) for p in (folder / item).rglob("*") if p.is_file()}
             assert held and held <= record.keys()
+
+
+def test_of_a_checkpoint_that_is_gone_nothing_is_said_but_that(tmp_path, capsys):
+    """Its record was once missed, and its bytes said to be taken as they are."""
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match="checkpoint 8 is no longer in"):
+        restore.damage(tmp_path / "checkpoints" / "8")
+    assert not capsys.readouterr().err

@@ -311,7 +311,7 @@ def test_restoring_what_is_not_there(run, whole, tmp_path):
     assert "no checkpoint '7'; choose one of: 4, 8, 12, 16, 20, 24, latest, best" in run(
         "evaluate", f"--workdir={whole}", "--step=7"
     )
-    assert "--length=100 is longer than the model's config.model.context = 64 positions; lower" in run(
+    assert "--length=100 is longer than the model's config.model.context = 64 positions; lower it\n" in run(
         "evaluate", f"--workdir={whole}", "--length=100"
     )
     assert "longer than the window's 64" in run("evaluate", f"--workdir={whole}", "--stride=65")

@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 from pretrain.errors import UserError
 from pretrain.interop import exports, imports
 from pretrain.interop.new_folder import check_free, new_folder
+from pretrain.processes.leaving import leaving
 
 
 def test_places_that_a_new_folder_cannot_take(tmp_path, monkeypatch):
@@ -50,8 +51,13 @@ def test_others_may_read_what_a_library_keeps_for_its_user(tmp_path):
     try:
         with new_folder(tmp_path / "made") as partial:
             save_file({"x": np.zeros(1, np.float32)}, partial / "weights")
+            (partial / "team").mkdir()
+            (partial / "team").chmod(0o2700)
+            (partial / "script").touch(0o777)
     finally:
         os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "made" / "team").stat().st_mode) == 0o2750
+    assert stat.S_IMODE((tmp_path / "made" / "script").stat().st_mode) == 0o750
     assert stat.S_IMODE((tmp_path / "made" / "weights").stat().st_mode) == 0o640
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o750
 
@@ -77,6 +83,14 @@ def test_nothing_is_left_where_a_signal_ends_it(tmp_path, number):
         process.send_signal(number)
         said = process.stderr.read()
     assert process.returncode == 75 and said.count("\n") == 1
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_is_being_removed_gets_no_name(tmp_path):
+    """The signal's thread removes it while the main one goes on: an empty folder once had the final name."""
+    with pytest.raises(FileNotFoundError), new_folder(tmp_path / "made") as partial:
+        (partial / "weights").touch()
+        leaving._duties[-1]()
     assert not [*tmp_path.iterdir()]
 
 

@@ -174,6 +174,19 @@ def test_sentinels_of_which_nothing_is_said_are_the_usual(tmp_path):
     assert interop.section(tmp_path, ("sentencepiece",))["sentinels"] == 100
 
 
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
+@pytest.mark.parametrize("model_type", sorted(families.FAMILIES))
+def test_a_tokenizer_that_frames_nothing_is_written_by_every_family(made, kind, model_type, tmp_path):
+    """Of rows without separators, as those of layouts packed and concat are: its model read none."""
+    source, family = made((), kind=kind), families.FAMILIES[model_type]
+    own = saved.open_folder(source)
+    interop.write(source, own, tmp_path, family, 16)
+    model = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    known = {"$A": own.encode("the").tolist(), "end": [own.end_id]}
+    single = family.template[0] if family.template else ["$A"]
+    assert model.encode("the").ids == [i for part in single for i in known.get(part, ())]
+
+
 def test_mbart_reads_an_end_and_a_code_behind_a_text(made, tmp_path):
     source = made(("end", "mask", "fr_XX", "en_XX"))
     own, family = saved.open_folder(source), families.FAMILIES["mbart"]

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, 
 
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.main import main
-from pretrain.processes.leaving import PREEMPTED, SIGNALS, UNREAD, UNWANTED, leaving
+from pretrain.processes.leaving import PREEMPTED, SIGNALS, UNREAD, UNWANTED, Leaving, leaving
 from pretrain.processes.streams import Unheard
 
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -303,3 +304,34 @@ def test_signals_at_random_moments(whole, tmp_path, text):
     assert codes.count(PREEMPTED) >= 3
     assert train(workdir, text, checkpoint__every=1).returncode == 0
     assert_same_leaves(leaves(workdir), leaves(whole))
+
+
+def test_who_fails_where_nobody_reads_holds_up_no_other_end(monkeypatch):
+    """A process that failed into a full pipe once kept the door shut behind the run's end."""
+    one, printing, read = Leaving(), threading.Event(), threading.Event()
+
+    class Full:
+        def write(self, text):
+            printing.set()
+            read.wait(30)
+
+        def flush(self):
+            pass
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    failing = threading.Thread(target=one.failed, args=(2, "a mistake"))
+    failing.start()
+    assert printing.wait(30) and one._door.acquire(timeout=5)
+    read.set()
+    failing.join()
+
+
+def test_what_fails_behind_a_thread_that_is_leaving_is_not_told(monkeypatch, capsys):
+    one = Leaving()
+    one._door.acquire()
+    failing = threading.Thread(target=one.failed, args=(2, "what broke meanwhile"), daemon=True)
+    failing.start()
+    failing.join(0.5)
+    assert failing.is_alive() and not capsys.readouterr().err
+    one._door.release()
+    failing.join()

@@ -25,7 +25,7 @@ def combinations(**choices):
 
 
 DECODERS = [
-    *combinations(tied_head=(True, False), head_bias=(True, False), start_row=(False,)),
+    *combinations(tied_head=(True, False), head_bias=(True, False), start_row=(False, True)),
     *combinations(placement=("pre", "post", "replace"), norm=("rms",), positions=("sinusoid",), start_row=(True,)),
 ]
 SHARING = [("all", True), ("tails", True), ("none", True), ("none", False)]
@@ -103,6 +103,14 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(kind, fields):
         # float32 sums of a few hundred terms, in another order
         np.testing.assert_allclose(ours, theirs, atol=1e-4 * max(1.0, np.abs(theirs).max()), err_msg=str(path))
         assert np.abs(ours).max() > 0, path
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_start_symbol_is_never_predicted(tied):
+    """With the table of tokens as head its row once took part in the softmax, and a bias did not fit."""
+    learner, params = made("decoder", start_row=True, tied_head=tied, head_bias=True)
+    hidden, _ = Applied(learner.model, params, learner.inputs)(batch(), {}, None)
+    assert learner.model.apply({"params": params}, hidden, method="logits").shape == (B, T, V)
 
 
 def test_evaluation_computes_in_its_own_type():
