@@ -48,7 +48,6 @@ def _own_settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdou
             f"tokenizer.unknown = '{config['unknown']}' is for tokenizer.kind = huggingface, not {kind}; set "
             "--config.tokenizer.unknown="
         )
-    sentencepiece_tokenizer.check(config["algorithm"], config["pieces"])
     if kind == "bytes":
         return {"kind": kind}
     if config["path"] or kind not in MADE_HERE:
@@ -65,6 +64,7 @@ def _own_settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdou
         )
     read = {} if kind == "words" else {"train_bytes": config["train_bytes"]}  # words are counted in all of the text
     trained = {name: config[name] for name in TRAINED[kind]} | read
+    sentencepiece_tokenizer.check(config["algorithm"], config["pieces"])  # what other kinds make no use of too
     return settings | trained | {"data.train": [source.spec for source in named["train"]]}
 
 
