@@ -33,8 +33,8 @@ def processes(count: int = 0) -> Workers:
             yield from _shared(jobs, many)
         except BrokenProcessPool:
             raise DataError(
-                f"a process that tokenised '{jobs[0].source.spec}' was killed, perhaps for want of memory; run again: "
-                "what it had finished is kept"
+                f"a process that tokenised '{jobs[0].source.spec}' was killed, perhaps for want of memory, unless it "
+                "has said another reason; run again: what it had finished is kept"
             ) from None
 
     return work

@@ -64,7 +64,8 @@ def _own_settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdou
         )
     read = {} if kind == "words" else {"train_bytes": config["train_bytes"]}  # words are counted in all of the text
     trained = {name: config[name] for name in TRAINED[kind]} | read
-    sentencepiece_tokenizer.check(config["algorithm"], config["pieces"])  # what other kinds make no use of too
+    if kind == "sentencepiece":
+        sentencepiece_tokenizer.check(config["algorithm"], config["pieces"])
     return settings | trained | {"data.train": [source.spec for source in named["train"]]}
 
 

@@ -3,10 +3,11 @@
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 import stat
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pretrain.processes.leaving import leaving
 from pretrain.workdir import is_utf8
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk that takes no more answers
+LOOKS, LOOK = 4, 0.05  # for what is written behind a signal, and seconds before each
 
 
 def check_free(folder: Path) -> None:
@@ -44,24 +46,25 @@ def new_folder(folder: Path) -> Iterator[Path]:
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise UserError(f"{named} cannot be made ({reason(error)}); choose another folder") from error
-    with leaving.after(lambda: _remove(partial)):
+    named_or_removed = threading.Lock()
+
+    def remove() -> None:
+        named_or_removed.acquire()  # for good: what is removed gets no name any more
+        shutil.rmtree(partial, ignore_errors=True)
+        for _ in range(LOOKS if threading.current_thread() is not threading.main_thread() else 0):
+            time.sleep(LOOK)  # a signal ends the process, and the main thread goes on to fill it until then
+            shutil.rmtree(partial, ignore_errors=True)
+
+    with leaving.after(remove):
         try:
             yield partial
             _open_to_others(partial)
-            _rename(partial, folder, named)
+            with named_or_removed:
+                _rename(partial, folder, named)
         except Exception as error:
             if not isinstance(error, UserError) and system_code(error) in FULL:
                 raise UserError(f"{named} cannot be written ({reason(error)}); make room or choose another") from error
             raise
-
-
-def _remove(partial: Path) -> None:
-    """Where it has not got its name; another thread, which a signal leaves at work, cannot name or fill it any more."""
-    hidden = "." + secrets.token_hex(8)
-    gone = partial.with_name(hidden)
-    with contextlib.suppress(OSError):
-        os.replace(partial, gone)
-        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _open_to_others(partial: Path) -> None:

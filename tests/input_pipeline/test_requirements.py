@@ -59,7 +59,6 @@ def test_text_that_is_laid_out_by_hand_is_not_said_to_have_a_command(refused):
     ("settings", "sentence"),
     [
         ({"algorithm": "wordpiece"}, "tokenizer.algorithm is 'wordpiece'; choose one of: unigram, bpe"),
-        ({"kind": "wordpiece", "algorithm": "nonsense"}, "tokenizer.algorithm is 'nonsense'; choose one of: unigram"),
         ({"pieces": "word"}, "tokenizer.pieces is 'word'; choose one of: words, phrases"),
     ],
 )

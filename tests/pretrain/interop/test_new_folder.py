@@ -18,7 +18,6 @@ from safetensors.numpy import save_file
 from pretrain.errors import UserError
 from pretrain.interop import exports, imports
 from pretrain.interop.new_folder import check_free, new_folder
-from pretrain.processes.leaving import leaving
 
 
 def test_places_that_a_new_folder_cannot_take(tmp_path, monkeypatch):
@@ -86,12 +85,29 @@ def test_nothing_is_left_where_a_signal_ends_it(tmp_path, number):
     assert not [*tmp_path.iterdir()]
 
 
-def test_what_is_being_removed_gets_no_name(tmp_path):
-    """The signal's thread removes it while the main one goes on: an empty folder once had the final name."""
-    with pytest.raises(FileNotFoundError), new_folder(tmp_path / "made") as partial:
-        (partial / "weights").touch()
-        leaving._duties[-1]()
-    assert not [*tmp_path.iterdir()]
+ENDS = """
+import os, signal, sys, time
+from pathlib import Path
+from pretrain.interop.new_folder import new_folder
+from pretrain.processes.leaving import leaving
+leaving.listen()
+with new_folder(Path(sys.argv[1])) as partial:
+    for number in range(300):
+        (partial / str(number)).touch()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(float(sys.argv[2]))
+    (partial / "more").mkdir(parents=True, exist_ok=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.001, 0.003, 0.01, 0.03])
+def test_what_is_being_removed_gets_no_name(tmp_path, pause):
+    """While the signal's thread removes it, the main one goes on; an empty folder once had the final name."""
+    command = [sys.executable, "-c", ENDS, str(tmp_path / "made"), str(pause)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 75 and done.stderr.count("\n") == 1
+    assert len([*tmp_path.rglob("*")]) in (0, 302)  # nothing, or all of it
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to(path)], ids=["file", "link to itself"])
