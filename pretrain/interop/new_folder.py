@@ -17,7 +17,8 @@ from pretrain.processes.leaving import leaving
 from pretrain.workdir import is_utf8
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk that takes no more answers
-LOOKS, LOOK = 4, 0.05  # for what is written behind a signal, and seconds before each
+LOOKS, LOOK = 100, 0.05  # for what is written behind a signal, and seconds before each
+ABSENT = 5  # looks that find nothing, in a row
 
 
 def check_free(folder: Path) -> None:
@@ -51,9 +52,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     def remove() -> None:
         named_or_removed.acquire()  # for good: what is removed gets no name any more
         shutil.rmtree(partial, ignore_errors=True)
-        for _ in range(LOOKS if threading.current_thread() is not threading.main_thread() else 0):
-            time.sleep(LOOK)  # a signal ends the process, and the main thread goes on to fill it until then
-            shutil.rmtree(partial, ignore_errors=True)
+        if threading.current_thread() is not threading.main_thread():  # a signal ends the process
+            _keep_removed(partial)
 
     with leaving.after(remove):
         try:
@@ -65,6 +65,17 @@ def new_folder(folder: Path) -> Iterator[Path]:
             if not isinstance(error, UserError) and system_code(error) in FULL:
                 raise UserError(f"{named} cannot be written ({reason(error)}); make room or choose another") from error
             raise
+
+
+def _keep_removed(partial: Path) -> None:
+    """Until the threads that still write have found their folder gone, for some seconds at most."""
+    absent = 0
+    for _ in range(LOOKS):
+        time.sleep(LOOK)
+        absent = 0 if partial.exists() else absent + 1
+        if absent == ABSENT:
+            return
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _open_to_others(partial: Path) -> None:
