@@ -74,7 +74,7 @@ with new_folder(Path(sys.argv[1])) as partial:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left_where_a_signal_ends_it(tmp_path, number):
     command = [sys.executable, "-c", WAITS, str(tmp_path / "made")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
