@@ -165,7 +165,7 @@ def small(**changes):
         (["train", "--dataset=stdlib"], "has no flag --dataset, did you mean --config.data.train=stdlib?"),
         (["train", "--dataset"], "did you mean --config.data.train?"),
         (["describe", CONFIG, "--learning_rate=1"], "did you mean --config.schedule.peak=1?"),
-        (["train", CONFIG, "--dropout_rate=0.1"], "dropout has a rate for each place: config.model.dropout_attention and"),
+        (["train", CONFIG, "--dropout_rate=0.1"], "dropout has a rate for each place: config.model.dropout_attention"),
         (["train", CONFIG, "--config.model.attention=dot_product"], "what computes it is config.model.attention_path"),
         (["train", CONFIG, "--epochs=3"], "has no flag --epochs; training is counted in updates"),
         (["train", CONFIG, "--resume"], "has no flag --resume; the same command goes on from the newest checkpoint"),
