@@ -13,7 +13,6 @@ How the C library treats freed memory decides a third of a small step's time, so
 
 import argparse
 import atexit
-import ctypes
 import dataclasses
 import functools
 import importlib
@@ -27,6 +26,7 @@ import sys
 import time
 
 from benchmarks import report
+from launch.supervise import with_parent
 
 TUNABLES = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=17179869184:glibc.malloc.hugetlb=1"
 MEMORY = {
@@ -124,15 +124,10 @@ def versions(programs: dict[str, Program]) -> dict[str, str]:
     return functools.reduce(dict.__or__, (program.versions for program in programs.values()))
 
 
-def end_with_parent() -> None:
-    """Has Linux kill this process when the one that started it ends, however: one that is stopped hears of nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 def serve(target: str, options: dict) -> None:
     """The other end of a `Program`: does what it is asked to, line by line, until nobody asks."""
-    end_with_parent()
+    if ends := with_parent(signal.SIGKILL):  # one that is stopped hears of nothing else
+        ends()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is no answer
     module, _, function = target.partition(":")

@@ -55,7 +55,7 @@ OBJECTIVES = (
     | {"plm": "permutation"}
 )
 KERNELS = ("flash", "flash_attention", "flash_attention_2", "sdpa", "eager", "splash", "cudnn", "triton", "xla")
-KERNELS += ("dot_product", "autoselected")
+KERNELS = (*KERNELS, "dot_product", "autoselected")  # MaxText's
 COMPUTED = "names which places are seen, such as dense or local_256; what computes it is config.model.attention_path"
 
 FOLDERS = (

@@ -12,7 +12,7 @@ def run(arguments: Arguments) -> int:
 
     What does it is imported when it is done: help, and mistakes in what is told, need not wait for Orbax.
     """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as `spawn` has it while it reads the script
         sys.exit(
             "pretrain: each process that a script starts reads the script again; put what trains or prepares in it "
             'under `if __name__ == "__main__":` (docs/python.md)'

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from input_pipeline import pipeline
+from input_pipeline.layouts.plans import counted
 from input_pipeline.sources import images, sources
 from pretrain import config as configs
 from pretrain.commands.arguments import Complete
@@ -60,13 +61,9 @@ def run(arguments: Complete) -> None:
         print(json.dumps(facts))
     else:
         print(
-            f"checkpoint {trained.step}: {_so_many(len(originals), 'image')} cut off below row {kept} of {rows}, "
-            f"{_so_many(arguments.samples, 'completion')} of each, and the originals, in {target}"
+            f"checkpoint {trained.step}: {counted(len(originals), 'image')} cut off below row {kept} of {rows}, "
+            f"{counted(arguments.samples, 'completion')} of each, and the originals, in {target}"
         )
-
-
-def _so_many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def picture(originals: np.ndarray, added: np.ndarray, kept: int) -> np.ndarray:

@@ -90,12 +90,17 @@ class Watchdog:
         quick = place.doing in QUICK and place.steady
         return 0 < self._patience * (1 if quick else LONG) <= self.waited
 
+    def _busy(self) -> bool:
+        """Whether it, or who works for it, has used the processor since the last look."""
+        before, self._used = self._used, processor_seconds()
+        return self._used - before > BUSY * LOOK
+
     def _watch(self) -> None:
         while not self._over.wait(LOOK):
-            place, used = self.place(), processor_seconds()
-            works = (place.doing in BEFORE and used - self._used > BUSY * LOOK) or Unheard.waiting
+            place = self.place()
+            works = (place.doing in BEFORE and self._busy()) or Unheard.waiting
             self._looks = self._looks + 1 if place.turns == self._seen and not works else 0
-            self._seen, self._used = place.turns, used
+            self._seen = place.turns
             if self._leaving.others:  # they are asked first (roll_call.py)
                 self._leaving.others.tick()
             elif self.late and place.doing not in BEFORE:  # alone it may wait for another run that tokenises its text

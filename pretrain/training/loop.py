@@ -22,7 +22,7 @@ from pretrain.reporting.metrics import MetricWriter
 from pretrain.reporting.progress import Ledger, Progress, open_null
 from pretrain.training.begin import tell_of_holdout, tell_of_measure
 from pretrain.training.feed import Feed
-from pretrain.training.profile import Profile, traces
+from pretrain.training.profile import Profile
 from pretrain.training.rates import Rates
 from pretrain.training.replicas import Replicas
 from pretrain.training.validation import Validation
@@ -50,7 +50,7 @@ class Loop:
         shown = open_null() if jax.process_index() else None
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, shown)
         self.rates = Rates(assembly.learner, self.config, ledger)
-        self.profile = Profile(self.config.log.profile, traces(checkpoints.workdir.profile), self.progress.note)
+        self.profile = Profile(self.config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.compiled = False
         self.pending = None  # what `update` says of the last one, read once the next one is on its way
         bad = self.state.bad_in_row.addressable_data(0)  # of pmap a copy for each device

@@ -6,12 +6,6 @@ from pathlib import Path
 import jax
 
 
-def traces(folder: Path) -> Path:
-    """Where this process traces to: of several, each has a folder of its own, since on one host their files would be
-    called alike."""
-    return folder / str(jax.process_index()) if jax.process_count() > 1 else folder
-
-
 class Profile:
     """Traces the updates of `window`, (first, last), counted from 1; an empty window traces nothing.
 
@@ -19,7 +13,9 @@ class Profile:
     """
 
     def __init__(self, window: Sequence[int], folder: Path, report: Callable[[str], None]):
-        self._window, self._folder, self._report = tuple(window), folder, report
+        self._window, self._report = tuple(window), report
+        # Of several processes each has a folder of its own: on one host their files would be called alike.
+        self._folder = folder / str(jax.process_index()) if jax.process_count() > 1 else folder
         self._started = 0  # the first update traced, 0 while nothing is
         self._done = 0  # the last update made
 

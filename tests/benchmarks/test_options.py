@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from benchmarks import job, report, xl_training
@@ -42,16 +44,19 @@ def test_what_cannot_be_is_one_sentence(name, options, words, monkeypatch, capsy
 
 def test_memory_is_compared_with_no_memory():
     """What stands in for relative attention is called as that is."""
-    for run in xl_training.candidates(length=16, lanes=2, layers=1, dtype="float32").values():
-        run()
+    runs = xl_training.candidates(length=16, lanes=2, layers=1, dtype="float32")
+    assert runs.keys() == {"transformer_xl", "dense", "decoder"}
+    found = {name: [np.asarray(leaf) for leaf in jax.tree.leaves(run())] for name, run in runs.items()}
+    assert all(np.isfinite(leaf).all() for leaves in found.values() for leaf in leaves)
+    assert any((a != b).any() for a, b in zip(found["transformer_xl"], found["dense"], strict=True))
 
 
 def comes_to(stat, state):
-    """Waits until a process is in that state, or gone."""
+    """Whether a process is soon in that state, or gone."""
     until = time.monotonic() + 30
-    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != state:
-        assert time.monotonic() < until
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != state and time.monotonic() < until:
         time.sleep(0.05)
+    return time.monotonic() < until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -65,9 +70,9 @@ def test_a_program_that_is_stopped_ends_with_its_benchmark(number, tmp_path):
         [sys.executable, "-c", waits], cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE
     ) as benchmark:
         program = Path(f"/proc/{int(benchmark.stdout.readline())}/stat")
-        comes_to(program, "T")
+        assert comes_to(program, "T")
         benchmark.send_signal(number)
-    comes_to(program, "Z")
+    assert comes_to(program, "Z")
 
 
 def test_no_job_outlives_its_benchmark(tmp_path):
