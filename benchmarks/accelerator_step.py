@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks import report
 from configs import gpt2
+from models.stack.depth import REMAT
 from pretrain.costs.flops import flops_per_token
 from pretrain.parallel.devices import measure_matmul_ceiling
 from pretrain.step.engine import make_engine
@@ -112,7 +113,7 @@ def main():
     parser = report.arguments(__doc__.split("\n")[0])
     parser.add_argument("--size", choices=tuple(AIMS), default="small")
     parser.add_argument("--batch", type=report.count, default=32, help="rows of 1,024 tokens")
-    parser.add_argument("--remat", default="none", help="config.model.remat")
+    parser.add_argument("--remat", choices=REMAT, default="none", help="config.model.remat")
     args = parser.parse_args()
     updates, rounds = (2, 3) if args.quick or args.size == "smoke" else (10, 7)
     c = config(args.size, args.batch, args.remat)

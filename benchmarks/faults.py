@@ -337,11 +337,16 @@ def main():
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)  # Orbax warns of every checkpoint read here
     asked = [word.strip() for word in args.only.split(",") if word.strip()]
-    if args.keep and Path(args.keep).exists():
-        parser.error(f"--keep={args.keep} is there already; name a new folder")
     names = [n for n in FAULTS if (any(w in n for w in asked) if asked else FAULTS[n].quick or not args.quick)]
     if not names:
         parser.error(f"--only={args.only} is in the name of no fault; choose from: {', '.join(FAULTS)}")
+    try:
+        if args.keep:
+            Path(args.keep).mkdir(parents=True)
+    except FileExistsError:
+        parser.error(f"--keep={args.keep} is there already; name a new folder")
+    except OSError as error:
+        parser.error(f"--keep={args.keep} cannot be made ({error.strerror}); name another folder")
     trials, results, whole = 1 if args.quick else args.trials, [], False
     with (
         tempfile.TemporaryDirectory(prefix="longhaul-faults-") as temporary,
@@ -349,7 +354,6 @@ def main():
         ended(),
     ):
         folder = Path(args.keep or temporary).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
         matrix = Matrix(folder, args.processes)
         for name in names:
             if name in COMPILED and not matrix.preload:

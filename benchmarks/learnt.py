@@ -257,8 +257,8 @@ def main():
     if lacking := [name for name in names if not texts[name]]:
         parser.error(f"--only={','.join(lacking)} reads translations; name them by --parallel")
     for name, files in asked.items():
-        if len(files) != FILES[name] or not all(map(os.path.isfile, files)):
-            parser.error(f"--{name}={','.join(files)} is not {FILES[name]} files that are there, joined by commas")
+        if len(files) != FILES[name] or not all(map(report.gzipped, files)):
+            parser.error(f"--{name}={','.join(files)} is not {FILES[name]} gzipped files, joined by commas")
     updates, rows, curves = QUICK if args.quick else args.updates, [], {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(args.runs or scratch)

@@ -54,6 +54,8 @@ def main():
     parser.add_argument("--chart", type=report.new_file, default="", help="SVG file of memory over saves to write")
     args = parser.parse_args()
     updates = QUICK if args.quick else args.updates
+    if updates < 3 * EVERY:
+        parser.error(f"--updates={updates} are saved less than three times, every {EVERY}; give more")
     with tempfile.TemporaryDirectory() as folder:
         found = run(updates, folder)
     warm = found[len(found) // WARM :]

@@ -56,6 +56,14 @@ def new_file(text: str) -> str:
     return text
 
 
+def gzipped(file: str) -> bool:
+    """Whether a file is there and begins as gzip's do."""
+    if not os.path.isfile(file):
+        return False
+    with open(file, "rb") as begun:
+        return begun.read(2) == b"\x1f\x8b"
+
+
 def run(main: Callable[[], int | None]) -> None:
     """Runs a benchmark and ends the program: with one sentence and exit code 2 where it reads what cannot be read."""
     try:

@@ -15,6 +15,7 @@ import gzip
 import os
 import statistics
 import sysconfig
+import zlib
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -202,6 +203,12 @@ def main():
     if args.text and not os.path.isfile(args.text):
         parser.error(f"--text={args.text} is no file")
     text = os.path.abspath(args.text) if args.text else ""
+    try:
+        least = min(map(len, symbols(text)))
+    except (OSError, EOFError, zlib.error) as error:
+        parser.error(f"--text={args.text} cannot be read ({error})")
+    if least <= LENGTH + 1:
+        parser.error(f"--text={args.text} is too short: a tenth of it, which is held out, has {least} symbols")
     programs = {"longhaul": turns.Program("benchmarks.small_step:longhaul", "ours", args.memory, text=text)}
     for compiled in (False, True):
         name = f"pytorch {'compiled' if compiled else 'eager'}"

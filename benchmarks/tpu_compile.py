@@ -199,6 +199,8 @@ def main() -> None:
         print("left out: compiling for TPUs needs libtpu; pip install -e '.[plan]'", file=sys.stderr)
         return
     names = args.only.split(";") if args.only else QUICK if args.quick else PROGRAMS
+    if unknown := [name for name in names if name not in PROGRAMS]:
+        parser.error(f"--only={';'.join(unknown)} is unknown; choose from: {'; '.join(PROGRAMS)}")
     found = []
     if args.format == "table":
         print(f"{'program':<44} {'topology':<9} temporaries arguments MB     GFLOP ratio  kernels")

@@ -46,6 +46,10 @@ def written_under(folder: Path, key: str) -> Iterator[None]:
             raise DataError(f"cannot read {where}: {error.strerror}; make it readable or leave it out") from None
         if error.errno not in UNWRITABLE | _IN_THE_WAY:
             raise
+        if where.is_file() and not os.access(where, os.R_OK):
+            raise DataError(
+                f"cannot read {where}: {error.strerror}; make it readable, or point {key} to another folder"
+            ) from None
         raise UnwritableError(where, error.strerror, key) from None
 
 
@@ -125,12 +129,17 @@ def write_json(path: Path, value: object) -> None:
         partial.write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 
+def from_json(text: str) -> object:
+    """What a text of JSON says. Errors: ValueError where it is none, or is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+
+
 def read_json(path: Path) -> dict:
     """What a file of JSON holds. Errors: ValueError where it is none, or is nested too deeply."""
-    try:
-        return json.loads(contents(path).decode())
-    except RecursionError as error:
-        raise ValueError(f"{path}: {error}") from None
+    return from_json(contents(path).decode())
 
 
 def checksum(path: Path) -> int:

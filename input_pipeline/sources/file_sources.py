@@ -95,8 +95,13 @@ class Files(Source):
         if not match:
             raise DataError(f"'{spec}' asks for bytes={options['bytes']}; write bytes=START:END")
         line_ends = options.get("line_ends", "kept")
-        if line_ends not in ("kept", "dropped") or (line_ends == "dropped" and unit != "file"):
-            raise DataError(f"'{spec}' asks for line_ends={line_ends}; of whole files, they are kept or dropped")
+        if line_ends not in ("kept", "dropped"):
+            raise DataError(f"'{spec}' asks for line_ends={line_ends}; they are kept or dropped")
+        if line_ends == "dropped" and unit != "file":
+            raise DataError(
+                f"'{spec}' asks for line_ends=dropped and document={unit}; they are dropped of whole files, "
+                "document=file, alone: leave one of the two out"
+            )
         read = readers.joined_file if line_ends == "dropped" else DOCUMENTS[unit]
         start, end = int(match[1] or 0), int(match[2]) if match[2] else None
         if end is not None and end <= start:

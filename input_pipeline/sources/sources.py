@@ -12,9 +12,11 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from input_pipeline.away import contents, files_below, persistently
 from input_pipeline.errors import DataError
@@ -275,9 +277,14 @@ class TensorFlowDataset(Source):
             if self.image:
                 yield images.record_document(record, self.field, where, self.image)
             elif self.fields:
-                yield records.fields_document(record, where, self.fields)
+                yield records.fields_document(_of_float32(record), where, self.fields)
             else:
                 yield records.text_document(record, where, self.field)
+
+
+def _of_float32(record: Mapping[str, object]) -> dict[str, object]:
+    """A record of TFDS, whose numbers with a point are of 32 bits: with no more digits than tell one from the next."""
+    return {name: float(str(np.float32(v))) if type(v) is float else v for name, v in record.items()}
 
 
 def told_of_text(source: Source, files: Sequence[File]) -> str:

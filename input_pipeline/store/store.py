@@ -154,7 +154,8 @@ class Store:
 
 def damaged(folder: Path, what: str) -> DataError:
     return DataError(
-        f"the token store {folder} is damaged: {what}; bring its files back, or delete that folder to tokenise again"
+        f"the token store {folder} is damaged: {what}; bring its files back, or, where its text is still there, delete "
+        "that folder to tokenise again"
     )
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from input_pipeline.away import contents, files_below
-from input_pipeline.files import checksum
+from input_pipeline.away import files_below
+from input_pipeline.files import checksum, read_json
 from input_pipeline.remote import RemotePath
 from pretrain import workdir
 from pretrain.workdir import DATA, METRICS, RECORD, STATE
@@ -65,7 +65,7 @@ def renew(folder: Path, name: str) -> None:
 def read(folder: Path) -> Record | None:
     """The record of a checkpoint; None where it has none that can be read, so that nothing can be proven."""
     try:
-        record = json.loads(contents(folder / RECORD).decode())
+        record = read_json(folder / RECORD)
         rows = {str(name): [int(size), crc if crc is None else int(crc)] for name, (size, crc) in record.items()}
         return rows if _of(rows, (STATE,)) else None
     except (FileNotFoundError, ValueError, TypeError, AttributeError, OverflowError):  # none, or not what `write` wrote

@@ -1,6 +1,5 @@
 """Reading a checkpoint back: its files proven whole, its tree the model's own, by all processes or by none."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +9,8 @@ import orbax.checkpoint as ocp
 from etils import epath
 from flax.traverse_util import unflatten_dict
 
-from input_pipeline.away import contents, passes
+from input_pipeline.away import passes
+from input_pipeline.files import read_json
 from input_pipeline.remote import RemotePath
 from models.parts.parameter import path_name
 from pretrain.checkpoints import paths, record, remote
@@ -67,7 +67,7 @@ def read_data(folder: Path) -> dict:
     """The position in the data that a checkpoint holds: `step`, `position`, and of which `tokenizer` and `text`."""
 
     def position() -> dict:
-        found = json.loads(contents(folder / POSITION).decode())
+        found = read_json(folder / POSITION)
         if not (isinstance(found, dict) and all(type(found.get(name)) is int for name in ("step", "position"))):
             raise ValueError(f"{POSITION} does not hold the whole numbers `step` and `position`")
         return found
@@ -87,7 +87,7 @@ def noted(folder: Path) -> dict:
     Errors: OSError where the folder is away.
     """
     try:
-        found = json.loads(contents(folder / POSITION).decode())
+        found = read_json(folder / POSITION)
     except (OSError, ValueError) as error:
         if passes(error):
             raise

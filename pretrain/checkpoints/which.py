@@ -1,10 +1,10 @@
 """Which checkpoint of a work folder is the best, the newest sound one, or meant by a word; read off its files alone."""
 
-import json
 import math
 from collections.abc import Iterator
 
-from input_pipeline.away import contents, passes
+from input_pipeline.away import passes
+from input_pipeline.files import read_json
 from pretrain.checkpoints import restore
 from pretrain.errors import UserError
 from pretrain.workdir import LOSS, Workdir
@@ -16,7 +16,7 @@ def losses(workdir: Workdir) -> dict[int, tuple[float, str]]:
     for step in workdir.steps():
         folder = workdir.checkpoint(step)
         try:
-            metrics = json.loads(contents(folder / LOSS).decode())
+            metrics = read_json(folder / LOSS)
             loss, measure = metrics["loss"], metrics["measure"]
             whole = restore.is_whole(folder, LOSS)
         except (OSError, ValueError, KeyError, TypeError) as error:

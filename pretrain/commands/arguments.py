@@ -93,6 +93,7 @@ class OfConfig(Arguments):
 
     def __post_init__(self):
         super().__post_init__()
+        Flag(str, "").check("config", self.config, "")
         check_overrides(self.overrides)
 
 

@@ -36,6 +36,7 @@ def run(arguments: Complete) -> None:
     rows, columns, colours = config.data.image
     kept = round(arguments.keep * rows)
     begun, size = kept * columns * colours, rows * columns * colours  # bytes of a prompt and of an image
+    _check_model(trained.model, size, workdir)
     prompts = [np.append(trained.tokenizer.end_id, image.ravel()[:begun]).astype(np.int32) for image in originals]
     results = generate(
         trained.model,
@@ -103,6 +104,19 @@ def _documents(found):
     for source in found:
         for span in source.spans(1 << 30):
             yield from source.documents(span)
+
+
+def _check_model(model, size: int, workdir: str) -> None:
+    if "inputs" in model.inputs:
+        raise UserError(
+            f"the model of {workdir} writes for something else that it reads, and cannot go on with an image; train a "
+            "decoder for that"
+        )
+    if size > model.context:
+        raise UserError(
+            f"the model of {workdir} reads {model.context} bytes (config.model.context), and an image has {size}; to "
+            f"complete images train one with --config.model.context={size}"
+        )
 
 
 def _check(config, target: Path, arguments: Complete) -> None:

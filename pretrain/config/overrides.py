@@ -32,30 +32,33 @@ def load(
     return with_overrides(config, overrides, report)
 
 
-def _following(config: ConfigDict, given: dict[str, str], report: Callable[[str], None]) -> list[tuple[str, str]]:
-    """Overrides that follow from those `given`: a recipe's other data belong to its training text, not to another."""
+def _following(config: ConfigDict, given: dict[str, str]) -> tuple[dict[str, str], str]:
+    """Overrides that follow from those `given`, and what is said of them.
+
+    A recipe's other data belong to its training text, not to another.
+    """
     if given.get("data.train", config.data.train) == config.data.train:
-        return []
+        return {}, ""
     others = {"data.validation": "", "data.test": "", "data.weights": "()"}
     left_out = {key: empty for key, empty in others.items() if key not in given and config.data[key.partition(".")[2]]}
-    if left_out:
-        named = " and ".join(f"{key} = {config.data[key.partition('.')[2]]}" for key in left_out)
-        are = "are" if len(left_out) > 1 else "is"
-        message = f"data.train is not the recipe's, so its {named} {are} left out"
-        if "data.validation" in left_out:
-            message += f": {config.data.holdout:.0%} of data.train is held out (data.holdout, data.validation)"
-        report(message)
-    return list(left_out.items())
+    named = " and ".join(f"{key} = {config.data[key.partition('.')[2]]}" for key in left_out)
+    are = "are" if len(left_out) > 1 else "is"
+    return left_out, f"data.train is not the recipe's, so its {named} {are} left out" if left_out else ""
 
 
 def with_overrides(
     config: ConfigDict, overrides: Sequence[tuple[str, str]], report: Callable[[str], None] = lambda message: None
 ) -> ConfigDict:
     """`config`, changed in place, with every number in its range, and locked; `report` hears what follows from that."""
+    following, said = _following(config, dict(overrides))
     with config.unlocked():
-        for key, text in [*_following(config, dict(overrides), report), *overrides]:
+        for key, text in [*following.items(), *overrides]:
             override(config, key, text)
     check_ranges(config)
+    if "data.validation" in following and config.data.holdout:
+        said += f": {config.data.holdout:.0%} of data.train is held out (data.holdout, data.validation)"
+    if said:
+        report(said)
     return config.lock()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from input_pipeline.away import passes
+from input_pipeline.files import from_json
 from pretrain import workdir
 from pretrain.checkpoints import alone, restore
 from pretrain.interop.family import Family
@@ -111,7 +112,7 @@ def _figures(path: Path, step: int) -> dict[str, int | float]:
     found = {}
     for line in lines:
         try:
-            row = json.loads(line)
+            row = from_json(line)
         except ValueError:  # a line that a killed process left torn
             continue
         if isinstance(row, dict) and row.get("step") == step:

@@ -49,12 +49,13 @@ def _row(layout, name: str, box, resting) -> dict:
         "copies": layout.mesh.size // math.prod(layout.mesh.shape[axis] for axis in used),
         "bytes": math.prod(shape) * resting.dtype.itemsize,
         "bytes_per_device": on_device(resting),
-        "rule": _rule(layout.mesh, axes, by_rules, parts),
+        "rule": _rule(layout, axes, by_rules, parts),
     }
 
 
-def _rule(mesh, axes, by_rules, parts) -> str:
+def _rule(layout, axes, by_rules, parts) -> str:
     """What gave each dimension its axes, in words."""
+    mesh = layout.mesh
     said = [f"{axis} -> {' x '.join(part)}" for axis, part in zip(axes, by_rules, strict=True) if part]
     for axis, before, after in zip(axes, by_rules, parts, strict=True):
         if before != after:
@@ -62,7 +63,9 @@ def _rule(mesh, axes, by_rules, parts) -> str:
             said.append(f"fsdp takes {axis}, {why}")
     if mesh.shape["fsdp"] > 1 and not any("fsdp" in part for part in parts):
         said.append(f"fsdp: {mesh.shape['fsdp']} divides no free axis")
-    return "; ".join(said) or "no rule of config.mesh.rules splits it"
+    idle = [f"{axis} -> {' x '.join(layout.rules[axis])}" for axis in axes if axis and layout.rules[axis]]
+    of_one = f"{', '.join(idle)} by config.mesh.rules, of which this mesh has 1" if idle else ""
+    return "; ".join(said) or of_one or "no rule of config.mesh.rules splits it"
 
 
 def _parts(spec, shape) -> list[tuple[str, ...]]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from input_pipeline.away import hurry, passes, persistently
+from input_pipeline.files import from_json
 from input_pipeline.remote import RemotePath, at
 from pretrain.errors import UserError, reason
 from pretrain.processes.agreement import gathered
@@ -241,7 +242,7 @@ def _holder(found: str) -> dict:
         "folder": None,
     }
     try:
-        return unknown | json.loads(found)
+        return unknown | from_json(found)
     except (ValueError, TypeError):
         return unknown
 

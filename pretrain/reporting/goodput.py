@@ -7,11 +7,13 @@ seconds between, and at its end. What is killed loses what came after its last r
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from input_pipeline.away import contents
+from input_pipeline.files import from_json
 from input_pipeline.remote import RemotePath
 from pretrain.reporting.metrics import append, open_rows
 from pretrain.reporting.staged import Staged
@@ -67,7 +69,7 @@ def rows(path: Path) -> Iterator[dict]:
     """The whole rows of a file. Errors: OSError."""
     for line in contents(path).splitlines():
         try:
-            row = json.loads(line)
+            row = from_json(line.decode())
         except ValueError:
             continue
         if isinstance(row, dict) and _is_whole(row):
@@ -75,11 +77,12 @@ def rows(path: Path) -> Iterator[dict]:
 
 
 def _is_whole(row: dict) -> bool:
-    """Whether a row holds what one of its kind does, and numbers of seconds."""
+    """Whether a row holds what one of its kind does, and numbers that can be added up."""
     kinds = BEGINNING if "began" in row else PROGRESS
-    numbers = row["seconds"].values() if isinstance(row.get("seconds"), dict) else ()
+    seconds = row["seconds"].values() if isinstance(row.get("seconds"), dict) else ()
     typed = all(isinstance(row.get(name), kind) for name, kind in kinds.items())
-    return typed and all(isinstance(number, int | float) for number in numbers)
+    numbers = [*(row.get(name) for name, kind in kinds.items() if kind is not dict), *seconds]
+    return typed and all(isinstance(n, int | float) and abs(n) <= sys.float_info.max for n in numbers)
 
 
 def newest_saved(path: Path) -> int:

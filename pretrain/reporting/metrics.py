@@ -6,7 +6,6 @@ resumed run hold the rows of an uninterrupted one, each once. A file that is dam
 
 import csv
 import io
-import json
 import os
 import socket
 import struct
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from input_pipeline.away import contents, naming, persistently
+from input_pipeline.files import from_json
 from input_pipeline.remote import RemotePath, at
 from pretrain import aside, workdir
 from pretrain.errors import UserError
@@ -170,7 +170,7 @@ class JsonlFile(RowFile):
     suffix = ".jsonl"
 
     def parse(self, text):
-        return [json.loads(line) for line in text.splitlines()]
+        return [from_json(line) for line in text.splitlines()]
 
     def text(self, rows):
         return "".join(map(self.line, rows))

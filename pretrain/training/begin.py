@@ -24,7 +24,7 @@ FEW_ROWS = 20  # of validation, whose loss says little
 
 def cannot(why: str) -> str:
     """The sentence of a work folder that fails."""
-    return f"the work folder cannot be used ({why}); choose another --workdir"
+    return f"the work folder cannot be used ({why}); mend that, or choose another --workdir"
 
 
 def check_own(config, workdir: str) -> None:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import job, report, xl_training
+from benchmarks import job, learning, report, tpu_compile, xl_training
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,10 +29,15 @@ ROOT = Path(__file__).resolve().parents[2]
         ("memory", ["--updates=x"], "--updates: x is not a whole number above 0"),
         ("memory", ["--chart=/tmp"], "--chart: /tmp is no name of a file in a folder that is there"),
         ("counts", ["--text=text:/nope/*"], "text:/nope/*"),
-        ("learnt", ["--probe=/no/a,/no/b"], "--probe=/no/a,/no/b is not 2 files that are there"),
-        ("learnt", ["--tune=/no/a"], "--tune=/no/a is not 3 files that are there"),
+        ("faults", ["--only=SIGTERM", f"--keep={__file__}/x"], "/x cannot be made (Not a directory); name another"),
+        ("memory", ["--updates=149"], "--updates=149 are saved less than three times, every 50"),
+        ("learnt", ["--probe=/no/a,/no/b"], "--probe=/no/a,/no/b is not 2 gzipped files"),
+        ("learnt", [f"--probe={__file__},{__file__}"], " is not 2 gzipped files"),
+        ("learnt", ["--tune=/no/a"], "--tune=/no/a is not 3 gzipped files"),
         ("learning", ["x.svg", "/nope"], "/nope is not a work folder"),
         ("small_step", ["--text=/nope"], "--text=/nope is no file"),
+        ("small_step", [f"--text={ROOT}/input_pipeline/__init__.py"], "/__init__.py is too short: a tenth of it"),
+        ("accelerator_step", ["--remat=foo"], "argument --remat: invalid choice: 'foo'"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(name, options, words, monkeypatch, capsys):
@@ -40,6 +45,24 @@ def test_what_cannot_be_is_one_sentence(name, options, words, monkeypatch, capsy
     with pytest.raises(SystemExit, match="2"):
         report.run(importlib.import_module(f"benchmarks.{name}").main)
     assert words in capsys.readouterr().err
+
+
+def test_a_program_that_is_not_compiled_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tpu_compile", "--only=dense;dens"])
+    monkeypatch.setattr(tpu_compile.importlib.util, "find_spec", lambda name: True)
+    with pytest.raises(SystemExit, match="2"):
+        tpu_compile.main()
+    assert "--only=dens is unknown; choose from: dense" in capsys.readouterr().err
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path, monkeypatch):
+    """One of two once took the place of the other."""
+    monkeypatch.setattr(learning, "curve", lambda workdir: ([0, 1], [2, 1]))
+    runs = [str(tmp_path / part / "run") for part in ("a", "b")]
+    monkeypatch.setattr(sys, "argv", ["learning", str(tmp_path / "x.svg"), *runs])
+    learning.main()
+    drawn = (tmp_path / "x.svg").read_text()
+    assert drawn.count("<polyline") == 2 and all(run in drawn for run in runs)
 
 
 def test_memory_is_compared_with_no_memory():

@@ -1,12 +1,15 @@
 """What is left of files and folders where something fails on the way."""
 
 import contextlib
+import errno
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from input_pipeline import files
+from input_pipeline.errors import DataError
 from input_pipeline.files import filled
 
 
@@ -17,6 +20,15 @@ def test_a_link_that_stays_empty_hides_no_mistake(tmp_path):
     with pytest.raises(ValueError, match="of the text"), filled(tmp_path / "tokenizer"):
         raise ValueError("of the text")
     assert (tmp_path / "tokenizer").is_dir()
+
+
+def test_what_may_not_be_read_is_not_said_to_be_unwritable(tmp_path, monkeypatch):
+    """Whoever runs the tests may read everything."""
+    (tmp_path / "store.json").write_text("{}")
+    monkeypatch.setattr(files.os, "access", lambda path, mode: mode != os.R_OK)
+    words = r"cannot read .*/store.json: Permission denied; make it readable, or point data.store"
+    with pytest.raises(DataError, match=words), files.written_under(tmp_path, "data.store"):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "store.json"))
 
 
 def test_who_waits_for_a_lock_is_known(tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ def folder(tmp_path_factory):
 
         def _info(self):
             features = {"text": tfds.features.Text(), "label": tfds.features.Scalar(np.int64)}
+            features["score"] = tfds.features.Scalar(np.float32)
             return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
 
         def _split_generators(self, download):
@@ -29,7 +30,7 @@ def folder(tmp_path_factory):
 
         def _generate_examples(self, count):
             for n in range(count):
-                yield n, {"text": f"Dökument {n} of {count}", "label": n}
+                yield n, {"text": f"Dökument {n} of {count}", "label": n, "score": n / 5}
 
     data_dir = tmp_path_factory.mktemp("tfds")
     builder = Tiny(data_dir=data_dir, file_format="array_record")
@@ -56,14 +57,15 @@ def test_a_prepared_folder_by_path(prepare, folder, monkeypatch):
 
 def test_fields_of_records(prepare, folder, monkeypatch):
     monkeypatch.setattr(requirements, "check_fields", lambda *given: None)  # whatever task reads them
-    stream = prepare(f"tfds:{folder}?split=train[:3]&fields=label,text").stream("train")
-    for number in range(3):
+    stream = prepare(f"tfds:{folder}?split=train[:5]&fields=label,text,score").stream("train")
+    for number in range(5):
         found = {}
         for name, (start, length) in stream.fields(number).items():
             ids = np.zeros(length, np.uint8)
             stream.copy(start, ids)
             found[name] = bytes(ids).decode()
         assert found["text"] == f"Dökument {found['label']} of 50"
+        assert found["score"] == str(int(found["label"]) / 5)  # which a float32 is not, to the last digit of a float
 
 
 def test_a_set_by_name_and_a_part_of_a_split(prepare, folder):
@@ -120,7 +122,7 @@ def test_held_out_records(prepare, folder):
         ),
         ("tfds:/no/such/folder", r"the folder /no/such/folder has no dataset_info\.json"),
         ("tfds:{folder}?split=tain", r"has no split 'tain'; choose from: train, validation"),
-        ("tfds:{folder}?field=body", r"record 0 has no field 'body'; name one of: label, text, with \?field=NAME"),
+        ("tfds:{folder}?field=body", r"record 0 has no field 'body'; name one of: label, score, text, with \?field"),
         ("tfds:{folder}?field=label", r"record 0 holds int at 'label', not text"),
     ],
 )

@@ -83,8 +83,10 @@ def test_bytes_of_a_text_are_symbols_and_line_ends_may_be_dropped(prepare, write
     assert corpus.tokenizer.vocab_size == 3  # 0xc3, 0xa4, 0x9f
     assert corpus.raw_bytes("train") == "äßä".encode()
     assert corpus.summary()[0]["tokens"] == 6
-    with pytest.raises(DataError, match="line_ends=dropped; of whole files, they are kept or dropped"):
+    with pytest.raises(DataError, match=r"line_ends=dropped and document=line; .*: leave one of the two out"):
         prepare(f"text:{path}?line_ends=dropped&document=line")
+    with pytest.raises(DataError, match="line_ends=gone; they are kept or dropped"):
+        prepare(f"text:{path}?line_ends=gone")
 
 
 @pytest.mark.parametrize("cut", range(8))

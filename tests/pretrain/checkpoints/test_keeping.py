@@ -87,7 +87,16 @@ def test_a_loss_that_is_not_finite_is_never_best(opened, loss):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\0" * 13, b'{"loss": "low"}', b'{"loss": 0.25}', b'{"loss": 0.25, "measure": "whole"}', b"[1]", b'{"l'],
+    [
+        b"",
+        b"\0" * 13,
+        b'{"loss": "low"}',
+        b'{"loss": 0.25}',
+        b'{"loss": 0.25, "measure": "whole"}',
+        b"[1]",
+        b'{"l',
+        b"[" * 100_000,
+    ],
 )
 def test_damaged_metrics_cost_the_claim_to_be_best_and_nothing_else(opened, content):
     checkpoints = opened(keep=3)

@@ -80,6 +80,7 @@ def test_a_line_gives_types():
         ),
         (Import, {"folder": "s3://b/x"}, "--folder=s3://b/x is in an object store, and has to be on a disk; fetch it"),
         (Generate, {"prompt_file": "gs://b/x"}, "--prompt_file=gs://b/x is in an object store"),
+        (Train, {"config": ROOT / "configs/gpt2.py"}, "which is not a str"),
         (Describe, {"config": "configs/gpt2.py"}, "--config and --workdir both say what is described"),
     ],
 )

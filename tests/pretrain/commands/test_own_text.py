@@ -24,6 +24,13 @@ def test_what_belongs_to_the_recipes_text_is_left_out():
     assert configs.load("configs/gpt3.py:small", OWN).data.weights == ()
 
 
+@pytest.mark.parametrize(("holdout", "end"), [("0.2", "left out: 20% of data.train is held out"), ("0", "left out")])
+def test_the_share_that_is_held_out_is_the_one_that_is_given(holdout, end):
+    said = []
+    configs.load("configs/transformer_xl.py:wt103", [*OWN, ("data.holdout", holdout)], said.append)
+    assert said[0].removesuffix(" (data.holdout, data.validation)").endswith(end)
+
+
 def test_what_is_given_stays():
     said = []
     given = [*OWN, ("data.validation", "text:/other.txt"), ("data.weights", "(1.0,)")]

@@ -58,6 +58,14 @@ def test_where_parameters_lie_and_by_which_rule(capsys):
     assert not facts["warnings"]
 
 
+def test_a_rule_whose_axis_has_one_device_is_no_missing_rule(capsys):
+    facts = json.loads(planned(capsys, TINY, "--topology=cpu:2", "--format=json", "--config.mesh.data=2").out)
+    rules = {row["name"]: row["rule"] for row in facts["parameters"]}
+    heads = "heads -> tensor by config.mesh.rules, of which this mesh has 1"
+    assert rules["layers/attention/query/kernel"] == heads
+    assert rules["final_norm/scale"] == "no rule of config.mesh.rules splits it"
+
+
 @pytest.mark.parametrize(
     ("overrides", "devices", "words"),
     [

@@ -156,7 +156,10 @@ def test_what_another_version_spends_time_on_is_shown_by_its_name(tmp_path, caps
     assert "dreaming" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]\n", b'{"category": 5}\n'])
+BEYOND = [b"[" * 100_000, b'{"began": 1, "time": 1%b}' % (b"0" * 400), b'{"began": 1, "time": NaN}']  # any sum
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]\n", b'{"category": 5}\n', *BEYOND])
 def test_a_file_without_a_row_is_no_answer(content, tmp_path, capsys):
     (tmp_path / "goodput.jsonl").write_bytes(content)
     assert main(["goodput", f"--workdir={tmp_path}"]) == 2

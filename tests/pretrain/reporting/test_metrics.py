@@ -165,6 +165,7 @@ def test_steps_must_rise(tmp_path):
     [
         ("train.jsonl", "hello\n"),
         ("train.jsonl", "[1]\n"),
+        ("train.jsonl", "[" * 100_000 + "\n"),
         ("train.jsonl", '{"step": Infinity}\n'),
         ("train.csv", "a,b\n1,2\n"),
         ("train.csv", "step,lo\n1,0.5,100\n"),

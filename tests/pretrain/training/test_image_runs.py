@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 from runs import ROOT, ends, pair
 
 from input_pipeline.sources import images
+from pretrain.commands import complete
 from pretrain.main import main
 
 SHAPE = (8, 8, 3)
@@ -190,3 +192,16 @@ def test_completions_that_cannot_be(refused, trained, whole, folder, tmp_path):
     assert "was trained on text" in refused(*text, picture)
     assert "--samples goes with --complete=FILE.png; leave it out" in refused(*text, "--samples=2")
     assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "context", "words"),
+    [
+        (("tokens", "inputs"), 1024, "writes for something else that it reads, and cannot go on with an image"),
+        (("tokens",), 64, "reads 64 bytes (config.model.context), and an image has 192; to complete images train one"),
+    ],
+)
+def test_models_that_complete_no_image(refused, trained, tmp_path, monkeypatch, inputs, context, words):
+    run = SimpleNamespace(model=SimpleNamespace(inputs=inputs, context=context))
+    monkeypatch.setattr(complete, "Run", lambda *arguments: run)
+    assert words in refused("generate", f"--workdir={trained}", f"--complete={tmp_path}/x.png")
