@@ -74,7 +74,7 @@ class TwoTexts(Objective):
         Errors: DataError where a text is empty, of which there is nothing to write.
         """
         if not all(texts):
-            raise DataError("this model reads a text and writes another, and a prompt is empty; give --prompt")
+            raise DataError("this model reads a text and writes another, and a prompt has no text; give --prompt")
         ids = [self.read(self._ids(text)) for text in texts]
         there = np.arange(max(map(len, ids)))[None] < np.array([[len(one)] for one in ids])
         inputs = np.zeros(there.shape, np.int32)

@@ -31,7 +31,9 @@ class PmapEngine(Engine):
                     "set it to 1, or the backend to 'jit'"
                 )
         self.learner, self.frozen = learner, {}
-        sizes = dict.fromkeys(AXES, 1) | {"data": -1}
+        sizes = {axis: config.mesh[axis] for axis in AXES}
+        if sizes["data"] != -1 and -1 in sizes.values():  # whichever axis takes what is left, all are on this one
+            sizes = dict.fromkeys(AXES, 1) | {"data": -1}
         self.layout = Layout(mesh_of(sizes), (("batch", "data"), ("length", None), ("layers", None)))
 
     @cached_property

@@ -46,7 +46,7 @@ def test_text_that_is_read():
     np.testing.assert_array_equal(source["inputs"], [[97, 98, 99, 7], [100, 7, 0, 0]])
     np.testing.assert_array_equal(source["input_segments"], [[1, 1, 1, 1], [1, 1, 0, 0]])
     assert all(array.dtype == np.int32 for array in (*begun, *source.values()))
-    with pytest.raises(DataError, match="reads a text and writes another, and a prompt is empty; give --prompt"):
+    with pytest.raises(DataError, match="reads a text and writes another, and a prompt has no text; give --prompt"):
         prompts("spans", ["abc", ""])
 
 
