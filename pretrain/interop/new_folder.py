@@ -2,8 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
-import glob
 import os
 import shutil
 import stat
@@ -40,15 +38,13 @@ def check_free(folder: Path) -> None:
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder beside `folder`, to be filled, which gets its name when all is well and else is gone, however that ends.
 
-    A link is followed. What a killed process left of the same folder is removed. Errors: UserError where the disk takes
-    no more, or another folder has got the name meanwhile.
+    A link is followed. Errors: UserError where the disk takes no more, or another folder has got the name meanwhile.
     """
     named = folder
     try:
         folder = Path(os.path.realpath(named))
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _clear_killed(folder)
-        partial = Path(tempfile.mkdtemp(prefix=_begun(folder), dir=folder.parent))
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise UserError(f"{named} cannot be made ({reason(error)}); choose another folder") from error
     named_or_removed = threading.Lock()
@@ -59,7 +55,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         if threading.current_thread() is not threading.main_thread():  # a signal ends the process
             _keep_removed(partial)
 
-    with _held(partial, fcntl.LOCK_SH), leaving.after(remove):
+    with leaving.after(remove):
         try:
             yield partial
             _open_to_others(partial)
@@ -69,35 +65,6 @@ def new_folder(folder: Path) -> Iterator[Path]:
             if not isinstance(error, UserError) and system_code(error) in FULL:
                 raise UserError(f"{named} cannot be written ({reason(error)}); make room or choose another") from error
             raise
-
-
-def _begun(folder: Path) -> str:
-    """What the names of folders begin with that are to become `folder`."""
-    return f".{folder.name}.unfinished-"
-
-
-def _clear_killed(folder: Path) -> None:
-    """Removes what is filled and held by no process any more."""
-    for left in folder.parent.glob(f"{glob.escape(_begun(folder))}*"):
-        with contextlib.suppress(OSError), _held(left, fcntl.LOCK_EX) as alone:
-            if alone and any(left.iterdir()):  # an empty one may have been made this moment
-                shutil.rmtree(left, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _held(folder: Path, how: int) -> Iterator[bool]:
-    """Whether a folder is locked, which ends with this process at the latest; a network's file system may have no locks
-    of folders."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-        held = True
-    except OSError:
-        held = False
-    try:
-        yield held
-    finally:
-        os.close(descriptor)
 
 
 def _keep_removed(partial: Path) -> None:

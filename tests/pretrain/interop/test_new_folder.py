@@ -85,29 +85,6 @@ def test_nothing_is_left_where_a_signal_ends_it(tmp_path, number):
     assert not [*tmp_path.iterdir()]
 
 
-def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
-    """Weights of any size once stayed under a hidden name for good."""
-    (tmp_path / ".made.original").mkdir()
-    (tmp_path / ".made.original/mine").touch()
-    command = [sys.executable, "-c", WAITS, str(tmp_path / "made")]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as killed,
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as other,
-    ):
-        assert killed.stdout.readline() == other.stdout.readline() == "there\n"
-        assert len([*tmp_path.iterdir()]) == 3
-        killed.kill()
-        killed.wait()
-        with new_folder(tmp_path / "made"):
-            assert len([*tmp_path.iterdir()]) == 3  # what is being filled, by the other and here
-        other.kill()
-    assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {
-        ".made.original",
-        ".made.unfinished",
-        "made",
-    }
-
-
 ENDS = """
 import os, signal, sys, time
 from pathlib import Path
