@@ -9,6 +9,7 @@ per token, which is bits per byte for bytes.
 import argparse
 import csv
 import math
+import os
 from pathlib import Path
 
 from benchmarks import report
@@ -40,7 +41,7 @@ def main():
     parser.add_argument("out", type=report.new_file, help="SVG file to write")
     parser.add_argument("workdirs", nargs="+", type=Path, help="work folders of runs with metrics")
     args = parser.parse_args()
-    last = [workdir.resolve().name for workdir in args.workdirs]
+    last = [os.path.basename(os.path.abspath(workdir)) for workdir in args.workdirs]
     names = [name if last.count(name) == 1 else str(run) for name, run in zip(last, args.workdirs, strict=True)]
     curves = {name: curve(workdir) for name, workdir in zip(names, args.workdirs, strict=True)}
     chart(args.out, curves, "million tokens", "bits a token, training", logarithmic=False)

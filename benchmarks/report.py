@@ -57,11 +57,12 @@ def new_file(text: str) -> str:
 
 
 def gzipped(file: str) -> bool:
-    """Whether a file is there and begins as gzip's do."""
-    if not os.path.isfile(file):
+    """Whether a file can be read and begins as gzip's do."""
+    try:
+        with open(file, "rb") as begun:
+            return begun.read(2) == b"\x1f\x8b"
+    except OSError:
         return False
-    with open(file, "rb") as begun:
-        return begun.read(2) == b"\x1f\x8b"
 
 
 def run(main: Callable[[], int | None]) -> None:

@@ -195,12 +195,12 @@ def main() -> None:
     parser.add_argument("--topologies", default="v5e:2x2,v5p:2x2x1", help="of libtpu's names, joined by commas")
     parser.add_argument("--only", default="", help="the program of this name alone; several are joined by semicolons")
     args = parser.parse_args()
-    if importlib.util.find_spec("libtpu") is None:
-        print("left out: compiling for TPUs needs libtpu; pip install -e '.[plan]'", file=sys.stderr)
-        return
     names = args.only.split(";") if args.only else QUICK if args.quick else PROGRAMS
     if unknown := [name for name in names if name not in PROGRAMS]:
         parser.error(f"--only={';'.join(unknown)} is unknown; choose from: {'; '.join(PROGRAMS)}")
+    if importlib.util.find_spec("libtpu") is None:
+        print("left out: compiling for TPUs needs libtpu; pip install -e '.[plan]'", file=sys.stderr)
+        return
     found = []
     if args.format == "table":
         print(f"{'program':<44} {'topology':<9} temporaries arguments MB     GFLOP ratio  kernels")

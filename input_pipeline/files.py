@@ -17,7 +17,8 @@ from pathlib import Path
 
 from input_pipeline.away import contents, naming, passes, persistently
 from input_pipeline.errors import DataError, UnwritableError
-from input_pipeline.remote import RemotePath, leased
+from input_pipeline.leases import leased
+from input_pipeline.remote import RemotePath
 
 CHUNK = 1 << 22  # bytes read at a time
 
@@ -46,9 +47,9 @@ def written_under(folder: Path, key: str) -> Iterator[None]:
             raise DataError(f"cannot read {where}: {error.strerror}; make it readable or leave it out") from None
         if error.errno not in UNWRITABLE | _IN_THE_WAY:
             raise
-        if where.is_file() and not os.access(where, os.R_OK):
+        if os.path.isfile(where) and not os.access(where, os.R_OK):
             raise DataError(
-                f"cannot read {where}: {error.strerror}; make it readable, or point {key} to another folder"
+                f"cannot use {where}: {error.strerror}; let it be read and written, or point {key} to another folder"
             ) from None
         raise UnwritableError(where, error.strerror, key) from None
 

@@ -15,22 +15,17 @@ import io
 import os
 import secrets
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
-from input_pipeline.away import hurry, passes, persistently
+from input_pipeline.away import passes, persistently
 from input_pipeline.errors import DataError, UnwritableError
 
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # and the package that reads each; the extras are named as the schemes
 ENDPOINTS = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}  # name a store of another place
 BLOCK = 1 << 22  # bytes read ahead
 COPIES = "LONGHAUL_COPIES"  # names the folder of local copies
-BEAT = 5.0  # seconds between two signs of life of who holds a lock
-TURN = 1.0  # seconds between two looks of who waits for it
-PATIENCE = 60.0  # seconds without a sign after which it is taken over
 
 
 class RemoteError(OSError, DataError):
@@ -232,8 +227,8 @@ class RemotePath:
             if missing_ok:
                 return
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
-        with _asking(self):
-            _system(self.scheme).rm_file(str(self.key))
+        with contextlib.suppress(FileNotFoundError):  # gone meanwhile, as where only an answer was lost
+            self._ask(lambda system: system.rm_file(str(self.key)))
 
     def remove_tree(self) -> None:
         """Deletes all files below this folder."""
@@ -269,9 +264,18 @@ class RemotePath:
             self._ask(lambda system: system.put_file(str(file), str(self.key)))
 
     def create(self, data: bytes) -> None:
-        """Writes a small file that is not there yet; once, since it may be made and only the answer be lost."""
-        with _writing(self):
-            _system(self.scheme).pipe_file(str(self.key), data, mode="create")
+        """Writes a small file that is not there yet, of `data` that nobody else writes. Errors: FileExistsError.
+
+        Where the same are there already, it was made and only the answer lost.
+        """
+        try:
+            with _writing(self):
+                self._ask(lambda system: system.pipe_file(str(self.key), data, mode="create"))
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                if self.read_bytes() == data:
+                    return
+            raise
 
 
 class _Bytes(io.RawIOBase):
@@ -356,44 +360,3 @@ def local(path: "Path | RemotePath") -> Path:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
     return copy
-
-
-@contextlib.contextmanager
-def leased(path: RemotePath, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Holds the lock `path`, which is created where there is none; calls `on_wait` once if another holds it.
-
-    Its holder writes it again every few seconds. One that shows no sign for a minute is taken for dead.
-    """
-    mine, told, seen, since = secrets.token_hex(8).encode(), False, None, time.monotonic()
-    while True:
-        try:
-            path.create(mine)
-            break
-        except FileExistsError:
-            sign = path.sign()
-        if sign != seen:
-            seen, since = sign, time.monotonic()
-        elif time.monotonic() - since > PATIENCE:
-            path.unlink(missing_ok=True)
-            continue
-        if not told:
-            on_wait()
-            told = True
-        time.sleep(TURN)
-    ended = threading.Event()
-
-    def beat() -> None:
-        while not ended.wait(BEAT):
-            with contextlib.suppress(OSError), hurry():  # perhaps the next time
-                path.write_bytes(mine)
-
-    beating = threading.Thread(target=beat, daemon=True)
-    beating.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        beating.join()
-        with contextlib.suppress(OSError), hurry():
-            if path.read_bytes() == mine:
-                path.unlink(missing_ok=True)

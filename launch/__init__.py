@@ -38,6 +38,7 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
         usage="%(prog)s [options] -- COMMAND --flags",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
 
 

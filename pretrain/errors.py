@@ -20,18 +20,20 @@ class FaultError(Exception):
 
 
 LONGEST, BEGINNING = 200, 60  # characters of a cause that are told; of a longer one its beginning and its end
+BEGUN = 3  # letters of a name, at least, that may stand for all of it
 USER_ERRORS = (UserError, ModelError, DataError, ConfigError)
 
 
 def nearest(name: str, choices: Iterable[str], before: str = "") -> str:
     """The end of an "unknown name" sentence: `, did you mean 'x'?`, or the list of choices if none is close.
 
-    Small and capital letters count as the same.
-    `before` is what is written before each name, such as the dashes of a flag.
+    Small and capital letters count as the same, and what a single choice begins with means that one. `before` is
+    what is written before each name, such as the dashes of a flag.
     """
     choices = sorted(choices)
     small = {choice.lower(): choice for choice in choices}
-    close = difflib.get_close_matches(name.lower(), small, n=1)
+    begun = [choice for choice in small if len(name) >= BEGUN and choice.startswith(name.lower())]
+    close = begun if len(begun) == 1 else difflib.get_close_matches(name.lower(), small, n=1)
     if close:
         return f", did you mean '{before}{small[close[0]]}'?"
     return f"; choose one of: {', '.join(before + choice for choice in choices)}"

@@ -58,6 +58,7 @@ FLOORS = {
         {"tokenizers"},
         {"sources"},
         {"features", "files", "folders", "processes"},
+        {"leases"},
         {"remote"},
         {"away", "errors"},
     ),

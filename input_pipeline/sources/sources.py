@@ -283,8 +283,11 @@ class TensorFlowDataset(Source):
 
 
 def _of_float32(record: Mapping[str, object]) -> dict[str, object]:
-    """A record of TFDS, whose numbers with a point are of 32 bits: with no more digits than tell one from the next."""
-    return {name: float(str(np.float32(v))) if type(v) is float else v for name, v in record.items()}
+    """A record of TFDS, whose fractions are of 32 bits: with no more digits than tell one from the next."""
+    return {
+        name: float(str(np.float32(value))) if type(value) is float and not value.is_integer() else value
+        for name, value in record.items()
+    }
 
 
 def told_of_text(source: Source, files: Sequence[File]) -> str:

@@ -7,7 +7,6 @@ seconds between, and at its end. What is killed loses what came after its last r
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ EVERY = 10.0  # seconds between two rows, at most, while updates are made
 # What the seconds of a run are summed up as.
 PRODUCTIVE, LOST, STARTING, IDLE = "step", "lost", "start", "idle"
 CATEGORIES = (PRODUCTIVE, "data", "compile", "save", "restore", "evaluate", STARTING, "other", LOST, IDLE)
+LARGEST = 1e15  # of any number in a row: sums of such are finite
 BEGINNING = {"began": (int, float), "time": (int, float)}  # what rows hold
 PROGRESS = {"update": int, "seconds": dict, "time": (int, float)}
 
@@ -82,7 +82,7 @@ def _is_whole(row: dict) -> bool:
     seconds = row["seconds"].values() if isinstance(row.get("seconds"), dict) else ()
     typed = all(isinstance(row.get(name), kind) for name, kind in kinds.items())
     numbers = [*(row.get(name) for name, kind in kinds.items() if kind is not dict), *seconds]
-    return typed and all(isinstance(n, int | float) and abs(n) <= sys.float_info.max for n in numbers)
+    return typed and all(isinstance(n, int | float) and abs(n) < LARGEST for n in numbers)
 
 
 def newest_saved(path: Path) -> int:

@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 
 from benchmarks import job, learning, report, tpu_compile, xl_training
+from pretrain import config as configs
+from pretrain.commands.describe import describe
+from pretrain.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,7 +52,6 @@ def test_what_cannot_be_is_one_sentence(name, options, words, monkeypatch, capsy
 
 def test_a_program_that_is_not_compiled_is_named(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["tpu_compile", "--only=dense;dens"])
-    monkeypatch.setattr(tpu_compile.importlib.util, "find_spec", lambda name: True)
     with pytest.raises(SystemExit, match="2"):
         tpu_compile.main()
     assert "--only=dens is unknown; choose from: dense" in capsys.readouterr().err
@@ -63,6 +65,21 @@ def test_runs_of_one_name_are_told_apart(tmp_path, monkeypatch):
     learning.main()
     drawn = (tmp_path / "x.svg").read_text()
     assert drawn.count("<polyline") == 2 and all(run in drawn for run in runs)
+
+
+def test_a_curve_is_over_the_tokens_that_a_model_reads(tmp_path):
+    """An encoder-decoder reads other rows than data.length has tokens."""
+    config = configs.load("configs/t5.py:mini_stdlib")
+    configs.save(config, str(tmp_path))
+    logged = tmp_path / "metrics" / "train.csv"
+    logged.parent.mkdir()
+    logged.write_text("step,loss\n")
+    with pytest.raises(UserError, match="has no row in metrics/train.csv; name runs that have made updates"):
+        learning.curve(tmp_path)
+    logged.write_text("step,loss\n3,2.0\n")
+    tokens = describe(config)["tokens_per_step"]
+    assert tokens != config.train.batch_size * config.data.length
+    assert learning.curve(tmp_path)[0] == [pytest.approx(3 * tokens / 1e6)]
 
 
 def test_memory_is_compared_with_no_memory():

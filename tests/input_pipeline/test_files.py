@@ -26,7 +26,7 @@ def test_what_may_not_be_read_is_not_said_to_be_unwritable(tmp_path, monkeypatch
     """Whoever runs the tests may read everything."""
     (tmp_path / "store.json").write_text("{}")
     monkeypatch.setattr(files.os, "access", lambda path, mode: mode != os.R_OK)
-    words = r"cannot read .*/store.json: Permission denied; make it readable, or point data.store"
+    words = r"cannot use .*/store.json: Permission denied; let it be read and written, or point data.store"
     with pytest.raises(DataError, match=words), files.written_under(tmp_path, "data.store"):
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "store.json"))
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs import common
-from input_pipeline import pipeline, remote
+from input_pipeline import away, leases, pipeline, remote
 from input_pipeline.away import hurry
 from input_pipeline.errors import DataError
 from input_pipeline.files import checksum, locked, read_json, replaced, write_json
@@ -82,8 +82,59 @@ def test_a_file_is_created_by_one(bucket):
     assert path.sign() != before and path.read_bytes() == b"one"
 
 
+class Lossy:
+    """A store that does what it is asked, and whose first answer to each of `lost` does not arrive."""
+
+    def __init__(self, system, *lost):
+        self._system, self._lost = system, set(lost)
+
+    def __getattr__(self, name):
+        asked = getattr(self._system, name)
+
+        def answered(*given, **named):
+            found = asked(*given, **named)
+            if name in self._lost:
+                self._lost.remove(name)
+                raise ConnectionResetError("Connection reset by peer")
+            return found
+
+        return answered
+
+
+@pytest.fixture
+def lossy(monkeypatch, store):
+    """Loses the first answer to each of the calls that it is given."""
+    monkeypatch.setattr(away, "PAUSE", 0.01)
+
+    def lose(*lost):
+        system = Lossy(remote._system(store.scheme), *lost)
+        monkeypatch.setattr(remote, "_system", lambda scheme: system)
+        return system
+
+    return lose
+
+
+def test_a_file_is_created_and_removed_though_answers_are_lost(bucket, lossy):
+    path, system = at(bucket) / "lock", lossy("pipe_file", "rm_file")
+    path.create(b"mine")
+    with pytest.raises(FileExistsError, match="lock"):
+        path.create(b"another's")
+    assert path.read_bytes() == b"mine"
+    path.unlink()
+    assert not path.exists() and not system._lost
+
+
+def test_who_takes_a_lock_does_not_wait_for_itself(bucket, lossy):
+    """It once took itself for another process, until a minute had passed."""
+    lossy("pipe_file")
+    waits = []
+    with locked(at(bucket) / "lock", lambda: waits.append(1)):
+        pass
+    assert not waits
+
+
 def test_a_lock_is_held_by_one_and_given_back(bucket, monkeypatch):
-    monkeypatch.setattr(remote, "TURN", 0.05)
+    monkeypatch.setattr(leases, "TURN", 0.05)
     path, order, waits = at(bucket) / "lock", [], []
 
     def second():
@@ -101,8 +152,8 @@ def test_a_lock_is_held_by_one_and_given_back(bucket, monkeypatch):
 
 
 def test_a_lock_whose_holder_died_is_taken_over(bucket, monkeypatch):
-    monkeypatch.setattr(remote, "TURN", 0.05)
-    monkeypatch.setattr(remote, "PATIENCE", 0.5)
+    monkeypatch.setattr(leases, "TURN", 0.05)
+    monkeypatch.setattr(leases, "PATIENCE", 0.5)
     path = at(bucket) / "lock"
     path.create(b"of one that was killed")
     with locked(path, lambda: None):

@@ -354,6 +354,7 @@ def test_knows_the_programs_commands():
         (["--logs", "pyproject.toml", "--", "train"], "pyproject.toml cannot be made a folder (File exists)"),
         (["--proceses", "2", "--", "train"], "unrecognized arguments: --proceses 2; did you mean --processes?"),
         (["--proceses=2", "--", "train"], "did you mean --processes?"),
+        (["--process=2", "--", "train"], "did you mean --processes?"),
         (["--qqqq", "--", "train"], "what comes after '--' goes to the program"),
     ],
 )

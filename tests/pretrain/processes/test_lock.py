@@ -199,9 +199,10 @@ def claim_new(folder):
         return [p.name for p in folder.iterdir()]
 
 
-def test_a_lock_of_bytes_that_are_no_text_is_watched_and_taken_over(workdir, monkeypatch):
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00\x80", b"[" * 100_000])
+def test_a_lock_that_no_run_wrote_is_watched_and_taken_over(workdir, monkeypatch, content):
     monkeypatch.setattr(lock, "PATIENCE", 0.5)
-    (workdir / "lock").write_bytes(b"\xff\xfe\x00\x80")
+    (workdir / "lock").write_bytes(content)
     assert claim(workdir)["process"] == os.getpid()
 
 

@@ -156,7 +156,7 @@ def test_what_another_version_spends_time_on_is_shown_by_its_name(tmp_path, caps
     assert "dreaming" in capsys.readouterr().out
 
 
-BEYOND = [b"[" * 100_000, b'{"began": 1, "time": 1%b}' % (b"0" * 400), b'{"began": 1, "time": NaN}']  # any sum
+BEYOND = [b"[" * 100_000, *(b'{"began": 1, "time": %b}' % time for time in (b"9" * 400, b"NaN", b"1e308"))]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]\n", b'{"category": 5}\n', *BEYOND])
