@@ -98,7 +98,7 @@ OF_CONFIGS = (  # a key, or a flag of a command that takes a config -> what to s
 ANSWERS = {  # command, or "" for any -> flag -> what to say of it
     "": dict.fromkeys(("device", "accelerator", "platform"), DEVICES)
     | dict.fromkeys(("compile", "torch_compile", "jit"), COMPILED),
-    "train": dict.fromkeys(("dropout", "dropout_rate", "resid_pdrop", "embd_pdrop"), DROPPED)
+    "train": dict.fromkeys(("dropout_rate", "resid_pdrop", "embd_pdrop"), DROPPED)
     | dict.fromkeys(("resume", "resume_from_checkpoint", "restore", "load_checkpoint"), RESUMED)
     | {"init_from": f"{RESUMED}, and one without begins anew; {IMPORTED}"}
     | dict.fromkeys(WEIGHTS, IMPORTED)

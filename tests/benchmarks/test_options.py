@@ -74,7 +74,7 @@ def test_a_curve_is_over_the_tokens_that_a_model_reads(tmp_path):
     logged = tmp_path / "metrics" / "train.csv"
     logged.parent.mkdir()
     logged.write_text("step,loss\n")
-    with pytest.raises(UserError, match="has no row in metrics/train.csv; name runs that have made updates"):
+    with pytest.raises(UserError, match=r"has no row in metrics/train.csv; name runs that have made updates"):
         learning.curve(tmp_path)
     logged.write_text("step,loss\n3,2.0\n")
     tokens = describe(config)["tokens_per_step"]

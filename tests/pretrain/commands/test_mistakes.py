@@ -84,7 +84,6 @@ def small(**changes):
         (["evaluate", "--workdir=x", "--every=9"], "did you mean --config.evaluate.every=9?"),
         (["evaluate", "--workdir=x", "--steps=9"], "did you mean '--step'?"),
         (["generate", "--workdir=x", "--temp=0.5"], "did you mean '--temperature'?"),
-        (["train", "--dropout=0.1"], "dropout has a rate for each place: config.model.dropout_attention and"),
         (["evaluate", "--workdir=x", "--length=-5"], "--length=-5; it must be at least 0"),
         (["evaluate", "--workdir=x", "--batches=-1"], "--batches=-1; it must be at least 0"),
         (
@@ -224,10 +223,7 @@ def test_command_line_and_config(run, arguments, words):
         ({"train__backend": "pmap", "mesh__fsdp": 2}, "exclude each other"),
         ({"train__backend": "pmap", "mesh__data": 3}, "(data=3, fsdp=1, sequence=1, tensor=1) needs 3 devices"),
         ({"train__backend": "pmap", "mesh__data": -1, "mesh__fsdp": -1}, "gives the size -1 to data and fsdp"),
-        (
-            {"train__backend": "pmap", "mesh__data": 2, "mesh__fsdp": -1},
-            "config.mesh.fsdp = -1 and config.train.backend",
-        ),
+        ({"train__backend": "pmap", "mesh__data": 2, "mesh__fsdp": -1}, "config.mesh.fsdp = -1 and config.train"),
         (
             {"train__steps": 4, "log__profile": "(5, 9)"},
             "log.profile = (5, 9) traces no update of this run, which ends with update 4 (config.train.steps); name",
