@@ -59,6 +59,8 @@ def new_file(text: str) -> str:
 def gzipped(file: str) -> bool:
     """Whether a file can be read and begins as gzip's do."""
     try:
+        if not os.path.isfile(file):  # such as a pipe, which is read once
+            return False
         with open(file, "rb") as begun:
             return begun.read(2) == b"\x1f\x8b"
     except OSError:

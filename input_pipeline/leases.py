@@ -30,7 +30,8 @@ def leased(path: RemotePath, on_wait: Callable[[], None]) -> Iterator[None]:
         if sign != seen:
             seen, since = sign, time.monotonic()
         elif time.monotonic() - since > PATIENCE:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(TimeoutError):  # gone or not: what is there now is looked at
+                path.unlink(missing_ok=True)
             continue
         if not told:
             on_wait()

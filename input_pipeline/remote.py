@@ -227,8 +227,8 @@ class RemotePath:
             if missing_ok:
                 return
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
-        with contextlib.suppress(FileNotFoundError):  # gone meanwhile, as where only an answer was lost
-            self._ask(lambda system: system.rm_file(str(self.key)))
+        with _asking(self):  # once: where only an answer is lost, another may have made the next meanwhile
+            _system(self.scheme).rm_file(str(self.key))
 
     def remove_tree(self) -> None:
         """Deletes all files below this folder."""

@@ -283,11 +283,16 @@ class TensorFlowDataset(Source):
 
 
 def _of_float32(record: Mapping[str, object]) -> dict[str, object]:
-    """A record of TFDS, whose fractions are of 32 bits: with no more digits than tell one from the next."""
-    return {
-        name: float(str(np.float32(value))) if type(value) is float and not value.is_integer() else value
-        for name, value in record.items()
-    }
+    """A record of TFDS, whose fractions are of 32 bits: with no more digits than tell one from the next.
+
+    Whole numbers stay what they are, as long as they are written without an exponent.
+    """
+
+    def short(value: object) -> object:
+        exact = type(value) is not float or (value.is_integer() and abs(value) < 1e16)
+        return value if exact else float(str(np.float32(value)))
+
+    return {name: short(value) for name, value in record.items()}
 
 
 def told_of_text(source: Source, files: Sequence[File]) -> str:
