@@ -196,7 +196,7 @@ def base() -> dict:
             start_from="",  # folder of a run whose weights update 0 begins with, by name: runs/x, runs/x@best or @STEP
             batch_size=count(32),  # rows of one update over all hosts and devices, accumulation included
             accumulate=count(1),  # the batch is worked through in this many parts, whose gradients are added
-            backend="jit",  # jit (any mesh) or pmap (pure data parallelism)
+            backend="jit",  # jit (any mesh) or pmap (data parallel over all devices, whatever mesh.data is)
             z_loss=non_negative(0.0),  # weight of log(Z)^2, which keeps logits from drifting
             label_smoothing=rate(0.0),  # share of the target's probability spread over the vocabulary
             max_bad_steps=count(10),  # non-finite losses or gradients, in a row, before the run stops, one update later

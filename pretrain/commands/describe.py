@@ -130,7 +130,7 @@ def _mesh(engine, config) -> dict:
     whole = [(name, leaf) for name, leaf in leaves if split and "fsdp" not in leaf.sharding.spec]
     return {
         "devices": mesh.size,
-        "multiples": -1 in (config.mesh[axis] for axis in AXES),
+        "multiples": config.train.backend == "pmap" or -1 in (config.mesh[axis] for axis in AXES),
         "bytes_per_device": on_device(params),
         "whole": {name: entry["bytes"] for name, entry in _modules(whole).items()},
     }

@@ -25,15 +25,13 @@ class PmapEngine(Engine):
 
     def __init__(self, learner: Learner, config, mesh_of: Callable):
         for axis in ("fsdp", "sequence", "tensor"):
-            if config.mesh[axis] != 1 and not (config.mesh[axis] == -1 and config.mesh.data in (1, -1)):
+            if config.mesh[axis] not in (1, -1):
                 raise UserError(
                     f"config.mesh.{axis} = {config.mesh[axis]} and config.train.backend = 'pmap' exclude each other; "
                     "set it to 1, or the backend to 'jit'"
                 )
         self.learner, self.frozen = learner, {}
-        sizes = {axis: config.mesh[axis] for axis in AXES}
-        if sizes["data"] == 1 and -1 in sizes.values():  # whichever axis takes all devices, here it is this one
-            sizes = dict.fromkeys(AXES, 1) | {"data": -1}
+        sizes = dict.fromkeys(AXES, 1) | {"data": -1}
         self.layout = Layout(mesh_of(sizes), (("batch", "data"), ("length", None), ("layers", None)))
 
     @cached_property

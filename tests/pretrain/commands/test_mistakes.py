@@ -221,9 +221,6 @@ def test_command_line_and_config(run, arguments, words):
         ({"mesh__data": 1, "mesh__sequence": 8, "evaluate__length": 60}, "evaluate.length = 60 does not divide over"),
         ({"train__backend": "pjit"}, "config.train.backend is 'pjit'"),
         ({"train__backend": "pmap", "mesh__fsdp": 2}, "exclude each other"),
-        ({"train__backend": "pmap", "mesh__data": 3}, "(data=3, fsdp=1, sequence=1, tensor=1) needs 3 devices"),
-        ({"train__backend": "pmap", "mesh__data": -1, "mesh__fsdp": -1}, "gives the size -1 to data and fsdp"),
-        ({"train__backend": "pmap", "mesh__data": 2, "mesh__fsdp": -1}, "config.mesh.fsdp = -1 and config.train"),
         (
             {"train__steps": 4, "log__profile": "(5, 9)"},
             "log.profile = (5, 9) traces no update of this run, which ends with update 4 (config.train.steps); name",
