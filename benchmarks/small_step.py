@@ -36,7 +36,7 @@ def symbols(text: str) -> tuple[np.ndarray, np.ndarray]:
     """The text's symbols as numbers below SYMBOLS, of the training part and of the rest."""
     if text:
         content = Path(text).read_bytes()
-        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        content = gzip.decompress(content) if report.gzipped(text) else content
     else:
         paths = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
         content = b"".join(path.read_bytes() for path in paths)[: 2**20]

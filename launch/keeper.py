@@ -132,7 +132,7 @@ def read(lock: TextIO) -> dict:
     lock.seek(0)
     try:
         return json.loads(lock.read())
-    except (ValueError, RecursionError):
+    except ValueError:
         return {}
 
 
