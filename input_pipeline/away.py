@@ -15,7 +15,7 @@ from typing import TypeVar
 _AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN}
 _AWAY |= {errno.ENETUNREACH, errno.ENETRESET, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENOTCONN}
 _AWAY |= {errno.EAGAIN, errno.ENOLINK, errno.ECOMM}
-_BUSY = {"408", "429", "500", "502", "503", "504"}  # what a store answers that may answer otherwise a minute later
+_BUSY = {"408", "410", "429", "500", "502", "503", "504"}  # what a store answers that may answer otherwise later
 PAUSE, LONGEST = 0.5, 15.0  # seconds before the second attempt, twice as many before each further one, at most
 PATIENCE = 180.0  # seconds for which attempts are made
 
@@ -156,6 +156,8 @@ def lost_touch(error: BaseException) -> bool:
     """Whether an error is of a store that could not be reached, or is too busy, as packages name it or TensorStore."""
     if isinstance(error, OSError) and error.errno == errno.EBUSY:  # of s3fs: slow down; of a disk it is for good
         return type(error.__cause__).__name__ == "ClientError"
+    if isinstance(error, FileNotFoundError) and error.errno is None:  # an upload in parts, which is to be begun again
+        return "upload_id=" in str(error) or "(NoSuchUpload)" in str(error.__cause__)  # of gcsfs; of s3fs
     if type(error).__name__ == "HttpError":  # of gcsfs, which has asked six times
         return str(getattr(error, "code", "")) in _BUSY
     names = "".join(kind.__name__ for kind in type(error).__mro__)

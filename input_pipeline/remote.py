@@ -93,10 +93,6 @@ def _asking(path: "RemotePath") -> Iterator[None]:
     """What goes wrong within, as an OSError that names `path`."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
-    except FileExistsError as error:
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
     except DataError:
         raise
     except Exception as error:  # the packages raise those of their own libraries
@@ -105,6 +101,10 @@ def _asking(path: "RemotePath") -> Iterator[None]:
         why, *_ = str(error).strip().splitlines() or [type(error).__name__]
         if passes(error):
             raise TimeoutError(errno.ETIMEDOUT, why[:200], str(path)) from error
+        if isinstance(error, FileNotFoundError):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
+        if isinstance(error, FileExistsError):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
         raise RemoteError(path, why[:200]) from error
 
 

@@ -101,6 +101,20 @@ def test_a_store_that_is_too_busy_is_away():
     assert passes(HttpError(503)) and passes(HttpError("429")) and not passes(HttpError(403))
 
 
+def test_an_upload_that_the_store_knows_no_longer_is_begun_again(tmp_path):
+    """What is uploaded in parts is whole, and its answer lost, or has lapsed: 404 or 410, and no file is missing."""
+    place = "http://store/upload/storage/v1/b/bucket/o?name=run/process_0"
+    assert passes(FileNotFoundError(f"{place}&uploadType=resumable&upload_id=1")) and passes(HttpError(410))
+    assert not passes(FileNotFoundError(place))
+    part = FileNotFoundError("The specified multipart upload does not exist.")
+    assert not passes(part)
+    part.__cause__ = ClientError("An error occurred (NoSuchUpload) when calling the UploadPart operation: it is gone")
+    assert passes(part)
+    with pytest.raises(FileNotFoundError) as missing:
+        open(tmp_path / "upload_id=1", "rb").close()
+    assert not passes(missing.value)
+
+
 def test_a_file_is_read_again_and_named(pauses, tmp_path):
     """The system's error of a file that is open names none."""
 
