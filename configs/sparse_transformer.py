@@ -20,7 +20,8 @@ attention is clearly worse (1.13 bits per byte in the paper).
 
 Learning rates of enwik8 and imagenet64 were never published: theirs is the later code's 1.5e-4 for 150M parameters.
 Evaluate text with a stride, as the paper does: `evaluate --stride=128` is its 12,160 bytes of minimum context. An image
-is a row: it is scored whole, in bits per dimension. `generate --complete=FILE.png` fills in the lower half of images.
+is a row: it is scored whole, in bits per dimension. `generate --complete=FILE.png` writes a picture of images, their
+lower halves filled in by the model.
 
 Data: the file data/enwik8, cut into 90 / 5 / 5 million bytes; images through TFDS, or from any folder of files with
 `--config.data.train='images:GLOB'` (tiny_images: 8 x 8 colour images in data/images); a row is an image's bytes in the

@@ -16,6 +16,13 @@ _AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.EHOSTD
 _AWAY |= {errno.ENETUNREACH, errno.ENETRESET, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENOTCONN}
 _AWAY |= {errno.EAGAIN, errno.ENOLINK, errno.ECOMM}
 _BUSY = {"408", "410", "429", "500", "502", "503", "504"}  # what a store answers that may answer otherwise later
+_LOST = (
+    "Connect",
+    "Timeout",
+    "Payload",
+    "Incomplete",
+    "HTTPClient",
+)  # in names of packages' errors, of broken answers too
 PAUSE, LONGEST = 0.5, 15.0  # seconds before the second attempt, twice as many before each further one, at most
 PATIENCE = 180.0  # seconds for which attempts are made
 
@@ -161,4 +168,4 @@ def lost_touch(error: BaseException) -> bool:
     if type(error).__name__ == "HttpError":  # of gcsfs, which has asked six times
         return str(getattr(error, "code", "")) in _BUSY
     names = "".join(kind.__name__ for kind in type(error).__mro__)
-    return "Connect" in names or "Timeout" in names or (isinstance(error, ValueError) and "UNAVAILABLE" in str(error))
+    return any(map(names.__contains__, _LOST)) or (isinstance(error, ValueError) and "UNAVAILABLE" in str(error))

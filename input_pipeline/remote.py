@@ -25,6 +25,7 @@ from input_pipeline.errors import DataError, UnwritableError
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # and the package that reads each; the extras are named as the schemes
 ENDPOINTS = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}  # name a store of another place
 BLOCK = 1 << 22  # bytes read ahead
+SILENCE = 30.0  # seconds for which gcsfs waits for an answer, or for more of it
 COPIES = "LONGHAUL_COPIES"  # names the folder of local copies
 
 
@@ -77,6 +78,7 @@ def _opened(scheme: str, endpoint: str | None):
     if scheme == "gs":  # else gcsfs, for Orbax too, asks what kind a bucket is, and warns each time that it may not
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
+        import aiohttp
         import fsspec
 
         __import__(package)
@@ -84,6 +86,9 @@ def _opened(scheme: str, endpoint: str | None):
         raise DataError(
             f"{scheme}:// needs the package {package}; in the clone, pip install -e '.[{scheme}]'"
         ) from None
+    if scheme == "gs":  # else gcsfs, for Orbax too, waits for ever
+        patience = aiohttp.ClientTimeout(sock_connect=SILENCE, sock_read=SILENCE)
+        fsspec.config.conf.setdefault(scheme, {}).setdefault("requests_timeout", patience)
     place = {"endpoint_url": endpoint} if endpoint else {}
     return fsspec.filesystem(scheme, use_listings_cache=False, **place)  # other processes write there too
 
@@ -331,11 +336,11 @@ def matching(pattern: str) -> dict[str, Stat]:
     return {f"{path.scheme}://{name}": _stat(found[name]) for name in sorted(found) if found[name]["type"] == "file"}
 
 
-def local(path: "Path | RemotePath") -> Path:
+def local(path: "Path | RemotePath", anew: bool = False) -> Path:
     """A file on this machine: `path` itself, or a copy of the remote one, which is made once and kept.
 
     Copies lie in the folder that LONGHAUL_COPIES names, by default ~/.cache/longhaul/copies; they may be deleted
-    whenever no run reads them. Errors: FileNotFoundError where there is no such file.
+    whenever no run reads them. With `anew` one is made again. Errors: FileNotFoundError where there is no such file.
     """
     if not isinstance(path, RemotePath):
         return path
@@ -345,12 +350,14 @@ def local(path: "Path | RemotePath") -> Path:
     root = Path(os.environ.get(COPIES) or "~/.cache/longhaul/copies").expanduser()
     folder = root / hashlib.blake2b(f"{path} {sign}".encode(), digest_size=12).hexdigest()
     copy = folder / path.name
-    if not copy.is_file():
+    if anew or not copy.is_file():
         partial = folder / f"{path.name}.{secrets.token_hex(4)}.partial"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with path.open() as source, open(partial, "wb") as file:
                 shutil.copyfileobj(source, file, BLOCK)
+                file.flush()
+                os.fsync(file.fileno())  # else a machine that loses power may have the name and not the bytes
             os.replace(partial, copy)
         except OSError as error:
             if isinstance(error, RemoteError) or passes(error):

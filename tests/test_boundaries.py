@@ -23,7 +23,7 @@ REQUIRED = {
 LAZY = {
     "configs": set(),
     "models": set(),
-    "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL", "apache_beam", "fsspec"},
+    "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL", "apache_beam", "fsspec", "aiohttp"},
     "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub", "sacrebleu"},
     "launch": set(),
 }
@@ -34,6 +34,7 @@ ONLY_IN = {
     "PIL": "input_pipeline/sources/images",
     "apache_beam": "input_pipeline/store/beam",
     "fsspec": "input_pipeline/remote",
+    "aiohttp": "input_pipeline/remote",
     "absl.flags": ("pretrain/commands/flags", "input_pipeline/batches/loader"),
 }
 

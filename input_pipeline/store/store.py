@@ -25,7 +25,7 @@ import numpy as np
 from input_pipeline.away import persistently
 from input_pipeline.errors import DataError
 from input_pipeline.files import checksum, read_json
-from input_pipeline.remote import local
+from input_pipeline.remote import is_remote, local
 
 FORMAT = 3
 SPLITS = KEPT, HELD = "kept", "held"
@@ -218,7 +218,10 @@ class Shard(NamedTuple):
         """Raises DataError where a file is missing, or holds other bytes than were written."""
         for what, _, expected in self.files():
             persistently(lambda what=what: self._check_size(what))
-            actual = persistently(lambda what=what: checksum(local(self.path(what))))
+            path = self.path(what)
+            actual = persistently(lambda path=path: checksum(local(path)))
+            if actual != expected and is_remote(path):  # perhaps it is but the copy
+                actual = persistently(lambda path=path: checksum(local(path, anew=True)))
             if actual != expected:
                 raise damaged(
                     self.folder,

@@ -235,9 +235,7 @@ class Complete(Writing):
 
     apart: ClassVar[str] = "is for text, not for --complete"
 
-    complete: str = text(
-        dataclasses.MISSING, "PNG file to write: images cut off, as the model fills them in, and whole"
-    )
+    complete: str = text(dataclasses.MISSING, "new PNG file: images cut off, as the model fills them in, and whole")
     images: str = text("validation", "what is completed: a split of the run, or a source such as images:GLOB")
     rows: int = integer(count(8, below=2**10), "images completed, a row of the picture each")
     samples: int = integer(count(3, below=2**10), "completions of each image")

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from pathlib import Path
 
 import jax
@@ -134,3 +135,5 @@ def _check(config, target: Path, arguments: Complete) -> None:
         raise UserError(f"--complete={target} is to lie in {target.parent}, which is no folder; make it first")
     if target.is_dir():
         raise UserError(f"--complete={target} is a folder; give the name of a file in it, such as {target}/images.png")
+    if os.path.lexists(target):
+        raise UserError(f"--complete={target} is there already, and nothing is overwritten; give another name")

@@ -1,11 +1,13 @@
 """The loop of a run: update after update, read one late, with what is due between them."""
 
+import contextlib
 import functools
 import socket
 import sys
 
 import jax
 
+from input_pipeline.away import hurry
 from input_pipeline.errors import DataError
 from pretrain.assemble import Assembly
 from pretrain.checkpoints.manager import CheckpointManager
@@ -99,7 +101,7 @@ class Loop:
 
     def run(self) -> int:
         config = self.config
-        feed = self.feed()
+        feed, ends = self.feed(), contextlib.ExitStack()
         rewinds = config.train.on_bad_step == "rewind"
         try:
             if not self.make_up():
@@ -132,13 +134,15 @@ class Loop:
                         feed = self.rewind(feed, bad)
                     return self.interrupted()
             return self.finish()
+        except BaseException:  # which is what is told, and a folder that is away has been asked for long enough
+            ends.enter_context(contextlib.suppress(OSError))
+            ends.enter_context(hurry())
+            raise
         finally:
-            feed.close()
-            self.account()
-            self.goodput.close()
-            self.profile.close()
-            self.writer.close()
-            self.progress.close()
+            closes = self.progress.close, self.writer.close, self.profile.close, self.goodput.close
+            with ends:
+                for end in (*closes, self.account, feed.close):  # the last first
+                    ends.callback(end)
 
     def update(self, feed: "Feed"):
         """Sends the next update on its way: (step, position in the data behind it, its metrics, seconds).
@@ -222,7 +226,8 @@ class Loop:
             row = reported(self.engine.learner.objective, values["sums"], values["counts"])
             row |= {name: values[name] for name in ("learning_rate", "grad_norm", "bad_total")}
             self.writer.write("train", step, row)
-            self.checkpoints.check()
+            with self.ledger.spend("save"):
+                self.checkpoints.check()
             self.goodput.add(step, self.ledger.seconds(), self.checkpoints.whole, now=False)
             self.progress.update(step, row | self.rates.read())
         if bad >= self.config.train.max_bad_steps and self.config.train.on_bad_step == "skip":

@@ -101,6 +101,13 @@ def test_a_store_that_is_too_busy_is_away():
     assert passes(HttpError(503)) and passes(HttpError("429")) and not passes(HttpError(403))
 
 
+def test_an_answer_that_breaks_off_is_of_a_store_that_is_away():
+    """As aiohttp, botocore and urllib3 call it."""
+    for name in ("ClientPayloadError", "HTTPClientError", "IncompleteReadError"):
+        assert passes(type(name, (Exception,), {})("of an answer that breaks off"))
+    assert not passes(ClientError("An error occurred (403) when calling the HeadObject operation: Forbidden"))
+
+
 def test_an_upload_that_the_store_knows_no_longer_is_begun_again(tmp_path):
     """What is uploaded in parts is whole, and its answer lost, or has lapsed: 404 or 410, and no file is missing."""
     place = "http://store/upload/storage/v1/b/bucket/o?name=run/process_0"

@@ -26,6 +26,8 @@ from pretrain.errors import FaultError, UserError
 from pretrain.main import main, verdict
 from pretrain.processes.agreement import alike
 from pretrain.reporting import metrics
+from pretrain.reporting.goodput import Goodput
+from pretrain.training.loop import Loop
 from pretrain.workdir import Workdir
 
 
@@ -194,6 +196,38 @@ def test_whatever_meets_the_folder_ends_the_run_to_be_started_again(away, tmp_pa
     assert train_here(tmp_path, text, train__steps=6, evaluate__every=0) == 69
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("pretrain: cannot use /shared/run: Input/output error; start the same command again once")
+
+
+@pytest.fixture
+def unaccounted(monkeypatch):
+    """The file of the run's time is away from the first update on, and stays away. Attempts are made for a moment."""
+    monkeypatch.setattr(folders, "PAUSE", 0.01)
+    monkeypatch.setattr(folders, "PATIENCE", 0.2)
+    own = Goodput.add
+
+    def add(goodput, update, *arguments, **named):
+        def gone():
+            raise OSError(errno.EIO, os.strerror(errno.EIO), "/shared/run/goodput.jsonl")
+
+        folders.persistently(gone) if update else own(goodput, update, *arguments, **named)
+
+    monkeypatch.setattr(Goodput, "add", add)
+
+
+def test_a_folder_that_is_away_is_asked_for_once_at_the_end(unaccounted, tmp_path, text, capsys):
+    """A run once waited as long again for the last row of its time: too long for what comes after SIGTERM."""
+    assert train_here(tmp_path, text, train__steps=6, evaluate__every=0) == 69
+    said = capsys.readouterr().err
+    assert said.count("trying again for up to 0 s") == 1 and "cannot use /shared/run/goodput.jsonl" in said
+
+
+def test_what_ended_a_run_is_told_though_the_folder_is_away_too(unaccounted, tmp_path, text, monkeypatch, capsys):
+    def read(loop):
+        raise UserError("what ended it")
+
+    monkeypatch.setattr(Loop, "read", read)
+    assert train_here(tmp_path, text, train__steps=6, checkpoint__every=2, evaluate__every=0, log__every=100) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "pretrain: what ended it"
 
 
 def test_what_is_made_of_an_error_of_the_folder_is_no_mistake(tmp_path):

@@ -181,6 +181,9 @@ def test_completions_that_cannot_be(refused, trained, whole, folder, tmp_path):
         assert f"--keep={keep:.2g}"[:8] in refused(*generate, picture, f"--keep={keep}")
     assert "which is no folder; make it first" in refused(*generate, f"--complete={tmp_path}/no/x.png")
     assert "is a folder; give the name of a file in it" in refused(*generate, f"--complete={tmp_path}")
+    (tmp_path / "mine.png").write_bytes(b"of the user's own")
+    assert "is there already, and nothing is overwritten" in refused(*generate, f"--complete={tmp_path}/mine.png")
+    assert (tmp_path / "mine.png").read_bytes() == b"of the user's own"
     assert "is written as PNG; give it a name that ends in .png" in refused(*generate, f"--complete={tmp_path}/a.jpg")
     assert "--average=99 checkpoints up to 6, of which" in refused(*generate, picture, "--average=99")
     assert "the run has no split 'tset'" in refused(*generate, picture, "--images=tset")
