@@ -34,7 +34,7 @@ class Range:
     def broken_by(self, value) -> str:
         """The rule that `value`, a number or a tuple of numbers, breaks; empty if it keeps all of them."""
         numbers = value if isinstance(value, tuple) else (value,)
-        if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+        if not all((type(number) is int or isinstance(number, float)) and math.isfinite(number) for number in numbers):
             return f"a finite number, {self.rule}" if numbers is not value else self.rule
         if any(type(number) is int and number >= self.below for number in numbers):
             return f"below {self.below:,}"

@@ -225,7 +225,10 @@ def store_folder(source: Source, share: float, data: Mapping, root: Path) -> Pat
     name = re.sub(r"[^\w.]+", "-", source.spec).strip("-.")[:40]
     cut = [f"sentences={data['sentences']}"] if data["sentences"] else []
     whole = " ".join(map(str, (source.spec, share, *data["image"], *cut)))
-    return store_root(data, root) / f"{name}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"
+    return (
+        store_root(data, root)
+        / f"{name}-{hashlib.blake2b(whole.encode(errors='surrogatepass'), digest_size=4).hexdigest()}"
+    )
 
 
 def store_root(data: Mapping, root: Path) -> Path:

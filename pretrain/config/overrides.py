@@ -1,11 +1,12 @@
 """The config of `--config=configs/gpt2.py:medium --config.train.steps=200`, the syntax of ml_collections."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
+from ml_collections.config_dict import RequiredValueError
 
 from pretrain.config.keys import OF_A_KIND, PARTLY, check_keys, check_ranges, flat, ranges_of, unknown
-from pretrain.config.recipe import blaming, recipe_file, recipe_module, recipes
+from pretrain.config.recipe import recipe_config, recipe_file, recipe_module, recipes
 from pretrain.config.values import parse_value, shown
 from pretrain.elsewhere import COMPUTED, KERNELS, OBJECTIVES
 from pretrain.errors import UserError, nearest
@@ -19,17 +20,45 @@ def load(
     `report` hears what follows from them.
     """
     path, colon, variant = spec.partition(":")
-    file = recipe_file(path, colon + variant)
-    module = recipe_module(path)
-    with blaming(path, file):
-        config = module.get_config(variant) if variant else module.get_config()
+    recipe_file(path, colon + variant)  # which offers another with that variant
+    config = recipe_config(path, variant)
     if type(config) is not ConfigDict:
         raise UserError(
             f"{path} is no recipe: its get_config returns {shown(config)}, not a config that can be changed; start "
             "from configs.common.base(), change it and return it"
         )
+    _fill(config, path, dict(overrides))
     check_keys(config, path, "start the recipe from configs.common.base()")
     return with_overrides(config, overrides, report)
+
+
+def _fill(config: ConfigDict, path: str, given: Mapping[str, str]) -> None:
+    """Gives what a recipe leaves open, by ml_collections' placeholders, any value of its type where an override has it.
+
+    Raises UserError for what is open still.
+    """
+    for key, reference in _references(config):
+        if key in given and _is_open(reference):
+            reference.set(reference.get_type()())
+    for key, reference in _references(config):
+        if _is_open(reference):
+            raise UserError(f"{path} leaves config.{key} open; give it by --config.{key}=VALUE")
+
+
+def _references(section: ConfigDict, prefix: str = "") -> Iterator[tuple[str, FieldReference]]:
+    """The values of a config that are references, by dotted key."""
+    for name, value in section.items(preserve_field_references=True):
+        if isinstance(value, ConfigDict):
+            yield from _references(value, f"{prefix}{name}.")
+        elif isinstance(value, FieldReference):
+            yield prefix + name, value
+
+
+def _is_open(reference: FieldReference) -> bool:
+    try:
+        return reference.get() is None
+    except RequiredValueError:
+        return True
 
 
 def _following(config: ConfigDict, given: dict[str, str]) -> tuple[dict[str, str], str]:

@@ -4,7 +4,11 @@ import ast
 import contextlib
 import difflib
 import importlib.util
+import inspect
+import os
+import sys
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pretrain.errors import USER_ERRORS, UserError
@@ -19,17 +23,43 @@ def recipes() -> dict[str, Path]:
 
 
 def recipe_module(path: str):
-    """The Python module of a recipe file."""
+    """The Python module of a recipe file, which may import modules that lie beside it."""
     file = recipe_file(path)
+    folder = str(file.absolute().parent)
+    if folder != str(RECIPES) and folder not in sys.path:
+        sys.path.append(folder)  # behind all else, which none of them is to stand for
     spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     with blaming(path, file):
         spec.loader.exec_module(module)
-    if not hasattr(module, "get_config"):
+    if not callable(getattr(module, "get_config", None)):
         raise UserError(
             f"{path} is no recipe: it has no function get_config(variant); see configs/quickstart.py for one"
         )
     return module
+
+
+def recipe_config(path: str, variant: str = ""):
+    """What the recipe's `get_config` returns, of that variant or of none."""
+    get_config, given = recipe_module(path).get_config, [variant] if variant else []
+    if not _takes(get_config, given):
+        raise UserError(
+            f"{path} has no variants, since its get_config takes none; leave out :{variant}"
+            if variant
+            else f"the get_config of {path} needs a variant; write --config={path}:VARIANT"
+        )
+    with blaming(path, recipe_file(path)):
+        return get_config(*given)
+
+
+def _takes(function: Callable, given: Sequence) -> bool:
+    """Whether a function can be called so; True of one that does not tell what it takes."""
+    with contextlib.suppress(ValueError):
+        try:
+            inspect.signature(function).bind(*given)
+        except TypeError:
+            return False
+    return True
 
 
 def recipe_file(path: str, variant: str = "") -> Path:
@@ -60,7 +90,8 @@ def blaming(path: str, file: Path):
     except USER_ERRORS:
         raise
     except (Exception, SystemExit) as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if os.path.abspath(frame.filename) == os.path.abspath(file)]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
         where = f"{path}, line {line}," if line else path
         reason = error.msg if isinstance(error, SyntaxError) else str(error)

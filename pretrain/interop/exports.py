@@ -69,7 +69,7 @@ def export_folder(
                 steps=steps,
                 part=part,
             )
-            write(folder / CARD, card(here, config, target, exported).encode())
+            write(folder / CARD, card(here, config, target, exported).encode(errors="backslashreplace"))
 
     with quiet():
         number, _ = checkpoints.read(step, checkpoints.find(step), export)

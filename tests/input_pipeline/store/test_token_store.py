@@ -54,6 +54,12 @@ def test_documents_come_out_as_they_went_in(prepare, write):
     assert summary["tokens"] == size + 3  # an end token a document
 
 
+def test_a_file_whose_name_is_not_utf8(prepare, tmp_path):
+    path = tmp_path / os.fsdecode(b"gr\xfc\xdfe.txt")
+    path.write_text("one")
+    assert split_texts(prepare(f"text:{path}", length=4), "train") == [b"one"]
+
+
 ARTICLE = " \n = Robert Boulter = \n \n Robert Boulter is an English <unk> , film and theatre actor . \n \n"
 
 

@@ -1,6 +1,7 @@
 """What can be wrong with a recipe is said in one sentence that names file, key or line, and what helps."""
 
 import json
+import sys
 
 import pytest
 
@@ -41,7 +42,6 @@ def sentence(tmp_path, capsys):
         ("config.model = config.data", "there is no config key config.model."),
         ("del config.train.steps", "lacks config.train.steps; start the recipe from configs.common.base()"),
         ("config.train.steps = 1e4", "line 6, fails with TypeError: Could not override field 'steps'"),
-        ("config.train.steps = None", "config.train.steps is None, which is not an int; write for example 100"),
         ("config.train.steps = 'many'", "line 6, fails with TypeError: Could not override field 'steps'"),
         ("config.train.steps = 0", "config.train.steps = 0; it must be at least 1"),
         ("config.model.kind = 'recurent'", "config.model.kind is 'recurent', did you mean 'recurrent'?"),
@@ -66,6 +66,11 @@ def sentence(tmp_path, capsys):
             "from ml_collections import FrozenConfigDict; config.train = FrozenConfigDict(config.train)",
             "config.train is a FrozenConfigDict, which is not a section that can be changed; write",
         ),
+        ("config.train.steps = None", "config.train.steps is None, which is not an int; write for example 100"),
+        (
+            "from ml_collections import config_dict; config.train.steps = config_dict.required_placeholder(int)",
+            "/mine.py leaves config.train.steps open; give it by --config.train.steps=VALUE",
+        ),
         ("1 / 0", "/mine.py, line 6, fails with ZeroDivisionError: division by zero; correct the recipe"),
         ("raise SystemExit(0)", "line 6, fails with SystemExit: 0"),
     ],
@@ -79,12 +84,49 @@ def test_recipes_that_cannot_be(sentence, lines, words):
     [
         ("def get_config(:\n", "/mine.py, line 1, fails with SyntaxError: invalid syntax; correct the recipe"),
         ("import nothing_of_that_name\n", "line 1, fails with ModuleNotFoundError: No module named"),
+        (
+            START.replace("variant=''", "variant"),
+            "the get_config of /mine.py needs a variant; write --config=/mine.py:VAR",
+        ),
+        ("get_config = 3\n", "/mine.py is no recipe: it has no function get_config(variant)"),
         ("", "/mine.py is no recipe: it has no function get_config(variant)"),
         (b"\x00\xff\xfe", "/mine.py"),
     ],
 )
 def test_files_that_are_no_recipes(sentence, source, words):
     assert words in sentence(source=source)
+
+
+def test_a_recipe_without_variants(tmp_path):
+    recipe = tmp_path / "mine.py"
+    recipe.write_text(START.replace("variant=''", "") + "    return config\n")
+    assert configs.load(str(recipe)).train.steps
+    with pytest.raises(UserError, match=r"mine\.py has no variants, since its get_config takes none; leave out :small"):
+        configs.load(f"{recipe}:small")
+
+
+def test_what_a_recipe_leaves_open_is_given_and_what_follows_from_it_follows(tmp_path):
+    recipe = tmp_path / "mine.py"
+    lines = "open = config_dict.placeholder(int)", "config.train.steps = open", "config.schedule.warmup = open // 10"
+    lines += ("config.schedule.peak = config_dict.required_placeholder(float)", "return config")
+    recipe.write_text("from ml_collections import config_dict\n" + START + "".join(f"    {line}\n" for line in lines))
+    config = configs.load(str(recipe), [("schedule.peak", "1e-3"), ("train.steps", "500")])
+    assert (config.train.steps, config.schedule.warmup, config.schedule.peak) == (500, 50, 1e-3)
+    with pytest.raises(UserError, match=r"leaves config\.schedule\.peak open"):
+        configs.load(str(recipe), [("train.steps", "500")])
+
+
+def test_a_recipe_imports_what_lies_beside_it_and_is_blamed_by_its_line(tmp_path, monkeypatch):
+    """Named from the folder that it lies in, too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "helper_of_mine.py").write_text("STEPS = 7\n")
+    recipe = tmp_path / "mine.py"
+    recipe.write_text(f"from helper_of_mine import STEPS\n{START}    config.train.steps = STEPS\n    return config\n")
+    assert configs.load("mine.py").train.steps == 7
+    recipe.write_text(f"{START}    config.train.steps = '60'\n    return config\n")
+    with pytest.raises(UserError, match=r"^mine\.py, line 6, fails with TypeError"):
+        configs.load("mine.py")
 
 
 def test_an_impossible_number_of_a_recipe_may_be_overridden(tmp_path):

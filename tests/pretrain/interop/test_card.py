@@ -1,6 +1,7 @@
 """The model card of an exported folder: all of it, literally; what it says of imports; and that YAML reads it."""
 
 import json
+import os
 
 import hub
 import pytest
@@ -135,6 +136,14 @@ def test_a_mean_of_checkpoints_and_one_without_figures(run, tmp_path):
     export_folder(str(run), str(tmp_path / "early"), "2")
     card = (tmp_path / "early" / "README.md").read_text()
     assert "after 2 of 4 updates" in card and "## Validation" not in card
+
+
+def test_a_name_that_is_not_utf8_costs_no_export(text, tmp_path):
+    assert (
+        train_here(tmp_path / "run", text, recipe="configs/gpt2.py:small", small=GPT2, name=os.fsdecode(b"a\xff")) == 0
+    )
+    pretrain.to_huggingface(tmp_path / "run", tmp_path / "back")
+    assert r"a\udcff" in (tmp_path / "back" / "README.md").read_text()
 
 
 def test_the_card_of_an_import_has_nothing_of_training(tmp_path):
