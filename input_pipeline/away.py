@@ -30,6 +30,7 @@ _LASTS = "lasts"  # marks an error of a server that has been asked for as long
 
 Result = TypeVar("Result")
 _thread = threading.local()
+_vain = False  # whether the last wait was for nothing
 
 
 def system_code(error: BaseException) -> int | None:
@@ -128,18 +129,23 @@ def persistently(work: Callable[[], Result]) -> Result:
     """`work()`, which may be done again: while it meets a folder that is away, after ever longer pauses.
 
     The first pause is said on standard error. What else goes wrong, or goes on for `PATIENCE` seconds, is raised, and
-    not tried again by who calls this from within such work; in a thread that is in a `hurry` whatever goes wrong.
+    not tried again by who calls this from within such work; in a thread that is in a `hurry` whatever goes wrong. After
+    a wait in vain nothing is, of all that a program has still to do before it ends, until some work is done.
     """
+    global _vain
     began, pause = time.monotonic(), PAUSE
     while True:
         try:
-            return work()
+            done = work()
+            _vain = False
+            return done
         except Exception as error:
             server = of_server(error)
-            if server is None or getattr(_thread, "hurries", False) or getattr(server, _LASTS, False):
+            if server is None or _vain or getattr(_thread, "hurries", False) or getattr(server, _LASTS, False):
                 raise
             if time.monotonic() - began + pause > PATIENCE:
                 setattr(server, _LASTS, True)
+                _vain = True
                 raise
             if pause == PAUSE:
                 why, *_ = str(error).strip().splitlines() or [type(error).__name__]
@@ -152,11 +158,11 @@ def persistently(work: Callable[[], Result]) -> Result:
 @contextlib.contextmanager
 def hurry() -> Iterator[None]:
     """Within it this thread tries nothing again: it is done at once, or perhaps the next time."""
-    _thread.hurries = True
+    before, _thread.hurries = getattr(_thread, "hurries", False), True
     try:
         yield
     finally:
-        _thread.hurries = False
+        _thread.hurries = before
 
 
 def lost_touch(error: BaseException) -> bool:
@@ -164,7 +170,7 @@ def lost_touch(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno == errno.EBUSY:  # of s3fs: slow down; of a disk it is for good
         return type(error.__cause__).__name__ == "ClientError"
     if isinstance(error, FileNotFoundError) and error.errno is None:  # an upload in parts, which is to be begun again
-        return "upload_id=" in str(error) or "(NoSuchUpload)" in str(error.__cause__)  # of gcsfs; of s3fs
+        return "uploadType=resumable" in str(error) or "(NoSuchUpload)" in str(error.__cause__)  # of gcsfs; of s3fs
     if type(error).__name__ == "HttpError":  # of gcsfs, which has asked six times
         return str(getattr(error, "code", "")) in _BUSY
     names = "".join(kind.__name__ for kind in type(error).__mro__)

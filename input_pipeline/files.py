@@ -18,7 +18,7 @@ from pathlib import Path
 from input_pipeline.away import contents, naming, passes, persistently
 from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.leases import leased
-from input_pipeline.remote import RemotePath
+from input_pipeline.remote import RemotePath, local
 
 CHUNK = 1 << 22  # bytes read at a time
 
@@ -150,6 +150,15 @@ def checksum(path: Path) -> int:
         while chunk := file.read(CHUNK):
             value = zlib.crc32(chunk, value)
     return value
+
+
+def copied_checksum(path: Path, expected: int) -> int:
+    """`checksum` of a file, or of the copy of an object store's.
+
+    The copy is made anew where that is not what is `expected`: it may be all that is damaged.
+    """
+    found = checksum(local(path))
+    return checksum(local(path, anew=True)) if found != expected and isinstance(path, RemotePath) else found
 
 
 def remove_partial(folder: Path) -> None:

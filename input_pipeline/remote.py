@@ -25,7 +25,7 @@ from input_pipeline.errors import DataError, UnwritableError
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # and the package that reads each; the extras are named as the schemes
 ENDPOINTS = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}  # name a store of another place
 BLOCK = 1 << 22  # bytes read ahead
-SILENCE = 30.0  # seconds for which gcsfs waits for an answer, or for more of it
+SILENCE, LONGEST = 20.0, 600.0  # seconds for which gcsfs waits for an answer, or for more of it; and for all of it
 COPIES = "LONGHAUL_COPIES"  # names the folder of local copies
 
 
@@ -87,7 +87,7 @@ def _opened(scheme: str, endpoint: str | None):
             f"{scheme}:// needs the package {package}; in the clone, pip install -e '.[{scheme}]'"
         ) from None
     if scheme == "gs":  # else gcsfs, for Orbax too, waits for ever
-        patience = aiohttp.ClientTimeout(sock_connect=SILENCE, sock_read=SILENCE)
+        patience = aiohttp.ClientTimeout(LONGEST, sock_connect=SILENCE, sock_read=SILENCE)
         fsspec.config.conf.setdefault(scheme, {}).setdefault("requests_timeout", patience)
     place = {"endpoint_url": endpoint} if endpoint else {}
     return fsspec.filesystem(scheme, use_listings_cache=False, **place)  # other processes write there too
@@ -195,8 +195,7 @@ class RemotePath:
 
     def sign(self) -> str | None:
         """What is another after every writing, even of the same bytes; None where nothing is there."""
-        found = self._info()
-        return found and repr([found.get(name) for name in ("ETag", "LastModified", "etag", "generation", "updated")])
+        return _sign(self._info())
 
     def iterdir(self) -> "Iterator[RemotePath]":
         found = self._ask(lambda system: system.ls(str(self.key), detail=False))
@@ -324,6 +323,10 @@ def _writing(path: RemotePath) -> Iterator[None]:
         raise RemoteError(path, "there is no such bucket") from error
 
 
+def _sign(found: dict | None) -> str | None:
+    return found and repr([found.get(name) for name in ("ETag", "LastModified", "etag", "generation", "updated")])
+
+
 def _stat(found: dict) -> Stat:
     changed = found.get("LastModified") or found.get("mtime") or found.get("updated")
     return Stat(int(found["size"] or 0), int(changed.timestamp() * 1e9) if hasattr(changed, "timestamp") else 0)
@@ -344,13 +347,13 @@ def local(path: "Path | RemotePath", anew: bool = False) -> Path:
     """
     if not isinstance(path, RemotePath):
         return path
-    sign = path.sign()
-    if sign is None:
+    found = path._info()
+    if found is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     root = Path(os.environ.get(COPIES) or "~/.cache/longhaul/copies").expanduser()
-    folder = root / hashlib.blake2b(f"{path} {sign}".encode(), digest_size=12).hexdigest()
+    folder = root / hashlib.blake2b(f"{path} {_sign(found)}".encode(), digest_size=12).hexdigest()
     copy = folder / path.name
-    if anew or not copy.is_file():
+    if anew or not (copy.is_file() and copy.stat().st_size == _stat(found).st_size):
         partial = folder / f"{path.name}.{secrets.token_hex(4)}.partial"
         try:
             folder.mkdir(parents=True, exist_ok=True)

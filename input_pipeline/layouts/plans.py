@@ -10,7 +10,16 @@ from typing import BinaryIO
 
 import numpy as np
 
-from input_pipeline.files import checksum, locked, read_json, remove_partial, replaced, write_json, written_under
+from input_pipeline.files import (
+    checksum,
+    copied_checksum,
+    locked,
+    read_json,
+    remove_partial,
+    replaced,
+    write_json,
+    written_under,
+)
 from input_pipeline.remote import local
 from input_pipeline.store.store import READ
 
@@ -101,4 +110,4 @@ def _whole(folder: Path, paths: Sequence[Path], read_all: bool) -> bool:
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return False
     read = read_all or sum(size for size, _ in written.values()) <= READ
-    return not read or all(checksum(local(path)) == crc for path, (_, crc) in written.items())
+    return not read or all(copied_checksum(path, crc) == crc for path, (_, crc) in written.items())

@@ -24,8 +24,8 @@ import numpy as np
 
 from input_pipeline.away import persistently
 from input_pipeline.errors import DataError
-from input_pipeline.files import checksum, read_json
-from input_pipeline.remote import is_remote, local
+from input_pipeline.files import copied_checksum, read_json
+from input_pipeline.remote import local
 
 FORMAT = 3
 SPLITS = KEPT, HELD = "kept", "held"
@@ -218,10 +218,7 @@ class Shard(NamedTuple):
         """Raises DataError where a file is missing, or holds other bytes than were written."""
         for what, _, expected in self.files():
             persistently(lambda what=what: self._check_size(what))
-            path = self.path(what)
-            actual = persistently(lambda path=path: checksum(local(path)))
-            if actual != expected and is_remote(path):  # perhaps it is but the copy
-                actual = persistently(lambda path=path: checksum(local(path, anew=True)))
+            actual = persistently(lambda what=what, expected=expected: copied_checksum(self.path(what), expected))
             if actual != expected:
                 raise damaged(
                     self.folder,

@@ -6,7 +6,7 @@ from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import RequiredValueError
 
 from pretrain.config.keys import OF_A_KIND, PARTLY, check_keys, check_ranges, flat, ranges_of, unknown
-from pretrain.config.recipe import recipe_config, recipe_file, recipe_module, recipes
+from pretrain.config.recipe import blaming, recipe_config, recipe_file, recipe_module, recipes
 from pretrain.config.values import parse_value, shown
 from pretrain.elsewhere import COMPUTED, KERNELS, OBJECTIVES
 from pretrain.errors import UserError, nearest
@@ -27,31 +27,34 @@ def load(
             f"{path} is no recipe: its get_config returns {shown(config)}, not a config that can be changed; start "
             "from configs.common.base(), change it and return it"
         )
-    _fill(config, path, dict(overrides))
+    with blaming(path, recipe_file(path)):  # what is computed from what was open
+        _fill(config, path, dict(overrides))
     check_keys(config, path, "start the recipe from configs.common.base()")
     return with_overrides(config, overrides, report)
 
 
 def _fill(config: ConfigDict, path: str, given: Mapping[str, str]) -> None:
-    """Gives what a recipe leaves open, by ml_collections' placeholders, any value of its type where an override has it.
+    """Sets what a recipe leaves open, by ml_collections' placeholders, where an override has it.
 
     Raises UserError for what is open still.
     """
-    for key, reference in _references(config):
+    references = dict(_references(config))
+    for key, reference in references.items():
         if key in given and _is_open(reference):
-            reference.set(reference.get_type()())
-    for key, reference in _references(config):
-        if _is_open(reference):
-            raise UserError(f"{path} leaves config.{key} open; give it by --config.{key}=VALUE")
+            reference.set(parse_value(f"config.{key}", given[key], reference.get_type()()))
+    left = [key for key, reference in references.items() if _is_open(reference)]
+    if left:  # the first that is not computed from another
+        key = min(left, key=lambda key: len(references[key]._ops))
+        raise UserError(f"{path} leaves config.{key} open; give it by --config.{key}=VALUE")
 
 
-def _references(section: ConfigDict, prefix: str = "") -> Iterator[tuple[str, FieldReference]]:
-    """The values of a config that are references, by dotted key."""
+def _references(section: ConfigDict, prefix: str = "", within: tuple = ()) -> Iterator[tuple[str, FieldReference]]:
+    """The values of a config that are references, by dotted key; `within` are the sections that it lies in."""
     for name, value in section.items(preserve_field_references=True):
-        if isinstance(value, ConfigDict):
-            yield from _references(value, f"{prefix}{name}.")
-        elif isinstance(value, FieldReference):
+        if isinstance(value, FieldReference):
             yield prefix + name, value
+        elif isinstance(value, ConfigDict) and not any(value is other for other in within):
+            yield from _references(value, f"{prefix}{name}.", (*within, section))
 
 
 def _is_open(reference: FieldReference) -> bool:

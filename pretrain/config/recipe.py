@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pretrain.errors import USER_ERRORS, UserError
@@ -25,12 +25,9 @@ def recipes() -> dict[str, Path]:
 def recipe_module(path: str):
     """The Python module of a recipe file, which may import modules that lie beside it."""
     file = recipe_file(path)
-    folder = str(file.absolute().parent)
-    if folder != str(RECIPES) and folder not in sys.path:
-        sys.path.append(folder)  # behind all else, which none of them is to stand for
     spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
-    with blaming(path, file):
+    with blaming(path, file), _beside(file):
         spec.loader.exec_module(module)
     if not callable(getattr(module, "get_config", None)):
         raise UserError(
@@ -42,21 +39,30 @@ def recipe_module(path: str):
 def recipe_config(path: str, variant: str = ""):
     """What the recipe's `get_config` returns, of that variant or of none."""
     get_config, given = recipe_module(path).get_config, [variant] if variant else []
-    if not _takes(get_config, given):
-        raise UserError(
-            f"{path} has no variants, since its get_config takes none; leave out :{variant}"
-            if variant
-            else f"the get_config of {path} needs a variant; write --config={path}:VARIANT"
-        )
-    with blaming(path, recipe_file(path)):
+    if not variant and _takes(get_config, ["any"]) and not _takes(get_config, []):
+        raise UserError(f"the get_config of {path} needs a variant; write --config={path}:VARIANT")
+    if variant and _takes(get_config, []) and not _takes(get_config, [variant]):
+        raise UserError(f"{path} has no variants, since its get_config takes none; leave out :{variant}")
+    with blaming(path, file := recipe_file(path)), _beside(file):
         return get_config(*given)
+
+
+@contextlib.contextmanager
+def _beside(file: Path) -> Iterator[None]:
+    """Modules beside a recipe may be imported; behind all others, of which none is to stand for one."""
+    before = [*sys.path]
+    sys.path.append(str(file.absolute().parent))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _takes(function: Callable, given: Sequence) -> bool:
     """Whether a function can be called so; True of one that does not tell what it takes."""
     with contextlib.suppress(ValueError):
         try:
-            inspect.signature(function).bind(*given)
+            inspect.signature(function, follow_wrapped=False).bind(*given)
         except TypeError:
             return False
     return True
@@ -92,9 +98,10 @@ def blaming(path: str, file: Path):
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if os.path.abspath(frame.filename) == os.path.abspath(file)]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        here = isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == os.path.abspath(file)
+        line = error.lineno if here else lines[-1] if lines else None
         where = f"{path}, line {line}," if line else path
-        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        reason = error.msg if here else str(error)
         with contextlib.suppress(ValueError, SyntaxError):  # ml_collections' of a key, which is a text in quotes
             reason = str(ast.literal_eval(reason)).replace("\n", ": ")
         reason = reason.split("\n")[0]

@@ -7,7 +7,6 @@ import sys
 
 import jax
 
-from input_pipeline.away import hurry
 from input_pipeline.errors import DataError
 from pretrain.assemble import Assembly
 from pretrain.checkpoints.manager import CheckpointManager
@@ -134,9 +133,8 @@ class Loop:
                         feed = self.rewind(feed, bad)
                     return self.interrupted()
             return self.finish()
-        except BaseException:  # which is what is told, and a folder that is away has been asked for long enough
+        except BaseException:  # which is what is told, whatever meets a folder that is away too
             ends.enter_context(contextlib.suppress(OSError))
-            ends.enter_context(hurry())
             raise
         finally:
             closes = self.progress.close, self.writer.close, self.profile.close, self.goodput.close

@@ -56,6 +56,25 @@ def test_a_folder_that_stays_away(pauses):
     assert 165 < sum(pauses) <= 180
 
 
+def test_what_was_waited_for_in_vain_is_waited_for_again_once_something_is_done(pauses):
+    """A program that ends because its folder is away has rows to write there, a lock to give back."""
+    for work in (failing(10**5, away(errno.EIO)), failing(1, away(errno.EIO))):
+        with pytest.raises(OSError, match="/shared/run"):
+            persistently(work)
+    assert 165 < sum(pauses) <= 180
+    assert persistently(lambda: "there") == "there"
+    assert persistently(failing(1, away(errno.EIO))) == "done"
+
+
+def test_a_hurry_within_another(pauses):
+    with hurry():
+        with hurry():
+            pass
+        with pytest.raises(OSError, match="/shared/run"):
+            persistently(failing(1, away(errno.EIO)))
+    assert persistently(failing(1, away(errno.EIO))) == "done"
+
+
 @pytest.mark.parametrize("error", [away(errno.ENOSPC), away(errno.EACCES), away(errno.ENOENT), ValueError("no JSON")])
 def test_what_lasts_is_not_tried_again(pauses, error):
     with pytest.raises(type(error)):
@@ -112,7 +131,7 @@ def test_an_upload_that_the_store_knows_no_longer_is_begun_again(tmp_path):
     """What is uploaded in parts is whole, and its answer lost, or has lapsed: 404 or 410, and no file is missing."""
     place = "http://store/upload/storage/v1/b/bucket/o?name=run/process_0"
     assert passes(FileNotFoundError(f"{place}&uploadType=resumable&upload_id=1")) and passes(HttpError(410))
-    assert not passes(FileNotFoundError(place))
+    assert not passes(FileNotFoundError(place)) and not passes(FileNotFoundError("bucket/upload_id=1/process_0"))
     part = FileNotFoundError("The specified multipart upload does not exist.")
     assert not passes(part)
     part.__cause__ = ClientError("An error occurred (NoSuchUpload) when calling the UploadPart operation: it is gone")
@@ -198,7 +217,7 @@ def test_a_copy_of_a_store_that_is_away_is_no_full_disk(tmp_path, monkeypatch):
     def unanswered(self, mode="rb"):
         raise TimeoutError(errno.ETIMEDOUT, "no route", str(self))
 
-    monkeypatch.setattr(remote.RemotePath, "sign", lambda self: 1)
+    monkeypatch.setattr(remote.RemotePath, "_info", lambda self: {"size": 5})
     monkeypatch.setattr(remote.RemotePath, "open", unanswered)
     monkeypatch.setenv(remote.COPIES, str(tmp_path))
     with pytest.raises(TimeoutError) as raised:

@@ -221,6 +221,27 @@ def test_a_folder_that_is_away_is_asked_for_once_at_the_end(unaccounted, tmp_pat
     assert said.count("trying again for up to 0 s") == 1 and "cannot use /shared/run/goodput.jsonl" in said
 
 
+def test_a_folder_that_is_away_when_all_is_done_is_asked_for_once(tmp_path, text, monkeypatch, capsys):
+    monkeypatch.setattr(folders, "PAUSE", 0.01)
+    monkeypatch.setattr(folders, "PATIENCE", 0.2)
+
+    def gone():
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "/shared/run")
+
+    own = Loop.finish
+
+    def finish(loop):
+        code = own(loop)
+        for kind, name in ((Goodput, "add"), (metrics.MetricWriter, "flush")):
+            monkeypatch.setattr(kind, name, lambda *arguments, **named: folders.persistently(gone))
+        return code
+
+    monkeypatch.setattr(Loop, "finish", finish)
+    assert train_here(tmp_path, text, train__steps=6, evaluate__every=0) == 69
+    said = capsys.readouterr().err
+    assert said.count("trying again for up to 0 s") == 1 and "cannot use /shared/run: Input/output error" in said
+
+
 def test_what_ended_a_run_is_told_though_the_folder_is_away_too(unaccounted, tmp_path, text, monkeypatch, capsys):
     def read(loop):
         raise UserError("what ended it")

@@ -39,6 +39,7 @@ def sentence(tmp_path, capsys):
         ("config.modell = common.decoder()", "there is no config key config.modell, did you mean 'model'?"),
         ("config.model.update(widht=3)", "there is no config key config.model.widht, did you mean 'width'?"),
         ("config.evaluate.model.update(memory=3)", "there is no config key config.evaluate.model.memory"),
+        ("config.train.me = config", "there is no config key config.train.me"),
         ("config.model = config.data", "there is no config key config.model."),
         ("del config.train.steps", "lacks config.train.steps; start the recipe from configs.common.base()"),
         ("config.train.steps = 1e4", "line 6, fails with TypeError: Could not override field 'steps'"),
@@ -116,6 +117,28 @@ def test_what_a_recipe_leaves_open_is_given_and_what_follows_from_it_follows(tmp
         configs.load(str(recipe), [("train.steps", "500")])
 
 
+def test_what_is_computed_from_what_is_given(tmp_path):
+    recipe = tmp_path / "mine.py"
+    lines = "open = config_dict.placeholder(int)", "config.train.steps = open", "config.train.batch_size = 100 // open"
+    recipe.write_text(
+        "from ml_collections import config_dict\n"
+        + START
+        + "".join(f"    {line}\n" for line in (*lines, "return config"))
+    )
+    assert configs.load(str(recipe), [("train.steps", "50")]).train.batch_size == 2
+    with pytest.raises(UserError, match=r"mine\.py.* fails with ZeroDivisionError: .*; correct the recipe"):
+        configs.load(str(recipe), [("train.steps", "0")])
+
+
+def test_a_decorated_recipe(tmp_path):
+    """Which says of itself that it is called as what it wraps."""
+    recipe = tmp_path / "mine.py"
+    source = START.replace("variant=''", "variant") + "    config.name = variant\n    return config\n\n\n"
+    wrapped = "@functools.wraps(get_config)\ndef small():\n    return wrapped('s')\n\n\n"
+    recipe.write_text(f"import functools\n{source}wrapped = get_config\n\n\n{wrapped}get_config = small\n")
+    assert configs.load(str(recipe)).name == "s"
+
+
 def test_a_recipe_imports_what_lies_beside_it_and_is_blamed_by_its_line(tmp_path, monkeypatch):
     """Named from the folder that it lies in, too."""
     monkeypatch.chdir(tmp_path)
@@ -124,8 +147,13 @@ def test_a_recipe_imports_what_lies_beside_it_and_is_blamed_by_its_line(tmp_path
     recipe = tmp_path / "mine.py"
     recipe.write_text(f"from helper_of_mine import STEPS\n{START}    config.train.steps = STEPS\n    return config\n")
     assert configs.load("mine.py").train.steps == 7
+    assert str(tmp_path) not in sys.path
     recipe.write_text(f"{START}    config.train.steps = '60'\n    return config\n")
     with pytest.raises(UserError, match=r"^mine\.py, line 6, fails with TypeError"):
+        configs.load("mine.py")
+    (tmp_path / "broken_of_mine.py").write_text("\n\n\nwhat else is this\n")
+    recipe.write_text("import broken_of_mine\n")
+    with pytest.raises(UserError, match=r"^mine\.py, line 1, fails with SyntaxError: .*\(broken_of_mine\.py, line 4\)"):
         configs.load("mine.py")
 
 
