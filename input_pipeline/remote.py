@@ -335,7 +335,10 @@ def _stat(found: dict) -> Stat:
 def matching(pattern: str) -> dict[str, Stat]:
     """The files of an object store whose names match a glob, `**` too, in their order: one listing for all."""
     path = at(pattern)
-    found = path._ask(lambda system: system.glob(str(path.key), detail=True))
+    try:
+        found = path._ask(lambda system: system.glob(str(path.key), detail=True))
+    except FileNotFoundError:  # a bucket that is not there, as gcsfs has it
+        return {}
     return {f"{path.scheme}://{name}": _stat(found[name]) for name in sorted(found) if found[name]["type"] == "file"}
 
 

@@ -107,7 +107,8 @@ class CheckpointManager(Checkpoints):
         self._check_there()
         try:
             if again:
-                self._clear_unfinished()
+                with away.hurry():  # who calls this waits, and comes again
+                    self._clear_unfinished()
             self._writer.save(str(self.workdir.checkpoint(step)), args=ocp.args.Composite(**items))
         except self._trouble as error:
             self._failed(error)
@@ -158,7 +159,7 @@ class CheckpointManager(Checkpoints):
 
         Of several processes the others wait for one that has failed, so that all begin again at the newest checkpoint.
         """
-        step, many = self._saving, jax.process_count() > 1
+        step, many, now = self._saving, jax.process_count() > 1, time.monotonic()
         late = isinstance(error, TimeoutError) or "DEADLINE_EXCEEDED" in str(error)
         if many and (late or passes(error)):
             raise FaultError(
@@ -168,12 +169,11 @@ class CheckpointManager(Checkpoints):
         if not many:
             leaving.abandoned = True
             self._let_end()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), away.hurry():
                 if step is None or self.workdir.finished(step):
                     return  # it is whole: what failed are Orbax's own notes beside it
         if not passes(error):
             raise self._cannot_save(error) from error
-        now = time.monotonic()
         if self._away is not None and now - self._away > away.PATIENCE:
             raise FaultError(
                 f"no checkpoint could be saved in {self.folder} for {away.PATIENCE:.0f} s ({reason(error)}); start "

@@ -197,6 +197,9 @@ def test_a_bucket_that_is_not_there(bucket, store):
     name = f"{store.scheme}://nowhere-at-all/x"
     with pytest.raises(RemoteError, match=rf"{name} cannot be reached \(there is no such bucket\)"):
         at(name).write_bytes(b"")
+    (source,) = sources.parse(f"text:{name}/*.txt", "data.train")
+    with pytest.raises(DataError, match=r"matches no file; check the bucket and the path"):
+        source.files()
 
 
 def test_a_server_that_is_not_there(bucket, store):

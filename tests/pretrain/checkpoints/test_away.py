@@ -167,6 +167,20 @@ def test_a_folder_that_stays_away_ends_the_run_in_a_sentence(away, tmp_path, tex
     assert said.endswith("start the same command again once it answers")
 
 
+def test_a_folder_that_stays_away_is_waited_for_once(away, tmp_path, text, monkeypatch, capsys):
+    """And not, besides, at each look whether what failed is whole nonetheless, or at what it left."""
+
+    def gone(*arguments):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "/shared/run")
+
+    away(record, "write", 10**6)
+    monkeypatch.setattr(folders, "PATIENCE", 0.2)
+    monkeypatch.setattr(Workdir, "finished", lambda *arguments: folders.persistently(gone))
+    assert train_here(tmp_path, text, train__steps=6, checkpoint__every=100, evaluate__every=0) == 69
+    said = capsys.readouterr().err
+    assert said.count("trying again for up to 0 s") == 1 and "no checkpoint could be saved in" in said
+
+
 @pytest.mark.parametrize("broken", ["metrics/metrics", "files.json"])
 def test_what_is_not_answered_is_not_taken_for_what_is_not_there(tmp_path, text, monkeypatch, capsys, broken):
     """A checkpoint whose loss cannot be read now may be the best, and one whose record cannot be read be damaged."""
