@@ -80,7 +80,7 @@ NEW = ("missing", "folder")  # a folder that is made, or is empty, is as good as
 WORK = {
     *((case, kind) for case in (("train", "workdir"), ("prepare", "workdir"), ("data.store", "")) for kind in NEW),
     *((case, kind) for case in (("import", "workdir"), ("export", "folder")) for kind in NEW),
-    *((("generate", "complete"), kind) for kind in ("missing", "empty", "binary")),  # a picture is written anew
+    (("generate", "complete"), "missing"),
 }
 
 
