@@ -16,13 +16,8 @@ _AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.EHOSTD
 _AWAY |= {errno.ENETUNREACH, errno.ENETRESET, errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENOTCONN}
 _AWAY |= {errno.EAGAIN, errno.ENOLINK, errno.ECOMM}
 _BUSY = {"408", "410", "429", "500", "502", "503", "504"}  # what a store answers that may answer otherwise later
-_LOST = (
-    "Connect",
-    "Timeout",
-    "Payload",
-    "Incomplete",
-    "HTTPClient",
-)  # in names of packages' errors, of broken answers too
+# What is in the names of packages' errors of a connection, or of an answer that breaks off.
+_LOST = ("Connect", "Timeout", "Payload", "Incomplete", "HTTPClient")
 PAUSE, LONGEST = 0.5, 15.0  # seconds before the second attempt, twice as many before each further one, at most
 PATIENCE = 180.0  # seconds for which attempts are made
 

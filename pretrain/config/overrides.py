@@ -20,14 +20,14 @@ def load(
     `report` hears what follows from them.
     """
     path, colon, variant = spec.partition(":")
-    recipe_file(path, colon + variant)  # which offers another with that variant
+    file = recipe_file(path, colon + variant)
     config = recipe_config(path, variant)
     if type(config) is not ConfigDict:
         raise UserError(
             f"{path} is no recipe: its get_config returns {shown(config)}, not a config that can be changed; start "
             "from configs.common.base(), change it and return it"
         )
-    with blaming(path, recipe_file(path)):  # what is computed from what was open
+    with blaming(path, file):  # what is computed from what was open
         _fill(config, path, dict(overrides))
     check_keys(config, path, "start the recipe from configs.common.base()")
     return with_overrides(config, overrides, report)
