@@ -19,11 +19,11 @@ import numpy as np
 
 from benchmarks import report
 from configs import gpt2
-from models.stack.depth import REMAT
+from models.transformer.layer_stack import REMAT
 from pretrain.costs.flops import flops_per_token
 from pretrain.parallel.devices import measure_matmul_ceiling
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 AIMS = {"small": 0.5, "medium": 0.5, "large": 0.6, "xl": 0.6, "smoke": None}
 

@@ -21,10 +21,10 @@ import numpy as np
 from benchmarks.data import pairs
 from benchmarks.report import Result, arguments, peers, ratio, show
 from configs import common
-from input_pipeline import objectives
-from input_pipeline.features import declared, empty
-from input_pipeline.layouts.raw import Raw
-from input_pipeline.layouts.segments import RawSegments
+from input_pipeline import corruption
+from input_pipeline.batch_spec import declared, empty
+from input_pipeline.packing.raw import Raw
+from input_pipeline.packing.xlnet_segments import RawSegments
 from input_pipeline.sources import sources
 from input_pipeline.tokenizers import huggingface, wordpiece
 from input_pipeline.tokenizers.extended import extended
@@ -53,7 +53,7 @@ def raw_rows(ids: np.ndarray) -> Raw:
 
 def filling(section, tokenizer, ids: np.ndarray, length: int, layout: str = "concat", raw=None):
     """A function that makes another batch each time; `raw` are its rows, by default of the ids alone."""
-    objective, keys = objectives.build(section.to_dict(), tokenizer), np.arange(len(ids))
+    objective, keys = corruption.build(section.to_dict(), tokenizer), np.arange(len(ids))
     raw = raw_rows(ids) if raw is None else raw
 
     def fill():
@@ -177,7 +177,7 @@ class SpanCollator:
 def spans(tokenizer, length: int, rounds: int, ids: np.ndarray) -> Result:
     """Rows/s per core of T5's corruption, against a collator in plain NumPy."""
     section = common.spans()
-    raw_length = objectives.build(section.to_dict()).raw_length(length)
+    raw_length = corruption.build(section.to_dict()).raw_length(length)
     rows = np.resize(ids, (ROWS, raw_length))
     collate = SpanCollator(section, tokenizer.sentinels[0], tokenizer.special["pad"], tokenizer.special["end"])
     ours, theirs = pairs(filling(section, tokenizer, rows, length), lambda: collate(rows), rounds)

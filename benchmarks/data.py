@@ -19,8 +19,8 @@ from benchmarks.report import Result, arguments, ratio, show
 from configs import common
 from input_pipeline import pipeline
 from input_pipeline.sources import sources
-from input_pipeline.store import parts
-from input_pipeline.store.store import SPLITS, TOKENS
+from input_pipeline.token_store import parts
+from input_pipeline.token_store.store import SPLITS, TOKENS
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers.saved import open_folder
 from pretrain.workdir import Workdir

@@ -118,11 +118,11 @@ def longhaul(family: str, path: str, everywhere: bool = False):
     import jax
     from flax import linen as nn
 
-    from pretrain import objectives
-    from pretrain.processes.heap import keep_freed_memory
+    from pretrain import losses
+    from pretrain.distributed.malloc import keep_freed_memory
     from pretrain.step.engine import make_engine
-    from pretrain.step.learner import make_learner
-    from pretrain.step.step import init_params
+    from pretrain.step.train_spec import make_learner
+    from pretrain.step.train_step import init_params
 
     keep_freed_memory()
     batch = dict(np.load(path))
@@ -143,7 +143,7 @@ def longhaul(family: str, path: str, everywhere: bool = False):
         for _ in range(times):
             state, metrics = engine.step(state, data)
         sums, counts = jax.device_get((metrics["sums"], metrics["counts"]))
-        return float(objectives.reported(engine.learner.objective, sums, counts)["loss"])
+        return float(losses.reported(engine.learner.objective, sums, counts)["loss"])
 
     return {"step": step}
 

@@ -43,7 +43,7 @@ def longhaul(name: str, quick: bool):
 
     import models
     from pretrain.decoding.decoding import generate
-    from pretrain.processes.heap import keep_freed_memory
+    from pretrain.distributed.malloc import keep_freed_memory
 
     keep_freed_memory()
     model, read = models.build(section(name)), prompts(name, quick)

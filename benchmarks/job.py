@@ -19,7 +19,7 @@ LIMIT = 600  # seconds that a start, or waiting for a word, may take
 PATCHED = "{patch}\nfrom pretrain.__main__ import run\nrun()"
 # Replaces how process 1 gets a batch: at the `at`th it waits so many seconds.
 SLEEPY = """
-import os, time, pretrain.training.feed as feed
+import os, time, pretrain.training.prefetch as feed
 own, count = feed.Feed.__next__, [0]
 def sleepy(self):
     count[0] += 1

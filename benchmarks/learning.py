@@ -17,7 +17,7 @@ from benchmarks.chart import chart
 from pretrain import config as configs
 from pretrain.costs.flops import tokens_of_row
 from pretrain.errors import UserError
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 
 def curve(workdir: Path) -> tuple[list[float], list[float]]:

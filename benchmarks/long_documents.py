@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks import report
 from configs import long_documents
-from input_pipeline.features import empty
-from pretrain.processes.heap import keep_freed_memory
+from input_pipeline.batch_spec import empty
+from pretrain.distributed.malloc import keep_freed_memory
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 ACCELERATED = jax.default_backend() != "cpu"
 SMALL = {"layers": 2, "width": 128, "heads": 2, "ff": 512, "vocab_size": 1024, "dtype": "float32"}

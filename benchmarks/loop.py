@@ -20,10 +20,10 @@ from benchmarks import report
 from pretrain import config as configs
 from pretrain.assemble import assemble
 from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.processes.heap import keep_freed_memory
-from pretrain.reporting.progress import Ledger
-from pretrain.training.feed import Feed
+from pretrain.distributed.malloc import keep_freed_memory
+from pretrain.metrics.progress import Ledger
 from pretrain.training.loop import Loop
+from pretrain.training.prefetch import Feed
 
 
 def silent(message: str) -> None:

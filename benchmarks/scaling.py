@@ -31,10 +31,10 @@ from pretrain import config as configs
 from pretrain.assemble import assemble
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.processes.heap import keep_freed_memory
-from pretrain.processes.host import quiet_background_threads, start
+from pretrain.distributed.init import quiet_background_threads, start
+from pretrain.distributed.malloc import keep_freed_memory
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 CONFIG = "configs/quickstart.py:tiny"
 PROCESSES, EACH = 4, 2  # other processes, and virtual devices of each

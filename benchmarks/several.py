@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import report
-from pretrain.processes.leaving import leaving
+from pretrain.distributed.shutdown import leaving
 
 
 def arguments(description: str, part: Callable[..., None]) -> argparse.Namespace:

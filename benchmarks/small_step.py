@@ -85,9 +85,9 @@ def longhaul(text: str):
     """Updates, and the loss on the held-out windows."""
     import jax
 
-    from pretrain.processes.heap import keep_freed_memory
+    from pretrain.distributed.malloc import keep_freed_memory
     from pretrain.step.engine import make_engine
-    from pretrain.step.learner import make_learner
+    from pretrain.step.train_spec import make_learner
 
     keep_freed_memory()
     c = config()

@@ -23,9 +23,9 @@ from configs import sparse_transformer
 from models.attention import attend
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
-from pretrain.processes.heap import keep_freed_memory
+from pretrain.distributed.malloc import keep_freed_memory
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 HEADS, SIZE = 2, 64
 ACCELERATED = jax.default_backend() != "cpu"

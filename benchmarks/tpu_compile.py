@@ -37,7 +37,7 @@ from models.attention.relative import attend_relative
 from pretrain.costs.attention import keys_per_query
 from pretrain.costs.flops import TRAIN, flops_per_token
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 HEADS, SIZE, LONG = 8, 64, 12_288
 KERNEL = "tpu_custom_call"  # what a Pallas kernel is called in a compiled program

@@ -56,11 +56,11 @@ def longhaul():
     """An update, the forward pass, both passes, and the matrix-product ceiling in FLOP/s."""
     import jax
 
-    from pretrain.objectives.applied import Applied
+    from pretrain.distributed.malloc import keep_freed_memory
+    from pretrain.losses.applied import Applied
     from pretrain.parallel.devices import measure_matmul_ceiling
-    from pretrain.processes.heap import keep_freed_memory
     from pretrain.step.engine import make_engine
-    from pretrain.step.learner import make_learner
+    from pretrain.step.train_spec import make_learner
 
     keep_freed_memory()
     c = config()
@@ -118,7 +118,7 @@ def hugging_face(compiled: bool):
 
 
 def main():
-    from pretrain.step.learner import make_learner
+    from pretrain.step.train_spec import make_learner
 
     args = turns.arguments(__doc__.split("\n")[0]).parse_args()
     rounds, times = (5, 1) if args.quick else (9, 3)

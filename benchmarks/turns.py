@@ -7,7 +7,7 @@ for its turns.
 
 How the C library treats freed memory decides a third of a small step's time, so both sides are given the same:
 
-    kept       ours as `pretrain train` does by itself (pretrain/processes/heap.py), the peers through GLIBC_TUNABLES
+    kept       ours as `pretrain train` does (pretrain/distributed/malloc.py), the peers through GLIBC_TUNABLES
     returned   both as glibc does by itself
 """
 

@@ -25,16 +25,16 @@ from benchmarks import report, several
 from benchmarks.loop import silent
 from pretrain import config as configs
 from pretrain.assemble import assemble
-from pretrain.processes import watchdog
-from pretrain.processes.heap import keep_freed_memory
-from pretrain.processes.host import start
-from pretrain.processes.leaving import Leaving, leaving
-from pretrain.processes.watchdog import Place, Watchdog
-from pretrain.reporting import goodput
-from pretrain.reporting.goodput import Goodput
-from pretrain.reporting.progress import Ledger
-from pretrain.training.feed import Feed
-from pretrain.training.replicas import Replicas
+from pretrain.distributed import watchdog
+from pretrain.distributed.init import start
+from pretrain.distributed.malloc import keep_freed_memory
+from pretrain.distributed.shutdown import Leaving, leaving
+from pretrain.distributed.watchdog import Place, Watchdog
+from pretrain.metrics import goodput
+from pretrain.metrics.goodput import Goodput
+from pretrain.metrics.progress import Ledger
+from pretrain.training.prefetch import Feed
+from pretrain.training.replica_check import Replicas
 
 PROCESSES = 4
 

@@ -25,7 +25,7 @@ import models
 from benchmarks import report
 from configs import common, transformer_xl
 from models.attention import attend
-from pretrain.processes.heap import keep_freed_memory
+from pretrain.distributed.malloc import keep_freed_memory
 
 
 def gradient(model, params, tokens, direction, **inputs):
@@ -70,7 +70,7 @@ def candidates(length: int, lanes: int, layers: int, dtype: str):
             inputs["carried"] = {"attention": memory.replace(hidden=hidden, held=jnp.full_like(memory.held, length))}
         runs[name] = gradient(model, params, tokens, direction, **inputs)
         if name == "transformer_xl":
-            with mock.patch("models.stack.relative_attention.attend_relative", content_alone):
+            with mock.patch("models.transformer.relative_attention.attend_relative", content_alone):
                 runs["dense"] = gradient(model, params, tokens, direction, **inputs)
     return runs
 

@@ -8,7 +8,7 @@ from configs.ranges import count, counts, non_negative, positive, rate, real, se
 
 @section
 def decoder() -> dict:
-    """A GPT-style decoder: the fields of `models.decoder.Decoder`, splatted into it unchanged."""
+    """A GPT-style decoder: the fields of `models.gpt.Decoder`, splatted into it unchanged."""
     return dict(
         kind="decoder",  # which model this section describes; a recipe chooses it with the whole section
         vocab_size=count(50257),  # rows of the token table; at least the tokenizer's size
@@ -57,7 +57,7 @@ def decoder() -> dict:
 
 @section
 def recurrent() -> dict:
-    """Transformer-XL: the fields of `models.recurrent.Recurrent`, splatted into it unchanged."""
+    """Transformer-XL: the fields of `models.transformer_xl.Recurrent`, splatted into it unchanged."""
     return dict(
         kind="recurrent",  # which model this section describes; a recipe chooses it with the whole section
         vocab_size=count(204),  # words, most frequent first where there are cutoffs
@@ -95,7 +95,7 @@ def recurrent() -> dict:
 
 @section
 def two_stream() -> dict:
-    """XLNet: the fields of `models.two_stream.TwoStream`, splatted into it unchanged."""
+    """XLNet: the fields of `models.xlnet.TwoStream`, splatted into it unchanged."""
     return dict(
         kind="two_stream",  # which model this section describes; a recipe chooses it with the whole section
         vocab_size=count(32000),  # rows of the token table; at least the tokenizer's size
@@ -123,7 +123,7 @@ def two_stream() -> dict:
 
 @section
 def encoder() -> dict:
-    """BERT and its kin: the fields of `models.encoder.Encoder`, splatted into it unchanged."""
+    """BERT and its kin: the fields of `models.bert.Encoder`, splatted into it unchanged."""
     return dict(
         kind="encoder",  # which model this section describes; a recipe chooses it with the whole section
         vocab_size=count(30522),  # rows of the token table; at least the tokenizer's size
@@ -158,7 +158,7 @@ def encoder() -> dict:
 
 @section
 def replaced_tokens() -> dict:
-    """ELECTRA: the fields of `models.replaced_tokens.ReplacedTokens`, splatted into it unchanged."""
+    """ELECTRA: the fields of `models.electra.ReplacedTokens`, splatted into it unchanged."""
     return dict(
         kind="replaced_tokens",  # which model this section describes; a recipe chooses it with the whole section
         vocab_size=count(30522),  # rows of the token table; at least the tokenizer's size
@@ -191,7 +191,7 @@ def replaced_tokens() -> dict:
 
 @section
 def encoder_decoder() -> dict:
-    """T5, BART, the original Transformer: the fields of `models.encoder_decoder.EncoderDecoder`, splatted unchanged."""
+    """T5, BART, the original Transformer: the fields of `models.t5.EncoderDecoder`, splatted unchanged."""
     return dict(
         kind="encoder_decoder",  # which model this section describes; a recipe chooses it with the whole section
         vocab_size=count(32128),  # rows of the token table, which both stacks read; at least the tokenizer's size

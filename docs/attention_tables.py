@@ -13,17 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.attention import PATHS, chosen_path
+from models.attention.backend import Path
 from models.attention.biases import ByBucket, ByDistance, ByMatch, Stored, Sum
 from models.attention.biases.shift import relative_shift
 from models.attention.masks import Mask
-from models.attention.path import Path
 from models.attention.patterns import Column, Dense, Local, parse_pattern
 from models.errors import ModelError
 from pretrain import config as configs
-from pretrain.objectives.applied import Applied
-from pretrain.step import lanes
-from pretrain.step.learner import make_learner
-from pretrain.step.step import unboxed
+from pretrain.losses.applied import Applied
+from pretrain.step import recurrent_state
+from pretrain.step.train_spec import make_learner
+from pretrain.step.train_step import unboxed
 
 ROOT = File(__file__).resolve().parent.parent
 PAGES = tuple(ROOT / "docs" / name for name in ("attention.md", "attention_recipes.md"))
@@ -186,7 +186,7 @@ def _calls(learner, length: int, train: bool) -> list[tuple[str, ...]]:
         return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
 
     model = learner.model.clone(attention_path=Path("recorded", record, lambda request: None))
-    batch, carried = learner.batch_shapes(1, length), lanes.shapes(model, 1)
+    batch, carried = learner.batch_shapes(1, length), recurrent_state.shapes(model, 1)
 
     def forward(params, batch, carried, frozen):
         applied = Applied(model, params, learner.inputs, frozen)

@@ -15,8 +15,8 @@ from importlib import metadata
 from pathlib import Path
 
 from pretrain.errors import UserError
+from pretrain.metrics.progress import amount
 from pretrain.plan import step, targets, topology
-from pretrain.reporting.progress import amount
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures" / "plan.json"

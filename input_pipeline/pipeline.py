@@ -10,28 +10,28 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline import held_out, objectives, requirements
-from input_pipeline.batches import loader
-from input_pipeline.batches.evaluation import Evaluation, Lanewise, Rowwise, predicted
-from input_pipeline.batches.mixture import mixing_weights
-from input_pipeline.batches.tasks import Task
-from input_pipeline.batches.training import Batching, Examples, Lanes, SegmentLanes
+from input_pipeline import corruption, requirements, splits
+from input_pipeline.batching import loader
+from input_pipeline.batching.eval_batches import Evaluation, Lanewise, Rowwise, predicted
+from input_pipeline.batching.mixture import mixing_weights
+from input_pipeline.batching.tasks import Task
+from input_pipeline.batching.train_batches import Batching, Examples, Lanes, SegmentLanes
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
-from input_pipeline.held_out import Part
-from input_pipeline.layouts import coded, counts
+from input_pipeline.packing import control_codes, token_counts
 from input_pipeline.rows import Plans, Rows, examples
 from input_pipeline.sources import sources
 from input_pipeline.sources.readers import Document, raw
 from input_pipeline.sources.sources import Source
-from input_pipeline.store import build
-from input_pipeline.store.parts import documents
-from input_pipeline.store.store import HELD, KEPT, NOTHING, Store
-from input_pipeline.store.stream import Stream
-from input_pipeline.store.workers import Workers
+from input_pipeline.splits import Part
+from input_pipeline.token_store import build
+from input_pipeline.token_store.parts import documents
+from input_pipeline.token_store.store import HELD, KEPT, NOTHING, Store
+from input_pipeline.token_store.stream import Stream
+from input_pipeline.token_store.workers import Workers
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers import saved
-from input_pipeline.tokenizers.tokenizer import Tokenizer
+from input_pipeline.tokenizers.base import Tokenizer
 
 SCORING_SEED = 0  # what an objective draws while it is evaluated is the same in every run
 
@@ -60,8 +60,8 @@ def prepare(
     Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
     """
     named = requirements.check(data, tokenizer, objective, folders, taken is not None)
-    holdout = held_out.share_of(data)
-    special = objectives.special(objective, data["layout"])
+    holdout = splits.share_of(data)
+    special = corruption.special(objective, data["layout"])
     opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, holdout, report, special, taken, accept)
     requirements.check_ends(opened, data, report)
 
@@ -74,12 +74,12 @@ def prepare(
     def parts(found: Sequence[Source], share: float, split: str) -> list[Part]:
         return [Part(source, split, share, Stream(store(source, share).shards(split))) for source in found]
 
-    splits = {name: parts(found, holdout if name == "train" else 0.0, KEPT) for name, found in named.items()}
+    by_split = {name: parts(found, holdout if name == "train" else 0.0, KEPT) for name, found in named.items()}
     if holdout:
-        splits["validation"] = parts(named["train"], holdout, HELD)
-    held_out.check_copies(splits)
+        by_split["validation"] = parts(named["train"], holdout, HELD)
+    splits.check_copies(by_split)
     root = requirements.store_root(data, folders.data)
-    return Corpus(data, objective, opened, splits, root, report, read_all, scratch)
+    return Corpus(data, objective, opened, by_split, root, report, read_all, scratch)
 
 
 def prepare_given(
@@ -142,8 +142,8 @@ class Corpus:
         scratch: Path | None = None,
     ):
         self.tokenizer, self._data, self._splits = tokenizer, data, splits
-        self._objective = objectives.build(objective, tokenizer)
-        coded.check((part.source for parts in splits.values() for part in parts), tokenizer)
+        self._objective = corruption.build(objective, tokenizer)
+        control_codes.check((part.source for parts in splits.values() for part in parts), tokenizer)
         plans = Plans(root, scratch, report, read_all)
         self._layouts = Rows(data, self._objective, tokenizer, plans)
         self._streams = {
@@ -156,7 +156,7 @@ class Corpus:
         if self._objective.counted:
             # Of what is trained on; where there is none, as where other text is scored, of the first stream.
             counted = self._streams.get("train") or next(iter(self._streams.values()))
-            self._objective.weigh(plans(counts.plan, counted, tokenizer.vocab_size).counts)
+            self._objective.weigh(plans(token_counts.plan, counted, tokenizer.vocab_size).counts)
         if data["layout"] != "stream" and "train" in splits:
             self._layouts.check(splits["train"])
             self._rows = [self._layouts.training(part) for part in splits["train"]]

@@ -7,22 +7,22 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from input_pipeline import objectives
+from input_pipeline import corruption
 from input_pipeline.away import hurry, passes, persistently
-from input_pipeline.batches.mixture import mixing_weights
+from input_pipeline.batching.mixture import mixing_weights
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
-from input_pipeline.held_out import SPLITS, both_read, check_apart, share_of
-from input_pipeline.layouts import languages, texts
+from input_pipeline.packing import languages, seq2seq
 from input_pipeline.remote import at
 from input_pipeline.sources import images, sources
 from input_pipeline.sources.sources import Source
-from input_pipeline.store.store import MANIFEST
-from input_pipeline.store.stream import Stream
+from input_pipeline.splits import SPLITS, both_read, check_apart, share_of
+from input_pipeline.token_store.store import MANIFEST
+from input_pipeline.token_store.stream import Stream
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers import settings as tokenizer_settings
+from input_pipeline.tokenizers.base import Tokenizer
 from input_pipeline.tokenizers.names import NAMES
-from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 SETS = ("c4", "wikipedia", "pg19", "lm1b", "cifar10", "downsampled_imagenet")  # of TFDS, that recipes name
 LONGER = 1 << 10  # lengths of rows, beyond those too short for any text, that are tried for one that a task takes
@@ -68,14 +68,14 @@ def check_settings(
     data: Mapping, tokenizer: Mapping, objective: Mapping, taken: bool = False
 ) -> dict[str, list[Source]]:
     """The part of `check` that asks for no file: settings that cannot be, on any machine."""
-    task = objectives.build(objective)
+    task = corruption.build(objective)
     if data["layout"] not in task.layouts:
         if objective.get("next_sentence") and data["layout"] in type(task).layouts:
             raise DataError(
                 f"data.layout is '{data['layout']}', whose rows have no second text to ask about; set "
                 f"--config.objective.next_sentence=False, or choose one of: {', '.join(task.layouts)}"
             )
-        others = (kind for kind, other in objectives.OBJECTIVES.items() if data["layout"] in other.layouts)
+        others = (kind for kind, other in corruption.OBJECTIVES.items() if data["layout"] in other.layouts)
         kind = next(others, objective["kind"])
         which = f", which objective.kind = {kind} takes and not {objective['kind']}" * (kind != objective["kind"])
         raise DataError(f"data.layout is '{data['layout']}'{which}; choose one of: {', '.join(task.layouts)}")
@@ -121,11 +121,11 @@ def check_settings(
 
 def check_fields(found: Iterable[Source], data: Mapping, objective: Mapping) -> None:
     """Raises DataError where documents are made of other texts than their task reads."""
-    task = objectives.build(objective)
+    task = corruption.build(objective)
     reads = task.two_texts or "languages" in task.features(1, data["length"])
     for source in found:
         if task.two_texts and (source.fields or data["layout"] == "texts"):
-            texts.check_fields(source.fields, f"'{source.spec}'")
+            seq2seq.check_fields(source.fields, f"'{source.spec}'")
         if source.fields and not reads:
             parallel = source.spec.startswith("parallel:")
             has = f"'{source.spec}' has the fields {', '.join(source.fields)}"
@@ -162,7 +162,7 @@ def check_codes(found: Iterable[Source], layout: str, objective: Mapping) -> Non
 
 def check_languages(found: Sequence[Source], data: Mapping, objective: Mapping) -> None:
     """Raises DataError where sources, data.languages and a task do not agree on languages."""
-    task = objectives.build(objective)
+    task = corruption.build(objective)
     codes = task.codes
     if codes and codes != tuple(data["languages"]):
         raise DataError(
@@ -197,7 +197,7 @@ def check_ends(tokenizer: Tokenizer, data: Mapping, report: Callable[[str], None
 
 def check_length(key: str, length: int, objective: Mapping) -> None:
     """Raises DataError where rows of `length`, the value of `key`, have too little room for text, or for a task's."""
-    task = objectives.build(objective)
+    task = corruption.build(objective)
     if task.raw_length(length) < task.least:
         least = next(longer for longer in itertools.count(length) if task.raw_length(longer) >= task.least)
         least = next((longer for longer in range(least, least + LONGER) if _takes(task, longer)), least)

@@ -7,21 +7,29 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline.batches.evaluation import Overlapping, predicted
+from input_pipeline.batching.eval_batches import Overlapping, predicted
 from input_pipeline.errors import DataError, UnwritableError
-from input_pipeline.held_out import Part
-from input_pipeline.layouts import halves, languages, packing, pairs, segments, sentences, texts
-from input_pipeline.layouts.coded import Coded, code_ids
-from input_pipeline.layouts.halves import Halves
-from input_pipeline.layouts.languages import Translations
-from input_pipeline.layouts.pairs import Pairs
-from input_pipeline.layouts.raw import RawRows
-from input_pipeline.layouts.rows import Bare, Packed, Windows, whole_documents
-from input_pipeline.layouts.segments import Segments
-from input_pipeline.layouts.sentences import Sentences
-from input_pipeline.layouts.texts import Texts
-from input_pipeline.store.stream import Stream
-from input_pipeline.tokenizers.tokenizer import Tokenizer
+from input_pipeline.packing import (
+    documents,
+    electra_segments,
+    full_sentences,
+    languages,
+    nsp_pairs,
+    seq2seq,
+    xlnet_segments,
+)
+from input_pipeline.packing.concat import Bare, Packed, Windows, whole_documents
+from input_pipeline.packing.control_codes import Coded, code_ids
+from input_pipeline.packing.electra_segments import Halves
+from input_pipeline.packing.full_sentences import Sentences
+from input_pipeline.packing.languages import Translations
+from input_pipeline.packing.nsp_pairs import Pairs
+from input_pipeline.packing.raw import RawRows
+from input_pipeline.packing.seq2seq import Texts
+from input_pipeline.packing.xlnet_segments import Segments
+from input_pipeline.splits import Part
+from input_pipeline.token_store.stream import Stream
+from input_pipeline.tokenizers.base import Tokenizer
 
 
 class Plans:
@@ -52,14 +60,14 @@ class Rows:
     """How a run's text becomes rows, as its `data` section and its objective have it."""
 
     data: Mapping
-    objective: object  # of input_pipeline.objectives
+    objective: object  # of input_pipeline.corruption
     tokenizer: Tokenizer
     plans: Plans
 
     def check(self, parts: Sequence[Part]) -> None:
         """Raises DataError where sources to be trained on, together, have not what their layout is made of."""
         if self.data["layout"] == "pairs" and not self.objective.swapped_pairs:
-            pairs.check((part.stream for part in parts), self.objective.raw_length(self.data["length"]))
+            nsp_pairs.check((part.stream for part in parts), self.objective.raw_length(self.data["length"]))
 
     def training(self, part: Part) -> RawRows:
         """The rows of a source to be trained on. Errors: DataError where there is not one."""
@@ -139,8 +147,8 @@ class Rows:
     def both_texts(self, part: Part, length: int) -> Texts:
         """Rows of both texts of documents, of those that have both."""
         stream, lengths = part.stream, (length, self.objective.target_length(length))
-        texts.check_fields(stream.shards[0].form.fields, f"'{part.source.spec}'")
-        plan = self.plans(texts.plan, stream, lengths)
+        seq2seq.check_fields(stream.shards[0].form.fields, f"'{part.source.spec}'")
+        plan = self.plans(seq2seq.plan, stream, lengths)
         return Texts(stream, plan, lengths, self.tokenizer.special["end"])
 
     def _planned(self, stream: Stream, layout: str, length: int, name: str, training: bool) -> RawRows:
@@ -149,17 +157,17 @@ class Rows:
         if layout == "document":
             return whole_documents(stream, length, name)
         if layout == "packed":
-            return Packed(stream, plans(packing.plan, stream, length), length)
+            return Packed(stream, plans(documents.plan, stream, length), length)
         special = self.tokenizer.special
         if layout == "sentences":
-            plan = plans(sentences.plan, stream, length)
-            return Sentences(stream, plan, length, *(special[name] for name in ("end", *sentences.SPECIAL)))
+            plan = plans(full_sentences.plan, stream, length)
+            return Sentences(stream, plan, length, *(special[name] for name in ("end", *full_sentences.SPECIAL)))
         if layout == "halves":
-            plan = plans(halves.plan, stream, length)
-            return Halves(stream, plan, length, *(special[name] for name in halves.SPECIAL))
+            plan = plans(electra_segments.plan, stream, length)
+            return Halves(stream, plan, length, *(special[name] for name in electra_segments.SPECIAL))
         passes = self.objective.passes if training else 1
         how = self.objective.short_pairs, passes, self.objective.swapped_pairs
-        plan = plans(pairs.plan, stream, length, *how)
+        plan = plans(nsp_pairs.plan, stream, length, *how)
         return Pairs(stream, plan, length, special["classifier"], special["separator"])
 
     def segments(self, stream: Stream, length: int) -> Segments:
@@ -167,7 +175,7 @@ class Rows:
         self.objective.check(length)
         plan = None
         if self.data["sentences"]:
-            plan = self.plans(segments.plan, stream)
+            plan = self.plans(xlnet_segments.plan, stream)
         return Segments(stream, plan, length, self.objective.reuse, self.objective.framing)
 
     def _coded(self, part: Part, length: int, overlap: int) -> RawRows:

@@ -9,23 +9,23 @@ from flax import linen as nn
 
 from models.attention import PATHS
 from models.attention.patterns import parse_pattern, per_head
-from models.decoder import Decoder
-from models.encoder import Encoder
-from models.encoder_decoder import POSITIONS as SEQUENCE_POSITIONS
-from models.encoder_decoder import EncoderDecoder
+from models.bert import Encoder
+from models.electra import HEADS, ReplacedTokens, generator_sizes
 from models.errors import ModelError
-from models.parts.activations import ACTIVATIONS, FEED_FORWARD
-from models.parts.adaptive import SHARING, check_clusters
-from models.parts.initialisers import INITIALISERS
-from models.parts.norms import NORMS
-from models.parts.positions import ABSOLUTE, POSITIONS
-from models.parts.starts import STARTS
-from models.recurrent import POSITIONS as RECURRENT_POSITIONS
-from models.recurrent import Recurrent
-from models.replaced_tokens import HEADS, ReplacedTokens, generator_sizes
-from models.stack.block import PLACEMENTS
-from models.stack.depth import REMAT
-from models.two_stream import TwoStream
+from models.gpt import Decoder
+from models.layers.activations import ACTIVATIONS, FEED_FORWARD
+from models.layers.adaptive_softmax import SHARING, check_clusters
+from models.layers.init import INITIALISERS
+from models.layers.norm import NORMS
+from models.layers.positions import ABSOLUTE, POSITIONS
+from models.layers.starts import STARTS
+from models.t5 import POSITIONS as SEQUENCE_POSITIONS
+from models.t5 import EncoderDecoder
+from models.transformer.block import PLACEMENTS
+from models.transformer.layer_stack import REMAT
+from models.transformer_xl import POSITIONS as RECURRENT_POSITIONS
+from models.transformer_xl import Recurrent
+from models.xlnet import TwoStream
 
 
 def build(section: Mapping) -> nn.Module:

@@ -3,8 +3,8 @@
 import importlib.util
 import sys
 
-from pretrain.processes import streams
-from pretrain.processes.leaving import MISTAKE, leaving
+from pretrain.distributed import streams
+from pretrain.distributed.shutdown import MISTAKE, leaving
 
 OURS = ("configs", "input_pipeline", "models", "pretrain")
 
@@ -14,7 +14,7 @@ def run() -> None:
     streams.settle()
     leaving.listen()
     try:
-        from pretrain.main import main
+        from pretrain.cli import main
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if not package or package in OURS or importlib.util.find_spec(package):  # which lacks a part of its own

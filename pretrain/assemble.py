@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 import models
 from configs.common import STOPPING
-from input_pipeline import objectives, pipeline, requirements
+from input_pipeline import corruption, pipeline, requirements
 from input_pipeline.tokenizers.settings import known_size
 from pretrain import config as configs
+from pretrain.checkpoints.init_from import Weights
 from pretrain.checkpoints.teacher import Teacher
-from pretrain.checkpoints.weights import Weights
 from pretrain.costs import capacity
+from pretrain.distributed.consensus import check_alike
 from pretrain.errors import UserError
-from pretrain.objectives.distilled import sets
-from pretrain.processes.agreement import check_alike
-from pretrain.step import lanes
+from pretrain.losses.distill import sets
+from pretrain.step import recurrent_state
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import check_attention, make_learner
-from pretrain.step.step import Learner
+from pretrain.step.train_spec import check_attention, make_learner
+from pretrain.step.train_step import Learner
 from pretrain.workdir import Workdir
 
 MOSTLY_USED = 0.8  # of a vocabulary: released tables have at most a few hundred rows that no token has
@@ -124,7 +124,7 @@ def check_sizes(config) -> None:
     length = configs.scored_length(config)
     check_scored(config)
     key, context = _scoring_context(config)
-    task = objectives.build(config.objective.to_dict())
+    task = corruption.build(config.objective.to_dict())
     for of, size, room, end in (
         ("config.data.length", data.length, "config.model.context", config.model.context),
         (configs.scored_key(config), length, key, context),
@@ -138,7 +138,7 @@ def check_sizes(config) -> None:
             )
     requirements.check_stride(config.evaluate.stride or length, length, data.layout, task.bare)
     model = models.build(config.model.to_dict())
-    if lanes.shapes(model, 1) and data.layout != "stream":
+    if recurrent_state.shapes(model, 1) and data.layout != "stream":
         raise UserError(
             f"config.data.layout = '{data.layout}' gives the model's memory nothing to go on with; "
             "set --config.data.layout=stream"
@@ -154,7 +154,7 @@ def check_sizes(config) -> None:
     stopping = config.evaluate.stopping
     if stopping not in STOPPING:
         raise UserError(f"config.evaluate.stopping is '{stopping}'; choose one of: {', '.join(STOPPING)}")
-    special = objectives.special(config.objective.to_dict(), data.layout)
+    special = corruption.special(config.objective.to_dict(), data.layout)
     entries = known_size(config.tokenizer.to_dict(), special)
     if entries is not None and not configs.takes_tokenizer(config):  # which is of any size
         check_vocabulary(config, entries)

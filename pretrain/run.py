@@ -7,19 +7,19 @@ from functools import cached_property
 import jax
 import numpy as np
 
-from input_pipeline import objectives, pipeline
-from input_pipeline.objectives.prompts import Prompts
+from input_pipeline import corruption, pipeline
+from input_pipeline.corruption.prompts import Prompts
 from pretrain import config as configs
 from pretrain.assemble import check_vocabulary
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.config.values import shown
 from pretrain.decoding.decoding import generate
+from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, nearest
 from pretrain.parallel.mesh import OF_ANY_NUMBER
-from pretrain.processes.host import quiet
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 from pretrain.workdir import Workdir
 
 
@@ -105,7 +105,7 @@ class Run:
                 text.encode()
             except UnicodeEncodeError:  # a half of a character; of a command line, bytes that Python could not decode
                 raise UserError(f"the prompt {text!a:.60} is not UTF-8; write it in UTF-8") from None
-        return objectives.build(self.config.objective.to_dict(), self.tokenizer).prompts(texts)
+        return corruption.build(self.config.objective.to_dict(), self.tokenizer).prompts(texts)
 
     def generate(
         self,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pretrain import cli
 from pretrain import config as configs
-from pretrain import main
 from pretrain.commands.arguments import OfConfig, Train
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,7 +81,7 @@ def test_each_has_its_place(command):
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("pretrain") and "batchsize" not in c])
 def test_the_program_takes_it(command):
     line = words(command)[1:]
-    arguments = main.parse([*line, "--workdir=x"] if len(line) == 1 else line)  # one that is named alone
+    arguments = cli.parse([*line, "--workdir=x"] if len(line) == 1 else line)  # one that is named alone
     assert type(arguments).__name__ == ("Complete" if "--complete" in command else words(command)[1].title())
     if isinstance(arguments, OfConfig):
         assert configs.load(arguments.config or "configs/quickstart.py", arguments.overrides).train.steps > 0
@@ -97,7 +97,7 @@ def test_launchers_take_it(command):
     assert done.returncode == 0 and done.stdout, done.stderr
     assert program or "--stop" in launcher
     if program:
-        arguments = main.parse(program)
+        arguments = cli.parse(program)
         assert isinstance(arguments, Train) and configs.load(arguments.config, arguments.overrides)
 
 
@@ -142,7 +142,7 @@ def test_benchmarks_tell_how_they_are_used(name):
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("pretrain describe")])
 def test_descriptions_are_printed(command, capsys):
-    assert main.main(words(command)[1:]) == 0
+    assert cli.main(words(command)[1:]) == 0
     assert "parameters" in capsys.readouterr().out
 
 
@@ -155,7 +155,7 @@ def test_make_has_the_target(command):
 def test_the_mistake_that_readme_shows_is_answered_so(capsys):
     page = (ROOT / "README.md").read_text()
     command, answer = re.search(r"^\$ (pretrain .*batchsize.*)\n(pretrain: .*)$", page, re.M).groups()
-    assert main.main(shlex.split(command)[1:]) == 2
+    assert cli.main(shlex.split(command)[1:]) == 2
     assert capsys.readouterr().err.strip() == answer
 
 

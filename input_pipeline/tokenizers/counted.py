@@ -11,7 +11,7 @@ import numpy as np
 from input_pipeline.errors import DataError
 from input_pipeline.files import read_json
 from input_pipeline.sources.readers import raw
-from input_pipeline.tokenizers.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprint_of
+from input_pipeline.tokenizers.base import ByteExact, Rewriting, Tokenizer, fingerprint_of
 
 END, UNKNOWN = "<eos>", "<unk>"
 _WORDS = re.compile(r"\n|\S+")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from input_pipeline.tokenizers.tokenizer import Decoder, Tokenizer
+from input_pipeline.tokenizers.base import Decoder, Tokenizer
 
 
 def extended(tokenizer: Tokenizer, names: Sequence[str], sentinels: int) -> Tokenizer:

@@ -11,9 +11,9 @@ from input_pipeline.remote import at, local
 from input_pipeline.sources.sources import Source
 from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
 from input_pipeline.tokenizers import making, saved
+from input_pipeline.tokenizers.base import Tokenizer
 from input_pipeline.tokenizers.saved import BASE, CHECKSUM, FILES, LOAD, MADE, ROLES
 from input_pipeline.tokenizers.settings import MADE_HERE, asked_for, check_named, trained_instead
-from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 KEPT_OF_BASE = ("kind", "unknown", "special", "sentinels", BASE, ROLES)
 # Settings of a tokenizer that is taken from another run without being named.

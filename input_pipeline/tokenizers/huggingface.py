@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from input_pipeline.errors import DataError
+from input_pipeline.tokenizers.base import ByteExact, Rewriting, Tokenizer, fingerprint_of
 from input_pipeline.tokenizers.names import is_code, sentinel_ids, special_ids
-from input_pipeline.tokenizers.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprint_of
 
 LEFT_OUT = {"normalizer": None, "pre_tokenizer": None, "added_tokens": []}  # what a file without these keys means
 META_SPACE = "\u2581"  # with which words begin in files that come from SentencePiece

@@ -12,8 +12,8 @@ from input_pipeline.tokenizers import converted, saved, subwords
 from input_pipeline.tokenizers import counted as counted_tokenizer
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
 from input_pipeline.tokenizers import wordpiece as wordpiece_tokenizer
+from input_pipeline.tokenizers.base import Tokenizer
 from input_pipeline.tokenizers.settings import TRAINED
-from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 TRAIN = {"sentencepiece": sentencepiece_tokenizer.train, "wordpiece": wordpiece_tokenizer.train}
 # Kinds whose ready files are kept in another form: what makes that of a file.

@@ -11,9 +11,9 @@ from input_pipeline.tokenizers import counted as counted_tokenizer
 from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
 from input_pipeline.tokenizers import subwords
+from input_pipeline.tokenizers.base import Bytes, Tokenizer
 from input_pipeline.tokenizers.extended import extended
 from input_pipeline.tokenizers.names import spelled
-from input_pipeline.tokenizers.tokenizer import Bytes, Tokenizer
 
 MADE = "made.json"  # what the tokenizer was made from; written last
 # Its entries that are no settings: CRC-32 of the tokenizer's file; and, where that was taken from the folder of

@@ -11,8 +11,8 @@ import sentencepiece as library
 from sentencepiece import sentencepiece_model_pb2
 
 from input_pipeline.errors import DataError
+from input_pipeline.tokenizers.base import ByteExact, Rewriting, Tokenizer, fingerprint_of
 from input_pipeline.tokenizers.names import sentinel_ids, special_ids
-from input_pipeline.tokenizers.tokenizer import ByteExact, Rewriting, Tokenizer, fingerprint_of
 
 META_SPACE = "\u2581"  # SentencePiece's letter for a space: the one character that its models cannot tell from another
 ALGORITHMS = ("unigram", "bpe")

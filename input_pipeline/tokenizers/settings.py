@@ -6,8 +6,8 @@ from input_pipeline.errors import DataError
 from input_pipeline.sources.sources import Source
 from input_pipeline.tokenizers import converted
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
+from input_pipeline.tokenizers.base import SPECIAL, Bytes
 from input_pipeline.tokenizers.saved import KINDS
-from input_pipeline.tokenizers.tokenizer import SPECIAL, Bytes
 
 # Kinds that are made from data.train where there is no tokenizer.path, and bytes: the special ids that each has itself.
 MADE_HERE = {

@@ -21,8 +21,8 @@ import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.files import read_json
+from input_pipeline.tokenizers.base import Rewriting, Tokenizer, fingerprint_of
 from input_pipeline.tokenizers.names import special_ids
-from input_pipeline.tokenizers.tokenizer import Rewriting, Tokenizer, fingerprint_of
 
 KINDS = ("ctrl", "xlm")
 VOCABULARY, MERGES = "vocab.json", "merges.txt"  # which lie beside one another

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.attention import parallel
+from models.attention import sharding
 from models.attention.biases import described
-from models.attention.choice import PATHS, chosen_path, request_of, resolve
+from models.attention.dispatch import PATHS, chosen_path, request_of, resolve
 from models.attention.dropout import Dropout
 from models.attention.masks import Mask
 from models.attention.patterns import per_head
@@ -57,7 +57,7 @@ def attend(
         picked = _pick_heads(index, query, key, value, bias, dropout)
         request = request_of(*picked[:3], mask.replace(pattern=pattern), picked[3], dropout is not None)
         run = resolve(path, request).run
-        outputs[pattern] = index, parallel.attend(run, *picked[:3], mask.replace(pattern=pattern), *picked[3:], scale)
+        outputs[pattern] = index, sharding.attend(run, *picked[:3], mask.replace(pattern=pattern), *picked[3:], scale)
     if len(outputs) == 1:
         return outputs[patterns[0]][1]
     order = np.argsort(np.concatenate([index for index, _ in outputs.values()]))

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from models.attention import flash
+from models.attention.backend import Path
 from models.attention.biases import lengthen
-from models.attention.path import Path
 from models.attention.rows import Rows
 
 ROWS = 128  # queries of a block

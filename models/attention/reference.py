@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from models.attention.backend import Path
 from models.attention.biases import whole
-from models.attention.path import Path
 
 
 def attend(query, key, value, mask, bias, dropout, scale):

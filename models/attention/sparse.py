@@ -27,9 +27,9 @@ import numpy as np
 from flax import struct
 
 from models.attention import flash
+from models.attention.backend import Path, Request, refuse_features
 from models.attention.biases import lengthen, summed
 from models.attention.dropout import Dropout
-from models.attention.path import Path, Request, refuse_features
 from models.attention.patterns import Block, Column, Dense, Local, Pattern, Summary, Union
 from models.attention.rows import Rows
 

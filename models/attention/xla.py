@@ -13,8 +13,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from models.attention.backend import Path, Request
 from models.attention.biases import add, tile
-from models.attention.path import Path, Request
 from models.attention.patterns import Dense, Local
 
 BANDS = 4

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrain.checkpoints import alone, restore
+from pretrain.checkpoints import params_only, restore
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.distributed.consensus import decided
 from pretrain.errors import UserError
-from pretrain.processes.agreement import decided
 
 
 class Averaged:
@@ -85,8 +85,8 @@ class Averaged:
     def reader(self, step: int, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> Callable[[str], np.ndarray]:
         """What reads one parameter of the mean by its path (`alone.reader`)."""
         if self.count == 1:
-            return alone.reader(self.checkpoints.workdir.checkpoint(step), shapes)
-        readers = [alone.reader(self.checkpoints.workdir.checkpoint(one), shapes) for one in self._said(step)]
+            return params_only.reader(self.checkpoints.workdir.checkpoint(step), shapes)
+        readers = [params_only.reader(self.checkpoints.workdir.checkpoint(one), shapes) for one in self._said(step)]
 
         def read(path: str) -> np.ndarray:
             total = np.asarray(readers[0](path), np.float32)

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from input_pipeline.remote import at
 from pretrain import config as configs
-from pretrain.checkpoints import alone, restore, which
+from pretrain.checkpoints import params_only, restore, select
+from pretrain.distributed.consensus import alike, decided
 from pretrain.errors import UserError
-from pretrain.processes.agreement import alike, decided
 from pretrain.workdir import POSITION, Workdir
 
 Result = TypeVar("Result")
@@ -34,15 +34,15 @@ class Checkpoints:
 
     def trained(self) -> list[int]:
         """The steps that can be gone on from: all but one of weights alone."""
-        return alone.trained(self.workdir)
+        return params_only.trained(self.workdir)
 
     def losses(self) -> dict[int, tuple[float, str]]:
         """`which.losses` of this folder."""
-        return which.losses(self.workdir)
+        return select.losses(self.workdir)
 
     def best(self) -> int | None:
         """`which.best` of this folder."""
-        return which.best(self.workdir)
+        return select.best(self.workdir)
 
     def measures(self) -> list[str]:
         """How the losses of the checkpoints that have one were measured, oldest first, as process 0 finds it."""
@@ -64,13 +64,13 @@ class Checkpoints:
         """
 
         def found() -> int | None:
-            return next((step for step in which.sound(self.workdir) if step < before), None)
+            return next((step for step in select.sound(self.workdir) if step < before), None)
 
         return decided(found, self._unreadable)
 
     def find(self, word: str) -> int:
         """The step that "latest", "best" or a number means, as process 0 finds it."""
-        return decided(lambda: which.meant(self.workdir, word), self._unreadable)
+        return decided(lambda: select.meant(self.workdir, word), self._unreadable)
 
     def read(self, word: str, step: int, what: Callable[[int], Result]) -> tuple[int, Result]:
         """(step, `what(step)`) of the checkpoint that `word` was found to mean.

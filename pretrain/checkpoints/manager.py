@@ -20,11 +20,11 @@ import orbax.checkpoint as ocp
 from input_pipeline import away
 from input_pipeline.away import passes
 from pretrain import aside
-from pretrain.checkpoints import alone, paths, record, remote, restore, uncounted, which
+from pretrain.checkpoints import integrity, params_only, paths, remote, restore, select, uncounted
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.distributed.consensus import decided
+from pretrain.distributed.shutdown import leaving
 from pretrain.errors import FaultError, UserError, reason
-from pretrain.processes.agreement import decided
-from pretrain.processes.leaving import leaving
 from pretrain.workdir import ANEW, DATA, LOSS, METRICS, POSITION, STATE, gone, write
 
 TROUBLE = (OSError, ValueError, RuntimeError)  # of saving to a disk, however Orbax and TensorStore put it
@@ -100,7 +100,10 @@ class CheckpointManager(Checkpoints):
         self.wait()
         data = {"step": step, "position": position, restore.BEFORE: self.whole} | (origin or {})
         data |= {restore.BAD: bad} if bad else {}
-        items = {STATE: ocp.args.StandardSave(state, save_args=alone.pieces(state)), DATA: ocp.args.JsonSave(data)}
+        items = {
+            STATE: ocp.args.StandardSave(state, save_args=params_only.pieces(state)),
+            DATA: ocp.args.JsonSave(data),
+        }
         if metrics:
             items[METRICS] = ocp.args.JsonSave(metrics)
         again, self._saving, self._owed = self._owed, step, False
@@ -127,7 +130,7 @@ class CheckpointManager(Checkpoints):
 
     def _record(self) -> None:
         """Called in process 0 when all files are written, before the checkpoint gets its name."""
-        record.write(self.workdir.unnamed(self._saving))
+        integrity.write(self.workdir.unnamed(self._saving))
 
     def wait(self, again: Callable[[], None] | None = None) -> None:
         """Returns when everything asked for is on disk, or is owed; what is owed `again` saves, if it is given."""
@@ -236,7 +239,7 @@ class CheckpointManager(Checkpoints):
                 return
             kept = {*steps[-self.options["keep"] :]}
             if not restore.is_sound(self.workdir.checkpoint(steps[-1])):
-                kept |= {*islice(which.sound(self.workdir), 2)}
+                kept |= {*islice(select.sound(self.workdir), 2)}
             if self.options["keep_best"]:
                 kept |= {self.best()}
             for step in set(steps) - kept:
@@ -254,7 +257,7 @@ class CheckpointManager(Checkpoints):
             try:
                 (folder / LOSS).parent.mkdir(exist_ok=True)
                 write(folder / LOSS, json.dumps(metrics).encode())
-                record.renew(folder, LOSS)
+                integrity.renew(folder, LOSS)
             except OSError as error:
                 if passes(error):
                     raise
@@ -311,8 +314,8 @@ class CheckpointManager(Checkpoints):
         for broken in damaged:
             self.workdir.broken.mkdir(exist_ok=True)
             aside.move(self.workdir.checkpoint(broken), aside.free(self.workdir.broken / str(broken)))
-        if record.read(self.workdir.checkpoint(step)) is None:
-            record.write(self.workdir.checkpoint(step))
+        if integrity.read(self.workdir.checkpoint(step)) is None:
+            integrity.write(self.workdir.checkpoint(step))
 
     def close(self) -> None:
         """Lets what has begun end. A failure is not raised here: `wait` would have, where the run went well."""

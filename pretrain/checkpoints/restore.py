@@ -12,12 +12,12 @@ from flax.traverse_util import unflatten_dict
 from input_pipeline.away import passes
 from input_pipeline.files import read_json
 from input_pipeline.remote import RemotePath
-from models.parts.parameter import path_name
-from pretrain.checkpoints import paths, record, remote
+from models.layers.parameter import path_name
+from pretrain.checkpoints import integrity, paths, remote
 from pretrain.checkpoints.slabs import BySlabs
+from pretrain.distributed.consensus import alike, decided, gathered
+from pretrain.distributed.init import say
 from pretrain.errors import UserError, listed
-from pretrain.processes.agreement import alike, decided, gathered
-from pretrain.processes.host import say
 from pretrain.workdir import ANEW, POSITION, RECORD, STATE, Workdir
 
 BAD = "bad_in_row"  # in the item `data`: updates without a finite loss or gradient since one had; absent for none
@@ -32,7 +32,7 @@ def damage(folder: Path) -> str | None:
     Each process opens every file and reads its share of them. What one of them finds counts as damage only if process 0
     finds it too; else a file system shows the processes different files, and all raise UserError, as for any trouble.
     """
-    written = decided(lambda: record.read(folder), lambda why: unreadable(folder, why))
+    written = decided(lambda: integrity.read(folder), lambda why: unreadable(folder, why))
     if written is None and not decided(folder.exists, lambda why: unreadable(folder, why)):
         raise UserError(unreadable(folder, "it is gone"))
     if written is None:
@@ -43,12 +43,12 @@ def damage(folder: Path) -> str | None:
         return None
 
     def look() -> dict[str, str]:
-        wrong = record.sizes(folder, written)
-        return wrong or record.checksums(folder, written, jax.process_index(), jax.process_count())
+        wrong = integrity.sizes(folder, written)
+        return wrong or integrity.checksums(folder, written, jax.process_index(), jax.process_count())
 
     found = gathered(alike(look, lambda why: unreadable(folder, why)))
     names = {name for wrong in found for name in wrong}
-    confirmed = decided(lambda: record.faults(folder, written, sorted(names)), lambda why: unreadable(folder, why))
+    confirmed = decided(lambda: integrity.faults(folder, written, sorted(names)), lambda why: unreadable(folder, why))
     doubted = [f"process {i}: {words}" for i, wrong in enumerate(found) for words in wrong.values()]
     if doubted and not confirmed:
         raise UserError(unreadable(folder, f"{'; '.join(doubted[:SHOWN])}; but process 0 finds these files whole"))
@@ -97,8 +97,8 @@ def noted(folder: Path) -> dict:
 
 def is_whole(folder: Path, name: str) -> bool:
     """Whether a file of a checkpoint is as it was written, where that is on record. Errors: OSError, ValueError."""
-    written = record.read(folder)
-    return not written or not record.faults(folder, written, [name])
+    written = integrity.read(folder)
+    return not written or not integrity.faults(folder, written, [name])
 
 
 def made_with(notes: Mapping) -> dict:

@@ -15,10 +15,10 @@ from ml_collections import ConfigDict
 
 from input_pipeline.remote import RemotePath
 from pretrain import config as configs
-from pretrain.checkpoints import alone, meaning, record, restore
-from pretrain.checkpoints.weights import Weights, find
+from pretrain.checkpoints import integrity, param_compat, params_only, restore
+from pretrain.checkpoints.init_from import Weights, find
+from pretrain.distributed.consensus import decided
 from pretrain.errors import UserError
-from pretrain.processes.agreement import decided
 from pretrain.workdir import Workdir, real
 
 COPY_OF = "copy_of"  # in the item `data` of the copy: the fingerprint of the checkpoint that it was made of
@@ -77,7 +77,7 @@ def keep(teacher: Teacher, workdir: str) -> Teacher:
         partial = here.moving(here.path.name)
         there = flatten_dict(restore.stored(source)["params"], sep="/")
         params = {
-            path: alone.Promised(
+            path: params_only.Promised(
                 tuple(leaf.shape),
                 np.dtype(leaf.dtype),
                 functools.partial(restore.read_parameter, source, path, leaf.dtype),
@@ -85,7 +85,7 @@ def keep(teacher: Teacher, workdir: str) -> Teacher:
             for path, leaf in there.items()
         }
         tokenizer = restore.noted(source).get("tokenizer", "unknown")
-        alone.write(partial, params, tokenizer, int(source.name), **{COPY_OF: teacher.fingerprint})
+        params_only.write(partial, params, tokenizer, int(source.name), **{COPY_OF: teacher.fingerprint})
         configs.save(configs.saved(teacher.run), str(here.path))
         copy.parent.mkdir(parents=True)
         partial.checkpoint(int(source.name)).replace(copy)
@@ -106,7 +106,7 @@ def resolved(config: ConfigDict, teacher: Teacher | None) -> ConfigDict:
             "student are of one kind"
         )
     # How it is run, a teacher is as its student.
-    unlike = {key: value for key, value in there.items() if value != here[key] and key not in meaning.RUNNING}
+    unlike = {key: value for key, value in there.items() if value != here[key] and key not in param_compat.RUNNING}
     changed = config.copy_and_resolve_references()
     with changed.unlocked():
         changed.distill.model = ConfigDict(unlike)
@@ -115,8 +115,8 @@ def resolved(config: ConfigDict, teacher: Teacher | None) -> ConfigDict:
 
 def _unlike(changed: Mapping, model: Mapping) -> dict[str, str]:
     """In what a teacher's parameters mean something else; `changed` is what its model has otherwise."""
-    there = {key: value for key, value in changed.items() if key not in meaning.SHARING}  # begun with set by set
-    return meaning.unlike({**model, **there}, model)
+    there = {key: value for key, value in changed.items() if key not in param_compat.SHARING}  # begun with set by set
+    return param_compat.unlike({**model, **there}, model)
 
 
 def begun(initial, boxes, taught, sets: Sequence[int], config: ConfigDict):
@@ -145,7 +145,7 @@ def begun(initial, boxes, taught, sets: Sequence[int], config: ConfigDict):
     total = sum(leaf.size for leaf in jax.tree.leaves(initial))
     layers = ", ".join(map(str, config.distill.layers))
     said = f"took {sum(taken) / total:.1%} of the numbers from the teacher, its layers {layers}"
-    return params, said + meaning.warning(_unlike(config.distill.model, config.model))
+    return params, said + param_compat.warning(_unlike(config.distill.model, config.model))
 
 
 def _flat(tree):
@@ -154,5 +154,5 @@ def _flat(tree):
 
 def _teacher(weights: Weights, run: str) -> Teacher:
     said = f"{weights.named}: its files cannot be read"
-    print_of = decided(lambda: record.fingerprint(weights.folder), lambda why: f"{said} ({why}); make them readable")
+    print_of = decided(lambda: integrity.fingerprint(weights.folder), lambda why: f"{said} ({why}); make them readable")
     return Teacher(dataclasses.replace(weights, whole=True), run, print_of)

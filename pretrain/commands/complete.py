@@ -9,14 +9,14 @@ import jax
 import numpy as np
 
 from input_pipeline import pipeline
-from input_pipeline.layouts.plans import counted
+from input_pipeline.packing.index_cache import counted
 from input_pipeline.sources import images, sources
 from pretrain import config as configs
 from pretrain.commands.arguments import Complete
 from pretrain.commands.shared import check_processes
 from pretrain.decoding.decoding import generate
+from pretrain.distributed.init import say, start
 from pretrain.errors import UserError
-from pretrain.processes.host import say, start
 from pretrain.run import Run
 from pretrain.workdir import Workdir
 

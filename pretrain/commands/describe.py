@@ -7,7 +7,7 @@ import jax
 
 from input_pipeline import pipeline, requirements
 from input_pipeline.tokenizers.settings import known_padding
-from models.parts.parameter import is_box, path_name
+from models.layers.parameter import is_box, path_name
 from pretrain import config as configs
 from pretrain.assemble import check_sizes, check_split
 from pretrain.commands.arguments import Describe
@@ -16,13 +16,13 @@ from pretrain.costs import flops
 from pretrain.costs.sizes import on_device, whole_bytes
 from pretrain.errors import USER_ERRORS
 from pretrain.interop import families
+from pretrain.metrics.progress import amount
+from pretrain.metrics.tables import show
 from pretrain.parallel.mesh import AXES
-from pretrain.reporting.progress import amount
-from pretrain.reporting.tables import show
-from pretrain.step import lanes
+from pretrain.step import recurrent_state
 from pretrain.step.engine import absent_engine
-from pretrain.step.learner import make_learner
-from pretrain.step.step import unboxed
+from pretrain.step.train_spec import make_learner
+from pretrain.step.train_step import unboxed
 from pretrain.workdir import Workdir
 
 
@@ -55,7 +55,7 @@ def describe(config, workdir: str = "") -> dict:
         # Parts of an accumulated batch are added up in float32.
         "gradients": 4 * _count(params) if config.train.accumulate > 1 else whole_bytes(params),
         "optimizer": whole_bytes(jax.eval_shape(optimizer.init, params)),
-        "recurrent_memory": whole_bytes(lanes.shapes(model, config.train.batch_size)),
+        "recurrent_memory": whole_bytes(recurrent_state.shapes(model, config.train.batch_size)),
     }
     if learner.frozen:
         bytes["teacher"] = whole_bytes(unboxed(learner.frozen))

@@ -14,20 +14,20 @@ from input_pipeline import pipeline, requirements
 from input_pipeline.errors import DataError, UnwritableError
 from pretrain import config as configs
 from pretrain.assemble import assemble, check_scored
-from pretrain.checkpoints import alone
+from pretrain.checkpoints import params_only
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.teacher import kept
 from pretrain.commands.arguments import Evaluate
 from pretrain.commands.shared import check_processes
+from pretrain.distributed.init import say, start
+from pretrain.distributed.shutdown import leaving
+from pretrain.distributed.watchdog import scoring
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import score
-from pretrain.objectives.objective import perplexity
+from pretrain.losses.base import perplexity
+from pretrain.metrics.tables import one_line, show
 from pretrain.parallel.mesh import OF_ANY_NUMBER, fits
-from pretrain.processes.host import say, start
-from pretrain.processes.leaving import leaving
-from pretrain.processes.watchdog import scoring
-from pretrain.reporting.tables import one_line, show
 from pretrain.workdir import Workdir
 
 COMPRESSORS = {
@@ -118,7 +118,7 @@ def _prepare_own(workdir: str, scratch: str, *sections, **options) -> pipeline.C
     try:
         return pipeline.prepare(*sections, scratch=Path(scratch), **options)
     except DataError as error:
-        if isinstance(error, UnwritableError) or not alone.begins(Workdir(workdir)):
+        if isinstance(error, UnwritableError) or not params_only.begins(Workdir(workdir)):
             raise
         raise UserError(
             f"{workdir} holds imported weights, and what their recipe is trained on cannot be scored "

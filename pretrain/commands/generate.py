@@ -8,15 +8,15 @@ import jax
 import numpy as np
 
 from input_pipeline.away import contents
-from input_pipeline.layouts import coded
+from input_pipeline.packing import control_codes
 from input_pipeline.sources import sources
 from pretrain import config as configs
 from pretrain.commands.arguments import Generate
 from pretrain.commands.shared import check_processes
 from pretrain.decoding.decoding import generate
+from pretrain.distributed.init import say, start
 from pretrain.errors import UserError, reason
-from pretrain.processes.host import say, start
-from pretrain.reporting.tables import one_line
+from pretrain.metrics.tables import one_line
 from pretrain.run import Run
 
 
@@ -92,7 +92,7 @@ def warn_of_codes(config, tokenizer, prompts: Sequence[str]) -> None:
     if "coded" in config.objective and config.objective.coded:
         named = sources.parse(config.data.train, "data.train", config.data.image)
         codes = list(dict.fromkeys(source.code for source in named))
-        for text in coded.without(prompts, codes, tokenizer):
+        for text in control_codes.without(prompts, codes, tokenizer):
             say(
                 f"the prompt {text!r:.40} begins with none of the control codes that data.train names "
                 f"({', '.join(codes)}), and all that this model was trained on began with one: begin it with one of "

@@ -5,9 +5,9 @@ import json
 from pretrain import config as configs
 from pretrain.commands.arguments import Goodput
 from pretrain.errors import UserError
-from pretrain.reporting.goodput import summary
-from pretrain.reporting.progress import clock
-from pretrain.reporting.tables import show
+from pretrain.metrics.goodput import summary
+from pretrain.metrics.progress import clock
+from pretrain.metrics.tables import show
 from pretrain.workdir import Workdir
 
 WORDS = {

@@ -2,8 +2,8 @@
 
 from pretrain.commands.arguments import Import
 from pretrain.commands.shared import check_alone
+from pretrain.distributed.init import quiet_background_threads, say
 from pretrain.interop.imports import import_folder
-from pretrain.processes.host import quiet_background_threads, say
 
 
 def run(arguments: Import) -> None:

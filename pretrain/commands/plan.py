@@ -4,16 +4,16 @@ import json
 from collections.abc import Sequence
 
 from pretrain import config as configs
-from pretrain.checkpoints import alone
+from pretrain.checkpoints import params_only
 from pretrain.commands.arguments import Plan
 from pretrain.commands.shared import config_of
+from pretrain.distributed.init import say
+from pretrain.metrics.progress import amount
+from pretrain.metrics.tables import show
 from pretrain.plan import starting, step
 from pretrain.plan.search import search
 from pretrain.plan.topology import Topology, parse
-from pretrain.processes.host import say
-from pretrain.reporting.progress import amount
-from pretrain.reporting.tables import show
-from pretrain.training.begin import check_kept
+from pretrain.training.startup import check_kept
 from pretrain.workdir import Workdir
 
 SMALL = 0.001  # of all bytes of parameters: what is less is summed up in the table
@@ -44,7 +44,7 @@ def _begun(arguments: Plan) -> bool:
     if not arguments.workdir:
         return False
     check_kept(arguments.workdir)
-    return bool(alone.trained(Workdir(arguments.workdir)))
+    return bool(params_only.trained(Workdir(arguments.workdir)))
 
 
 def _start(arguments: Plan, topology: Topology, config, begun: bool, best: Sequence[str] = ()) -> list[str]:

@@ -3,14 +3,14 @@
 import json
 
 from input_pipeline import pipeline, requirements
-from input_pipeline.store import beam
-from input_pipeline.store.workers import processes
+from input_pipeline.token_store import beam
+from input_pipeline.token_store.workers import processes
 from pretrain import config as configs
 from pretrain.commands.arguments import Prepare
 from pretrain.commands.shared import resolve
-from pretrain.processes.host import say
-from pretrain.processes.lock import held
-from pretrain.reporting.tables import show
+from pretrain.distributed.init import say
+from pretrain.distributed.lock import held
+from pretrain.metrics.tables import show
 from pretrain.workdir import Workdir
 
 
@@ -25,7 +25,7 @@ def run(arguments: Prepare) -> None:
     folders = Workdir(workdir).folders
     requirements.check(*sections, folders, configs.takes_tokenizer(config))
     from pretrain.assemble import check_sizes, check_vocabulary  # imported late: what is missing is named before
-    from pretrain.training.begin import check_own, leave_config, tokenizer_of_another
+    from pretrain.training.startup import check_own, leave_config, tokenizer_of_another
 
     check_own(config, workdir)
     check_sizes(config)

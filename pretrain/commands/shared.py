@@ -5,10 +5,10 @@ import jax
 from input_pipeline.away import persistently
 from pretrain import config as configs
 from pretrain.commands.arguments import Arguments, OfConfigOrRun, Prepare, Train, flagged
+from pretrain.distributed import program
+from pretrain.distributed.consensus import check_alike
+from pretrain.distributed.init import described, say
 from pretrain.errors import UserError
-from pretrain.processes import program
-from pretrain.processes.agreement import check_alike
-from pretrain.processes.host import described, say
 from pretrain.workdir import CONFIG, Workdir, of_config
 
 DEFAULT_CONFIG = "configs/quickstart.py"

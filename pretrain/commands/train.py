@@ -4,7 +4,7 @@ from input_pipeline import requirements
 from pretrain import config as configs
 from pretrain.commands.arguments import Train
 from pretrain.commands.shared import check_processes, resolve
-from pretrain.processes.host import start
+from pretrain.distributed.init import start
 from pretrain.workdir import Workdir
 
 
@@ -15,6 +15,6 @@ def run(arguments: Train) -> int:
     check_processes(arguments, config)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     requirements.check(*sections, Workdir(workdir).folders, configs.takes_tokenizer(config))
-    from pretrain.training.train import train  # imported late: what is missing is named before its seconds
+    from pretrain.training.trainer import train  # imported late: what is missing is named before its seconds
 
     return train(config, workdir, arguments.fresh)

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from jax.extend.core import JaxprEqn, Primitive
 
-from models.attention.path import Path
+from models.attention.backend import Path
 from models.attention.patterns import Dense, Pattern, parse_pattern, per_head
 
 CONVENTIONS = ("full", "causal")

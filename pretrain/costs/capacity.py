@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import jax
 
-from models.parts.parameter import path_name
+from models.layers.parameter import path_name
 from pretrain import config as configs
 from pretrain.costs.sizes import on_device, whole_bytes
 from pretrain.errors import UserError
-from pretrain.reporting.progress import amount
-from pretrain.step import lanes
+from pretrain.metrics.progress import amount
+from pretrain.step import recurrent_state
 
 # Where Linux keeps a container's memory, its end and what is used of it: control groups of version 2 and 1.
 CONTAINER = (
@@ -97,7 +97,7 @@ def check_evaluation(engine, config) -> None:
     size = engine.layout.filled(config.evaluate.batch_size)
     length = configs.scored_length(config)
     params = engine.resting_shapes(engine.layout.batch_shards()).params
-    memory = lanes.shapes(engine.learner.evaluated, size)
+    memory = recurrent_state.shapes(engine.learner.evaluated, size)
     shared = whole_bytes(memory) // engine.layout.batch_shards()
     lower = "lower config.evaluate.batch_size, which is --batch_size of `pretrain evaluate`"
     needs = (

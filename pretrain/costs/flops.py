@@ -22,12 +22,12 @@ from functools import partial
 import jax
 from flax import linen as nn
 
-from models.parts.chunks import undivided
-from models.stack.block import Block
+from models.layers.chunks import undivided
+from models.transformer.block import Block
 from pretrain.costs import attention, program
-from pretrain.objectives.applied import STATES, TEACHER, Applied
-from pretrain.step import lanes
-from pretrain.step.step import READ, Learner, unboxed
+from pretrain.losses.applied import STATES, TEACHER, Applied
+from pretrain.step import recurrent_state
+from pretrain.step.train_step import READ, Learner, unboxed
 
 TRAIN = 3  # forward passes in one training step: itself and a backward pass of twice its products
 
@@ -70,7 +70,7 @@ def tokens_of_row(learner: Learner, length: int) -> int:
 
 def _trace(learner: Learner, model: nn.Module, rows: int, length: int):
     """The forward pass of so many rows, without dropout."""
-    batch, carried = learner.batch_shapes(rows, length), lanes.shapes(model, rows)
+    batch, carried = learner.batch_shapes(rows, length), recurrent_state.shapes(model, rows)
     objective, frozen = learner.objective, unboxed(learner.frozen)
     if frozen:
         teacher = objective.teacher.clone(attention_path=attention.DESCRIBED)

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from models.parts.products import TURNED
-from models.stack.depth import apart
+from models.layers.products import TURNED
+from models.transformer.layer_stack import apart
 
 
 @struct.dataclass

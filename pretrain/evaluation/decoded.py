@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from configs import common
-from input_pipeline.batches.tasks import Task
+from input_pipeline.batching.tasks import Task
 from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.assemble import Assembly
@@ -24,7 +24,7 @@ from pretrain.decoding.beams import NOTHING, beam_search, check_penalty
 from pretrain.decoding.greedy import greedy
 from pretrain.decoding.reading import empty
 from pretrain.errors import UserError
-from pretrain.objectives import reported
+from pretrain.losses import reported
 
 
 class Written(NamedTuple):

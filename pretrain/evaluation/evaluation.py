@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import jax
 
-from input_pipeline.batches.evaluation import Evaluation
+from input_pipeline.batching.eval_batches import Evaluation
 from input_pipeline.pipeline import Corpus
 from pretrain import config as configs
 from pretrain.assemble import Assembly
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import KEYS, decoded, tasks
-from pretrain.objectives import reported
+from pretrain.losses import reported
 
 
 def scoring_pass(assembly: Assembly, split: str, *, batches: int = 0) -> Evaluation:

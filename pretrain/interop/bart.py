@@ -8,7 +8,7 @@ from input_pipeline.tokenizers.exported import LANGUAGE
 from pretrain.errors import UserError
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, Key, Keys
-from pretrain.interop.names import OUTPUTS_FIRST, SAME, Row, linear, norms, rows
+from pretrain.interop.weight_map import OUTPUTS_FIRST, SAME, Row, linear, norms, rows
 
 OFFSET = 2  # first rows of the tables of positions, which no text uses
 PARTS = (("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"), ("out_proj", "output"))

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from input_pipeline.away import passes
 from input_pipeline.files import from_json
 from pretrain import workdir
-from pretrain.checkpoints import alone, restore
+from pretrain.checkpoints import params_only, restore
 from pretrain.interop.family import Family
 from pretrain.workdir import Workdir, real
 
@@ -48,7 +48,7 @@ def card(here: Workdir, config: ConfigDict, folder: str, exported: Exported) -> 
     """The card of the folder that is to be called `folder`. Errors: UserError where a checkpoint cannot be read."""
     step = exported.steps[-1]
     checkpoint = here.checkpoint(step)
-    untrained = alone.is_alone(checkpoint)
+    untrained = params_only.is_alone(checkpoint)
     parts = [
         _front_matter(exported, () if untrained else (config.objective.kind,)),
         f"# {' '.join(config.name.split())}\n",
@@ -83,7 +83,7 @@ def _what(here: Workdir, config: ConfigDict, exported: Exported, untrained: bool
         return f"{what}, imported weights that no update of Longhaul has changed. {read}\n"
     updates = " and ".join(f"{step:,}" for step in exported.steps)
     mean = "the mean of the weights after" if len(exported.steps) > 1 else "after"
-    began = " Training began with imported weights." if alone.is_alone(here.checkpoint(alone.STEP)) else ""
+    began = " Training began with imported weights." if params_only.is_alone(here.checkpoint(params_only.STEP)) else ""
     return f"{what}, pretrained with Longhaul, {mean} {updates} of {config.train.steps:,} updates. {read}{began}\n"
 
 
@@ -127,7 +127,7 @@ def _use(here: Workdir, config: ConfigDict, folder: str, exported: Exported) -> 
     export = ["pretrain", "export", "--workdir=RUN", "--folder=NEW", f"--step={step}"]
     export += [f"--part={exported.part}"] if exported.part else []
     export += [f"--average={len(exported.steps)}"] if len(exported.steps) > 1 else []
-    trained = [] if alone.is_alone(here.checkpoint(int(step))) else [["pretrain", "train", "--workdir=RUN"]]
+    trained = [] if params_only.is_alone(here.checkpoint(int(step))) else [["pretrain", "train", "--workdir=RUN"]]
     return "\n".join(
         (
             "## Use\n",

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 from pretrain.interop.bert import BERT, plain
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, Key, Keys
-from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
+from pretrain.interop.weight_map import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
 
 EMBEDDINGS, LAYER = "distilbert.embeddings.", "distilbert.transformer.layer.{layer}."
 EPSILON = 1e-12  # of all norms, which config.json does not say

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from models.replaced_tokens import generator_sizes
+from models.electra import generator_sizes
 from pretrain.errors import UserError
 from pretrain.interop.bert import BERT, NOT_XLM, embeddings, layers, plain
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, GELU, Key, Keys
-from pretrain.interop.names import FLAT, OUTPUTS_FIRST, Row, linear, norms, rows
+from pretrain.interop.weight_map import FLAT, OUTPUTS_FIRST, Row, linear, norms, rows
 
 SHARED = ("tokens", "positions", "types", "embedding_norm/scale", "embedding_norm/bias")  # by both
 OWN = ("embed", "pair_head")  # fields in which the classes are not BERT's

@@ -9,15 +9,15 @@ import numpy as np
 
 from input_pipeline import pipeline
 from pretrain import config as configs
-from pretrain.checkpoints import alone
+from pretrain.checkpoints import params_only
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.distributed.init import quiet
 from pretrain.errors import UserError
 from pretrain.interop import families, files, tokenizers
 from pretrain.interop.card import CARD, Exported, card
-from pretrain.interop.names import Table
 from pretrain.interop.new_folder import check_free, new_folder
-from pretrain.processes.host import quiet
+from pretrain.interop.weight_map import Table
 from pretrain.workdir import CONFIG, Workdir, write
 
 
@@ -79,7 +79,7 @@ def export_folder(
 
 def _check_whole(here: Workdir, number: int, steps: int) -> None:
     """Raises UserError where the newest checkpoint, `number`, is one before the last of a run's `steps` updates."""
-    if number < steps and not alone.is_alone(here.checkpoint(number)):
+    if number < steps and not params_only.is_alone(here.checkpoint(number)):
         raise UserError(
             f"{here.path} is after {number:,} of {steps:,} updates, and a run that is not at its end is exported only "
             f"where its checkpoint is named: --step={number}"

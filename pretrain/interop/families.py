@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import jax
 
 import models
-from models.parts.parameter import Parameter, path_name
+from models.layers.parameter import Parameter, path_name
 from pretrain.errors import UserError, nearest
 from pretrain.interop.albert import ALBERT
 from pretrain.interop.bart import BART, MBART
@@ -16,12 +16,12 @@ from pretrain.interop.electra import ELECTRA, GENERATOR, GENERATOR_PART
 from pretrain.interop.family import Family
 from pretrain.interop.gpt import GPT
 from pretrain.interop.gpt2 import GPT2
-from pretrain.interop.names import Leaf, Table
 from pretrain.interop.roberta import ROBERTA
 from pretrain.interop.t5 import MT5, T5
+from pretrain.interop.weight_map import Leaf, Table
 from pretrain.interop.xlm import XLM
 from pretrain.interop.xlnet import XLNET
-from pretrain.step.step import parameters_of
+from pretrain.step.train_step import parameters_of
 
 EVERY = (GPT2, GPT, CTRL, BERT, ROBERTA, ALBERT, XLM, T5, MT5, BART, MBART, DISTILBERT, ELECTRA, XLNET)
 FAMILIES = {family.model_type: family for family in EVERY}

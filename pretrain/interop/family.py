@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ml_collections import ConfigDict
 
 from pretrain.interop.keys import Keys
-from pretrain.interop.names import Row
+from pretrain.interop.weight_map import Row
 
 # Those that a config.json gives.
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")

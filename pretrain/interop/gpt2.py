@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, SUMMARY, Key, Keys
-from pretrain.interop.names import INPUTS_FIRST, SAME, Row, linear, norms, rows
+from pretrain.interop.weight_map import INPUTS_FIRST, SAME, Row, linear, norms, rows
 
 LAYER = "transformer.h.{layer}."
 

@@ -7,21 +7,21 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs.common import MODELS
-from input_pipeline import objectives
+from input_pipeline import corruption
 from input_pipeline.files import read_json
 from input_pipeline.tokenizers import folder as tokenizer_folder
-from input_pipeline.tokenizers.tokenizer import Tokenizer
+from input_pipeline.tokenizers.base import Tokenizer
 from models.errors import ModelError
 from pretrain import config as configs
-from pretrain.checkpoints import alone
+from pretrain.checkpoints import params_only
+from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, listed
-from pretrain.interop import electra, families, tokenizers, writing
+from pretrain.interop import electra, families, generation_config, tokenizers
 from pretrain.interop.electra import GENERATOR
 from pretrain.interop.family import Family
 from pretrain.interop.files import Tensors
-from pretrain.interop.names import Shape, Table
 from pretrain.interop.new_folder import check_free, new_folder
-from pretrain.processes.host import quiet
+from pretrain.interop.weight_map import Shape, Table
 from pretrain.workdir import CONFIG, Workdir
 
 SHOWN = 6  # tensors of a kind that a sentence names
@@ -75,14 +75,14 @@ def import_folder(
             )
         family.check(given, file, tokenizer.special)
         ids = family.ids(tokenizers.with_language(made.folders.tokenizer, tokenizer.special, family))
-        for line in (*family.says(given, config), writing.left_out(given, folder, ids)):
+        for line in (*family.says(given, config), generation_config.left_out(given, folder, ids)):
             if line:
                 report(line)
         promised = _promised(table, tensors, named)
         if other:
             promised |= _beside(promised, electra.GENERATOR_PART, config.model, other, report)
         with quiet():
-            alone.write(made, promised, tokenizer.fingerprint)
+            params_only.write(made, promised, tokenizer.fingerprint)
         configs.save(config.lock(), str(partial))
     count = sum(leaf.size for leaf in promised.values())
     read = f"{len(named)} tensors" + (f" and those of {generator}" if generator else "")
@@ -90,12 +90,13 @@ def import_folder(
     return config
 
 
-def _promised(table: Table, tensors: Tensors, named: Mapping[str, str]) -> dict[str, alone.Promised]:
+def _promised(table: Table, tensors: Tensors, named: Mapping[str, str]) -> dict[str, params_only.Promised]:
     """The parameters of a table, {our path: array}; `named` as `matched` gives it."""
     makers = table.ours(lambda name: tensors.read(named[name]))
     layers = {path: one.layer if one.row.stacked else None for path, one in makers.items()}
     return {
-        path: alone.Promised(leaf.shape, leaf.dtype, makers[path], layers[path]) for path, leaf in table.leaves.items()
+        path: params_only.Promised(leaf.shape, leaf.dtype, makers[path], layers[path])
+        for path, leaf in table.leaves.items()
     }
 
 
@@ -113,8 +114,8 @@ def _generator(folder: str, family: Family, model: ConfigDict) -> Tensors:
 
 
 def _beside(
-    there: Mapping[str, alone.Promised], part: Family, section: Mapping, tensors: Tensors, report: Callable
-) -> dict[str, alone.Promised]:
+    there: Mapping[str, params_only.Promised], part: Family, section: Mapping, tensors: Tensors, report: Callable
+) -> dict[str, params_only.Promised]:
     """The parameters of a `part` besides those that are `there`, which it shares: they must be the same in both."""
     table = families.table(part, section)
     named = matched(part, section, table, tensors, report)
@@ -200,7 +201,7 @@ def matched(
 
 def _tokenizer(config: ConfigDict, workdir: Workdir, report: Callable, roles: Mapping[str, str]) -> Tokenizer:
     """The work folder's tokenizer, made as `prepare` makes it."""
-    special = objectives.special(config.objective.to_dict(), config.data.layout)
+    special = corruption.special(config.objective.to_dict(), config.data.layout)
     return tokenizer_folder.make_folder(
         workdir.folders.tokenizer, config.tokenizer.to_dict(), {}, 0.0, report, special, roles=roles
     )

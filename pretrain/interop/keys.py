@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pretrain.errors import UserError
-from pretrain.interop.writing import SETTINGS
+from pretrain.interop.generation_config import SETTINGS
 
 # Those of `SETTINGS` that only families whose decoder writes of what an encoder reads have, and list themselves.
 OF_TWO_TEXTS = {"decoder_start_token_id", "force_bos_token_to_be_generated"}

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from input_pipeline.away import system_code
+from pretrain.distributed.shutdown import leaving
 from pretrain.errors import UserError, reason
-from pretrain.processes.leaving import leaving
 from pretrain.workdir import is_utf8
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk that takes no more answers

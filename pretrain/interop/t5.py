@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, Key, Keys
-from pretrain.interop.names import OUTPUTS_FIRST, SAME, TURNED, Row, linear, norms, rows
+from pretrain.interop.weight_map import OUTPUTS_FIRST, SAME, TURNED, Row, linear, norms, rows
 
 GATED = "gated-"
 # "gated-gelu" is read as version 1.1 has it, with tanh; the word for erf is another one there.

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from input_pipeline.files import read_json
 from input_pipeline.tokenizers import converted, exported, saved, wordpiece
+from input_pipeline.tokenizers.base import Tokenizer
 from input_pipeline.tokenizers.names import is_code, special_ids
-from input_pipeline.tokenizers.tokenizer import Tokenizer
 from pretrain import workdir
 from pretrain.errors import UserError
-from pretrain.interop import beside
+from pretrain.interop import tokenizer_config
 from pretrain.interop.family import Family
 
 SENTINELS = 100  # of T5's tokenizers, where their settings do not say how many
 FILES = {
-    "huggingface": (beside.MADE,),
-    "wordpiece": (beside.MADE, "vocab.txt"),
+    "huggingface": (tokenizer_config.MADE,),
+    "wordpiece": (tokenizer_config.MADE, "vocab.txt"),
     "sentencepiece": ("spiece.model",),
 } | {kind: (name,) for kind, name in converted.FILES.items()}
 
@@ -28,7 +28,7 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
     `prepared` says that texts are split into words as XLM's are. Errors: UserError where it has none, or XLM's
     and texts are not.
     """
-    settings = beside.read_settings(folder)
+    settings = tokenizer_config.read_settings(folder)
     for kind in kinds:
         for name in FILES[kind]:
             path = folder / name
@@ -39,7 +39,7 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
                         "which are not here; prepare all text with XLM's tools, and import with --prepared, by which "
                         "words are what stands between white space"
                     )
-                beside.check(kind, path, settings)
+                tokenizer_config.check(kind, path, settings)
                 return {"kind": kind, "path": str(path)} | _of_kind(kind, path, settings)
     names = ", ".join(dict.fromkeys(name for kind in kinds for name in FILES[kind]))
     raise UserError(
@@ -54,15 +54,17 @@ def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dic
     """
     if section["kind"] != "huggingface":
         return {}
-    settings = beside.read_settings(folder, beside.OLDER) | beside.read_settings(folder)
-    added = dict(beside.added(Path(section["path"])))
+    settings = tokenizer_config.read_settings(folder, tokenizer_config.OLDER) | tokenizer_config.read_settings(folder)
+    added = dict(tokenizer_config.added(Path(section["path"])))
     usual = special_ids({token: i for i, token in added.items()}.get)
     found = {}
     for key, name in family.special.items():
         number = given.get(f"{key}_id")  # some have several of an end
         known = isinstance(number, int) and name not in usual
-        token = beside.token_of(settings.get(key)) or (added.get(number) if known else None)
-        shared = name == "pad" and token in map(beside.token_of, map(settings.get, ("unk_token", "eos_token")))
+        token = tokenizer_config.token_of(settings.get(key)) or (added.get(number) if known else None)
+        shared = name == "pad" and token in map(
+            tokenizer_config.token_of, map(settings.get, ("unk_token", "eos_token"))
+        )
         if token and name != "unknown" and not shared:
             found.setdefault(name, token)
     return found
@@ -72,7 +74,7 @@ def codes(section: Mapping) -> tuple[str, ...]:
     """The codes of languages that the tokenizer.json of a `tokenizer` section has, in the order of their ids."""
     if section["kind"] != "huggingface":
         return ()
-    return tuple(token for _, token in sorted(beside.added(Path(section["path"]))) if is_code(token))
+    return tuple(token for _, token in sorted(tokenizer_config.added(Path(section["path"]))) if is_code(token))
 
 
 def with_language(source: Path, special: Mapping[str, int], family: Family) -> dict[str, int]:
@@ -90,14 +92,14 @@ def _language(model, special: Mapping[str, int]) -> dict[str, int]:
 
 
 def _is_wordpiece(path: Path) -> bool:
-    return path.suffix != ".json" or beside.kind_of_made(path) == "WordPiece"
+    return path.suffix != ".json" or tokenizer_config.kind_of_made(path) == "WordPiece"
 
 
 def _of_kind(kind: str, path: Path, settings: Mapping) -> dict:
     if kind == "sentencepiece":
-        return {"sentinels": _sentinels(settings, path.with_name(beside.SETTINGS))}
+        return {"sentinels": _sentinels(settings, path.with_name(tokenizer_config.SETTINGS))}
     if kind == "wordpiece":
-        lowers = beside.lower_cases(settings)
+        lowers = tokenizer_config.lower_cases(settings)
         if path.suffix == ".json":
             lowers = wordpiece.lower_cases(read_json(path).get("normalizer"))
         return {"cased": not lowers, "sentinels": 0}
@@ -141,10 +143,10 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
             )
         shutil.copyfile(file, folder / FILES["sentencepiece"][0])
         settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(saved.added(source))}
-    elif (kind := saved.made(source)["kind"]) in beside.CLASSES:
+    elif (kind := saved.made(source)["kind"]) in tokenizer_config.CLASSES:
         for name, content in exported.subwords_files(source).items():
             workdir.write(folder / name, content)
-        settings |= {"tokenizer_class": beside.CLASSES[kind]}
+        settings |= {"tokenizer_class": tokenizer_config.CLASSES[kind]}
     else:
         model = exported.tokenizer_json(source, *family.template)
         model.save(str(folder / FILES["huggingface"][0]))
@@ -154,5 +156,5 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
         special |= _language(model, special)
         settings |= {"tokenizer_class": "PreTrainedTokenizerFast"}
         settings |= {key: model.id_to_token(i) for key, i in named.items()}
-    workdir.write(folder / beside.SETTINGS, json.dumps(settings, indent=2).encode())
+    workdir.write(folder / tokenizer_config.SETTINGS, json.dumps(settings, indent=2).encode())
     return special

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from pretrain.errors import UserError
 from pretrain.interop.family import Family
 from pretrain.interop.keys import SUMMARY, Key, Keys
-from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
+from pretrain.interop.weight_map import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
 
 NETWORK = "transformer."
 PADDING = ("pad_index", "pad_token_id")  # keys of padding's id, of which the first that is there counts

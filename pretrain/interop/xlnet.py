@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from pretrain.interop.family import Family
 from pretrain.interop.keys import ACTIVATIONS, Key, Keys
-from pretrain.interop.names import FLAT, OUTPUTS_FIRST, SAME, Form, Row, linear, norms, rows
+from pretrain.interop.weight_map import FLAT, OUTPUTS_FIRST, SAME, Form, Row, linear, norms, rows
 
 LAYER = "transformer.layer.{layer}."
 # Ours [heads, head_size, width]; theirs [width, heads, head_size].

@@ -20,11 +20,11 @@ from pretrain.errors import UserError, nearest
 from pretrain.optimizers.adafactor import adafactor
 from pretrain.optimizers.adam import adamw
 from pretrain.optimizers.decay import DECAY
-from pretrain.optimizers.good import heeding
 from pretrain.optimizers.lamb import lamb
 from pretrain.optimizers.momentum import adagrad, lion, sgd
 from pretrain.optimizers.muon import muon
 from pretrain.optimizers.schedules import schedule
+from pretrain.optimizers.skip_nonfinite import heeding
 
 OPTIMIZERS = {"adamw": adamw, "adafactor": adafactor, "adagrad": adagrad, "lamb": lamb}
 OPTIMIZERS |= {"sgd": sgd, "lion": lion, "muon": muon}

@@ -6,9 +6,9 @@ import jax
 import optax
 
 from pretrain.optimizers.decay import decay
-from pretrain.optimizers.good import heeding
 from pretrain.optimizers.layers import per_layer
 from pretrain.optimizers.roles import each
+from pretrain.optimizers.skip_nonfinite import heeding
 
 
 def adafactor(options, roles) -> optax.GradientTransformation:

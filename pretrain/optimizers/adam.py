@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 
 from pretrain.optimizers.decay import decay
-from pretrain.optimizers.good import where
+from pretrain.optimizers.skip_nonfinite import where
 
 
 def adamw(options, roles) -> optax.GradientTransformation:

@@ -3,7 +3,7 @@
 import optax
 
 from pretrain.optimizers.decay import decay
-from pretrain.optimizers.good import heeding
+from pretrain.optimizers.skip_nonfinite import heeding
 
 
 def sgd(options, roles) -> optax.GradientTransformation:

@@ -7,9 +7,9 @@ import optax
 
 from pretrain.optimizers.adam import moments
 from pretrain.optimizers.decay import decay
-from pretrain.optimizers.good import heeding
 from pretrain.optimizers.layers import per_layer
 from pretrain.optimizers.roles import each
+from pretrain.optimizers.skip_nonfinite import heeding
 
 
 def muon(options, roles) -> optax.GradientTransformation:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import jax
 
-from models.parts.parameter import Parameter, is_box, path_name
+from models.layers.parameter import Parameter, is_box, path_name
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,11 @@ class Role:
 
 
 def roles(params):
-    """The role of every parameter, of the boxes in which a model starts them (`models.parts.parameter`)."""
+    """The role of every parameter, of the boxes in which a model starts them (`models.layers.parameter`)."""
 
     def role(path, box):
         if not isinstance(box, Parameter):
-            raise TypeError(
-                f"parameter {path_name(path)} says nothing of its role; make it by models.parts.initialisers"
-            )
+            raise TypeError(f"parameter {path_name(path)} says nothing of its role; make it by models.layers.init")
         return Role(box.stacked, box.inputs)
 
     return jax.tree_util.tree_map_with_path(role, params, is_leaf=is_box)

@@ -17,15 +17,15 @@ from flax import linen as nn
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
-from models.parts.gradients import adding_up
-from models.parts.parameter import is_box, mesh_axes_of, path_name
+from models.layers.grad_sharding import adding_up
+from models.layers.parameter import is_box, mesh_axes_of, path_name
 from pretrain.errors import UserError, nearest
-from pretrain.parallel.directions import SPLIT, Steps
+from pretrain.parallel.reduce_scatter import SPLIT, Steps
 
 AXES = ("data", "fsdp", "sequence", "tensor")
 OF_ANY_NUMBER = dict.fromkeys(AXES, 1) | {"fsdp": -1}  # sizes of a mesh that any number of devices makes
 AUTO = (jax.sharding.AxisType.Auto,) * len(AXES)  # the type of each: XLA splits what no sharding says
-PADDED = "vocab"  # the logical axis that need not divide: `pretrain.parallel.at_rest` rounds it up
+PADDED = "vocab"  # the logical axis that need not divide: `pretrain.parallel.vocab_padding` rounds it up
 SHARED = {"batch": "a batch", "length": "a row", "heads": "attention"}  # what devices share, by logical axis
 STACKED = "layers"  # the logical axis that `fsdp` leaves alone: a scan reads one layer after the other
 

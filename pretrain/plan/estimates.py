@@ -8,17 +8,17 @@ import math
 
 import jax
 
-from models.parts.parameter import mesh_axes_of
+from models.layers.parameter import mesh_axes_of
 from pretrain.assemble import check_batches
 from pretrain.costs import flops
 from pretrain.costs.sizes import whole_bytes
 from pretrain.parallel.mesh import AXES, Layout, smallest_mesh
 from pretrain.plan import roofline
-from pretrain.plan.kept import Kept, kept_of_row
+from pretrain.plan.activation_memory import Kept, kept_of_row
 from pretrain.plan.topology import Topology
-from pretrain.step import lanes
-from pretrain.step.learner import make_learner
-from pretrain.step.step import state_shapes, unboxed
+from pretrain.step import recurrent_state
+from pretrain.step.train_spec import make_learner
+from pretrain.step.train_step import state_shapes, unboxed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Estimates:
         self.tokens = config.train.batch_size * flops.tokens_of_row(self.learner, config.data.length)
         self.forward = flops.forward_flops(self.learner, config.data.length)
         self.state = state_shapes(self.learner, 1).replace(carried={})
-        self.carried = whole_bytes(lanes.shapes(self.learner.model, config.train.batch_size))
+        self.carried = whole_bytes(recurrent_state.shapes(self.learner.model, config.train.batch_size))
         self._kept = {}
         self._held = {}
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pretrain.costs.sizes import on_device
-from pretrain.reporting.progress import amount
+from pretrain.metrics.progress import amount
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says that a program does not fit
 ROOM = 0.85  # of a device's memory, which a remedy is to need at most

@@ -6,13 +6,13 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
-from models.stack.depth import REMAT
+from models.transformer.layer_stack import REMAT
 from pretrain.errors import USER_ERRORS, UserError
+from pretrain.metrics.progress import amount
 from pretrain.parallel.mesh import AXES
 from pretrain.plan import memory, step
 from pretrain.plan.estimates import Choice, Estimate, Estimates
 from pretrain.plan.topology import Topology
-from pretrain.reporting.progress import amount
 
 TRIES = 10  # programs that are compiled at most
 SECONDS = 600  # of processors, that no other is begun to exceed; four times as many while none has fitted

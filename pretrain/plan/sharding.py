@@ -4,10 +4,10 @@ import math
 
 import jax
 
-from models.parts.parameter import is_box, mesh_axes_of, path_name
+from models.layers.parameter import is_box, mesh_axes_of, path_name
 from pretrain.costs.sizes import on_device
+from pretrain.metrics.progress import amount
 from pretrain.parallel.mesh import PADDED
-from pretrain.reporting.progress import amount
 
 LARGE = 0.01  # a parameter is large that is so much of all of them
 

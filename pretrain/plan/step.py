@@ -12,14 +12,14 @@ from pretrain import config as configs
 from pretrain.assemble import check_sizes, check_split
 from pretrain.costs import flops
 from pretrain.errors import UserError
+from pretrain.metrics.progress import amount
 from pretrain.parallel.mesh import AXES
 from pretrain.plan import hlo, memory, roofline, sharding
+from pretrain.plan.activation_memory import kept_of_row
 from pretrain.plan.collectives import collectives, summed
-from pretrain.plan.kept import kept_of_row
 from pretrain.plan.topology import Topology
-from pretrain.reporting.progress import amount
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 
 @dataclasses.dataclass

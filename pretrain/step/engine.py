@@ -8,7 +8,7 @@ from pretrain.parallel.mesh import make_mesh, smallest_mesh
 from pretrain.step.backends import Engine
 from pretrain.step.backends.jit import JitEngine
 from pretrain.step.backends.pmap import PmapEngine
-from pretrain.step.step import Learner
+from pretrain.step.train_step import Learner
 
 ENGINES = {"jit": JitEngine, "pmap": PmapEngine}
 

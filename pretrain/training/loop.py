@@ -12,21 +12,21 @@ from pretrain.assemble import Assembly
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.checkpoints.restore import CONFIG
 from pretrain.checkpoints.teacher import begun
+from pretrain.distributed.init import age
+from pretrain.distributed.shutdown import PREEMPTED, leaving
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import worded
-from pretrain.objectives import reported
-from pretrain.objectives.distilled import sets
-from pretrain.processes.host import age
-from pretrain.processes.leaving import PREEMPTED, leaving
-from pretrain.reporting.goodput import Goodput
-from pretrain.reporting.metrics import MetricWriter
-from pretrain.reporting.progress import Ledger, Progress, open_null
-from pretrain.training.begin import tell_of_holdout, tell_of_measure
-from pretrain.training.feed import Feed
-from pretrain.training.profile import Profile
-from pretrain.training.rates import Rates
-from pretrain.training.replicas import Replicas
-from pretrain.training.validation import Validation
+from pretrain.losses import reported
+from pretrain.losses.distill import sets
+from pretrain.metrics.goodput import Goodput
+from pretrain.metrics.progress import Ledger, Progress, open_null
+from pretrain.metrics.writer import MetricWriter
+from pretrain.training.evaluator import Validation
+from pretrain.training.prefetch import Feed
+from pretrain.training.profiler import Profile
+from pretrain.training.replica_check import Replicas
+from pretrain.training.startup import tell_of_holdout, tell_of_measure
+from pretrain.training.throughput import Rates
 from pretrain.workdir import Workdir
 
 

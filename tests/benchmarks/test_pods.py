@@ -6,7 +6,7 @@ from benchmarks import pods
 from configs import common
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 CONFIGS = {model: pods.config_of(model, {}) for model in (*pods.MODELS, *pods.FAMILIES)}
 AS_SPLASH = ("xla", "chunked")  # dense models, which decode alike whatever path trains them

@@ -110,7 +110,7 @@ GRADIENT = """if True:
     import jax, jax.numpy as jnp
     from jax.experimental import topologies
     from configs import common
-    from models.parts.linear import Linear
+    from models.layers.linear import Linear
     from pretrain.parallel.mesh import Layout, make_mesh
     from pretrain.plan import hlo
     from pretrain.plan.collectives import collectives

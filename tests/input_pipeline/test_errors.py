@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from input_pipeline.batches.loader import KilledReaderError
+from input_pipeline.batching.loader import KilledReaderError
 from input_pipeline.errors import DataError, UnwritableError
 from input_pipeline.remote import RemoteError
 

@@ -20,7 +20,7 @@ from input_pipeline.files import checksum, locked, read_json, replaced, write_js
 from input_pipeline.folders import Folders
 from input_pipeline.remote import RemoteError, at, local, matching
 from input_pipeline.sources import sources
-from input_pipeline.store import parts
+from input_pipeline.token_store import parts
 from tests.object_store import UPLOADS
 
 pytestmark = UPLOADS

@@ -10,7 +10,7 @@ from input_pipeline import pipeline, requirements
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 from input_pipeline.sources.readers import place
-from input_pipeline.store import store
+from input_pipeline.token_store import store
 
 COMMAND = "docs/files.md"  # where the command that makes a recipe's file is told
 

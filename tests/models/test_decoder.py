@@ -9,7 +9,7 @@ import pytest
 
 import models
 from configs.common import decoder
-from models.decoder import Decoder
+from models.gpt import Decoder
 
 
 def test_fields_are_the_keys_of_the_config():

@@ -12,7 +12,7 @@ from flax import linen as nn
 
 import models
 from configs.common import encoder
-from models.encoder import Encoder
+from models.bert import Encoder
 
 
 def build(**changes):

@@ -15,7 +15,7 @@ from flax import linen as nn
 
 import models
 from configs.common import encoder_decoder
-from models.encoder_decoder import EncoderDecoder
+from models.t5 import EncoderDecoder
 
 V = 31
 

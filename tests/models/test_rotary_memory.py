@@ -13,10 +13,10 @@ from flax import linen as nn
 import models
 from configs.common import decoder, recurrent
 from models.attention.masks import Mask
-from models.parts.initialisers import normal
-from models.stack.memory import Memory
-from models.stack.self_attention import SelfAttention
-from models.stack.signals import Signals
+from models.layers.init import normal
+from models.transformer.context import Signals
+from models.transformer.memory import Memory
+from models.transformer.self_attention import SelfAttention
 
 B, T, M, D, N, V = 4, 8, 16, 16, 2, 32
 SIZES = {"vocab_size": V, "layers": 2, "width": D, "heads": N, "ff": 24, "dtype": "float32"}

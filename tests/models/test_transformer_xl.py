@@ -11,7 +11,7 @@ from flax import linen as nn
 import models
 from configs.common import recurrent
 from models.errors import ModelError
-from models.parts.parameter import is_box
+from models.layers.parameter import is_box
 
 B, T = 2, 6
 

@@ -18,11 +18,11 @@ from goldens import make_transformer_xl as asked
 
 import models
 from configs import common
-from pretrain.objectives.applied import Applied
-from pretrain.objectives.causal import Causal
+from pretrain.losses.applied import Applied
+from pretrain.losses.causal import Causal
 from pretrain.optimizers.schedules import schedule
-from pretrain.step.learner import make_learner
-from pretrain.step.step import init_state, train_step
+from pretrain.step.train_spec import make_learner
+from pretrain.step.train_step import init_state, train_step
 
 ANSWERS = json.loads(asked.ANSWERS.read_text())
 CAUSAL = Causal(predicted=None, z_loss=0.0, label_smoothing=0.0, bits="bits_per_byte")

@@ -10,8 +10,8 @@ from flax import linen as nn
 
 import models
 from configs.common import two_stream
-from models.stack.memory import Memory
-from models.two_stream import TwoStream
+from models.transformer.memory import Memory
+from models.xlnet import TwoStream
 
 T, K, M, REUSE, V = 12, 4, 5, 6, 31
 SIZES = {"vocab_size": V, "context": T, "layers": 2, "width": 16, "heads": 4, "ff": 24, "memory": M, "reuse": REUSE}

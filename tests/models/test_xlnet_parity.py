@@ -9,7 +9,7 @@ import tables
 
 import models
 from configs.common import two_stream
-from models.stack.memory import Memory
+from models.transformer.memory import Memory
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs the extra 'oracle'")
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs the extra 'oracle'")

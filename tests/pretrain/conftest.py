@@ -7,7 +7,7 @@ import pytest
 from runs import ROOT, train
 from shared_programs import share
 
-from pretrain.processes.leaving import SIGNALS
+from pretrain.distributed.shutdown import SIGNALS
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,8 +13,8 @@ import orbax.checkpoint as ocp
 import pytest
 
 from launch.local import free_port
-from pretrain.main import main
-from pretrain.processes.leaving import SIGNALS
+from pretrain.cli import main
+from pretrain.distributed.shutdown import SIGNALS
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 24

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from pretrain.config import flat
 from pretrain.costs.flops import forward_flops
 from pretrain.step.engine import absent_engine, make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 READ = re.compile(
     r"(model|objective|distill|optimizer|schedule|mesh|evaluate\.model)\.|train\.(?!start_from)|data\.(length|layout)$"

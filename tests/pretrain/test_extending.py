@@ -56,7 +56,7 @@ def test_every_name_of_the_page_is_there():
         assert (ROOT / path).exists(), path
     tables = {
         "KINDS": ("models/build.py", "input_pipeline/sources/sources.py"),
-        "OBJECTIVES": ("input_pipeline/objectives/__init__.py", "pretrain/objectives/__init__.py", "configs/common.py"),
+        "OBJECTIVES": ("input_pipeline/corruption/__init__.py", "pretrain/losses/__init__.py", "configs/common.py"),
         "OPTIMIZERS": ("pretrain/optimizers/__init__.py",),
         "SCHEDULES": ("pretrain/optimizers/schedules.py",),
     }

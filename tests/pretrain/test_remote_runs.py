@@ -10,9 +10,9 @@ import pytest
 from runs import ROOT, assert_same_leaves, command, environment, launched, leaves, train, train_here
 
 from input_pipeline.remote import at
+from pretrain.cli import main
+from pretrain.distributed import lock
 from pretrain.errors import UserError
-from pretrain.main import main
-from pretrain.processes import lock
 from pretrain.workdir import COMMITTED, Workdir
 from tests.object_store import UPLOADS
 from tests.object_store_away import way

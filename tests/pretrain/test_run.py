@@ -16,8 +16,8 @@ import pretrain
 from models.errors import ModelError
 from pretrain import config as configs
 from pretrain.checkpoints.fresh import start_fresh
+from pretrain.cli import main
 from pretrain.errors import UserError
-from pretrain.main import main
 from pretrain.workdir import Workdir
 
 PAGE = ROOT / "docs" / "python.md"
@@ -199,7 +199,7 @@ def test_importing_is_cheap():
 
 
 SCRIPT = """
-from input_pipeline.store import parts
+from input_pipeline.token_store import parts
 from pretrain.commands import run
 from pretrain.commands.arguments import Prepare
 

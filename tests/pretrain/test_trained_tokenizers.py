@@ -5,7 +5,7 @@ import re
 import every_recipe
 import pytest
 
-from input_pipeline import objectives
+from input_pipeline import corruption
 from input_pipeline.errors import DataError
 from input_pipeline.tokenizers import folder
 from input_pipeline.tokenizers.settings import known_size
@@ -21,6 +21,6 @@ def test_the_remedy_fits_the_model(name, variant, tmp_path):
         folder.check(tmp_path, section)
     said = dict(re.findall(r"--config\.tokenizer\.(\w+)=(\w*)", str(refused.value)))
     assert said or "leave it empty to train one" in str(refused.value)
-    needed = objectives.special(config.objective.to_dict(), config.data.layout)
+    needed = corruption.special(config.objective.to_dict(), config.data.layout)
     size = known_size(section | {"path": ""} | said, needed)
     assert size == config.model.vocab_size or (size < config.model.vocab_size and name in ("t5", "distilbert", "gpt3"))

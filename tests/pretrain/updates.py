@@ -4,10 +4,10 @@ import jax
 import numpy as np
 
 from configs import common
-from input_pipeline.features import empty
-from pretrain import objectives
+from input_pipeline.batch_spec import empty
+from pretrain import losses
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 BATCH, LENGTH, VOCABULARY = 8, 16, 64
 # Plain gradient descent at rate 1: what parameters change by is the gradient itself, every leaf of it.
@@ -137,7 +137,7 @@ def two_updates(config, devices, start, batch=ragged):
     for n in range(2):
         state, metrics = engine.step(state, engine.put(batch(learner, n), BATCH))
         sums, counts = ({name: float(v) for name, v in metrics[which].items()} for which in ("sums", "counts"))
-        terms = objectives.reported(learner.objective, sums, counts)
+        terms = losses.reported(learner.objective, sums, counts)
         history.append([*(terms[name] for name in sorted(terms)), float(metrics["grad_norm"]), float(metrics["read"])])
     return np.array(history), jax.tree.map(np.asarray, engine.saved(state).params)
 

@@ -6,9 +6,9 @@ the batch, which the heads share. With a bias too it would have the size of the 
 
 import jax
 
+from models.attention.backend import Path, Request
 from models.attention.biases import ByBucket, Stored, whole
 from models.attention.kernels.blocks import without_blind
-from models.attention.path import Path, Request
 from models.attention.patterns import Dense
 
 LARGEST = 2048 * 2048  # pairs for which `auto` has such an array made

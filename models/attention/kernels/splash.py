@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
 
+from models.attention.backend import Path, Request, refuse_features
 from models.attention.kernels.blocks import LANES, lengthened, whole_blocks, without_blind
-from models.attention.path import Path, Request, refuse_features
 from models.attention.patterns import Dense, Local
 
 LARGEST_BLOCK = 512

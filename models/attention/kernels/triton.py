@@ -5,9 +5,9 @@ import warnings
 
 import jax.numpy as jnp
 
+from models.attention.backend import Path, Request, refuse_features
 from models.attention.kernels.blocks import lengthened, whole_blocks, without_blind
 from models.attention.kernels.cudnn import on_gpu
-from models.attention.path import Path, Request, refuse_features
 
 
 @functools.cache

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager
 import jax
 import numpy as np
 
-from models.parts.parameter import is_box
-from pretrain.parallel import at_rest
+from models.layers.parameter import is_box
+from pretrain.parallel import vocab_padding
 from pretrain.parallel.mesh import Layout
-from pretrain.step import lanes
+from pretrain.step import recurrent_state
 from pretrain.step.checksums import Checksums
-from pretrain.step.step import Learner, TrainState, init_state
+from pretrain.step.train_step import Learner, TrainState, init_state
 
 
 class Engine(abc.ABC):
@@ -101,7 +101,7 @@ def initial(learner: Learner, leaves: TrainState, seed: int, batch_size: int) ->
     shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
 
     def make(seed):
-        return at_rest.fill(init_state(learner, seed, batch_size), leaves)
+        return vocab_padding.fill(init_state(learner, seed, batch_size), leaves)
 
     return jax.jit(make, static_argnums=0, compiler_options=level, out_shardings=shardings)(seed)
 
@@ -112,7 +112,7 @@ def lane_shardings(layout, model, batch_size: int):
     def one(box):
         return layout.sharding(layout.spec("carried", box.names, box.value.shape))
 
-    return jax.tree.map(one, lanes.boxed(model, batch_size), is_leaf=is_box)
+    return jax.tree.map(one, recurrent_state.boxed(model, batch_size), is_leaf=is_box)
 
 
 def with_shardings(shapes, shardings):

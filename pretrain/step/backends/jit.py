@@ -5,12 +5,12 @@ from functools import cached_property, partial
 
 import jax
 
-from pretrain.parallel import at_rest
+from pretrain.distributed.consensus import Together
+from pretrain.parallel import vocab_padding
 from pretrain.parallel.mesh import Layout
-from pretrain.processes.agreement import Together
-from pretrain.step import checksums, lanes
+from pretrain.step import checksums, recurrent_state
 from pretrain.step.backends import Engine, initial, lane_shardings, with_shardings
-from pretrain.step.step import Learner, TrainState, evaluate_step, state_shapes, train_step, unboxed
+from pretrain.step.train_step import Learner, TrainState, evaluate_step, state_shapes, train_step, unboxed
 
 
 class JitEngine(Engine):
@@ -30,23 +30,23 @@ class JitEngine(Engine):
         self._evaluate = Together(jax.jit(self._score, out_shardings=(self.layout.sharding(), carried)))
 
     def _train(self, state, batch, frozen):
-        leaves, frozen = self._leaves(len(batch["row"])), at_rest.strip(frozen, self._frozen)
-        state, metrics = train_step(self.learner, at_rest.strip(state, leaves), batch, frozen)
+        leaves, frozen = self._leaves(len(batch["row"])), vocab_padding.strip(frozen, self._frozen)
+        state, metrics = train_step(self.learner, vocab_padding.strip(state, leaves), batch, frozen)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
-        return jax.lax.with_sharding_constraint(at_rest.fill(state, leaves), shardings), metrics
+        return jax.lax.with_sharding_constraint(vocab_padding.fill(state, leaves), shardings), metrics
 
     def _score(self, params, batch, carried, frozen):
-        params, frozen = at_rest.strip(params, self._weights.params), at_rest.strip(frozen, self._frozen)
+        params, frozen = vocab_padding.strip(params, self._weights.params), vocab_padding.strip(frozen, self._frozen)
         return evaluate_step(self.learner, params, batch, carried, frozen)
 
     def frozen_shapes(self):
-        return jax.tree.map(at_rest.stored, self._frozen)
+        return jax.tree.map(vocab_padding.stored, self._frozen)
 
     def hold(self, frozen) -> None:
-        self.frozen = at_rest.rest(frozen, self._frozen)
+        self.frozen = vocab_padding.rest(frozen, self._frozen)
 
     def _all_but_carried(self) -> TrainState:
-        """Shape, type and sharding of every leaf of the train state, as `pretrain.parallel.at_rest` takes them."""
+        """Shape, dtype and sharding of each leaf, as `pretrain.parallel.vocab_padding` takes them."""
         shapes = state_shapes(self.learner, 1).replace(carried={})
         parameters = self.layout.parameters(self.learner.parameters)
         everywhere = self.layout.sharding()
@@ -62,15 +62,15 @@ class JitEngine(Engine):
         return with_shardings(shapes, shardings)
 
     def _leaves(self, batch_size: int) -> TrainState:
-        carried = lanes.shapes(self.learner.model, batch_size)
+        carried = recurrent_state.shapes(self.learner.model, batch_size)
         shardings = lane_shardings(self.layout, self.learner.model, batch_size)
         return self._weights.replace(carried=with_shardings(carried, shardings))
 
     def shapes(self, batch_size: int) -> TrainState:
-        return jax.tree.map(at_rest.stored, self._leaves(batch_size))
+        return jax.tree.map(vocab_padding.stored, self._leaves(batch_size))
 
     def resting_shapes(self, batch_size: int) -> TrainState:
-        return jax.tree.map(at_rest.padded, self._leaves(batch_size))
+        return jax.tree.map(vocab_padding.padded, self._leaves(batch_size))
 
     def init(self, seed: int, batch_size: int) -> TrainState:
         with self.scope():
@@ -95,9 +95,9 @@ class JitEngine(Engine):
 
     def lower_evaluation(self, batch_size: int, length: int) -> jax.stages.Lowered:
         """The very program of `evaluate` before it is compiled, for batches of this size; nothing is allocated."""
-        shapes = lanes.shapes(self.learner.evaluated, batch_size)
+        shapes = recurrent_state.shapes(self.learner.evaluated, batch_size)
         carried = with_shardings(shapes, lane_shardings(self.layout, self.learner.evaluated, batch_size))
-        params = jax.tree.map(at_rest.padded, self._weights.params)
+        params = jax.tree.map(vocab_padding.padded, self._weights.params)
         with self.scope():
             batch = self.batch_shapes(batch_size, length)
             return self._evaluate.lower(params, batch, carried, self._resting_frozen())
@@ -107,7 +107,7 @@ class JitEngine(Engine):
         return checksums.OnMesh(self.mesh)
 
     def _resting_frozen(self):
-        return jax.tree.map(at_rest.padded, self._frozen)
+        return jax.tree.map(vocab_padding.padded, self._frozen)
 
     def batch_shapes(self, batch_size: int, length: int):
         return {
@@ -119,21 +119,21 @@ class JitEngine(Engine):
         return self.layout.scope()
 
     def _start(self, model, batch_size: int):
-        make = partial(lanes.start, model, batch_size)
+        make = partial(recurrent_state.start, model, batch_size)
         return jax.jit(make, out_shardings=lane_shardings(self.layout, model, batch_size))()
 
     def restored_params(self, checkpoints, step: int):
         leaves = self._weights.params
-        return at_rest.rest(checkpoints.restore_params(step, jax.tree.map(at_rest.stored, leaves)), leaves)
+        return vocab_padding.rest(checkpoints.restore_params(step, jax.tree.map(vocab_padding.stored, leaves)), leaves)
 
     def whole(self, params):
-        return at_rest.store(params, self._weights.params)
+        return vocab_padding.store(params, self._weights.params)
 
     def saved(self, state: TrainState) -> TrainState:
-        return self._converted(at_rest.store, state)
+        return self._converted(vocab_padding.store, state)
 
     def restored(self, state: TrainState) -> TrainState:
-        return self._converted(at_rest.rest, state)
+        return self._converted(vocab_padding.rest, state)
 
     def _converted(self, convert, state):
         leaves = self._weights

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from pretrain.distributed.consensus import Together
 from pretrain.errors import UserError
 from pretrain.parallel.mesh import AXES, Layout
-from pretrain.processes.agreement import Together
-from pretrain.step import checksums, lanes
+from pretrain.step import checksums, recurrent_state
 from pretrain.step.backends import Engine, initial, lane_shardings, with_shardings
-from pretrain.step.lanes import start
-from pretrain.step.step import Learner, TrainState, evaluate_step, state_shapes, train_step, unboxed
+from pretrain.step.recurrent_state import start
+from pretrain.step.train_step import Learner, TrainState, evaluate_step, state_shapes, train_step, unboxed
 
 
 class PmapEngine(Engine):
@@ -61,7 +61,7 @@ class PmapEngine(Engine):
 
     @cached_property
     def _lane_axes(self):
-        return lanes.axes(self.learner.model)
+        return recurrent_state.axes(self.learner.model)
 
     def _pmap(self, function: Callable, **options):
         devices = self.local if jax.process_count() == 1 else None

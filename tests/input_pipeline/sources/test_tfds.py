@@ -9,7 +9,7 @@ import pytest
 
 from input_pipeline import requirements
 from input_pipeline.errors import DataError
-from input_pipeline.store import parts
+from input_pipeline.token_store import parts
 
 WHOLE = 123456792.0  # which 32 bits hold, and which fewer digits tell from the next
 

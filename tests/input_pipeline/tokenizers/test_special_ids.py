@@ -12,8 +12,8 @@ from input_pipeline.errors import DataError
 from input_pipeline.sources import sources
 from input_pipeline.tokenizers import counted, extended, folder, saved
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
+from input_pipeline.tokenizers.base import Bytes
 from input_pipeline.tokenizers.settings import known_size
-from input_pipeline.tokenizers.tokenizer import Bytes
 
 TEXT = "a few words, and more of a few words é\n" * 30
 

@@ -16,7 +16,7 @@ from input_pipeline.sources import sources
 from input_pipeline.tokenizers import huggingface as huggingface_tokenizer
 from input_pipeline.tokenizers import making
 from input_pipeline.tokenizers import sentencepiece as sentencepiece_tokenizer
-from input_pipeline.tokenizers.tokenizer import Bytes
+from input_pipeline.tokenizers.base import Bytes
 
 CODE = "".join(
     f"def function_{n}(self, value):\n    if value is None:\n        return {n}\n\n    return self.name + 'é{n}'\n\n\n"

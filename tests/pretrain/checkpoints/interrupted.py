@@ -19,9 +19,9 @@ from absl import logging
 
 from benchmarks.soak import leaves, same
 from input_pipeline import away
-from pretrain.checkpoints import record
+from pretrain.checkpoints import integrity
 from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.processes.leaving import leaving
+from pretrain.distributed.shutdown import leaving
 
 ROUNDS = 80
 SAVING, RESTORING = 0.15, 0.06  # seconds within which the folder goes away: about what it takes
@@ -69,7 +69,7 @@ def main():
             save()
             saver.wait(save)
         saved = folder / "checkpoints/1"
-        assert record.read(saved) == record.found(saved)
+        assert integrity.read(saved) == integrity.found(saved)
         check({path.split("'")[3]: leaf for path, leaf in leaves(folder, 1).items()})
         with contextlib.closing(opened()) as reader, away_within(RESTORING, rng):
             state, _ = reader.restore_newest(SHAPES, print)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import pretrain
-from pretrain.checkpoints.alone import MARK
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.params_only import MARK
 from pretrain.checkpoints.restore import BEFORE
+from pretrain.cli import main
 from pretrain.commands.arguments import Export
 from pretrain.errors import UserError
 from pretrain.interop.exports import export_folder
-from pretrain.main import main
 from pretrain.run import Run
 from pretrain.workdir import Workdir
 

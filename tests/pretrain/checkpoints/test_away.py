@@ -19,14 +19,14 @@ from input_pipeline import away as folders
 from input_pipeline import pipeline
 from input_pipeline.tokenizers import folder as tokenizers
 from pretrain import config as configs
-from pretrain.checkpoints import manager, record, weights
+from pretrain.checkpoints import init_from, integrity, manager
+from pretrain.cli import main, verdict
 from pretrain.commands import shared
 from pretrain.commands.arguments import Train
+from pretrain.distributed.consensus import alike
 from pretrain.errors import FaultError, UserError
-from pretrain.main import main, verdict
-from pretrain.processes.agreement import alike
-from pretrain.reporting import metrics
-from pretrain.reporting.goodput import Goodput
+from pretrain.metrics import writer
+from pretrain.metrics.goodput import Goodput
 from pretrain.training.loop import Loop
 from pretrain.workdir import Workdir
 
@@ -91,7 +91,7 @@ def test_whichever_look_at_another_run_fails_it_is_made_again(copy, monkeypatch,
     def looked():
         for path in (tokenizer, tokenizer / "made.json"):
             tokenizers.check(tmp_path, {"kind": "sentencepiece", "path": str(path)})
-        return weights.find(workdir, str(tmp_path)).folder, shared.resolve(Train(workdir=workdir))[0].to_dict()
+        return init_from.find(workdir, str(tmp_path)).folder, shared.resolve(Train(workdir=workdir))[0].to_dict()
 
     found = looked()
     for fails in each_call_fails(monkeypatch, workdir):
@@ -111,7 +111,7 @@ def steps(workdir):
 
 @pytest.mark.slow
 def test_a_save_that_failed_is_made_again_of_a_later_update(away, tmp_path, text, capsys):
-    away(record, "write", 2)  # which a save does last, in the background
+    away(integrity, "write", 2)  # which a save does last, in the background
     assert train_here(tmp_path, text, train__steps=12, evaluate__every=0) == 0
     said = capsys.readouterr().err
     assert said.count("the checkpoint of step 4 could not be saved (/shared/run: Input/output error); trying") == 1
@@ -121,7 +121,7 @@ def test_a_save_that_failed_is_made_again_of_a_later_update(away, tmp_path, text
 
 @pytest.mark.slow
 def test_the_last_save_is_made_again_until_it_is_whole(away, tmp_path, text):
-    away(record, "write", 3)
+    away(integrity, "write", 3)
     assert train_here(tmp_path, text, train__steps=6, checkpoint__every=100, evaluate__every=0) == 0
     assert steps(tmp_path) == [6]
 
@@ -152,14 +152,14 @@ def test_a_save_fails_once_in_however_many_of_its_threads(tmp_path, text, monkey
 
 def test_what_a_save_left_is_cleared_before_the_next(away, tmp_path, text, monkeypatch):
     """Once it can be: it is in the way of a save of the same step."""
-    away(record, "write", 1)
+    away(integrity, "write", 1)
     away(Workdir, "discard", 2)
     assert train_here(tmp_path, text, train__steps=6, checkpoint__every=100, evaluate__every=0) == 0
     assert steps(tmp_path) == [6]
 
 
 def test_a_folder_that_stays_away_ends_the_run_in_a_sentence(away, tmp_path, text, monkeypatch, capsys):
-    away(record, "write", 10**6)
+    away(integrity, "write", 10**6)
     monkeypatch.setattr(folders, "PATIENCE", 0.2)
     assert train_here(tmp_path, text, train__steps=6, checkpoint__every=2, evaluate__every=0) == 69
     said = capsys.readouterr().err.splitlines()[-1]
@@ -173,7 +173,7 @@ def test_a_folder_that_stays_away_is_waited_for_once(away, tmp_path, text, monke
     def gone(*arguments):
         raise OSError(errno.EIO, os.strerror(errno.EIO), "/shared/run")
 
-    away(record, "write", 10**6)
+    away(integrity, "write", 10**6)
     monkeypatch.setattr(folders, "PATIENCE", 0.2)
     monkeypatch.setattr(Workdir, "finished", lambda *arguments: folders.persistently(gone))
     assert train_here(tmp_path, text, train__steps=6, checkpoint__every=100, evaluate__every=0) == 69
@@ -246,7 +246,7 @@ def test_a_folder_that_is_away_when_all_is_done_is_asked_for_once(tmp_path, text
 
     def finish(loop):
         code = own(loop)
-        for kind, name in ((Goodput, "add"), (metrics.MetricWriter, "flush")):
+        for kind, name in ((Goodput, "add"), (writer.MetricWriter, "flush")):
             monkeypatch.setattr(kind, name, lambda *arguments, **named: folders.persistently(gone))
         return code
 
@@ -306,12 +306,12 @@ def test_a_record_has_every_file_and_a_config_is_saved(tmp_path, monkeypatch):
     for name in ("state/a/b", "state/c", "data/metadata"):
         (tmp_path / "8" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "8" / name).write_text(name)
-    found = record.found(tmp_path / "8")
+    found = integrity.found(tmp_path / "8")
     assert len(found) == 3
     for failing in each_call_fails(monkeypatch, tmp_path):
         workdir = tempfile.mkdtemp(dir=tmp_path)
         with failing:
-            assert folders.persistently(lambda: record.found(tmp_path / "8")) == found
+            assert folders.persistently(lambda: integrity.found(tmp_path / "8")) == found
             configs.save(ConfigDict({"seed": 7}), f"{workdir}/run")
         assert (Path(workdir) / "run/config.json").is_file()
 
@@ -319,13 +319,13 @@ def test_a_record_has_every_file_and_a_config_is_saved(tmp_path, monkeypatch):
 def test_files_of_rows_are_opened_once_the_folder_is_back(away, tmp_path):
     for name in ("mkdir", "glob", "exists"):
         away(Path, name, 2)
-    writer = metrics.MetricWriter(tmp_path, tensorboard=True, csv=True, jsonl=True, start_step=0)
-    writer.write("train", 1, {"loss": 2.5})
+    rows = writer.MetricWriter(tmp_path, tensorboard=True, csv=True, jsonl=True, start_step=0)
+    rows.write("train", 1, {"loss": 2.5})
     away(Path, "exists", 2)
-    writer.write("validation", 1, {"loss": 2.75})
+    rows.write("validation", 1, {"loss": 2.75})
     away(Path, "read_bytes", 2)
-    writer.write("validation", 2, {"loss": 2.25, "accuracy": 0.5})  # another column: the file is written anew
-    writer.close()
+    rows.write("validation", 2, {"loss": 2.25, "accuracy": 0.5})  # another column: the file is written anew
+    rows.close()
     assert (tmp_path / "validation.csv").read_text() == "step,loss,accuracy\n1,2.75,\n2,2.25,0.5\n"
 
 
@@ -340,12 +340,12 @@ def test_rows_are_written_once(away, tmp_path, monkeypatch, capsys):
 
     system = System()
     system.write, system.fsync = real, os.fsync
-    monkeypatch.setattr(metrics, "os", system)
+    monkeypatch.setattr(writer, "os", system)
     away(system, "write", 2)
     away(system, "fsync", 2)
-    writer = metrics.MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=True, start_step=0)
-    writer.write("train", 1, {"loss": 2.5})
-    writer.close()
+    rows = writer.MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=True, start_step=0)
+    rows.write("train", 1, {"loss": 2.5})
+    rows.close()
     assert (tmp_path / "train.csv").read_text() == "step,loss\n1,2.5\n"
     assert (tmp_path / "train.jsonl").read_text() == '{"step": 1, "loss": 2.5}\n'
     assert "trying again for up to 180 s" in capsys.readouterr().err

@@ -12,8 +12,8 @@ import pytest
 from runs import assert_same_leaves, files, leaves, train
 
 from pretrain.checkpoints import restore
+from pretrain.cli import main
 from pretrain.errors import UserError
-from pretrain.main import main
 
 
 def largest(folder):

@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 from runs import files
 
 from pretrain.checkpoints.fresh import start_fresh
-from pretrain.main import main
-from pretrain.processes.agreement import decided
+from pretrain.cli import main
+from pretrain.distributed.consensus import decided
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_a_fresh_start_is_finished_whatever_was_begun_between_its_halves(copy, r
 
 def test_a_fresh_start_puts_all_aside_though_the_folder_is_away_for_a_moment(tmp_path, monkeypatch):
     """Whichever call of the system fails."""
-    monkeypatch.setattr("pretrain.processes.agreement.gathered", lambda value: [value])
+    monkeypatch.setattr("pretrain.distributed.consensus.gathered", lambda value: [value])
     held = ["checkpoints/8/state/x", "metrics/train.csv", "goodput.jsonl", "config.json"]
     for failing in each_call_fails(monkeypatch, tmp_path):
         workdir = Path(tempfile.mkdtemp(dir=tmp_path))

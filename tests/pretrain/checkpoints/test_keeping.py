@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrain.checkpoints import alone, record, restore
+from pretrain.checkpoints import integrity, params_only, restore
 from pretrain.checkpoints.manager import CheckpointManager
+from pretrain.cli import main
 from pretrain.errors import UserError
 from pretrain.interop import exports
-from pretrain.main import main
 from pretrain.workdir import Workdir
 
 
@@ -51,12 +51,12 @@ def test_best_and_newest_survive_restarts_failed_saves_and_clock_jumps(opened, m
     save(checkpoints, 5, 1.5)
     assert (checkpoints.steps(), checkpoints.best()) == ([2, 4, 5], 2)
 
-    written = record.write
+    written = integrity.write
     no_room = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(record, "write", lambda folder: (_ for _ in ()).throw(no_room))
+    monkeypatch.setattr(integrity, "write", lambda folder: (_ for _ in ()).throw(no_room))
     with pytest.raises(UserError, match=r"step 6 could not be saved .*No space left on device.* kept: 2, 4, 5;"):
         save(checkpoints, 6, 0.5)
-    monkeypatch.setattr(record, "write", written)
+    monkeypatch.setattr(integrity, "write", written)
     checkpoints = opened()  # after which nothing of it is left, and the step can be saved
     assert sorted(p.name for p in checkpoints.folder.iterdir()) == ["2", "4", "5"]
     save(checkpoints, 6, 4.0)
@@ -108,13 +108,13 @@ def test_damaged_metrics_cost_the_claim_to_be_best_and_nothing_else(opened, cont
 
 
 def test_imported_weights_stay_and_take_no_other_checkpoints_place(opened, tmp_path):
-    ones = alone.Promised((3,), np.dtype("float32"), lambda: np.ones(3, np.float32))
-    alone.write(Workdir(tmp_path), {"w": ones}, "of some tokenizer")
+    ones = params_only.Promised((3,), np.dtype("float32"), lambda: np.ones(3, np.float32))
+    params_only.write(Workdir(tmp_path), {"w": ones}, "of some tokenizer")
     checkpoints = opened()
     for step, loss in ((1, 3.0), (2, 4.0), (3, 5.0), (4, None)):
         save(checkpoints, step, loss)
     assert checkpoints.steps() == [0, 1, 3, 4]
-    assert alone.is_alone(checkpoints.workdir.checkpoint(0))
+    assert params_only.is_alone(checkpoints.workdir.checkpoint(0))
 
 
 def test_each_names_the_one_before_it_which_may_be_deleted(opened):
@@ -251,7 +251,7 @@ def test_a_mean_is_of_what_is_there_if_a_training_has_deleted_a_part_of_it(copy,
     ends(workdir, 12)
     newest, oldest = (workdir / "checkpoints" / name for name in ("16", "8"))
     newest.rename(workdir / "16")
-    look = {"evaluate": (restore, "damage"), "export": (alone, "reader")}[command]
+    look = {"evaluate": (restore, "damage"), "export": (params_only, "reader")}[command]
     own = getattr(*look)
 
     def trained_before(*arguments):
@@ -281,14 +281,14 @@ def test_an_export_begins_again_if_a_training_has_deleted_what_it_reads(copy, mo
 
 
 def test_a_training_that_is_faster_than_a_reader_is_not_run_after_for_ever(copy, monkeypatch, capsys):
-    workdir, own = copy(16), alone.reader
+    workdir, own = copy(16), params_only.reader
     ends(workdir, 4)
 
     def deleted_before(folder, shapes):
         shutil.rmtree(folder)
         return own(folder, shapes)
 
-    monkeypatch.setattr(alone, "reader", deleted_before)
+    monkeypatch.setattr(params_only, "reader", deleted_before)
     assert main(["export", f"--workdir={workdir}", f"--folder={workdir}/there"]) == 2
     said = capsys.readouterr().err
     assert "checkpoint 8 was deleted by the training of this folder" in said and "choose one of: 4, latest" in said
@@ -297,8 +297,8 @@ def test_a_training_that_is_faster_than_a_reader_is_not_run_after_for_ever(copy,
 
 def test_imported_weights_stay_whatever_was_written_beside_them(opened, tmp_path):
     """What a checkpoint says of itself is not as it was written: that is damage, and no leave to delete it."""
-    ones = alone.Promised((3,), np.dtype("float32"), lambda: np.ones(3, np.float32))
-    alone.write(Workdir(tmp_path), {"w": ones}, "of some tokenizer")
+    ones = params_only.Promised((3,), np.dtype("float32"), lambda: np.ones(3, np.float32))
+    params_only.write(Workdir(tmp_path), {"w": ones}, "of some tokenizer")
     with open(tmp_path / "checkpoints" / "0" / "data" / "metadata", "a") as told:
         told.write("\n")
     checkpoints = opened()

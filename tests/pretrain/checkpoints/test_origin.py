@@ -7,7 +7,7 @@ import sys
 import pytest
 from runs import command, ends, pair, train_here
 
-from pretrain.main import main
+from pretrain.cli import main
 from pretrain.workdir import POSITION
 
 TRAINED = {

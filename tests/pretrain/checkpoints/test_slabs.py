@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import common
-from pretrain.checkpoints import alone, restore, slabs
+from pretrain.checkpoints import params_only, restore, slabs
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.errors import UserError
 
@@ -47,7 +47,7 @@ def saved(folder, array, spec):
 @pytest.mark.parametrize("stored", SPECS, ids=str)
 @pytest.mark.parametrize("wide", [0, slabs.WIDE], ids=["all by slabs", "as it comes"])
 def test_the_same_numbers_come_back_from_any_cut_into_any(tmp_path, monkeypatch, stored, wide):
-    monkeypatch.setattr(alone, "CHUNK", 500)
+    monkeypatch.setattr(params_only, "CHUNK", 500)
     monkeypatch.setattr(slabs, "SLAB", 3000)
     monkeypatch.setattr(slabs, "WIDE", wide)
     array = np.random.default_rng(0).integers(0, 1 << 16, (16, 24, 40)).astype(np.float32)

@@ -6,13 +6,13 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import common
-from pretrain.checkpoints import alone, restore
+from pretrain.checkpoints import params_only, restore
 from pretrain.checkpoints.manager import CheckpointManager
 
 
 @pytest.mark.parametrize("spec", [PartitionSpec(), PartitionSpec("x"), PartitionSpec(None, "x")])
 def test_no_piece_is_larger_than_a_chunk_whatever_the_sharding(tmp_path, monkeypatch, spec):
-    monkeypatch.setattr(alone, "CHUNK", 1024)
+    monkeypatch.setattr(params_only, "CHUNK", 1024)
     mesh = Mesh(np.array(jax.devices()[:4]), ("x",))
     array = np.arange(64 * 48, dtype=np.float32).reshape(64, 48)
     state = {"params": {"w": jax.device_put(array, NamedSharding(mesh, spec))}}

@@ -7,7 +7,7 @@ import pytest
 from runs import ROOT, environment, launched, mostly
 
 from input_pipeline import pipeline
-from pretrain.main import main
+from pretrain.cli import main
 
 SMALL = {
     "train.steps": 1,

@@ -8,7 +8,7 @@ import pytest
 from runs import leaves, train_here
 
 from configs.common import MODELS
-from pretrain.checkpoints import meaning, weights
+from pretrain.checkpoints import init_from, param_compat
 from pretrain.errors import UserError
 
 # A learning rate of 0: what the first checkpoint holds is what the run began with.
@@ -100,13 +100,13 @@ def test_a_model_in_which_parameters_mean_something_else_is_named(whole, start):
 
 def test_layers_that_share_parameters_are_told_apart_by_no_shape():
     alone, shared = {"layers": 2, "groups": 0, "width": 8}, {"layers": 6, "groups": 2, "width": 9}
-    assert meaning.unlike(alone, shared) == {"layers": "2 there, 6 here", "groups": "0 there, 2 here"}
-    assert meaning.unlike(alone, alone | {"layers": 4}) == {}
+    assert param_compat.unlike(alone, shared) == {"layers": "2 there, 6 here", "groups": "0 there, 2 here"}
+    assert param_compat.unlike(alone, alone | {"layers": 4}) == {}
 
 
 def test_every_field_of_a_model_is_a_size_or_means_something():
     """What is not known of a new field is named, so that nobody takes it for nothing."""
-    named = {name for declared in MODELS.values() for name in declared() if meaning.says_what(name)}
+    named = {name for declared in MODELS.values() for name in declared() if param_compat.says_what(name)}
     told = "kind activation norm norm_epsilon final_norm_epsilon placement positions position_offset bidirectional"
     told += " scale_embedding scale_scores scale_head start_row attention_bias ff_bias tied_head head_bias final_norm"
     told += " embedding_norm clamp max_distance tied_words shared_projections shared_biases project_always head"
@@ -119,7 +119,7 @@ def test_other_positions_are_refused(whole):
     here = there | {"context": there["context"] - 2, "position_offset": 2}
     norm = {"final_norm": {"scale": np.zeros(there["width"])}}
     table = {"positions": np.zeros((there["context"], there["width"]))}
-    other = weights.Weights("x", whole / "checkpoints" / "24", whole / "tokenizer", there)
+    other = init_from.Weights("x", whole / "checkpoints" / "24", whole / "tokenizer", there)
     other.check(norm | table, there | {"activation": "relu"})
     with pytest.raises(UserError, match=r"x: config.model.position_offset is another \(0 there, 2 here\), by which"):
         other.check(norm | table, here)
@@ -175,13 +175,13 @@ def test_a_folder_with_json_that_is_no_config_is_no_run(start, tmp_path, config)
 
 
 def test_weights_that_their_own_run_deletes_meanwhile_are_told_as_such(copy, start, monkeypatch):
-    other, check = copy(24), weights.Weights.check
+    other, check = copy(24), init_from.Weights.check
 
     def checked(self, *arguments):
         check(self, *arguments)
         shutil.rmtree(self.folder)
 
-    monkeypatch.setattr(weights.Weights, "check", checked)
+    monkeypatch.setattr(init_from.Weights, "check", checked)
     code, said, _ = start(str(other))
     assert code == 2 and "by moving" not in said
     assert f"checkpoint 24 is no longer in {other}/checkpoints; nothing was changed: start the same command" in said

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from runs import ROOT
 
+from pretrain.cli import parse
 from pretrain.commands import complete, describe, evaluate, export, generate, goodput, plan, prepare, run, train
 from pretrain.commands.arguments import (
     Complete,
@@ -27,7 +28,6 @@ from pretrain.commands.arguments import (
 from pretrain.commands.flags import commands
 from pretrain.decoding import decoding
 from pretrain.errors import UserError
-from pretrain.main import parse
 
 FORMS = {Train: train, Evaluate: evaluate, Generate: generate, Complete: complete, Describe: describe}
 FORMS |= {Plan: plan, Goodput: goodput, Prepare: prepare}

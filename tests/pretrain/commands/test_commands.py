@@ -14,8 +14,8 @@ from runs import train_here
 
 from input_pipeline import pipeline
 from pretrain import config as configs
-from pretrain.main import main
-from pretrain.reporting.tables import show
+from pretrain.cli import main
+from pretrain.metrics.tables import show
 from pretrain.workdir import Workdir
 
 

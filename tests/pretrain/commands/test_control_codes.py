@@ -2,7 +2,7 @@
 
 from runs import SMALL, train_here
 
-from pretrain.main import main
+from pretrain.cli import main
 
 OWN = {"data.length": 16, "model.context": 32, "train.batch_size": 8, "train.steps": 2, "evaluate.every": 2}
 OWN |= {"objective.coded": "true", "schedule.warmup": 1, "checkpoint.every": 2}

@@ -12,7 +12,7 @@ from configs.common import base, recurrent
 from pretrain.commands import describe as described
 from pretrain.config import load
 from pretrain.errors import USER_ERRORS, UserError
-from pretrain.step.step import init_params
+from pretrain.step.train_step import init_params
 
 SIDES = "encoder", "decoder"
 

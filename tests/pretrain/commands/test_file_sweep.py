@@ -12,8 +12,8 @@ from runs import ROOT, SMALL
 
 from configs import common
 from input_pipeline.sources import images
+from pretrain.cli import main
 from pretrain.commands.flags import commands
-from pretrain.main import main
 
 TINY = "configs/quickstart.py:tiny"
 PACKAGE = "--config.data.train=text:pretrain/*.py"

@@ -8,10 +8,10 @@ import sys
 import pytest
 from runs import SMALL, train
 
-from input_pipeline.store import build
+from input_pipeline.token_store import build
 from pretrain import config as configs
-from pretrain.main import main, verdict
-from pretrain.processes import streams
+from pretrain.cli import main, verdict
+from pretrain.distributed import streams
 
 CONFIG = "--config=configs/quickstart.py:tiny"
 

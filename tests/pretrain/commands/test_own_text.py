@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pretrain import config as configs
-from pretrain.main import main
+from pretrain.cli import main
 
 OWN = [("data.train", "text:/books/*.txt")]
 

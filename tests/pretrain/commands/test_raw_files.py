@@ -5,7 +5,7 @@ import string
 
 import pytest
 
-from pretrain.main import main
+from pretrain.cli import main
 
 SMALL = {
     "model.layers": 1,

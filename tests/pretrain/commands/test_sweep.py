@@ -6,8 +6,8 @@ Nothing is trained: `describe` builds models, optimisers and schedules.
 import pytest
 
 from configs import common
+from pretrain.cli import main
 from pretrain.commands.flags import Number, commands
-from pretrain.main import main
 
 RECIPES = {
     "decoder": "configs/quickstart.py:tiny",

@@ -8,8 +8,8 @@ import pytest
 from runs import ROOT, environment, launched, train_here
 
 import pretrain
+from pretrain.cli import main
 from pretrain.errors import UserError
-from pretrain.main import main
 
 STEPS = 20
 SMALL = {

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from pretrain.cli import main
 from pretrain.errors import UserError
 from pretrain.evaluation import decoded
 from pretrain.evaluation.decoded import Written, bleu
-from pretrain.main import main
 
 WORDS = {"one": "eins", "two": "zwei", "red": "rot", "cat": "Katze", "sees": "sieht", "a": "eine"}
 STEPS = 8

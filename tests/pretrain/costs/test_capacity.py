@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pretrain.cli import main
 from pretrain.commands import describe
 from pretrain.config import load
 from pretrain.costs import capacity
 from pretrain.errors import UserError
-from pretrain.main import main
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 TINY = "configs/quickstart.py:tiny"
 GIGABYTE = 10**9

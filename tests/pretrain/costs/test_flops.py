@@ -14,11 +14,11 @@ import models
 from configs import sparse_transformer
 from configs.common import base, recurrent
 from models.attention.patterns import parse_pattern
-from models.parts.activations import GATED
+from models.layers.activations import GATED
 from pretrain.costs.attention import Visible, keys_per_query
 from pretrain.costs.flops import flops_per_token, forward_flops
 from pretrain.parallel import devices
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 
 def keys_both_ways(model: Mapping, length: int) -> float:

@@ -6,20 +6,20 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from input_pipeline.features import Feature, by_row, by_token
+from input_pipeline.batch_spec import Feature, by_row, by_token
 from models.attention import attend
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
-from models.parts.initialisers import normal
-from models.parts.linear import Linear
-from models.parts.norms import Norm
-from models.stack.block import Block
-from models.stack.feed_forward import FeedForward
-from models.stack.output import Output
-from models.stack.self_attention import SelfAttention
-from models.stack.signals import Signals
+from models.layers.init import normal
+from models.layers.linear import Linear
+from models.layers.norm import Norm
+from models.transformer.block import Block
+from models.transformer.context import Signals
+from models.transformer.mlp import FeedForward
+from models.transformer.output import Output
+from models.transformer.self_attention import SelfAttention
 from pretrain.costs.flops import forward_flops
-from pretrain.step.step import Learner, parameters_of
+from pretrain.step.train_step import Learner, parameters_of
 
 D, N, H, F, V, S, T, K = 12, 3, 4, 20, 50, 24, 16, 5
 TYPES = {"dtype": "float32", "param_dtype": "float32"}

@@ -16,7 +16,7 @@ from pretrain.errors import UserError
 from pretrain.evaluation import decoded
 from pretrain.evaluation.decoded import Written, exact_match, sequence_accuracy, tasks
 from pretrain.evaluation.evaluation import score
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 LENGTH, ROOM = 32, 18  # tokens of a row that are read, and that are written
 END, START = 256, 257

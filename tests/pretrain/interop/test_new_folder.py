@@ -65,7 +65,7 @@ WAITS = """
 import sys, time
 from pathlib import Path
 from pretrain.interop.new_folder import new_folder
-from pretrain.processes.leaving import leaving
+from pretrain.distributed.shutdown import leaving
 leaving.listen()
 with new_folder(Path(sys.argv[1])) as partial:
     (partial / "weights").touch()
@@ -89,7 +89,7 @@ ENDS = """
 import os, signal, sys, time
 from pathlib import Path
 from pretrain.interop.new_folder import new_folder
-from pretrain.processes.leaving import leaving
+from pretrain.distributed.shutdown import leaving
 leaving.listen()
 with new_folder(Path(sys.argv[1])) as partial:
     for number in range(300):

@@ -10,10 +10,10 @@ from safetensors.numpy import save_file
 
 import pretrain
 from input_pipeline.errors import DataError
+from pretrain.cli import main
 from pretrain.errors import UserError
 from pretrain.interop import exports, files, imports
 from pretrain.interop.bart import BART
-from pretrain.main import main
 
 
 def changed(case, **keys):

@@ -11,8 +11,8 @@ from runs import leaves
 from safetensors.numpy import load_file
 
 import pretrain
+from pretrain.cli import main
 from pretrain.interop import families
-from pretrain.main import main
 
 TRAINED = ["--config.schedule.peak=0.01", "--config.schedule.warmup=0", "--config.train.batch_size=8"]
 TRAINED += ["--config.train.steps=2", "--config.log.every=1", "--config.log.tensorboard=false"]

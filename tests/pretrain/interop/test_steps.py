@@ -8,8 +8,8 @@ from runs import train_here
 from test_card import GPT2
 
 import pretrain
+from pretrain.cli import main
 from pretrain.errors import UserError
-from pretrain.main import main
 
 
 def test_a_run_that_is_not_at_its_end_is_exported_where_its_checkpoint_is_named(copy, tmp_path, capsys):

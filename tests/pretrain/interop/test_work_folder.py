@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 
 import pretrain
 from input_pipeline import pipeline
+from pretrain.cli import main
 from pretrain.interop import exports
-from pretrain.main import main
 
 STILL = ["--config.schedule.peak=0", "--config.schedule.warmup=0", "--config.train.batch_size=8"]
 STILL += ["--config.train.steps=1", "--config.log.every=1", "--config.log.tensorboard=false"]

@@ -6,8 +6,8 @@ import hub
 import pytest
 
 from pretrain.errors import UserError
+from pretrain.interop.generation_config import left_out
 from pretrain.interop.imports import import_folder
-from pretrain.interop.writing import left_out
 
 SAID = "; `pretrain generate` has flags for what it can do"
 

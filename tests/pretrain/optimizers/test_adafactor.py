@@ -10,9 +10,9 @@ import pytest
 from named import leaves, run
 
 from configs import common
-from models.parts.parameter import path_name
+from models.layers.parameter import path_name
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 
 def test_adafactor_treats_layers_apart_and_factors_large_matrices():

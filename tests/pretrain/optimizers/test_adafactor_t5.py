@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from configs import t5
-from models.parts.parameter import path_name
+from models.layers.parameter import path_name
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 
 @pytest.fixture(scope="module")

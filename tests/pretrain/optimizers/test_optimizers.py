@@ -12,7 +12,7 @@ from named import leaves, named, run
 from configs import common
 from pretrain import optimizers
 from pretrain.errors import UserError
-from pretrain.optimizers.good import where
+from pretrain.optimizers.skip_nonfinite import where
 
 L, D, F = 3, 6, 10
 

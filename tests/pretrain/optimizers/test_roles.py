@@ -13,7 +13,7 @@ import models
 from configs import common
 from models.build import KINDS
 from pretrain.optimizers.roles import Role, each, roles
-from pretrain.step.step import parameters_of
+from pretrain.step.train_step import parameters_of
 
 
 @pytest.mark.parametrize(("name", "variant"), MOSTLY)
@@ -37,7 +37,7 @@ def test_what_optax_hides_stays_hidden():
 
 
 def test_a_parameter_without_a_role_is_refused():
-    """One that was made without `models.parts.initialisers` would never decay, and nobody would know."""
+    """One that was made without `models.layers.init` would never decay, and nobody would know."""
     bare = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((2, 3), jnp.float32), ("vocab", "embed"))
     with pytest.raises(TypeError, match="head says nothing of its role"):
         roles({"head": bare})

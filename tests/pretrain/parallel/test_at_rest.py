@@ -10,9 +10,9 @@ from runs import mostly
 
 from configs import common
 from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.parallel import at_rest
+from pretrain.parallel import vocab_padding
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 BATCH, LENGTH, VOCABULARY = 8, 16, 67  # a prime
 TENSOR = {"data": 1, "tensor": 4}
@@ -137,8 +137,10 @@ def test_an_axis_that_does_not_divide_is_stored_along_another():
     def leaf(shape, *spec):
         return jax.ShapeDtypeStruct(shape, np.float32, sharding=jax.NamedSharding(mesh, jax.P(*spec)))
 
-    assert at_rest.padded(leaf((67, 32), "tensor", None)).shape == (68, 32)
-    assert at_rest.stored(leaf((67, 32), "tensor", None)).sharding.spec == jax.P(None, "tensor")
-    assert at_rest.stored(leaf((67, 32), ("fsdp", "tensor"), None)).sharding.spec == jax.P(None, ("fsdp", "tensor"))
-    assert at_rest.stored(leaf((67, 32), "tensor", "fsdp")).sharding.spec == jax.P(None, "fsdp")
-    assert at_rest.stored(leaf((68, 32), "tensor", "fsdp")).sharding.spec == jax.P("tensor", "fsdp")
+    assert vocab_padding.padded(leaf((67, 32), "tensor", None)).shape == (68, 32)
+    assert vocab_padding.stored(leaf((67, 32), "tensor", None)).sharding.spec == jax.P(None, "tensor")
+    assert vocab_padding.stored(leaf((67, 32), ("fsdp", "tensor"), None)).sharding.spec == jax.P(
+        None, ("fsdp", "tensor")
+    )
+    assert vocab_padding.stored(leaf((67, 32), "tensor", "fsdp")).sharding.spec == jax.P(None, "fsdp")
+    assert vocab_padding.stored(leaf((68, 32), "tensor", "fsdp")).sharding.spec == jax.P("tensor", "fsdp")

@@ -6,8 +6,8 @@ from chips import Chip
 from jax.sharding import PartitionSpec
 
 from configs.common import base
-from pretrain.parallel.directions import Steps, directions
 from pretrain.parallel.mesh import make_mesh
+from pretrain.parallel.reduce_scatter import Steps, directions
 
 
 def line(*places):

@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from pretrain.config import load
-from pretrain.plan.kept import Kept, kept_of_row
-from pretrain.step.learner import make_learner
+from pretrain.plan.activation_memory import Kept, kept_of_row
+from pretrain.step.train_spec import make_learner
 
 
 def of_row(layers: int, remat: str) -> Kept:

@@ -8,9 +8,9 @@ import pytest
 
 import models
 from configs import gpt3
-from models.stack import self_attention
+from models.transformer import self_attention
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 ROWS, LENGTH, LAYERS, VOCABULARY = 2, 320, 4, 64
 EDIT = re.search(r"config\.model\.attention = (\(.*\))\.", gpt3.__doc__)[1]  # as the recipe says

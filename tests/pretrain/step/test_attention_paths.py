@@ -15,8 +15,8 @@ from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from configs import common
 from models import ModelError
 from pretrain.decoding.decoding import generate
-from pretrain.step.learner import check_attention, make_learner
-from pretrain.step.step import init_params, init_state, train_step
+from pretrain.step.train_spec import check_attention, make_learner
+from pretrain.step.train_step import init_params, init_state, train_step
 
 ROWS, LENGTH = 2, 128
 SMALL = {"vocab_size": 23, "context": LENGTH, "layers": 2, "width": 64, "heads": 1, "ff": 24}

@@ -7,8 +7,8 @@ import pytest
 from updates import LENGTH, assert_same_run, first_state, ragged, small, two_updates
 
 from pretrain.errors import UserError
-from pretrain.objectives.applied import Applied
-from pretrain.step.learner import make_learner
+from pretrain.losses.applied import Applied
+from pretrain.step.train_spec import make_learner
 
 ALBERT = {"model__layers": 2, "model__groups": 1, "model__embed": 16, "model__project_always": True}
 ALBERT |= {"objective__whole_words": True, "objective__ngrams": 3, "objective__swapped_pairs": True}

@@ -11,9 +11,9 @@ from flax import linen as nn
 
 from configs import common
 from pretrain.errors import UserError
-from pretrain.objectives.applied import Applied
-from pretrain.step.learner import make_learner
-from pretrain.step.step import evaluate_step
+from pretrain.losses.applied import Applied
+from pretrain.step.train_spec import make_learner
+from pretrain.step.train_step import evaluate_step
 
 B, T, V = 2, 12, 23
 SMALL = {"vocab_size": V, "context": T, "layers": 1, "width": 16, "heads": 2, "ff": 24, "dtype": "float32"}

@@ -9,11 +9,11 @@ import pytest
 from updates import BATCH, LENGTH, MODELS, assert_same_run, first_state, ragged, small, two_updates
 
 from configs import common
-from pretrain import objectives
+from pretrain import losses
 from pretrain.errors import UserError
-from pretrain.objectives.applied import Applied
+from pretrain.losses.applied import Applied
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 
 @functools.cache
@@ -81,7 +81,7 @@ def test_the_gradient_is_that_of_the_sum_of_the_means(masked):
     state, metrics = engine.step(state, engine.put(batch, BATCH))
     counts = {name: float(count) for name, count in metrics["counts"].items()}
     assert counts["mlm"] == batch["weights"].sum() != counts["nsp"] == batch["next_weights"].sum()
-    terms = objectives.reported(learner.objective, jax.tree.map(float, metrics["sums"]), counts)
+    terms = losses.reported(learner.objective, jax.tree.map(float, metrics["sums"]), counts)
     assert terms["loss"] == pytest.approx(float(value), rel=1e-5) and terms["loss"] == terms["mlm"] + terms["nsp"]
     for old, new, g in zip(*map(jax.tree.leaves, (before, engine.saved(state).params, gradient)), strict=True):
         np.testing.assert_allclose(old - np.asarray(new), g, atol=2e-6)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from updates import BATCH, LENGTH, ragged_batch, small, small_config
 
-from pretrain.step.learner import make_learner
-from pretrain.step.step import gradients, init_state, state_shapes, train_step
+from pretrain.step.train_spec import make_learner
+from pretrain.step.train_step import gradients, init_state, state_shapes, train_step
 
 STORED = {"model__param_dtype": "bfloat16", "model__dtype": "bfloat16"}
 CONFIGS = {"causal": small_config(train__accumulate=2, **STORED)}

@@ -13,9 +13,9 @@ import pytest
 from runs import ROOT, mostly
 from updates import BATCH, GRADIENT, LENGTH, assert_same_run, ragged_batch, small_config
 
-from pretrain.parallel import directions
+from pretrain.parallel import reduce_scatter
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 
 @functools.cache
@@ -66,7 +66,7 @@ def test_accumulation_equals_one_batch(parts, reference):
 
 
 def test_gradients_that_are_added_up_along_two_directions_are_the_same(monkeypatch, reference):
-    monkeypatch.setattr(directions, "directions", lambda devices: (2, 2) if len(devices) == 4 else (len(devices),))
+    monkeypatch.setattr(reduce_scatter, "directions", lambda devices: (2, 2) if len(devices) == 4 else (len(devices),))
     assert_same_run(run(small_config(**GRADIENT, mesh__fsdp=4, mesh__tensor=2), 8), reference)
 
 

@@ -7,7 +7,7 @@ from configs import common
 from pretrain.plan import hlo
 from pretrain.plan.collectives import collectives
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 VOCABULARY, LENGTH, LAYERS = 8209, 128, 3  # a prime, of which 512 rows of logits are made at a time; half of the batch
 WIDTH, FF = 32, 128

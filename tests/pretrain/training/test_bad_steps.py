@@ -9,9 +9,9 @@ from runs import SMALL, mostly, train_here
 
 from input_pipeline import pipeline
 from pretrain import config as configs
+from pretrain.cli import main
 from pretrain.errors import UserError
-from pretrain.main import main
-from pretrain.training.train import train
+from pretrain.training.trainer import train
 
 POISONED = 9  # the position in the data of the batch that cannot be learned from, unless a test says otherwise
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from runs import ROOT, SMALL, assert_same_leaves, command, environment, launched, leaves, train_here
 
-from pretrain.checkpoints import record
-from pretrain.main import main
+from pretrain.checkpoints import integrity
+from pretrain.cli import main
 from pretrain.workdir import Workdir
 
 STEPS = 6
@@ -54,7 +54,7 @@ def test_it_begins_as_its_teacher_and_leaves_that_alone(student, teacher):
     config = json.loads((student / "config.json").read_text())
     assert config["distill"]["model"] == {"layers": 4}
     position = json.loads((student / "checkpoints/2/data/metadata").read_text())
-    assert position["teacher"] == record.fingerprint(kept.checkpoint(step))
+    assert position["teacher"] == integrity.fingerprint(kept.checkpoint(step))
     first, last = leaves(teacher, 2), leaves(student, STEPS)
     assert not any("teacher" in name or "frozen" in name for name in last)
     assert len([name for name in last if "opt_state" in name]) == len([name for name in first if "opt_state" in name])
@@ -93,7 +93,7 @@ def test_another_teacher_is_refused(student, teacher, text, tmp_path, capsys):
     (step,) = here.steps()
     described = here.checkpoint(step) / "state" / "_METADATA"
     described.write_bytes(described.read_bytes() + b"\n")  # of other files, which are whole
-    record.write(here.checkpoint(step))
+    integrity.write(here.checkpoint(step))
     before = {path: path.stat().st_mtime for path in (workdir / "checkpoints").rglob("*")}
     assert train_here(workdir, text, small=STUDENT | {"distill.teacher": teacher}) == 2
     said = capsys.readouterr().err
@@ -146,8 +146,8 @@ def test_a_fresh_start_may_have_another_teacher(student, teacher, text, tmp_path
     assert train_here(other, text, small=TEACHER | {"seed": 5}) == 0
     changed = STUDENT | {"distill.teacher": other, "train.steps": 2}
     assert train_here(workdir, text, "--fresh=first", small=changed) == 0
-    assert copy_of(workdir) == record.fingerprint(Workdir(other).checkpoint(2))
-    assert copy_of(workdir / "earlier/first") == record.fingerprint(Workdir(teacher).checkpoint(2))
+    assert copy_of(workdir) == integrity.fingerprint(Workdir(other).checkpoint(2))
+    assert copy_of(workdir / "earlier/first") == integrity.fingerprint(Workdir(teacher).checkpoint(2))
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_two_processes_copy_their_teacher_once_and_learn_as_one(backend, student
             line = launched(tmp_path / "logs", *line[3:], processes=processes)
         done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert copy_of(workdir) == record.fingerprint(Workdir(teacher).checkpoint(2))
+    assert copy_of(workdir) == integrity.fingerprint(Workdir(teacher).checkpoint(2))
     copied, whole = leaves(Workdir(workdir).teacher.path, 2), leaves(Workdir(student).teacher.path, 2)
     assert_same_leaves(copied, whole, least=10)
     found, expected = leaves(workdir, STEPS), leaves(student, STEPS)

@@ -11,7 +11,7 @@ from updates import BATCH, ragged, ragged_batch, small, small_config
 
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 two_stream = partial(small, "permutation")
 

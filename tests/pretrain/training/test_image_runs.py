@@ -11,8 +11,8 @@ from PIL import Image
 from runs import ROOT, ends, pair
 
 from input_pipeline.sources import images
+from pretrain.cli import main
 from pretrain.commands import complete
-from pretrain.main import main
 
 SHAPE = (8, 8, 3)
 SMALL = {

@@ -2,9 +2,9 @@
 
 import pytest
 
+from pretrain.cli import main
 from pretrain.config import load
-from pretrain.main import main
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 SPARSE = "--config=configs/sparse_transformer.py:tiny"  # 2 layers, 4 heads, context 512 = 16 x 32
 CTRL = "--config=configs/ctrl.py:mini_stdlib"  # positions without parameters

@@ -11,9 +11,9 @@ import pytest
 from runs import ROOT, assert_same_leaves, environment, leaves
 
 from configs import gpt3
-from pretrain.main import main
+from pretrain.cli import main
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
+from pretrain.step.train_spec import make_learner
 
 STEPS, CUT, SEGMENT = 6, 3, 16
 EVERY = {

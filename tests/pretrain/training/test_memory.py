@@ -12,8 +12,8 @@ from configs import common
 from input_pipeline import pipeline
 from pretrain import config as configs
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
-from pretrain.training.train import train
+from pretrain.step.train_spec import make_learner
+from pretrain.training.trainer import train
 
 LANES, LENGTH, MEMORY = 4, 4, 32  # more memory than all of a test's text
 BROKEN = 30  # a token whose vector is not finite

@@ -8,11 +8,11 @@ from runs import SMALL
 
 from pretrain import config as configs
 from pretrain.costs.flops import flops_per_token
-from pretrain.reporting.progress import Progress
-from pretrain.step.learner import make_learner
-from pretrain.training import validation
-from pretrain.training.rates import Rates
-from pretrain.training.train import train
+from pretrain.metrics.progress import Progress
+from pretrain.step.train_spec import make_learner
+from pretrain.training import evaluator
+from pretrain.training.throughput import Rates
+from pretrain.training.trainer import train
 
 
 class Seconds:
@@ -102,14 +102,14 @@ def run(text, tmp_path, signals):
 @pytest.mark.slow
 def test_time_spent_evaluating_is_not_training(run, monkeypatch):
     """What the rates say of the time, put together, leaves room for the evaluations."""
-    shown, whole, slept = [], validation.score, []
+    shown, whole, slept = [], evaluator.score, []
 
     def slow(*args, **options):
         time.sleep(0.3)
         slept.append(0.3)
         return whole(*args, **options)
 
-    monkeypatch.setattr(validation, "score", slow)
+    monkeypatch.setattr(evaluator, "score", slow)
     monkeypatch.setattr(Progress, "update", lambda self, step, values: shown.append(values))
     before = time.perf_counter()
     run()

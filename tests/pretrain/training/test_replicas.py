@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from runs import train_here
 
-from models.parts.parameter import path_name
+from models.layers.parameter import path_name
 from pretrain import config as configs
+from pretrain.distributed.shutdown import FAULT
 from pretrain.errors import FaultError
-from pretrain.processes.leaving import FAULT
 from pretrain.step import engine as engines
 from pretrain.step.engine import make_engine
-from pretrain.step.learner import make_learner
-from pretrain.training.replicas import Replicas
+from pretrain.step.train_spec import make_learner
+from pretrain.training.replica_check import Replicas
 
 MESHES = {
     "data 8": {"mesh.data": 8},

@@ -14,7 +14,7 @@ import pytest
 from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train, train_here
 
 from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.processes.leaving import PREEMPTED, leaving
+from pretrain.distributed.shutdown import PREEMPTED, leaving
 from pretrain.workdir import Workdir
 
 

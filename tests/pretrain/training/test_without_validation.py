@@ -4,8 +4,8 @@ import pytest
 from runs import SMALL
 
 from pretrain import config as configs
-from pretrain.main import main
-from pretrain.training.train import train
+from pretrain.cli import main
+from pretrain.training.trainer import train
 
 
 @pytest.fixture

@@ -1,0 +1,128 @@
+"""Adaptive input and softmax: rare words get narrow vectors (Grave et al. 2017; Baevski & Auli 2019; Dai et al. 2019).
+
+The vocabulary, sorted by frequency, is cut into clusters. Cluster i has vectors of width embed / divisor^i, projected
+to the model's width. The output predicts, in one softmax, a word of the first cluster or one of the other clusters,
+and then, in a softmax of its own, a word of that cluster:
+
+    log p(w) = log p(w | head)                                w in the first cluster
+    log p(w) = log p(cluster | head) + log p(w | cluster)     otherwise
+
+Whether input and output share word vectors, and which projections, depends on the recipe.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from models.errors import ModelError
+from models.layers.init import constant, normal
+from models.layers.logits import head_logits
+from models.layers.parameter import picked
+
+SHARING = ("all", "tails", "none")  # which projections the output shares with the input
+
+
+def check_clusters(vocab_size, cutoffs, width, embed, divisor):
+    """Raise ModelError where clusters cannot be."""
+    edges = [0, *cutoffs, vocab_size]
+    if edges != sorted(set(edges)):
+        raise ModelError(
+            f"model.cutoffs is {tuple(cutoffs)}; they must rise strictly between 0 and model.vocab_size={vocab_size}"
+        )
+    if (embed or width) < divisor ** len(cutoffs):
+        raise ModelError(
+            f"model.divisor is {divisor}, which leaves the last of {len(cutoffs) + 1} clusters no width; "
+            "lower it or drop a cutoff"
+        )
+
+
+class AdaptiveVocabulary(nn.Module):
+    """Both ends of a model with vocabulary `vocab_size`, cut before each index of `cutoffs`; () means one cluster."""
+
+    vocab_size: int
+    cutoffs: tuple[int, ...]
+    width: int
+    embed: int
+    divisor: int
+    project_always: bool
+    tied_words: bool
+    shared_projections: str
+    std: float
+    projection_std: float
+    dtype: str
+    param_dtype: str
+
+    def setup(self):
+        self.edges = (0, *self.cutoffs, self.vocab_size)
+        sizes = [stop - start for start, stop in itertools.pairwise(self.edges)]
+        widths = [self.embed // self.divisor**i for i in range(len(sizes))]
+        groups = list(enumerate(zip(sizes, widths, strict=True)))
+        if self.divisor == 1:
+            groups = [(0, (self.vocab_size, self.embed))]  # one width: one table
+        start = picked(normal(self.std, "vocab", None))
+        self.tables = [self.param(f"words_{i}", start, shape, self.param_dtype) for i, shape in groups]
+        self.own_tables = self.tables
+        if not self.tied_words:
+            self.own_tables = [self._param(f"out_words_{i}", self.std, ("vocab", None), shape) for i, shape in groups]
+        # With one width for all there is one projection at the input, but still one for each softmax at the output.
+        self.projections = self._projections("in", range(len(groups)), widths)
+        own = {"all": [], "tails": [0], "none": range(len(widths))}[self.shared_projections]
+        self.own_projections = self._projections("out", own, widths)
+        self.word_bias = self.param("word_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
+        if self.cutoffs:
+            tails = len(self.cutoffs)
+            self.clusters = self._param("clusters", self.std, (None, None), (tails, self.embed))
+            self.cluster_bias = self.param("cluster_bias", constant(0.0, None), (tails,), self.param_dtype)
+
+    def embed_tokens(self, tokens: jax.Array) -> jax.Array:
+        """tokens [B, T] -> vectors [B, T, D], times sqrt(D)."""
+        total = jnp.zeros((*tokens.shape, self.width), self.dtype)
+        for i, (start, table) in enumerate(zip(self.edges, self.tables, strict=False)):
+            here = (tokens >= start) & (tokens < start + len(table))
+            vectors = jnp.take(table, jnp.clip(tokens - start, 0, len(table) - 1), axis=0).astype(self.dtype)
+            if i in self.projections:
+                vectors = vectors @ self.projections[i].astype(self.dtype)
+            total = jnp.where(here[..., None], vectors, total)
+        return total * self.width**0.5
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """Log-probabilities of the whole vocabulary, float32 [..., V]: logits that are already normalised."""
+        head = self._log_softmax(hidden, 0)
+        parts = [head[..., : self.edges[1]]]
+        for i in range(1, len(self.edges) - 1):
+            parts.append(self._log_softmax(hidden, i) + head[..., self.edges[1] + i - 1, None])
+        return jnp.concatenate(parts, axis=-1)
+
+    def softmaxes(self, hidden: jax.Array) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
+        """What the logits of each softmax are made of, from hidden [..., D]: see `softmax_inputs`."""
+        return [self.softmax_inputs(hidden, i) for i in range(len(self.edges) - 1)]
+
+    def softmax_inputs(self, hidden: jax.Array, i: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What the logits of softmax i are made of: hidden [..., E] as projected, matrix [C, E], bias [C].
+
+        Softmax 0 chooses among the words of the first cluster, then the other clusters; softmax i among cluster i's.
+        """
+        start, stop = self.edges[i : i + 2]
+        words = self.own_tables[0][start:stop] if self.divisor == 1 else self.own_tables[i]
+        bias = self.word_bias[start:stop]
+        if i == 0 and self.cutoffs:
+            words = jnp.concatenate([words, self.clusters])
+            bias = jnp.concatenate([bias, self.cluster_bias])
+        projection = self.own_projections.get(i, self.projections.get(0 if self.divisor == 1 else i))
+        if projection is not None:
+            hidden = hidden @ projection.astype(hidden.dtype).T
+        return hidden, words, bias
+
+    def _log_softmax(self, hidden, i):
+        return jax.nn.log_softmax(head_logits(*self.softmax_inputs(hidden, i)))
+
+    def _projections(self, end, clusters, widths):
+        """{cluster: [its width, D]} of those of `clusters` that need one."""
+        needed = [i for i in clusters if self.project_always or widths[i] != self.width]
+        names = (None, "embed")
+        return {i: self._param(f"{end}_{i}", self.projection_std, names, (widths[i], self.width)) for i in needed}
+
+    def _param(self, name, std, names, shape):
+        return self.param(name, normal(std, *names), shape, self.param_dtype)

@@ -1,0 +1,202 @@
+"""The train step: pure functions over explicit state.
+
+    state, metrics = train_step(learner, state, batch)
+
+A loss is a sum of named terms, each weight x sum / denominator (`pretrain.losses`). Denominators are summed over
+the whole global batch before anything is differentiated, and gradients are sums until the very end, where they are
+divided once; so one batch in one part, in many parts, on one device or on many, is the same update.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from flax import struct
+
+from models.layers.parameter import is_box
+from pretrain.losses.applied import Applied
+from pretrain.optimizers.skip_nonfinite import where
+from pretrain.step import recurrent_state
+
+READ = ("segments", "input_segments")  # of a batch: where there are tokens that the model reads
+
+
+@struct.dataclass
+class TrainState:
+    """All that changes while training; a checkpoint holds exactly this, and the position in the data."""
+
+    step: jax.Array  # updates made, skipped ones included
+    params: Any
+    opt_state: Any
+    rng: jax.Array  # never changes: the key of step n is fold_in(rng, n)
+    carried: Any  # what lanes carry from batch to batch, such as recurrent memory; {} for models without
+    bad_in_row: jax.Array  # updates skipped since the last good one
+    bad_total: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learner:
+    """What a step is made of, apart from state and data."""
+
+    model: nn.Module
+    evaluated: nn.Module  # the model as evaluation runs it, on the same parameters
+    parameters: Any  # shapes of the model's parameters, in boxes that say what each is (`models.layers.parameter`)
+    inputs: tuple[str, ...]  # features of a batch that the model is given
+    features: Callable  # of a batch, by its rows and their length
+    objective: Any  # of pretrain.losses
+    optimizer: optax.GradientTransformation
+    rate: Callable  # learning rate by update
+    accumulate: int
+    frozen: Any = dataclasses.field(default_factory=dict)  # as `parameters`, of what nothing changes: a teacher's
+
+    @property
+    def shapes(self):
+        """Shapes of the model's parameters, without boxes."""
+        return unboxed(self.parameters)
+
+    def batch_shapes(self, rows: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of the features of a batch."""
+        features = self.features(rows, length).items()
+        return {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
+
+
+def unboxed(parameters):
+    """Shapes of parameters, without boxes."""
+    return jax.tree.map(lambda box: box.value, parameters, is_leaf=is_box)
+
+
+def init_params(model, key):
+    """Initial parameters, boxed with their logical axis names."""
+    return model.init(key, **model.example())["params"]
+
+
+def parameters_of(model):
+    """Shapes of a model's parameters, in boxes that say what each is."""
+    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+
+
+def init_state(learner: Learner, seed: int, batch_size: int) -> TrainState:
+    """The state before the first update; a function of `seed` alone, whatever the devices."""
+    init_rng, run_rng = jax.random.split(jax.random.key(seed))
+    return _state(learner, nn.unbox(init_params(learner.model, init_rng)), run_rng, batch_size)
+
+
+def state_shapes(learner: Learner, batch_size: int) -> TrainState:
+    """Shapes of what `init_state` gives, by those of the parameters: the model is not traced again."""
+    return jax.eval_shape(lambda params: _state(learner, params, jax.random.key(0), batch_size), learner.shapes)
+
+
+def _state(learner: Learner, params, run_rng, batch_size: int) -> TrainState:
+    carried = recurrent_state.start(learner.model, batch_size)
+    zero = jnp.zeros([], jnp.int32)
+    return TrainState(zero, params, learner.optimizer.init(params), jax.random.key_data(run_rng), carried, zero, zero)
+
+
+def gradients(learner: Learner, params, batch: Mapping, carried, key, counts: Mapping, frozen=None):
+    """Gradient of the loss times its first term's denominator, worked out in `learner.accumulate` parts.
+
+    `counts` are the denominators of the whole global batch, `frozen` a teacher's parameters. Returns (gradient, sums of
+    all terms, carried).
+    """
+
+    def joined(params, rows, carried, key):
+        model = Applied(learner.model, params, learner.inputs, frozen)
+        sums, carried = learner.objective.score(model, rows, carried, key)
+        return _joined(learner.objective.terms, sums, counts), (sums, carried)
+
+    grad = jax.grad(joined, has_aux=True)
+    parts = learner.accumulate
+    if parts == 1:
+        gradient, (sums, carried) = grad(params, batch, carried, key)
+        return gradient, sums, carried
+
+    def body(total, part):
+        gradient, (sums, carried) = grad(params, *part, key)  # one key for all: dropout draws by row
+        return jax.tree.map(jnp.add, total, (gradient, sums)), carried
+
+    along = recurrent_state.axes(learner.model)
+    rows = jax.tree.map(lambda a: recurrent_state.split(a, 0, parts), dict(batch))
+    split = jax.tree.map(lambda a, axis: recurrent_state.split(a, axis, parts), carried, along)
+    zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params), dict.fromkeys(counts, jnp.float32(0))
+    (gradient, sums), split = jax.lax.scan(body, zeros, (rows, split))
+    return gradient, sums, jax.tree.map(recurrent_state.join, split, along)
+
+
+def _joined(terms: Mapping[str, float], sums: Mapping, counts: Mapping) -> jax.Array:
+    """The sum of weight x sum / denominator, times the first term's denominator: one term of weight 1 is its sum."""
+    first, *others = (name for name, weight in terms.items() if weight)
+    loss = sums[first] if terms[first] == 1 else terms[first] * sums[first]
+    for name in others:
+        loss += terms[name] * _some(counts[first]) / _some(counts[name]) * sums[name]
+    return loss
+
+
+def _some(count):
+    """A denominator; 1 where nothing was counted, whose sum is nothing too."""
+    return jnp.where(count > 0, count, 1)
+
+
+def train_step(learner: Learner, state: TrainState, batch: Mapping, frozen=None, axis_name: str | None = None):
+    """One update: (new state, metrics). `axis_name` is pmap's axis, over which sums are then added up.
+
+    `frozen` are the parameters of `learner.frozen`.
+
+    An update whose loss or gradient is not finite changes nothing but the counters and what lanes carry, which goes on
+    with the text all the same. Metrics: `sums` and `counts` of every term, whose quotient it is; `read`, the tokens
+    that the model read, all but padding; `grad_norm` is before clipping; `learning_rate` scales the update, or would
+    have if it had been good.
+    """
+    terms = learner.objective.terms
+    key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
+    counts, read = learner.objective.denominators(batch), tokens_read(batch)
+    if axis_name:
+        counts, read = jax.lax.psum((counts, read), axis_name)
+    gradient, sums, carried = gradients(learner, state.params, batch, state.carried, key, counts, frozen)
+    if axis_name:
+        gradient, sums = jax.lax.psum((gradient, sums), axis_name)
+    first = next(name for name, weight in terms.items() if weight)
+    scale = 1 / _some(counts[first])
+    gradient = jax.tree.map(lambda g: g * scale, gradient)
+    grad_norm = optax.tree.norm(gradient)
+    good = jnp.stack([jnp.isfinite(sums[name]) for name, weight in terms.items() if weight]).all()
+    good &= jnp.isfinite(grad_norm)
+
+    updates, opt_state = learner.optimizer.update(gradient, state.opt_state, state.params, good=good)
+    params = optax.apply_updates(state.params, updates)
+
+    bad = (~good).astype(jnp.int32)
+    metrics = {
+        "sums": sums,
+        "counts": counts,
+        "read": read,
+        "grad_norm": grad_norm,
+        "learning_rate": learner.rate(state.step - state.bad_total),  # the optimiser counts the updates that it made
+        "bad_in_row": (state.bad_in_row + 1) * bad,
+        "bad_total": state.bad_total + bad,
+    }
+    state = TrainState(
+        step=state.step + 1,
+        params=where(good, params, state.params),
+        opt_state=opt_state,
+        rng=state.rng,
+        carried=recurrent_state.finite(learner.model, carried),
+        bad_in_row=metrics["bad_in_row"],
+        bad_total=metrics["bad_total"],
+    )
+    return state, metrics
+
+
+def evaluate_step(learner: Learner, params, batch: Mapping, carried, frozen=None):
+    """({"sums", "counts", "read"} of a batch, what lanes carry on), without dropout."""
+    model = Applied(learner.evaluated, params, learner.inputs, frozen)
+    sums, carried = learner.objective.score(model, batch, carried, None)
+    return {"sums": sums, "counts": learner.objective.denominators(batch), "read": tokens_read(batch)}, carried
+
+
+def tokens_read(batch: Mapping) -> jax.Array:
+    """How many tokens of a batch the model reads: all but padding, on both sides of a model that has two."""
+    return sum(jnp.sum(batch[name] != 0) for name in READ if name in batch)

@@ -1,0 +1,245 @@
+"""Training batches: the contract's layouts by hand, and the guarantee that batch n is a function of (seed, n)."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs import common
+from input_pipeline import batch_spec
+from input_pipeline.corruption.causal import Causal
+from input_pipeline.errors import DataError
+from input_pipeline.folders import Folders
+
+END = 256
+
+
+def take(corpus, count: int, *, seed=0, batch_size=4, workers=0, prefetch=2, **options) -> list[dict]:
+    iterator = corpus.batches(seed=seed, batch_size=batch_size, workers=workers, prefetch=prefetch, **options)
+    try:
+        return [next(iterator) for _ in range(count)]
+    finally:
+        iterator.close()
+
+
+def same(left: list[dict], right: list[dict]) -> bool:
+    return all(
+        a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a) for a, b in zip(left, right, strict=True)
+    )
+
+
+@pytest.fixture
+def abc(write):
+    """Three documents: "abcd", "ef", "ghijklm"."""
+    for name, text in zip("123", ("abcd", "ef", "ghijklm"), strict=True):
+        path = write(f"abc/{name}.txt", text)
+    return f"text:{path[:-5]}*.txt"
+
+
+@pytest.fixture
+def source(words, write):
+    """`source(layout)`: a source of many documents; for layout document, of documents of 16 bytes."""
+
+    def source(layout: str, documents: int = 30, folder: str = "words", seed: int = 0) -> str:
+        if layout != "document":
+            return words(documents, folder=folder, seed=seed)
+        draw = random.Random(seed)
+        for number in range(documents):
+            path = write(f"{folder}/{number:03d}.txt", "".join(draw.choice("abcd") for _ in range(16)))
+        return f"text:{path.rsplit('/', 1)[0]}/*.txt"
+
+    return source
+
+
+def letters(ids) -> str:
+    return "".join("|" if token == END else chr(token) if token else "." for token in ids)
+
+
+def digits(values) -> str:
+    return "".join(str(int(value)) for value in values)
+
+
+def test_concat_by_hand(prepare, abc):
+    (batch,) = take(prepare(abc, length=5, shuffle=False), 1, batch_size=3)
+    assert [letters(row) for row in batch["tokens"]] == ["|abcd", "|ef|g", "hijkl"]
+    assert [letters(row) for row in batch["targets"]] == ["abcd|", "ef|gh", "ijklm"]
+    assert (batch["segments"] == 1).all() and (batch["weights"] == 1).all()
+    assert (batch["positions"] == np.arange(5)).all()
+
+
+def test_packed_by_hand(prepare, abc):
+    (batch,) = take(prepare(abc, length=8, layout="packed", shuffle=False), 1, batch_size=2)
+    assert [letters(row) for row in batch["tokens"]] == ["|ghijklm", "|abcd|ef"]
+    assert [letters(row) for row in batch["targets"]] == ["ghijklm|", "abcd|ef|"]
+    assert [digits(row) for row in batch["segments"]] == ["11111111", "11111222"]
+    assert [digits(row) for row in batch["positions"]] == ["01234567", "01234012"]
+    assert (batch["weights"] == 1).all()
+    (batch,) = take(prepare(abc, length=6, layout="packed", shuffle=False), 1, batch_size=3)
+    assert [letters(row) for row in batch["tokens"]] == ["|ghijk", "|abcd.", "|eflm."]  # the longest is cut in two
+    assert [letters(row) for row in batch["targets"]] == ["ghijkl", "abcd|.", "ef|m|."]
+    assert [digits(row) for row in batch["segments"]] == ["111111", "111110", "111220"]
+    assert [digits(row) for row in batch["positions"]] == ["012345", "012340", "012010"]
+    assert np.array_equal(batch["weights"], batch["segments"] > 0)
+
+
+def test_stream_by_hand(prepare, abc):
+    batches = take(prepare(abc, length=3, layout="stream", shuffle=False), 3, batch_size=2)  # 16 ids: 2 lanes of 8
+    assert [[letters(row) for row in batch["tokens"]] for batch in batches] == [
+        ["|ab", "|gh"],
+        ["cd|", "ijk"],
+        ["|ab", "|gh"],  # the next epoch
+    ]
+    assert [[letters(row) for row in batch["targets"]] for batch in batches[:2]] == [["abc", "ghi"], ["d|e", "jkl"]]
+    assert [batch["reset"].tolist() for batch in batches] == [[True, True], [False, False], [True, True]]
+
+
+def test_document_by_hand(prepare, write):
+    for name, text in zip("123", ("abcd", "efgh", "ijkl"), strict=True):
+        path = write(f"fours/{name}.txt", text)
+    (batch,) = take(prepare(f"text:{path[:-5]}*.txt", length=4, layout="document", shuffle=False), 1, batch_size=3)
+    assert [letters(row) for row in batch["tokens"]] == ["|abc", "|efg", "|ijk"]
+    assert [letters(row) for row in batch["targets"]] == ["abcd", "efgh", "ijkl"]
+    assert (batch["segments"] == 1).all() and (batch["weights"] == 1).all()
+    assert (batch["positions"] == np.arange(4)).all()
+
+
+@pytest.mark.parametrize("layout", Causal.layouts)
+def test_batches_are_as_declared(prepare, source, layout):
+    (batch,) = take(prepare(source(layout), layout=layout, length=16), 1)
+    declared = batch_spec.declared(Causal(common.causal()), 4, 16, layout)
+    assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
+        name: feature[:2] for name, feature in declared.items()
+    }
+
+
+@pytest.mark.parametrize("layout", Causal.layouts)
+def test_batch_n_is_a_function_of_seed_and_n(prepare, source, layout):
+    """Whatever the rows asked for, the start, the reading ahead: the heart of exact resume."""
+    corpus = prepare(f"{source(layout)} + {source(layout, 20, 'more', 1)}", layout=layout, length=16)
+    whole = take(corpus, 12, batch_size=8)
+    assert same(take(corpus, 12, batch_size=8), whole)
+    assert same(take(corpus, 5, batch_size=8, start=7, prefetch=0), whole[7:])
+    for rows in (np.arange(4, 8), np.array([6, 1, 3])):
+        part = take(corpus, 12, batch_size=8, rows=rows, prefetch=5)
+        assert same(part, [{name: value[rows] for name, value in batch.items()} for batch in whole])
+    assert not same(take(corpus, 12, batch_size=8, seed=1), whole)
+
+
+def test_worker_processes_change_nothing(prepare, words):
+    corpus = prepare(words(30), layout="packed")
+    assert same(take(corpus, 7, workers=2, start=3, prefetch=4), take(corpus, 7, start=3))
+
+
+@pytest.mark.parametrize("layout", ["concat", "packed", "document"])
+def test_an_epoch_reads_every_row_once(prepare, source, layout):
+    corpus = prepare(source(layout), layout=layout, length=16)
+    (rows,) = corpus._rows
+    batches = take(corpus, 2 * len(rows), batch_size=1)
+    epochs = [
+        [b["tokens"].tobytes() for b in batches[: len(rows)]],
+        [b["tokens"].tobytes() for b in batches[len(rows) :]],
+    ]
+    assert sorted(epochs[0]) == sorted(epochs[1]) and epochs[0] != epochs[1]
+    assert sorted(epochs[0]) == sorted(row.tobytes() for row in rows.read(np.arange(len(rows))).ids)
+
+
+def test_without_shuffle_rows_come_in_order(prepare, words):
+    corpus = prepare(words(30), shuffle=False)
+    joined = np.concatenate([batch["tokens"].ravel() for batch in take(corpus, 5)])
+    ids = np.zeros(len(joined), np.int32)
+    corpus.stream("train").copy(0, ids)
+    assert np.array_equal(joined, ids)
+
+
+def test_no_document_leaks_into_another(prepare, words):
+    """Within a segment: one document, in order, from its start symbol or from where its last piece ended."""
+    corpus = prepare(words(40), layout="packed", length=64)
+    for batch in take(corpus, 10):
+        for row in range(4):
+            segments = batch["segments"][row]
+            for segment in range(1, segments.max() + 1):
+                inside = segments == segment
+                tokens, targets = batch["tokens"][row, inside], batch["targets"][row, inside]
+                assert END not in tokens[1:] and END not in targets[:-1]
+                assert np.array_equal(tokens[1:], targets[:-1])
+                assert np.array_equal(batch["positions"][row, inside], np.arange(inside.sum()))
+            assert np.array_equal(batch["weights"][row] > 0, segments > 0)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 5), st.integers(1, 30))
+def test_streams_are_contiguous(stream_corpus, batch_size, length):
+    from input_pipeline.batching.train_batches import Batching, Lanes
+
+    stream = stream_corpus.stream("train")
+    batching = Batching(Causal(common.causal()), "stream", 3, batch_size, length, np.arange(batch_size))
+    lanes = Lanes(batching, stream, shuffle=True)
+    epochs = [[lanes[epoch * lanes.batches + n] for n in range(lanes.batches)] for epoch in range(2)]
+    for batches in epochs:
+        assert [bool(b["reset"].all()) for b in batches] == [n == 0 for n in range(lanes.batches)]
+        for before, after in itertools.pairwise(batches):
+            assert np.array_equal(before["targets"][:, -1], after["tokens"][:, 0])
+        assert lanes.batches * length * batch_size > stream.tokens - batch_size * (length + 1)
+
+
+@pytest.fixture(scope="module")
+def stream_corpus(tmp_path_factory):
+    from input_pipeline import pipeline
+
+    folder = tmp_path_factory.mktemp("stream")
+    (folder / "a.txt").write_text("the quick brown fox\n" * 40)
+    config = common.base()
+    config.data.update(train=f"text:{folder}/a.txt", holdout=0.0, layout="stream")
+    config.tokenizer.kind = "bytes"
+    return pipeline.prepare(
+        config.data.to_dict(),
+        config.tokenizer.to_dict(),
+        config.objective.to_dict(),
+        Folders(folder / "run/tokenizer", folder / "run/data"),
+        report=lambda _: None,
+    )
+
+
+def test_mixing_weights_are_kept(prepare, write):
+    sources = [write(f"{letter}.txt", letter * 1000) for letter in "ab"]
+    corpus = prepare(" + ".join(f"text:{path}" for path in sources), weights=(3.0, 1.0))
+    tokens = np.concatenate([batch["tokens"] for batch in take(corpus, 25)])  # 100 rows
+    assert (tokens == ord("a")).any(axis=1).sum() == 75
+    by_size = prepare(" + ".join(f"text:{path}" for path in sources))
+    tokens = np.concatenate([batch["tokens"] for batch in take(by_size, 25)])
+    assert (tokens == ord("a")).any(axis=1).sum() == 50
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layout": "bucketed"}, r"data\.layout is 'bucketed'; choose one of: concat, packed, stream, document"),
+        (
+            {"layout": "document", "length": 9},
+            r"document 0 of 'text:.*' has \d+ tokens, but layout document makes",
+        ),
+        ({"length": 10_000}, r"too few for one row of data\.length = 10000; lower it, or give .* new work folder"),
+        ({"weights": (1.0, 2.0)}, r"data\.weights has 2 numbers for 1 source"),
+        ({"layout": "stream", "weights": (1.0,)}, r"data\.layout = stream does not mix; unset data\.weights"),
+        ({"layout": "stream", "temperature": 2.0}, r"data\.layout = stream does not mix"),
+    ],
+)
+def test_what_cannot_be_trained_on(prepare, words, options, message):
+    with pytest.raises(DataError, match=message):
+        prepare(words(5), **options)
+
+
+def test_no_source_at_all(prepare):
+    with pytest.raises(DataError, match=r"data\.train is empty; name a source"):
+        prepare("")
+
+
+def test_too_little_for_the_lanes(prepare, words):
+    corpus = prepare(words(5), layout="stream", length=32)
+    with pytest.raises(
+        DataError, match=r"needs train\.batch_size x data\.length = 1000 x 32 tokens, but the split has"
+    ):
+        corpus.batches(seed=0, batch_size=1000, workers=0, prefetch=1)

@@ -1,0 +1,187 @@
+"""Evaluation passes: every token once, with the context promised, and the totals to divide by."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs import common
+from input_pipeline import batch_spec, pipeline
+from input_pipeline.batching.eval_batches import Rowwise
+from input_pipeline.corruption.causal import Causal
+from input_pipeline.errors import DataError
+from input_pipeline.folders import Folders
+
+TEXTS = [f"Document {n}: " + "wörter und Worte " * (n % 7) for n in range(23)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scoring")
+    for n, text in enumerate(TEXTS):
+        (folder / f"{n:02d}.txt").write_text(text, encoding="utf-8")
+    config = common.base()
+    train = folder / "train.text"
+    train.write_text("Text to train on.")
+    config.data.update(train=f"text:{train}", validation=f"text:{folder}/*.txt", length=8)
+    config.tokenizer.kind = "bytes"
+    return pipeline.prepare(
+        config.data.to_dict(),
+        config.tokenizer.to_dict(),
+        config.objective.to_dict(),
+        Folders(folder / "run/tokenizer", folder / "run/data"),
+        report=lambda _: None,
+    )
+
+
+STREAM = [token for text in TEXTS for token in (256, *text.encode())] + [256]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
+def test_every_token_is_scored_once_with_its_context(corpus, length, stride, batch_size):
+    stride = min(stride, length)
+    scored = corpus.evaluation("validation", length=length, stride=stride, batch_size=batch_size)
+    targets, contexts = [], []
+    for batch in scored.batches():
+        assert batch["tokens"].shape == (batch_size, length)
+        for row in range(batch_size):
+            counted = np.flatnonzero(batch["weights"][row])
+            targets += batch["targets"][row, counted].tolist()
+            contexts += counted.tolist()
+            assert (batch["segments"][row, counted] == 1).all()
+    assert targets == STREAM[1:]
+    assert all(context >= min(place, length - stride) for place, context in enumerate(contexts))
+    assert scored.tokens == len(STREAM) - 1
+
+
+@pytest.mark.parametrize("layout", ["concat", "packed", "stream"])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_totals_of_a_whole_split(corpus, layout, batch_size):
+    scored = corpus.evaluation("validation", length=16, stride=0, batch_size=batch_size, layout=layout)
+    batches = list(scored.batches())
+    assert len(batches) == len(scored)
+    declared = {name: f[:2] for name, f in batch_spec.declared(Causal(common.causal()), batch_size, 16, layout).items()}
+    assert all({name: (v.shape, v.dtype) for name, v in batch.items()} == declared for batch in batches)
+    targets = np.concatenate([batch["targets"][batch["weights"] > 0] for batch in batches])
+    assert sorted(targets.tolist()) == sorted(STREAM[1:])
+    assert scored.tokens == len(targets)
+    assert scored.bytes == len("".join(TEXTS).encode()) == corpus.tokenizer.byte_lengths[targets].sum()
+    assert scored.words == sum(len(text.split()) + 1 for text in TEXTS)  # each is a line
+    for batch in batches:  # padding is nothing
+        assert not batch["tokens"][batch["segments"] == 0].any()
+        assert not batch["weights"][batch["segments"] == 0].any()
+
+
+def test_lanes_go_on_from_batch_to_batch(corpus):
+    batches = list(corpus.evaluation("validation", length=10, stride=0, batch_size=3, layout="stream").batches())
+    assert [b["reset"].tolist() for b in batches] == [[n == 0] * 3 for n in range(len(batches))]
+    lanes = [np.concatenate([b["targets"][r][b["weights"][r] > 0] for b in batches]) for r in range(3)]
+    assert np.concatenate(lanes).tolist() == STREAM[1:]
+
+
+def test_lanes_are_filled_up_with_empty_ones(corpus):
+    """Three lanes on devices that share eight rows."""
+    options = {"length": 10, "stride": 0, "batch_size": 3, "layout": "stream"}
+    exact = list(corpus.evaluation("validation", **options).batches())
+    filled = list(corpus.evaluation("validation", rows=np.arange(8), **options).batches())
+    for batch, full in zip(exact, filled, strict=True):
+        for name in batch:
+            assert np.array_equal(batch[name], full[name][:3])
+        assert not full["weights"][3:].any() and not full["segments"][3:].any()
+
+
+def test_a_part_of_a_split(corpus):
+    scored = corpus.evaluation("validation", length=16, stride=4, batch_size=2, limit=3)
+    batches = list(scored.batches())
+    targets = np.concatenate([batch["targets"][batch["weights"] > 0] for batch in batches])
+    assert len(batches) == len(scored) == 3
+    assert (scored.tokens, scored.words) == (len(targets), None)
+    assert scored.bytes == (targets < 256).sum()
+    assert corpus.evaluation("validation", length=16, stride=4, batch_size=2, limit=10**6).words is not None
+
+
+def test_hosts_share_the_rows(corpus):
+    options = {"length": 16, "stride": 8, "batch_size": 4}
+    whole = corpus.evaluation("validation", **options)
+    halves = [corpus.evaluation("validation", rows=np.arange(4)[half], **options) for half in (slice(2), slice(2, 4))]
+    for batch, *parts in zip(whole.batches(), *(half.batches() for half in halves), strict=True):
+        for name in batch:
+            assert np.array_equal(batch[name], np.concatenate([part[name] for part in parts]))
+    assert {half.tokens for half in halves} == {whole.tokens}
+
+
+def test_a_split_shorter_than_a_row(corpus):
+    scored = corpus.evaluation("validation", length=4096, stride=0, batch_size=2)
+    (batch,) = scored.batches()
+    assert batch["weights"].sum() == scored.tokens == len(STREAM) - 1
+    assert not batch["weights"][1].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"split": "test"},
+            r"the run has no split 'test'; choose one of: train, validation, or name any .* --data=SOURCE, ",
+        ),
+        ({"stride": 17}, r"evaluate\.stride = 17 is longer than the window's 16 tokens; set at most that"),
+        ({"stride": 4, "layout": "packed"}, r"as those of layout packed may not; set it to 0"),
+        ({"layout": "ragged"}, r"layout is 'ragged'; choose one of: concat, packed, stream, document"),
+        (
+            {"layout": "document"},
+            r"document 0 of split validation has 12 tokens, .* a row of length 16; set .*--length or evaluate\.length",
+        ),
+        ({"stride": 4, "layout": "document"}, r"as those of layout document may not; set it to 0"),
+    ],
+)
+def test_what_cannot_be_scored(corpus, options, message):
+    with pytest.raises(DataError, match=message):
+        corpus.evaluation(**{"split": "validation", "length": 16, "stride": 0, "batch_size": 2, **options})
+
+
+def test_bits_per_byte_of_a_uniform_model(corpus):
+    """257 equally likely ids cost log2(257) bits each: the totals give bits per byte."""
+    scored = corpus.evaluation("validation", length=16, stride=0, batch_size=2)
+    bits = sum(batch["weights"].sum() for batch in scored.batches()) * math.log2(257)
+    size = len("".join(TEXTS).encode())
+    assert bits / scored.bytes == pytest.approx(math.log2(257) * (1 + len(TEXTS) / size))
+
+
+class Numbered:
+    """A layout of so many rows, each a number from `first` on."""
+
+    def __init__(self, first: int, rows: int):
+        self.first, self.rows = first, rows
+
+    def __len__(self):
+        return self.rows
+
+    def read(self, rows):
+        return self.first + rows
+
+
+def test_the_first_batches_have_their_share_of_every_source():
+    """So that a pass over some batches of a mixture of tasks says something of all of them."""
+
+    class Task:
+        def fill(self, batch, slots, raw, keys):
+            batch["read"][slots] = raw
+
+    class Four:
+        objective, batch_size, rows = Task(), 4, np.arange(4)
+
+        def empty(self):
+            return {"read": np.full(4, -1)}
+
+        def keys(self, numbers):
+            return numbers
+
+    def batches(*sources):
+        rows = Rowwise(Four(), sources)
+        return [rows[n]["read"].tolist() for n in range(len(rows))]
+
+    assert batches(Numbered(10, 3), Numbered(20, 6)) == [[20, 10, 21, 22], [11, 23, 24, 12], [25, -1, -1, -1]]
+    assert batches(Numbered(10, 5)) == [[10, 11, 12, 13], [14, -1, -1, -1]]

@@ -1,0 +1,52 @@
+"""Real text as ids, and what objectives need to know of a tokenizer."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from input_pipeline.packing.raw import Raw
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass
+class Vocabulary:
+    """The special ids of a tokenizer, and which ids go on with a word."""
+
+    vocab_size: int = 1000
+    special: dict = field(default_factory=lambda: {"pad": 0, "unknown": 1, "classifier": 2, "separator": 3, "mask": 4})
+    sentinels: tuple = tuple(range(999, 899, -1))
+    continues: np.ndarray | None = None
+
+
+@pytest.fixture(scope="session")
+def vocabulary():
+    return Vocabulary()
+
+
+@pytest.fixture(scope="session")
+def pieces():
+    """(ids, which ids go on with a word) of this project's own source: words cut into pieces of three letters."""
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "input_pipeline").rglob("*.py")))
+    known, ids = {}, []
+    for word in re.findall(r"\w+|[^\w\s]", text):
+        for start in range(0, len(word), 3):
+            ids.append(known.setdefault(("##" if start else "") + word[start : start + 3], 10 + len(known)))
+    continues = np.zeros(10 + len(known), bool)
+    continues[[i for piece, i in known.items() if piece.startswith("##")]] = True
+    return np.array(ids, np.int32), continues
+
+
+@pytest.fixture(scope="session")
+def raw_rows(pieces):
+    """`raw_rows(n, R)`: raw rows of that text."""
+
+    def rows(number: int, length: int) -> Raw:
+        ids = np.resize(pieces[0], number * length).reshape(number, length)
+        ones = np.ones_like(ids)
+        return Raw(ids, np.roll(ids, -1, 1), ones, np.arange(length, dtype=np.int32) * ones, ones.astype(bool))
+
+    return rows

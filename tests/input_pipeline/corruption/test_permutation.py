@@ -1,0 +1,204 @@
+"""Permutation language modelling against the paper's masks and against the released algorithm, both written plainly."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from configs import common
+from input_pipeline import corruption
+from input_pipeline.batch_spec import declared, empty
+from input_pipeline.corruption.permutation import grams, order
+from input_pipeline.errors import DataError
+from input_pipeline.packing.xlnet_segments import RawSegments
+
+SMALL = {"reuse": 24, "perm_size": 8, "predictions": 11}
+LENGTH, VOCABULARY = 40, 1000
+
+
+def build(vocabulary, **changes):
+    section = common.permutation()
+    section.update(SMALL | changes)
+    return corruption.build(section.to_dict(), vocabulary)
+
+
+@pytest.fixture
+def known(vocabulary):
+    """A tokenizer a third of whose ids go on with a word."""
+    vocabulary.continues = np.arange(VOCABULARY) % 3 == 1
+    return vocabulary
+
+
+def raw_segments(rows, length=LENGTH, reuse=24, seed=0):
+    draw = np.random.default_rng(seed)
+    ids, types = draw.integers(10, VOCABULARY, (rows, length)).astype(np.int32), np.zeros((rows, length), np.int32)
+    functional = np.zeros(ids.shape, bool)
+    for row, middle in enumerate(draw.integers(reuse + 1, length - 3, rows)):
+        types[row, middle + 1 : -1], types[row, -1] = 1, 2
+        functional[row, [middle, -2, -1]] = True
+        ids[row, [middle, -2, -1]] = 3, 3, 2
+    return RawSegments(ids, types, functional, np.arange(rows) % 2 == 1, np.zeros(rows, bool))
+
+
+def filled(objective, raw, keys=None):
+    rows, length = raw.ids.shape
+    batch = empty(declared(objective, rows, length, "stream"))
+    objective.fill(batch, np.arange(rows), raw, np.arange(rows) if keys is None else keys)
+    return batch
+
+
+def test_masks_are_the_papers(known):
+    """Of each pair of places: those of one half as the release has them, from the drawn order."""
+    objective, raw, keys = build(known), raw_segments(20), np.arange(20)
+    batch, chosen = filled(objective, raw), objective.choose(keys, raw)
+    orders = [order(keys, half, size, 8) for half, size in enumerate((24, 16))]
+    for row in range(20):
+        target, functional = chosen[row] & ~raw.functional[row], raw.functional[row]
+        rank = np.concatenate([orders[0][row], orders[1][row]])
+        rank = np.where(target | functional, rank, -1)
+        of_query = rank + ~target
+        for i, j in itertools.product(range(LENGTH), repeat=2):
+            if (i < 24) != (j < 24):
+                hidden = i < 24  # the first half never sees the second, which sees all of the first
+            else:
+                hidden = of_query[i] <= rank[j] and (target[j] or functional[j])
+            ranks = batch["ranks"][row]
+            assert (ranks[j] < ranks[i] + (not target[i])) == (not hidden), (i, j)
+            assert (ranks[j] < ranks[i] + 1) == (not hidden or (i == j and target[i])), (i, j)  # the content stream's
+
+
+def test_an_order_is_one_of_whole_blocks():
+    found = order(np.arange(300), 1, 24, 8)
+    blocks = found.reshape(300, 3, 8)
+    np.testing.assert_array_equal(np.sort(blocks, axis=2), np.broadcast_to(np.arange(24).reshape(3, 8), blocks.shape))
+    assert (np.diff(blocks, axis=1) == 8).all()  # each block's order is the same
+    assert len(np.unique(found, axis=0)) > 290 and (found != order(np.arange(300), 0, 24, 8)).any()
+    np.testing.assert_allclose(found[:, :8].mean(0), 3.5, atol=0.5)
+
+
+def released(starts, goal, longest, stretch, draw):
+    """The released sampling of one half, one token at a time, with its quirk: the end test looks at the first piece."""
+    size, mask, count, at = len(starts), np.zeros(len(starts), bool), 0, 0
+    shares = 1 / np.arange(1, longest + 1)
+    while at < size and count < goal:
+        n = min(draw.choice(np.arange(1, longest + 1), p=shares / shares.sum()), goal - count)
+        context = n * stretch
+        left = draw.integers(context)
+        begin = at + left
+        while begin < size and not starts[begin]:
+            begin += 1
+        if begin >= size:
+            break
+        end, grams_seen = begin + 1, 1
+        while end < size:
+            if starts[begin]:
+                grams_seen += 1
+                if grams_seen > n:
+                    break
+            end += 1
+        if end >= size:
+            break
+        mask[begin:end] = True
+        count += end - begin
+        at = end + context - left
+    while count < goal:
+        place = draw.integers(size)
+        count += not mask[place]
+        mask[place] = True
+    return mask
+
+
+def runs(mask):
+    """Lengths of the runs of each row, one after another."""
+    edges = np.diff(np.pad(mask.astype(int), ((0, 0), (1, 1))), axis=1)
+    return np.nonzero(edges < 0)[1] - np.nonzero(edges > 0)[1]
+
+
+@pytest.mark.parametrize("goal", [43, 20, 90])
+def test_targets_are_drawn_as_in_the_release(raw_rows, pieces, goal):
+    """On real text: as many, as often at each place, in runs as long, and as often where a word begins."""
+    ids, size = raw_rows(3000, 256).ids, 256
+    starts = ~pieces[1][ids]
+    found = grams(np.arange(len(ids)), 0, starts, goal, 5, 6)
+    draw = np.random.default_rng(0)
+    expected = np.stack([released(row, goal, 5, 6, draw) for row in starts[:1000]])
+    assert (found.sum(1) == goal).all() and (expected.sum(1) == goal).all()
+    by_place = [mask.mean(0).reshape(16, -1).mean(1) for mask in (found, expected)]
+    np.testing.assert_allclose(*by_place, atol=4 * np.sqrt(0.25 / (1000 * size / 16)))
+    lengths = [np.bincount(runs(mask), minlength=12)[:12] / len(runs(mask)) for mask in (found, expected)]
+    np.testing.assert_allclose(*lengths, atol=0.015)
+    shares = [starts[: len(mask)][mask].mean() for mask in (found, expected)]
+    assert shares[0] == pytest.approx(shares[1], abs=0.01)
+
+
+def test_slots_are_the_targets_in_order(known):
+    raw = raw_segments(60)
+    objective = build(known)
+    batch, chosen = filled(objective, raw), objective.choose(np.arange(60), raw)
+    assert (chosen[:, :24].sum(1) == 6).all() and (chosen[:, 24:].sum(1) == 5).all()
+    assert chosen[raw.functional].any()  # which then have no slot
+    for row in range(60):
+        places = np.flatnonzero(chosen[row] & ~raw.functional[row])
+        assert batch["slots"][row, : len(places)].tolist() == places.tolist()
+        assert batch["targets"][row, : len(places)].tolist() == raw.ids[row, places].tolist()
+        assert batch["weights"][row].tolist() == [1.0] * len(places) + [0.0] * (11 - len(places))
+    np.testing.assert_array_equal(batch["tokens"], raw.ids)
+    np.testing.assert_array_equal(batch["types"], raw.types)
+    np.testing.assert_array_equal(batch["backward"], raw.backward)
+
+
+def test_rows_back_to_front_have_n_grams_of_the_text(known):
+    """Where the text is turned round, so are the places."""
+    raw = raw_segments(50)
+    forward = raw._replace(backward=np.zeros(50, bool))
+    turned = forward._replace(backward=np.ones(50, bool), ids=raw.ids.copy())
+    for begin, end in ((0, 24), (24, LENGTH)):
+        turned.ids[:, begin:end] = raw.ids[:, begin:end][:, ::-1]
+    one, other = (build(known).choose(np.arange(50), rows) for rows in (forward, turned))
+    for begin, end in ((0, 24), (24, LENGTH)):
+        np.testing.assert_array_equal(one[:, begin:end], other[:, begin:end][:, ::-1])
+
+
+def test_what_a_row_draws_follows_from_its_key_alone(known):
+    objective, raw, keys = build(known), raw_segments(30), np.arange(100, 130)
+    whole = filled(objective, raw, keys)
+    some = np.array([3, 4, 17])
+    part = filled(objective, RawSegments(*(field[some] for field in raw)), keys[some])
+    for name, values in part.items():
+        np.testing.assert_array_equal(values, whole[name][some], err_msg=name)
+    assert not np.array_equal(filled(objective, raw, keys + 1)["ranks"], whole["ranks"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "length", "message"),
+    [
+        ({"perm_size": 48}, 40, r"perm_size = 48 is longer than objective\.reuse = 24: .*at most that"),
+        ({"perm_size": 16}, 40, r"perm_size = 16 does not divide objective\.reuse = 24"),
+        (
+            {},
+            44,
+            "rows of 44 tokens leave 20 behind .* objective.perm_size = 8 does not divide; set data.length .* to that",
+        ),
+        ({}, 24, "rows of 24 tokens leave 0 behind"),
+        ({"predictions": 32}, 40, r"predictions = 32 asks for 16 places of 16, .* lower it to at most 31$"),
+        (
+            {"predictions": 3, "reuse": 1, "perm_size": 1},
+            9,
+            r"for 2 places of 1, .*\.reuse to at least 2, and data\.length",
+        ),
+    ],
+)
+def test_what_cannot_be(vocabulary, changes, length, message):
+    with pytest.raises(DataError, match=message):
+        build(None, **changes).features(2, length)
+
+
+def test_a_tokenizer_that_knows_no_words(vocabulary):
+    vocabulary.continues = None
+    with pytest.raises(DataError, match="this tokenizer does not say which ids do; use one of kind sentencepiece"):
+        build(vocabulary)
+
+
+def test_there_is_nothing_to_go_on_with(known):
+    with pytest.raises(DataError, match="predicts places of a text from both sides and does not go on with it"):
+        build(known).prompts(["a text"])

@@ -1,0 +1,130 @@
+"""Rows of one or two segments: their sentences, drawn as the release of ELECTRA draws, and their types."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from input_pipeline.errors import DataError
+from input_pipeline.packing import electra_segments
+
+REPLACED = {"kind": "replaced"}
+LENGTH = 24
+
+
+def tables(documents):
+    """Where sentences end, and how many there are before each document, of documents of sentences' sizes."""
+    sizes = [size for document in documents for size in document]
+    return np.cumsum([0, *sizes]), np.cumsum([0, *map(len, documents)])
+
+
+def rows_of(parts):
+    """(tokens of the first segment, of the second) of each row of a plan, as places in the text."""
+    parts = list(parts)
+    first, starts, sizes, second = (np.concatenate(column) for column in zip(*parts, strict=True))
+    for begin, end in itertools.pairwise(first):
+        row = [[], []]
+        for piece in range(begin, end):
+            row[int(second[piece])] += range(starts[piece], starts[piece] + sizes[piece])
+        yield row
+
+
+def token_by_token(documents, length, seed):
+    """The same, by lists of tokens and one sentence after the other."""
+    generator, target, token, waiting, made = random.Random(seed), length, 0, [], []
+
+    def close():
+        nonlocal target
+        alone = generator.random() < 0.1
+        one, other = [], []
+        for sentence in waiting:
+            least = (target - 3) // 2
+            if not one or alone or len(one + sentence) < least:
+                one += sentence
+            elif other or len(one) >= least:
+                other += sentence
+            else:
+                (one if generator.random() < 0.5 else other).extend(sentence)
+        one = one[: length - 2]
+        made.append([one, other[: max(0, length - 3 - len(one))]])
+        waiting.clear()
+        target = generator.randint(5, length) if generator.random() < 0.05 else length
+
+    for document in documents:
+        for size in document:
+            waiting.append(list(range(token, token + size)))
+            token += size
+            if sum(map(len, waiting)) >= target:
+                close()
+        if waiting:
+            close()
+    return made
+
+
+def test_they_are_drawn_as_released():
+    draw = np.random.default_rng(0)
+    documents = [draw.integers(1, 14, draw.integers(1, 40)).tolist() for _ in range(120)] + [[70], [1]]
+    expected = token_by_token(documents, LENGTH, seed=7)
+    assert list(rows_of(electra_segments.split(*tables(documents), LENGTH, seed=7))) == expected
+    alone = np.mean([not other for _, other in expected])
+    assert 0.1 < alone < 0.3 and len(expected) > 500  # documents' ends are alone too
+    skipped = [one for one, _ in expected if one and one[-1] - one[0] >= len(one)]
+    assert skipped  # a sentence that was too long for the first segment, between two of it
+
+
+@pytest.fixture
+def corpus(prepare, write):
+    """Documents of some sentences of letters, one sentence a line."""
+    letters = np.random.default_rng(1).integers(0, 26, 4000)
+    lines = ["".join(chr(97 + letter) for letter in part) for part in np.array_split(letters, 500)]
+    path = write("a.txt", "\n\n".join("\n".join(lines[n : n + 10]) for n in range(0, 500, 10)))
+    return prepare(
+        f"text:{path}?document=blank_line", objective=REPLACED, layout="halves", length=LENGTH, sentences="lines"
+    )
+
+
+def test_a_row_has_its_segments_between_special_tokens(corpus):
+    special = corpus.tokenizer.special
+    first, last = special["classifier"], special["separator"]
+    text = "".join(corpus.tokenizer.decode(row[row < 256]) for row in [stream_of(corpus)])
+    seen = set()
+    for batch in corpus.evaluation("train", length=LENGTH, stride=0, batch_size=8).batches():
+        for ids, types, segments, weights in zip(*(batch[name] for name in NAMES), strict=True):
+            size = int(segments.sum())
+            if not size:
+                continue
+            assert ids[0] == first and ids[size - 1] == last and (segments == (np.arange(LENGTH) < size)).all()
+            assert (weights == segments).all() and not types[size:].any() and not ids[size:].any()
+            inside = np.flatnonzero(ids[: size - 1] == last)
+            one = int(types.argmax()) if types.any() else size
+            assert inside.tolist() == ([one - 1] if types.any() else [])
+            assert types[one:size].all() and not types[:one].any()
+            for part in (ids[1 : one - 1], ids[one : size - 1]):
+                pieces = corpus.tokenizer.decode(part)
+                assert pieces in text or pieces[:4] in text  # a first segment may leave a sentence out
+            seen.add(bool(types.any()))
+    assert seen == {True, False}
+
+
+NAMES = ("originals", "types", "segments", "token_weights")
+
+
+def stream_of(corpus):
+    (part,) = corpus._splits["train"]
+    ids = np.empty(part.stream.tokens, np.int32)
+    part.stream.copy(0, ids)
+    return ids
+
+
+def test_a_row_without_room(prepare, words):
+    with pytest.raises(DataError, match=r"layout = halves has 3 special tokens .* length is 4; .* to at least 5"):
+        prepare(words(20), objective=REPLACED, layout="halves", length=4, sentences="lines")
+    with pytest.raises(DataError, match=r"layout = halves makes rows of sentences, and data\.sentences does not say"):
+        prepare(words(20), objective=REPLACED, layout="halves", length=8)
+
+
+def test_other_layouts_have_one_type(prepare, words):
+    corpus = prepare(words(20), objective=REPLACED, layout="packed", length=LENGTH)
+    (batch, *_) = corpus.evaluation("train", length=LENGTH, stride=0, batch_size=4).batches()
+    assert batch["types"].shape == (4, LENGTH) and not batch["types"].any()

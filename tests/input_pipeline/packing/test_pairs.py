@@ -1,0 +1,165 @@
+"""Pairs of segments: the very ones that the paper's released algorithm makes."""
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from input_pipeline.errors import DataError
+from input_pipeline.packing import nsp_pairs
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Draws(random.Random):
+    """Random numbers of which every draw takes one, so that two algorithms that draw alike see the same."""
+
+    def randint(self, a, b):
+        return a + int(self.random() * (b - a + 1))
+
+
+def released(documents, length, short, passes, seed, swapped=False):
+    """Devlin et al.'s procedure, sentence by sentence: (tokens of A, tokens of B, whether B is random) in order.
+
+    Or Lan et al.'s, where the two are swapped, and random where there is one sentence alone.
+    """
+    rng, made = Draws(seed), []
+    for _ in range(passes):
+        for index, document in enumerate(documents):
+            most = length - 3
+            target = rng.randint(2, most) if rng.random() < short else most
+            chunk, size, i = [], 0, 0
+            while i < len(document):
+                chunk.append(document[i])
+                size += len(document[i])
+                if i == len(document) - 1 or size >= target:
+                    a_end = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
+                    first = [token for sentence in chunk[:a_end] for token in sentence]
+                    second = []
+                    is_random = len(chunk) == 1 or rng.random() < 0.5
+                    if is_random and swapped and len(chunk) > 1:
+                        second = first
+                        first = [token for sentence in chunk[a_end:] for token in sentence]
+                    elif is_random:
+                        for _ in range(10):
+                            other = rng.randint(0, len(documents) - 1)
+                            if other != index:
+                                break
+                        for sentence in documents[other][rng.randint(0, len(documents[other]) - 1) :]:
+                            second.extend(sentence)
+                            if len(second) >= target - len(first):
+                                break
+                        i -= len(chunk) - a_end
+                    else:
+                        second = [token for sentence in chunk[a_end:] for token in sentence]
+                    while len(first) + len(second) > most:
+                        longer = first if len(first) > len(second) else second
+                        if rng.random() < 0.5:
+                            del longer[0]
+                        else:
+                            longer.pop()
+                    made.append((first, second, is_random))
+                    chunk, size = [], 0
+                i += 1
+    return made
+
+
+def tables(documents):
+    """Bounds of the sentences and of the documents, as a stream gives them."""
+    sizes = [len(sentence) for document in documents for sentence in document]
+    return np.cumsum([0, *sizes]), np.cumsum([0, *map(len, documents)])
+
+
+def placed(documents):
+    """The same documents, each token its place in the joined text."""
+    count = iter(range(10**9))
+    return [[[next(count) for _ in sentence] for sentence in document] for document in documents]
+
+
+@pytest.fixture(scope="module")
+def real():
+    """Words of this project's own pages and modules: a document a file, a sentence a line."""
+    paths = sorted((ROOT / "input_pipeline").rglob("*.py")) + sorted((ROOT / "docs").glob("*.md"))
+    documents = [[line.split() for line in path.read_text().split("\n") if line.split()] for path in paths]
+    return placed([document for document in documents if document])
+
+
+def joined(stretches):
+    """A plan from its stretches."""
+    return nsp_pairs.Plan(*map(np.concatenate, zip(*stretches, strict=True)))
+
+
+def drawn(plan):
+    """The pairs of a plan, as `released` gives them."""
+    rows = zip(*(field.tolist() for field in plan), strict=True)
+    return [(list(range(a, a + n)), list(range(b, b + m)), is_random) for a, n, b, m, is_random in rows]
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["random", "swapped"])
+@pytest.mark.parametrize(("length", "short", "passes"), [(128, 0.1, 2), (16, 0.5, 3), (512, 0.1, 1), (5, 1.0, 1)])
+def test_pairs_are_the_released_algorithms(real, length, short, passes, swapped, monkeypatch):
+    monkeypatch.setattr(nsp_pairs, "BLOCK", 10)
+    plan = joined(nsp_pairs.paired(*tables(real), length, short, passes, swapped, seed=7))
+    assert drawn(plan) == released(real, length, short, passes, 7, swapped)
+
+
+def test_swapped_pairs_by_hand():
+    """Two sentences either follow or stand the other way round, each half of the time; a single one has a random."""
+    documents = placed([[[0] * 2, [0] * 3], [[0] * 4]])
+    found = drawn(joined(nsp_pairs.paired(*tables(documents), 12, 0.0, 400, swapped=True)))
+    a, b, lone = [0, 1], [2, 3, 4], [5, 6, 7, 8]
+    two = [row for row in found if row[0] != lone]
+    assert len(two) == 400 and all(row in ((a, b, False), (b, a, True)) for row in two)
+    assert abs(sum(row[2] for row in two) - 200) < 50
+    others = [row for row in found if row[0] == lone]
+    assert len(others) == 400 and all(row[2] and row[1] in (a + b, b) for row in others)
+
+
+def test_order_cannot_be_asked_of_lone_sentences():
+    documents = placed([[[0] * 2], [[0] * 3]])
+    with pytest.raises(
+        DataError,
+        match=r"objective\.swapped_pairs = True asks .* no document has two; .* or train a run with it False$",
+    ):
+        joined(nsp_pairs.paired(*tables(documents), 12, 0.1, 1, swapped=True))
+
+
+def test_a_lone_document_is_paired_with_itself():
+    documents = placed([[[0] * 3, [0] * 2, [0] * 9]])
+    assert drawn(joined(nsp_pairs.paired(*tables(documents), 12, 0.1, 4))) == released(
+        documents, 12, 0.1, 4, nsp_pairs.SEED
+    )
+
+
+def test_what_pairs_are_like(real):
+    """Statistics that hold whatever is drawn."""
+    plan = joined(nsp_pairs.paired(*tables(real), 64, 0.1, 20))
+    size = plan.first_lengths + plan.second_lengths
+    assert size.max() <= 61 and plan.first_lengths.min() >= 1 and plan.second_lengths.min() >= 1
+    follows = plan.first + plan.first_lengths <= plan.second
+    assert follows[~plan.is_random].all()
+    assert 0.5 < plan.is_random.mean() < 0.7  # half, and all of the chunks with a single sentence
+
+
+def test_what_swapped_pairs_are_like(real):
+    """Half of the pairs of two sentences or more are swapped; both segments lie side by side in one document."""
+    plan = joined(nsp_pairs.paired(*tables(real), 64, 0.1, 20, swapped=True))
+    before = plan.first + plan.first_lengths <= plan.second
+    assert before[~plan.is_random].all()
+    ends = tables(real)[0][tables(real)[1]]  # of documents, in tokens
+    same = np.searchsorted(ends, plan.first, "right") == np.searchsorted(ends, plan.second, "right")
+    near = same & (np.abs(plan.second - plan.first) < 130)  # two segments, of which little is cut
+    assert near[~plan.is_random].all()
+    swapped = plan.is_random & near & (plan.second < plan.first)
+    number = swapped.sum() + (~plan.is_random).sum()
+    assert abs(swapped.sum() / number - 0.5) < 5 * np.sqrt(0.25 / number)
+
+
+@pytest.mark.parametrize(("documents", "swapped"), [(1, False), (1, True), (2, False)])
+def test_a_lone_document_is_told_of(documents, swapped, tmp_path, monkeypatch):
+    said, stream = [], SimpleNamespace(counts=SimpleNamespace(documents=documents), identity="x")
+    monkeypatch.setattr(nsp_pairs.plans, "kept", lambda *_: None)
+    nsp_pairs.plan(stream, 16, 0.1, 1, swapped, tmp_path, said.append, False)
+    assert any("of one document" in line for line in said) == (documents == 1 and not swapped)

@@ -1,0 +1,257 @@
+"""What a store knows of its documents: where each lies, where its sentences end; and the text without end tokens."""
+
+import itertools
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from input_pipeline import requirements
+from input_pipeline.errors import DataError
+from input_pipeline.sources import readers
+from input_pipeline.token_store import parts, writer
+from input_pipeline.token_store.stream import Stream
+
+END = 256  # of the byte tokenizer
+BOOK = "One. \n  Two, and more.\r\n\nThree\n\n\nA new one\nends here"
+
+
+@pytest.fixture(autouse=True)
+def _any_fields(monkeypatch):
+    """Stores keep named parts of documents whatever task reads them."""
+    monkeypatch.setattr(requirements, "check_fields", lambda *given: None)
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Stores of many parts, written in many steps, of which few are held open."""
+    monkeypatch.setattr(parts, "BYTES", 180)
+    monkeypatch.setattr(writer, "FLUSH", 30)
+    monkeypatch.setattr(Stream, "OPEN_FILES", 3)
+
+
+def taken(stream: Stream, start: int, length: int) -> bytes:
+    ids = np.zeros(length, np.int32)
+    stream.copy(start, ids)
+    return bytes(ids.astype(np.uint8))
+
+
+def texts(stream: Stream) -> list[bytes]:
+    """Every document, by its place in the stream."""
+    return [taken(stream, *stream.document(number)) for number in range(stream.counts.documents)]
+
+
+def sentences(stream: Stream) -> list[list[bytes]]:
+    """The sentences of every document."""
+    found = []
+    for number, text in enumerate(texts(stream)):
+        ends = stream.sentences(number).tolist()
+        found.append([text[a:b] for a, b in itertools.pairwise([0, *ends])])
+        assert b"".join(found[-1]) == text
+    return found
+
+
+def test_documents_lie_where_they_are_said_to(prepare, words, tmp_path, small_parts):
+    corpus = prepare(words(40), holdout=0.3)
+    for split in corpus.splits:
+        stream = corpus.stream(split)
+        assert len(stream.shards) > 5
+        assert b"".join(texts(stream)) == corpus.raw_bytes(split)
+        assert (stream.documents() - 1).tolist() == [len(text) for text in texts(stream)]
+        ids = np.zeros(1, np.int32)
+        for number in range(stream.counts.documents):
+            stream.copy(stream.document(number)[0] - 1, ids)
+            assert ids[0] == END
+    for number in (-1, stream.counts.documents):
+        with pytest.raises(IndexError, match=f"document {number} of"):
+            stream.document(number)
+
+
+def test_the_bare_stream_is_the_text_alone(prepare, words, small_parts):
+    stream = (corpus := prepare(words(40, longest=25))).stream("train")
+    text = np.frombuffer(corpus.raw_bytes("train"), np.uint8)
+    assert stream.bare_tokens == len(text) == stream.tokens - stream.counts.documents
+    rng = np.random.default_rng(0)
+    starts, lengths = rng.integers(0, 3 * len(text), 200), rng.integers(1, 400, 200)
+    for start, length in [(0, len(text)), (0, 0), *zip(starts.tolist(), lengths.tolist(), strict=True)]:
+        ids = np.zeros(length, np.int32)
+        stream.copy_bare(start, ids)
+        assert np.array_equal(ids, np.take(text, np.arange(start, start + length), mode="wrap"))
+
+
+def test_documents_without_text_are_skipped_by_the_bare_stream(prepare, write):
+    """White space is no token of words."""
+    path = write("a.txt", "a b\n")
+    for number, text in enumerate([" ", "c", "  ", " ", "d e f", " "]):
+        write(f"b{number}.txt", text)
+    stream = prepare(f"text:{path[:-5]}*.txt", tokenizer={"kind": "words"}, length=1).stream("train")
+    everything, bare = np.zeros(stream.tokens, np.int32), np.zeros(stream.bare_tokens * 2, np.int32)
+    stream.copy(0, everything)
+    stream.copy_bare(0, bare)
+    sizes = stream.documents().tolist()
+    starts = np.cumsum(sizes) - sizes
+    assert bare.tolist() == np.delete(everything, starts).tolist() * 2 and 1 in sizes
+
+
+def test_symbols_have_no_end_tokens_to_leave_out(prepare, words):
+    stream = (corpus := prepare(words(9), tokenizer={"kind": "symbols"})).stream("train")
+    everything, bare = np.zeros((2, stream.tokens), np.int32)
+    stream.copy(0, everything)
+    stream.copy_bare(0, bare)
+    assert stream.bare_tokens == stream.tokens and np.array_equal(everything, bare)
+    assert stream.document(0) == (0, stream.documents()[0])
+    assert corpus.tokenizer.decode(bare).encode() == corpus.raw_bytes("train")
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 7])
+def test_sentences_are_lines(prepare, write, monkeypatch, chunk):
+    """As the release of BERT reads them: blank lines and the white space around a line are left out."""
+    monkeypatch.setattr(readers.chunks, "__defaults__", (chunk,))
+    write("empty.txt", "\n \n")
+    corpus = prepare(f"text:{write('book.txt', BOOK)[:-8]}*.txt", sentences="lines")
+    assert sentences(corpus.stream("train")) == [[b"One.", b"Two, and more.", b"Three", b"A new one", b"ends here"]]
+    (counts,) = corpus.summary()
+    lines = ["One.", "Two, and more.", "Three", "A new one", "ends here"]
+    assert counts["bytes"] == sum(map(len, lines)) and counts["tokens"] == counts["bytes"] + 1
+    assert counts["words"] == len(BOOK.split()) + len(lines)
+
+
+def test_documents_of_sentences_may_end_at_blank_lines(prepare, write, small_parts):
+    path = write("book.txt", "\n\n".join([BOOK] * 20))
+    corpus = prepare(f"text:{path}?document=blank_line", sentences="lines", holdout=0.0)
+    stream = corpus.stream("train")
+    documents = [[b"One.", b"Two, and more."], [b"Three"], [b"A new one", b"ends here"]] * 20
+    assert sentences(stream) == documents and len(stream.shards) > 5
+    again = pickle.loads(pickle.dumps(stream))
+    assert sentences(again) == documents and again.bare_tokens == stream.bare_tokens
+
+
+def test_each_sentence_is_tokenised_by_itself(prepare, write):
+    """Pieces that hold a line's end are never met, and text that gives no ids is no sentence."""
+    path = write("a.txt", "few words\nmore words\n\u200b\n" * 30)
+    settings = {"kind": "wordpiece", "vocab_size": 40}
+    pytest.importorskip("tokenizers", reason="needs the extra hf")
+    corpus = prepare(f"text:{path}", tokenizer=settings, sentences="lines")
+    stream, tokenizer = corpus.stream("train"), corpus.tokenizer
+    ids = np.zeros(stream.bare_tokens, np.int32)
+    stream.copy_bare(0, ids)
+    found = [tokenizer.decode(part) for part in np.split(ids, stream.sentences(0))[:-1]]
+    assert found == ["few words", "more words"] * 30
+
+
+def test_the_same_text_with_and_without_sentences_lies_apart(prepare, write):
+    source = f"text:{write('a.txt', BOOK)}"
+    plain, cut = prepare(source), prepare(source, sentences="lines")
+    assert plain.stream("train").identity != cut.stream("train").identity
+    assert plain.raw_bytes("train").decode() == BOOK
+    lines = "".join(map(str.strip, BOOK.split("\n")))
+    assert cut.raw_bytes("train").decode() == lines != BOOK
+    assert cut.stream("train").counts.bytes == len(lines.encode())
+    with pytest.raises(DataError, match=r"does not say where sentences end; set data.sentences"):
+        plain.stream("train").sentences(0)
+
+
+def test_settings_and_text_that_cannot_be(prepare, write, monkeypatch):
+    source = f"text:{write('a.txt', 'x' * 50)}"
+    with pytest.raises(DataError, match=r"data.sentences is 'dots'; it must be lines"):
+        prepare(source, sentences="dots")
+    with pytest.raises(DataError, match=r"data.sentences is 'lines', and data.image = \(2, 2, 1\) makes each image"):
+        prepare("images:*.png", sentences="lines", image=(2, 2, 1))
+    monkeypatch.setattr(readers, "CHUNK", 20)
+    monkeypatch.setattr(readers.chunks, "__defaults__", (20,))
+    with pytest.raises(DataError, match=r"a.txt has a line of more than 20 characters, but data.sentences = lines"):
+        prepare(source, sentences="lines")
+
+
+@pytest.mark.parametrize("change", [{"sentences": "x"}, {"splits": "x"}])
+def test_counts_that_are_none(prepare, write, tmp_path, change):
+    source = f"text:{write('a.txt', BOOK)}"
+    prepare(source, sentences="lines")
+    (manifest,) = (tmp_path / "run/data").glob("*/store.json")
+    content = json.loads(manifest.read_text())
+    content["parts"][0] |= change
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"store.json is not what was written"):
+        prepare(source, sentences="lines")
+
+
+RECORDS = [
+    {"inputs": "übersetze: ein Haus", "targets": "a house", "label": 1},
+    {"inputs": "", "targets": "nothing\nat all", "label": 2.5},
+    {"inputs": "", "targets": "", "label": ""},
+    {"targets": "yes", "inputs": "is it?", "label": True, "more": None},
+]
+
+
+def by_name(stream: Stream) -> list[dict[str, str]]:
+    """The fields of every document."""
+    return [
+        {name: taken(stream, *place).decode() for name, place in stream.fields(number).items()}
+        for number in range(stream.counts.documents)
+    ]
+
+
+def records(write, name="a.jsonl", copies=1) -> str:
+    return write(name, "".join(json.dumps(record) + "\n" for record in RECORDS * copies))
+
+
+def test_named_fields_come_back_by_name(prepare, write, small_parts):
+    stream = prepare(f"jsonl:{records(write, copies=20)}?fields=inputs,targets,label").stream("train")
+    expected = [
+        {"inputs": "übersetze: ein Haus", "targets": "a house", "label": "1"},
+        {"inputs": "", "targets": "nothing\nat all", "label": "2.5"},
+        {"inputs": "is it?", "targets": "yes", "label": "true"},
+    ]
+    assert by_name(stream) == expected * 20 and len(stream.shards) > 5
+    assert texts(stream)[:3] == ["".join(fields.values()).encode() for fields in expected]
+    assert by_name(pickle.loads(pickle.dumps(stream))) == expected * 20
+
+
+def test_the_order_of_fields_is_the_sources(prepare, write):
+    corpus = prepare(f"jsonl:{records(write)}?fields=targets,inputs")
+    assert [list(fields) for fields in by_name(corpus.stream("train"))] == [["targets", "inputs"]] * 3
+    assert corpus.raw_bytes("train").startswith("a houseübersetze".encode())
+    assert by_name(prepare(f"jsonl:{records(write)}?field=targets").stream("train")) == [{}] * 3
+
+
+def test_the_bytes_and_words_of_all_fields_count(prepare, write):
+    corpus = prepare(f"jsonl:{records(write)}?fields=inputs,targets")
+    kept = [value for record in RECORDS for value in (record["inputs"], record["targets"]) if value]
+    (counts,) = corpus.summary()
+    assert counts["bytes"] == len("".join(kept).encode()) and counts["documents"] == 3
+    assert counts["words"] == sum(writer.word_count(text) for text in kept)
+
+
+def test_sentences_of_fields(prepare, write):
+    path = write("a.jsonl", json.dumps({"a": "One.\nTwo.", "b": "Three.\n\n"}) + "\n")
+    stream = prepare(f"jsonl:{path}?fields=a,b", sentences="lines").stream("train")
+    assert sentences(stream) == [[b"One.", b"Two.", b"Three."]]
+    assert by_name(stream) == [{"a": "One.Two.", "b": "Three."}]
+
+
+def test_equal_records_are_on_one_side(prepare, write):
+    path = write("a.jsonl", "".join(json.dumps({"a": f"{n % 30}", "b": "x"}) + "\n" for n in range(300)))
+    corpus = prepare(f"jsonl:{path}?fields=a,b", holdout=0.3)
+    train, held = ({tuple(fields.values()) for fields in by_name(corpus.stream(s))} for s in corpus.splits)
+    assert held and not train & held and len(train | held) == 30
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("fields=inputs,,label", r"write fields=NAME,NAME, each once"),
+        ("fields=inputs,inputs", r"write fields=NAME,NAME, each once"),
+        ("fields=inputs&field=targets", r"write fields=NAME,NAME, each once"),
+        ("fields=inputs,more", r"line 1 has no field 'more'; name one of: inputs, targets, label"),
+        ("fields=inputs,list", r"line 2 holds a list at 'list', neither text nor a number; name others: \?fields="),
+        ("fields=inputs,null", r"line 2 holds null at 'null', neither text nor a number"),
+    ],
+)
+def test_fields_that_cannot_be(prepare, write, options, message):
+    first, second = dict(RECORDS[0]), dict(RECORDS[0])
+    first |= {"list": "x", "null": "x"}
+    second |= {"list": [1], "null": None}
+    path = write("a.jsonl", "".join(json.dumps(record) + "\n" for record in (first, second)))
+    with pytest.raises(DataError, match=message):
+        prepare(f"jsonl:{path}?{options}")

@@ -1,0 +1,400 @@
+"""The token store: exact, atomic, resumable, checked, shared by processes. Real processes, really killed."""
+
+import errno
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs import common
+from input_pipeline.errors import DataError
+from input_pipeline.files import written_under
+from input_pipeline.sources import readers, sources
+from input_pipeline.token_store import build, parts, store, workers, writer
+from input_pipeline.token_store.stream import Stream
+
+END = 256  # of the byte tokenizer
+
+
+def stream_ids(stream: Stream) -> np.ndarray:
+    """All ids of a stream, and the one that closes it."""
+    ids = np.zeros(stream.tokens + 1, np.int64)
+    stream.copy(0, ids)
+    return ids
+
+
+def split_texts(corpus, split: str) -> list[bytes]:
+    """The documents of a split, out of its ids."""
+    joined = stream_ids(corpus.stream(split))
+    assert joined[0] == joined[-1] == END
+    ends = np.flatnonzero(joined == END)
+    return [bytes(joined[a + 1 : b].astype(np.uint8)) for a, b in itertools.pairwise(ends)]
+
+
+def test_documents_come_out_as_they_went_in(prepare, write):
+    texts = ["one", "zwei ö", "\n drei\n"]
+    for number, text in enumerate(texts):
+        path = write(f"{number}.txt", text)
+    write("empty.txt", "")
+    corpus = prepare(f"text:{path[:-5]}*.txt", length=4)
+    assert split_texts(corpus, "train") == [text.encode() for text in texts]
+    assert corpus.raw_bytes("train") == "".join(texts).encode()
+    (summary,) = corpus.summary()
+    size = len("".join(texts).encode())
+    assert (summary["documents"], summary["bytes"], summary["words"]) == (3, size, 4 + 4)  # line ends: 1, 1 and 2
+    assert summary["tokens"] == size + 3  # an end token a document
+
+
+def test_a_file_whose_name_is_not_utf8(prepare, tmp_path):
+    path = tmp_path / os.fsdecode(b"gr\xfc\xdfe.txt")
+    path.write_text("one")
+    assert split_texts(prepare(f"text:{path}", length=4), "train") == [b"one"]
+
+
+ARTICLE = " \n = Robert Boulter = \n \n Robert Boulter is an English <unk> , film and theatre actor . \n \n"
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 3, 7, 20])
+def test_words_and_line_ends_are_counted_as_in_wikitext(prepare, write, monkeypatch, chunk):
+    """4 words of the heading, 12 of the paragraph and 5 line ends: with `<eos>` a line, as models of words predict."""
+    monkeypatch.setattr(readers.chunks, "__defaults__", (chunk,))
+    tokens = [token for line in ARTICLE.splitlines() for token in (*line.split(), "<eos>")]
+    for text, words in ((ARTICLE, len(tokens)), (ARTICLE.rstrip(), len(tokens) - 1), ("one\n", 2), ("a b", 3)):
+        corpus = prepare(f"text:{write(f'{len(text)}.txt', text)}", length=1)
+        assert corpus.summary()[0]["words"] == words
+
+
+def test_each_line_that_is_a_document_ends(prepare, write):
+    corpus = prepare(f"text:{write('a.txt', ARTICLE)}?document=line")
+    assert corpus.summary()[0]["words"] == 16 + 2
+
+
+def test_a_store_read_in_many_parts_is_the_same(prepare, words, monkeypatch, tmp_path):
+    source = words(40)
+    whole = split_texts(prepare(source, holdout=0.3), "train")
+    shutil.rmtree(tmp_path / "run")
+    monkeypatch.setattr(parts, "BYTES", 500)
+    monkeypatch.setattr(writer, "FLUSH", 100)
+    monkeypatch.setattr(Stream, "OPEN_FILES", 2)
+    corpus = prepare(source, holdout=0.3)
+    assert len(corpus.stream("train").shards) > 5
+    assert split_texts(corpus, "train") == whole
+    rng = np.random.default_rng(0)
+    joined, stream = stream_ids(corpus.stream("train")), corpus.stream("train")
+    for start, length in zip(rng.integers(0, stream.tokens, 50), rng.integers(1, 300, 50), strict=True):
+        window = np.zeros(length, np.int32)
+        stream.copy(start, window)
+        assert np.array_equal(window, np.take(joined[:-1], np.arange(start, start + length), mode="wrap"))
+
+
+def test_held_out_documents_are_those_whose_name_hashes_low(prepare, words):
+    corpus = prepare(words(60), holdout=0.3)
+    (source,) = (part.source for part in corpus._splits["train"])
+    every = [(span.name, "".join(d.chunks).encode()) for span in source.spans(1) for d in source.documents(span)]
+    held = [text for name, text in every if readers.place(name.encode()) < 0.3]
+    assert split_texts(corpus, "validation") == held and 5 < len(held) < 30
+    assert split_texts(corpus, "train") == [text for _, text in every if text not in held]
+    assert corpus.raw_bytes("validation") == b"".join(held)
+
+
+def test_equal_lines_are_on_one_side(prepare, write):
+    path = write("a.txt", "\n".join(f"line {n % 50}" for n in range(500)))
+    corpus = prepare(f"text:{path}?document=line", holdout=0.2)
+    train, held = set(split_texts(corpus, "train")), set(split_texts(corpus, "validation"))
+    assert held and not train & held and len(train | held) == 50
+
+
+def test_a_document_is_encoded_in_chunks_of_bounded_size(prepare, write, monkeypatch):
+    monkeypatch.setattr(readers, "CHUNK", 50)
+    monkeypatch.setattr(readers.chunks, "__defaults__", (50,))
+    text = "word " * 200 + "x" * 120 + " end\n" * 3
+    corpus = prepare(f"text:{write('a.txt', text)}")
+    assert split_texts(corpus, "train") == [text.encode()]
+    assert corpus.summary()[0]["words"] == len(text.split()) + text.count("\n")
+
+
+def test_large_vocabularies_take_four_bytes():
+    assert store.token_dtype(1 << 16).itemsize == 2 and store.token_dtype((1 << 16) + 1).itemsize == 4
+
+
+def test_a_second_start_builds_nothing(prepare, words):
+    source, said = words(5), []
+    prepare(source)
+    prepare(source, said=said)
+    assert said == []
+
+
+def test_a_changed_source_is_named(prepare, words, write, tmp_path):
+    source = words(5)
+    prepare(source)
+    path = tmp_path / "text/words/003.txt"
+    old = path.read_bytes()
+
+    path.write_bytes(old + b"more")
+    with pytest.raises(
+        DataError, match=r"changed since its token store was made: 003.txt has another size; restore it"
+    ):
+        prepare(source)
+    path.write_bytes(b"X" + old[1:])
+    with pytest.raises(DataError, match=r"003.txt has other content"):
+        prepare(source)
+    path.write_bytes(old)
+    said = []
+    prepare(source, said=said)  # only its time is new
+    assert said == [f"{source}: 1 file has a new time; comparing content with the token store"]
+    prepare(source, said=said)  # and is remembered
+    assert len(said) == 1
+    write("words/new.txt", "new")
+    with pytest.raises(DataError, match=r"new.txt is new; move it away"):
+        prepare(source)
+    (tmp_path / "text/words/new.txt").unlink()
+    path.unlink()
+    with pytest.raises(DataError, match=r"003.txt is gone; restore it"):
+        prepare(source)
+
+
+def test_a_store_outlives_its_source(prepare, words, tmp_path, monkeypatch):
+    source, said = words(5), []
+    before = split_texts(prepare(source), "train")
+    shutil.rmtree(tmp_path / "text")
+    assert split_texts(prepare(source, said=said), "train") == before
+
+    def away(self):
+        raise TimeoutError(errno.ETIMEDOUT, "no answer", "s3://bucket/text")
+
+    monkeypatch.setattr(type(sources.parse(source, "data.train")[0]), "files", away)
+    assert split_texts(prepare(source, said=said), "train") == before
+    assert said == [f"using the token store of {source}, whose files are not here"] * 2
+
+
+def test_a_store_of_another_interpreters_library(prepare, monkeypatch, tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/a.py").write_text("import this\n")
+    monkeypatch.setattr(sources.sysconfig, "get_path", lambda name: str(tmp_path / "lib"))
+    said = []
+    prepare("stdlib")
+    (tmp_path / "lib/a.py").write_text("import that too\n")
+    monkeypatch.setattr(sources.StandardLibrary, "origin", "cpython 4.0")
+    corpus = prepare("stdlib", said=said)
+    assert len(said) == 1 and said[0].startswith("using the token store of stdlib made from cpython 3.")
+    with pytest.raises(DataError, match="of split 'train' has 16 bytes here, and 12 where its token store was made; "):
+        corpus.raw_bytes("train")
+
+
+def test_another_tokenizer_is_named(prepare, words, tmp_path):
+    source = words(20)
+    shared = str(tmp_path / "shared")
+    prepare(source, store=shared)
+    shutil.rmtree(tmp_path / "run")
+    settings = {"kind": "sentencepiece", "vocab_size": 270, "algorithm": "bpe"}
+    with pytest.raises(DataError, match=r"made with another tokenizer .*point data.store to a new folder"):
+        prepare(source, store=shared, tokenizer=settings)
+
+
+def test_a_new_tokenizer_in_the_same_folder_is_seen(prepare, words, tmp_path):
+    source = words(20)
+    prepare(source)
+    shutil.rmtree(tmp_path / "run")
+    corpus = prepare(source, tokenizer={"kind": "sentencepiece", "vocab_size": 270, "algorithm": "bpe"})
+    ids = stream_ids(corpus.stream("train"))
+    assert corpus.tokenizer.decode(ids).encode() == corpus.raw_bytes("train")
+
+
+def test_a_worker_that_is_killed(prepare, words, monkeypatch):
+    class Killed:
+        def __init__(self, *_, **__):
+            raise BrokenProcessPool
+
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", Killed)
+    monkeypatch.setattr(parts, "BYTES", 10)
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+    with pytest.raises(DataError, match=r"was killed, perhaps for want of memory, .*; run again: what it had finished"):
+        prepare(words(3))
+
+
+def test_a_folder_that_cannot_be_written(prepare, words, write):
+    blocker = write("file", "not a folder")
+    with pytest.raises(DataError, match=r"cannot write .*; make room or point data.store to another folder"):
+        prepare(words(3), store=f"{blocker}/store")
+
+
+def test_how_much_is_tokenised_is_said_of_little_text_too(prepare, write):
+    said = []
+    for count in (300, 30):
+        prepare(f"text:{write(f'{count}.txt', 'word ' * count)}", said=said)
+    assert [line.rpartition(": ")[2] for line in said] == ["1 part of 2 kB", "1 part of 150 bytes"]
+
+
+def test_a_full_disk_is_said_and_what_was_built_is_kept(prepare, words, monkeypatch, tmp_path):
+    source = words(20)
+    monkeypatch.setattr(parts, "BYTES", 300)
+    monkeypatch.setattr(workers, "cores", lambda: 1)
+    real, calls = parts.write_json, []
+
+    def full(path, value):
+        calls.append(path)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device", str(path))
+        real(path, value)
+
+    monkeypatch.setattr(parts, "write_json", full)
+    with pytest.raises(DataError, match=r"No space left on device; make room or point data.store to another folder"):
+        prepare(source)
+    monkeypatch.undo()
+    monkeypatch.setattr(parts, "BYTES", 300)
+    said = []
+    prepare(source, said=said)
+    assert any("2 of " in line and "parts are there already" in line for line in said)
+
+
+def test_a_source_that_cannot_be_read_is_named(tmp_path):
+    with (
+        pytest.raises(DataError, match=r"cannot read .*absent: No such file or directory; make it readable"),
+        written_under(tmp_path / "store", "data.store"),
+    ):
+        (tmp_path / "absent").read_text()
+
+
+# Real processes.
+
+SCRIPT = """
+import json, pathlib, sys
+from input_pipeline import pipeline
+from input_pipeline.folders import Folders
+from input_pipeline.token_store import parts
+if __name__ == "__main__":
+    parts.BYTES = 20_000
+    *sections, folders = json.loads(sys.argv[1])
+    corpus = pipeline.prepare(*sections, Folders(*map(pathlib.Path, folders)), report=lambda s: print(s, flush=True))
+    print(json.dumps(corpus.summary()), flush=True)
+"""
+
+
+def start(tmp_path: Path, source: str) -> subprocess.Popen:
+    """Another process that prepares the source."""
+    config = common.base()
+    config.data.update(train=source, holdout=0.1, length=8)
+    config.tokenizer.update(kind="bytes")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    sections = [section.to_dict() for section in (config.data, config.tokenizer, config.objective)]
+    folders = [f"{tmp_path}/run/tokenizer", f"{tmp_path}/run/data"]
+    return subprocess.Popen(
+        [sys.executable, str(script), json.dumps([*sections, folders])],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen) -> dict:
+    """What the process said at last."""
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+def large(write) -> str:
+    """A source that takes a second or so to tokenise, in many parts."""
+    rng = np.random.default_rng(0)
+    for number in range(150):
+        path = write(f"large/{number:03d}.txt", " ".join(map(str, rng.integers(0, 10**6, 3000))))
+    return f"text:{path[: path.rindex('/')]}/*.txt"
+
+
+def test_a_killed_build_goes_on(write, tmp_path, prepare):
+    source = large(write)
+    process = start(tmp_path, source)
+    folder = tmp_path / "run/data"
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("*/[0-9]*.json"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (kept,) = folder.iterdir()
+    assert not (kept / "store.json").exists()
+    assert len(list(kept.glob("[0-9]*.json"))) >= 3
+    (kept / "00001.kept.tokens.99.partial").write_bytes(b"torn")  # as a killed writer leaves it
+    again = start(tmp_path, source)
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, err
+    assert "parts are there already" in out
+    assert not list(kept.glob("*.partial"))
+    corpus = prepare(source, holdout=0.1)
+    assert corpus.raw_bytes("train") == b"".join(split_texts(corpus, "train"))
+
+
+def test_workers_end_with_a_killed_parent(write, tmp_path):
+    """Else they would wait for work for ever, and write into a store that others build."""
+    process = start(tmp_path, large(write))
+    children, deadline = [], time.monotonic() + 60
+    while not children and time.monotonic() < deadline and process.poll() is None:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        time.sleep(0.01)
+    if not children:
+        pytest.skip("one core: no worker processes")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+
+
+def test_processes_that_start_at_once_build_once(write, tmp_path):
+    source = large(write)
+    processes = [start(tmp_path, source) for _ in range(3)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    assert len({out.splitlines()[-1] for out, _ in outputs}) == 1
+    assert sum("tokenising" in out for out, _ in outputs) == 1
+
+
+def test_a_source_changed_during_a_cut_build_starts_again(prepare, words, monkeypatch, tmp_path):
+    source, said = words(20), []
+    monkeypatch.setattr(parts, "BYTES", 300)
+    monkeypatch.setattr(build, "_run", lambda jobs, *rest: [parts.encode(job) for job in jobs[:2]] and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        prepare(source)
+    monkeypatch.undo()
+    path = tmp_path / "text/words/000.txt"
+    path.write_bytes(b"changed " + path.read_bytes())
+    corpus = prepare(source, said=said)
+    assert "changed since its token store was begun: starting again" in said[0]
+    assert split_texts(corpus, "train")[0].startswith(b"changed ")
+
+
+def test_preparing_imports_neither_jax_nor_tensorflow():
+    """Worker processes start quickly."""
+    code = "import sys, input_pipeline.pipeline; print([m for m in ('jax', 'grain', 'tensorflow') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_text_at_all(prepare, write):
+    path = write("empty.txt", "")
+    with pytest.raises(DataError, match="holds no text; check the path"):
+        prepare(f"text:{path}")
+
+
+def test_a_holdout_of_nothing(prepare, write):
+    path = write("a.txt", "one document")
+    with pytest.raises(DataError, match=r"holds out none of the 1 documents of data.train; set data.validation"):
+        prepare(f"text:{path}?document=line", holdout=0.01)
+
+
+def test_a_validation_source_of_its_own(prepare, write):
+    train, validation = write("a.txt", "train text"), write("b.txt", "validation text")
+    corpus = prepare(f"text:{train}", validation=f"text:{validation}", test=f"text:{validation}", holdout=0.5)
+    assert split_texts(corpus, "train") == [b"train text"]
+    assert split_texts(corpus, "validation") == split_texts(corpus, "test") == [b"validation text"]

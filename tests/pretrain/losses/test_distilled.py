@@ -1,0 +1,303 @@
+"""A student's losses against all logits at once; its update split in every way; what it begins with; what cannot be."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+import models
+from configs import common
+from input_pipeline.batch_spec import empty
+from pretrain import losses
+from pretrain.checkpoints.teacher import begun
+from pretrain.errors import UserError
+from pretrain.losses.applied import Applied
+from pretrain.losses.distill import Distilled, sets
+from pretrain.step.engine import make_engine
+from pretrain.step.train_spec import make_learner
+from pretrain.step.train_step import init_state
+
+ROWS, LENGTH, VOCABULARY = 8, 12, 24
+SIZES = {"vocab_size": VOCABULARY, "context": LENGTH, "layers": 2, "width": 16, "heads": 4, "ff": 24}
+RUNNING = {"dtype": "float32", "attention_path": "xla", "init_std": 0.3}
+# Plain gradient descent at rate 1: what parameters change by is the gradient itself.
+GRADIENT = {"optimizer__name": "sgd", "optimizer__b1": 0.0, "optimizer__clip": 0.0, "optimizer__weight_decay": 0.0}
+GRADIENT |= {"schedule__kind": "constant", "schedule__warmup": 0, "schedule__peak": 1.0}
+
+
+def small(kind="masked", **changes):
+    config = common.base()
+    if kind == "masked":
+        config.model, config.objective = common.encoder(), common.masked()
+        config.model.update(types=0, pair_head=False, **SIZES, **RUNNING)
+        config.objective.update(next_sentence=False, max_predictions=3)
+        config.distill.model.update(types=2, pair_head=True, layers=4)
+        config.data.update(layout="packed", length=LENGTH)
+    else:
+        config.model.update(**SIZES, **RUNNING)
+        config.distill.model.update(layers=4)
+        config.data.length = LENGTH
+    config.distill.teacher = "runs/teacher"
+    config.train.update(steps=10, batch_size=ROWS)
+    config.mesh.data = 1
+    for key, value in (GRADIENT | changes).items():
+        section, name = key.split("__")
+        config[section][name] = value
+    return config
+
+
+def drawn_batch(learner, seed=0):
+    draw = np.random.default_rng(seed)
+    batch = empty(learner.features(ROWS, LENGTH)) | {"row": np.arange(ROWS, dtype=np.int32)}
+    batch["segments"][:] = np.arange(LENGTH) < draw.integers(3, LENGTH + 1, (ROWS, 1))
+    batch["positions"][:] = np.arange(LENGTH)
+    for name in ("tokens", "targets"):
+        batch[name][:] = draw.integers(0, VOCABULARY, batch[name].shape)
+    if "slots" in batch:
+        batch["slots"][:] = draw.integers(0, 3, batch["slots"].shape)
+        batch["weights"][:] = np.arange(3) < draw.integers(0, 4, ROWS)[:, None]
+    else:
+        batch["weights"][:] = batch["segments"] * (np.arange(LENGTH) >= 2)  # a window before has scored these
+    return batch
+
+
+@functools.cache
+def taught(kind):
+    """The teacher's parameters."""
+    teacher = make_learner(small(kind)).objective.teacher
+    params = jax.jit(lambda: teacher.init(jax.random.key(7), **teacher.example())["params"])()
+    return jax.tree.map(np.asarray, nn.unbox(params))
+
+
+@functools.cache
+def made(kind):
+    learner = make_learner(small(kind))
+    return learner, initial(learner), drawn_batch(learner)
+
+
+def initial(learner):
+    return jax.tree.map(np.asarray, jax.jit(lambda: init_state(learner, 0, ROWS).params)())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_the_losses_and_their_gradient_are_those_of_all_logits(kind):
+    learner, params, batch = made(kind)
+    objective, frozen = learner.objective, taught(kind)
+    counts = objective.denominators(batch)
+    real = batch["segments"] > 0 if kind == "masked" else batch["weights"] > 0
+    assert float(counts["kl"]) == float(counts["cosine"]) == real.sum()
+    assert kind == "causal" or float(counts["mlm"]) == batch["weights"].sum() != counts["kl"]
+
+    def of_score(params):
+        sums, _ = objective.score(Applied(learner.model, params, learner.inputs, frozen), batch, {}, None)
+        terms = {name: value / counts[name] for name, value in sums.items()}
+        return sum(weight * terms[name] for name, weight in objective.terms.items()), terms
+
+    def by_hand(params):
+        inputs = {name: batch[name] for name in learner.inputs}
+        run = functools.partial(learner.model.apply, {"params": params})
+        of_teacher = functools.partial(objective.teacher.apply, {"params": frozen})
+        hidden, wanted = run(**inputs).hidden, of_teacher(**inputs).hidden
+        logits = run(hidden, method="logits")
+        found, soft = (jax.nn.log_softmax(one / 2) for one in (logits, of_teacher(wanted, method="logits")))
+        kl = jnp.sum(jnp.where(real[..., None], jnp.exp(soft) * (soft - found), 0)) / real.sum()
+        cosine = jnp.sum(hidden * wanted, -1) / jnp.linalg.norm(hidden, axis=-1) / jnp.linalg.norm(wanted, axis=-1)
+        log_probs = jax.nn.log_softmax(logits)
+        if kind == "masked":
+            log_probs = log_probs[np.arange(ROWS)[:, None], batch["slots"]]
+        nll = -jnp.take_along_axis(log_probs, batch["targets"][..., None], -1)[..., 0]
+        hard = jnp.sum(batch["weights"] * nll) / batch["weights"].sum()
+        away = jnp.sum(jnp.where(real, 1 - cosine, 0)) / real.sum()
+        return 2 * hard + 5 * 4 * kl + away, {"kl": kl, "cosine": away}
+
+    (value, terms), gradient = jax.jit(jax.value_and_grad(of_score, has_aux=True))(params)
+    (expected, own), wanted = jax.jit(jax.value_and_grad(by_hand, has_aux=True))(params)
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    assert {name: float(terms[name]) for name in own} == pytest.approx({n: float(x) for n, x in own.items()}, rel=1e-5)
+    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)
+
+
+def test_who_is_the_teacher_has_nothing_to_learn():
+    """The same layers under another name: no difference of probabilities, none of states."""
+    config = small(distill__layers=())
+    with config.unlocked():
+        config.distill.model = {}
+    learner = make_learner(config)
+    batch = drawn_batch(learner)
+
+    @jax.jit
+    def scored(params):
+        return learner.objective.score(Applied(learner.model, params, learner.inputs, params), batch, {}, None)[0]
+
+    sums = scored(initial(learner))
+    assert abs(float(sums["kl"])) < 1e-4 and abs(float(sums["cosine"])) < 1e-4
+
+
+def test_windows_that_overlap_teach_a_token_once():
+    """What is scored of a row in two windows is together what is scored of it in one."""
+    learner, params, batch = made("causal")
+    both = params, taught("causal")
+    scored, later = batch["weights"], batch["weights"] * (np.arange(LENGTH) >= 5)
+
+    @jax.jit
+    def taught_by(params, frozen, weights):
+        model = Applied(learner.model, params, learner.inputs, frozen)
+        sums, _ = learner.objective.score(model, batch | {"weights": weights}, {}, None)
+        counts = learner.objective.denominators(batch | {"weights": weights})
+        return jnp.array([of[name] for of in (sums, counts) for name in ("kl", "cosine")])
+
+    parts = taught_by(*both, scored - later) + taught_by(*both, later)
+    np.testing.assert_allclose(taught_by(*both, scored), parts, rtol=1e-5)
+    assert parts[2] == parts[3] == scored.sum()
+
+
+def run(config, devices, frozen):
+    learner = make_learner(config)
+    engine = make_engine(learner, config, jax.devices()[:devices])
+    engine.hold(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), frozen, engine.frozen_shapes()))
+    shapes = engine.shapes(ROWS)
+    start = jax.tree.map(np.asarray, make_engine(learner, small(), jax.devices()[:1]).init(0, ROWS))
+    state = engine.restored(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), start, shapes))
+    history = []
+    for n in range(2):
+        state, metrics = engine.step(state, engine.put(drawn_batch(learner, n), ROWS))
+        sums, counts = ({name: float(v) for name, v in metrics[which].items()} for which in ("sums", "counts"))
+        history.append([*losses.reported(learner.objective, sums, counts).values(), float(metrics["grad_norm"])])
+    return np.array(history), jax.tree.map(np.asarray, engine.saved(state).params)
+
+
+# Of weights that leave plain gradient descent at rate 1 where float32 is exact.
+LIGHT = {"distill__soft": 0.1, "distill__hard": 0.5, "distill__cosine": 0.3, "schedule__peak": 0.1}
+
+
+@functools.cache
+def reference():
+    return run(small(**LIGHT), 1, taught("masked"))
+
+
+MESHES = {
+    "mixed": ({"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}, 8),
+    "accumulated fsdp": ({"mesh__fsdp": 4, "train__accumulate": 2}, 4),
+    "accumulated pmap": ({"train__backend": "pmap", "train__accumulate": 2}, 4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MESHES)
+def test_one_update_is_one_update(name):
+    changes, devices = MESHES[name]
+    history, params = run(small(**LIGHT, **changes), devices, taught("masked"))
+    np.testing.assert_allclose(history, reference()[0], rtol=2e-5)
+    for one, other in zip(jax.tree.leaves(params), jax.tree.leaves(reference()[1]), strict=True):
+        np.testing.assert_allclose(one, other, atol=3e-6)
+
+
+def begins(learner, start, frozen, config):
+    of = sets(config.distill.layers, learner.model, learner.objective.teacher)
+    return begun(start, learner.parameters, frozen, of, config)
+
+
+def test_a_student_begins_as_the_layers_that_it_is_given():
+    config = small(distill__layers=(1, 3))
+    learner = make_learner(config)
+    start, frozen = jax.tree.map(jnp.asarray, made("masked")[1]), taught("masked")
+    params, said = begins(learner, start, frozen, config)
+    assert "100.0% of the numbers" in said and said.endswith("layers 1, 3")
+    for name in ("tokens", "positions", "head_bias"):
+        np.testing.assert_array_equal(params[name], frozen[name])
+    kernel = params["layers"]["attention"]["query"]["kernel"]
+    np.testing.assert_array_equal(kernel, frozen["layers"]["attention"]["query"]["kernel"][[1, 3]])
+    config = small(distill__layers=(1, 3), model__ff=12, distill__cosine=0.0)
+    narrow = make_learner(config)
+    own = jax.tree.map(jnp.asarray, initial(narrow))
+    params, said = begins(narrow, own, frozen, config)
+    kernel = params["layers"]["feed_forward"]["in"]["kernel"]
+    np.testing.assert_array_equal(kernel, own["layers"]["feed_forward"]["in"]["kernel"])
+    assert "100.0%" not in said
+
+
+SHARED = [  # layers and groups of the teacher; of the student; layers given; sets of the teacher that it begins as
+    ((6, 2), (3, 0), (0, 2, 4), [0, 0, 1]),
+    ((6, 3), (3, 0), (1, 3, 5), [0, 1, 2]),
+    ((6, 1), (3, 1), (0, 2, 4), [0]),
+    ((8, 2), (4, 2), (0, 2, 4, 6), [0, 1]),
+]
+
+
+@pytest.mark.parametrize(("there", "here", "layers", "sets"), SHARED, ids=str)
+def test_layers_that_share_parameters_are_taken_set_by_set(there, here, layers, sets):
+    """Numbers of layers were once taken for places of sets, of which the last one stood for all behind it."""
+    sharing = [dict(zip(("layers", "groups"), counts, strict=True)) for counts in (there, here)]
+    config = small(distill__layers=layers, **{f"model__{key}": value for key, value in sharing[1].items()})
+    config.distill.model.update(sharing[0])
+    learner = make_learner(config)
+    teacher = learner.objective.teacher
+    frozen = nn.unbox(jax.jit(lambda: teacher.init(jax.random.key(7), **teacher.example())["params"])())
+    params, said = begins(learner, jax.tree.map(jnp.asarray, initial(learner)), frozen, config)
+    assert "took 100.0% of the numbers" in said and "differs" not in said
+    for one, other in zip(jax.tree.leaves(params["layers"]), jax.tree.leaves(frozen["layers"]), strict=True):
+        np.testing.assert_array_equal(one, other[np.array(sets)])
+
+
+def test_what_means_something_else_in_the_teacher_is_said():
+    config = small(distill__layers=(1, 3))
+    config.distill.model.activation = "relu"
+    said = begins(make_learner(config), jax.tree.map(jnp.asarray, made("masked")[1]), taught("masked"), config)[1]
+    assert "config.model differs in activation ('relu' there, 'gelu" in said and said.endswith("mean something else")
+
+
+def test_layers_that_share_parameters_begin_as_one_set():
+    config = small(model__groups=1, distill__layers=(1, 3))
+    config.distill.model.groups = 0
+    learner = make_learner(config)
+    with pytest.raises(UserError, match=r"names layer 1 for a layer of the model that by config\.model\.groups"):
+        sets((1, 3), learner.model, learner.objective.teacher)
+
+
+def test_weights_of_nothing_are_not_asked_for():
+    objective = make_learner(small(distill__cosine=0.0)).objective
+    assert isinstance(objective, Distilled) and "cosine" not in objective.terms
+    assert dict(objective.terms) == {"mlm": 2.0, "mlm_accuracy": 0.0, "kl": 20.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"distill__layers": (0, 1, 2)},
+            r"names 3 layers of a teacher that has 4, .* for the 2 of config\.model",
+        ),
+        ({"distill__layers": (1, 4)}, r"config\.distill\.layers = \(1, 4\) names 2 layers of a teacher that has 4"),
+        (
+            {"distill__model": {"vocab_size": 9}},
+            r"has 9 ids and config\.model\.vocab_size = 24.*--config",
+        ),
+        ({"distill__model": {"width": 8}}, r"states, of which the teacher's have width 8 and the model's 16"),
+        ({"distill__model": {"context": 8}}, r"reads rows of 8 tokens at most"),
+        ({"distill__soft": 0.0, "distill__hard": 0.0, "distill__cosine": 0.0}, r"so that there is nothing to learn"),
+        ({"distill__teacher": "", "distill__layers": (0, 1)}, r"are those of a teacher, and there is none"),
+        ({"train__start_from": "x", "distill__layers": (0, 1)}, r"both say what update 0 begins with"),
+    ],
+)
+def test_what_cannot_be(changes, words):
+    with pytest.raises(UserError, match=words):
+        make_learner(small(**changes))
+
+
+@pytest.mark.parametrize("name", ["t5", "transformer_xl"])
+def test_a_teacher_is_for_models_of_one_softmax_without_memory(name):
+    config = common.base()
+    if name == "t5":
+        config.model, config.objective = common.encoder_decoder(), common.spans()
+    else:
+        config.model, config.data.layout = common.recurrent(), "stream"
+    config.distill.teacher = "runs/teacher"
+    words = "for objectives of kind masked or causal" if name == "t5" else "has cutoffs or a memory"
+    with pytest.raises(UserError, match=words):
+        make_learner(config)
+    assert models.build(config.model.to_dict())

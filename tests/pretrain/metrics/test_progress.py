@@ -1,0 +1,148 @@
+"""Progress lines, the bar on a terminal, and the ledger of time."""
+
+import io
+import os
+import pty
+import time
+
+import pytest
+
+from pretrain.metrics import progress
+from pretrain.metrics.progress import Ledger, Progress, amount, clock
+
+
+def test_plain_lines():
+    out = io.StringIO()
+    progress = Progress(2000, 100, "training", file=out)
+    values = {"loss": 3.4123, "learning_rate": 1e-3, "tokens_per_second": 41_234.0, "data_wait": 0.12, "unshown": 1.0}
+    progress.update(110, values)
+    time.sleep(0.02)
+    progress.update(120, values)
+    progress.note("saved step 120")
+    progress.close()
+    first, second, note = out.getvalue().splitlines()
+    assert first == "step 110/2000  loss 3.412  lr 1.0e-03  41.2k tokens/s  12% data wait"
+    assert second.startswith(first.replace("110", "120") + "  ETA 0:00:0")
+    assert note == "saved step 120"
+
+
+def test_time_left_is_the_rest_at_the_mean_pace(monkeypatch):
+    times = iter([0.0, 50.0, 60.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    out = io.StringIO()
+    progress = Progress(1000, 0, "training", file=out)
+    for step in (1, 11, 13):
+        progress.update(step, {})
+    assert out.getvalue().splitlines() == ["step 1/1000", "step 11/1000  ETA 1:22:25", "step 13/1000  ETA 1:22:15"]
+
+
+def test_unknown_end_shows_no_time_left():
+    out = io.StringIO()
+    progress = Progress(0, 0, "reading", file=out)
+    progress.update(1, {})
+    progress.update(2, {})
+    assert out.getvalue() == "step 1\nstep 2\n"
+
+
+def read_to_end(terminal: int) -> str:
+    """All that was written to a pseudo-terminal whose writing end is closed."""
+    shown = b""
+    try:
+        while chunk := os.read(terminal, 1 << 16):
+            shown += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(terminal)
+    return shown.decode()
+
+
+def test_terminal_gets_one_redrawn_line():
+    reading, writing = pty.openpty()
+    with os.fdopen(writing, "w") as terminal:
+        progress = Progress(10, 0, "training", file=terminal)
+        progress.update(5, {"loss": 2.5})
+        progress.note("saved step 5 [not markup]")
+        progress.close()
+    shown = read_to_end(reading)
+    assert "step 5/10  loss 2.500" in shown
+    assert "saved step 5 [not markup]" in shown
+    assert "\x1b[" in shown  # the line is redrawn in place
+
+
+def test_who_waits_long_is_told_for_what(monkeypatch):
+    monkeypatch.setattr(progress, "LONG", 0.05)
+    file = io.StringIO()
+    shown = Progress(10, 0, "training", file=file)
+    with shown.waiting("compiling"):
+        time.sleep(0.5)
+    monkeypatch.setattr(progress, "LONG", 20.0)
+    with shown.waiting("nothing"):
+        pass
+    assert file.getvalue() == "compiling\n"
+
+
+def test_ledger_adds_up_and_nested_time_is_counted_once(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    ledger = Ledger()
+    now[0] += 1
+    with ledger.spend("evaluate"):
+        now[0] += 2
+        with ledger.spend("data"):
+            now[0] += 4
+        now[0] += 8
+    now[0] += 16
+    assert ledger.seconds() == {
+        "step": 0,
+        "data": 4,
+        "save": 0,
+        "restore": 0,
+        "evaluate": 10,
+        "compile": 0,
+        "other": 17,
+    }
+
+
+def test_ledger_charges_a_block_that_raises_and_refuses_unknown_names():
+    ledger = Ledger()
+    with pytest.raises(RuntimeError), ledger.spend("save"):
+        time.sleep(0.01)
+        raise RuntimeError
+    assert ledger.seconds()["save"] >= 0.01
+    with pytest.raises(KeyError), ledger.spend("saving"):
+        pass
+
+
+def test_cost_per_step_is_far_below_a_millisecond():
+    """The loop may cost 1 ms a step; a ledger's two blocks and a progress line get a tenth of it."""
+    ledger, progress = Ledger(), Progress(10**6, 0, "training", file=io.StringIO())
+    values = {"loss": 3.4, "learning_rate": 1e-3, "tokens_per_second": 41e3, "mfu": 0.4, "data_wait": 0.01}
+    began = time.process_time()  # other programs on the machine do not count
+    for step in range(1000):
+        with ledger.spend("data"):
+            pass
+        with ledger.spend("step"):
+            pass
+        progress.update(step, values)
+    assert (time.process_time() - began) / 1000 < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"),
+        (950, "950"),
+        (0.25, "0.25"),
+        (999.6, "1.00k"),
+        (41_234, "41.2k"),
+        (124_439_808, "124M"),
+        (3.14e20, "314E"),
+    ],
+)
+def test_amount(value, shown):
+    assert amount(value) == shown
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00:00"), (192.4, "0:03:12"), (90_061, "1 d 1:01:01")])
+def test_clock(seconds, shown):
+    assert clock(seconds) == shown
