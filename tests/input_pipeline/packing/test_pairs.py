@@ -160,6 +160,6 @@ def test_what_swapped_pairs_are_like(real):
 @pytest.mark.parametrize(("documents", "swapped"), [(1, False), (1, True), (2, False)])
 def test_a_lone_document_is_told_of(documents, swapped, tmp_path, monkeypatch):
     said, stream = [], SimpleNamespace(counts=SimpleNamespace(documents=documents), identity="x")
-    monkeypatch.setattr(nsp_pairs.plans, "kept", lambda *_: None)
+    monkeypatch.setattr(nsp_pairs.index_cache, "kept", lambda *_: None)
     nsp_pairs.plan(stream, 16, 0.1, 1, swapped, tmp_path, said.append, False)
     assert any("of one document" in line for line in said) == (documents == 1 and not swapped)
