@@ -1,10 +1,11 @@
-"""Writes the generated parts of docs/attention.md and docs/attention_recipes.md: `make docs`.
+"""Write the generated parts of docs/attention.md: `make docs`.
 
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the text around it is written by hand.
+A part is between `<!-- generated: NAME -->` and `<!-- end -->`; the text around it is written by hand.
 """
 
 import re
 import sys
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path as File
 
@@ -17,7 +18,7 @@ from models.attention.backend import Path
 from models.attention.biases import ByBucket, ByDistance, ByMatch, Stored, Sum
 from models.attention.biases.shift import relative_shift
 from models.attention.masks import Mask
-from models.attention.patterns import Column, Dense, Local, parse_pattern
+from models.attention.patterns import Union, parse_pattern
 from models.errors import ModelError
 from pretrain import config as configs
 from pretrain.losses.applied import Applied
@@ -25,164 +26,160 @@ from pretrain.step import recurrent_state
 from pretrain.step.train_spec import make_learner
 from pretrain.step.train_step import unboxed
 
-ROOT = File(__file__).resolve().parent.parent
-PAGES = tuple(ROOT / "docs" / name for name in ("attention.md", "attention_recipes.md"))
+PAGE = File(__file__).resolve().parent / "attention.md"
 PLATFORMS = (("cpu", "float32"), ("gpu", "bfloat16"), ("gpu", "float32"), ("tpu", "bfloat16"))
-ARRAY = jax.ShapeDtypeStruct((), np.dtype(bool))  # what a feature of a mask holds plays no part in the choice
-FEATURES = {
+ARRAY = jax.ShapeDtypeStruct((), np.dtype(bool))  # the choice depends on which fields a mask has, not on their values
+MASK_FIELDS = {
     "documents": {"query_segments": ARRAY},
     "padded keys": {"key_valid": ARRAY},
     "prefix": {"prefix": ARRAY},
     "cache": {"offset": ARRAY},
     "permutation": {"causal": False, "query_ranks": ARRAY, "key_ranks": ARRAY},
-    "both ways": {"causal": False},
+    "bidirectional": {"causal": False},
 }
+BIASES = {Stored: "bias, stored", ByBucket: "bias by bucket", ByDistance: "bias by distance", ByMatch: "bias by match"}
+MASK_WORDS = {"segments": "documents or padding", "key_segments": "cross-attention", "memory": "memory"}
+MASK_WORDS |= {"key_valid": "padded keys", "prefix": "prefix", "ranks": "permutation", "places": "positions"}
 
 
 @dataclass(frozen=True)
 class Call:
-    """One row of the table: what is asked of attention. `mask` names features of FEATURES on top of causality."""
+    """One row of the table of backends; `mask` names MASK_FIELDS added to a causal mask."""
 
     pattern: str
     queries: int
-    keys: int = 0  # as many as queries, if 0
+    keys: int = 0  # 0 means as many as queries
     mask: tuple[str, ...] = ()
     memory: int = 0
     kv_heads: int = 8
     head_size: int = 64
     options: dict = field(default_factory=dict)  # `bias`, `dropout_rate`
-    note: str = ""
 
-    def refusals(self, platform: str, dtype: str) -> dict[str, str | None]:
-        """The reason for which each path refuses, None where it serves; and "auto", the path that it picks."""
+    def choose(self, platform: str, dtype: str) -> str:
+        """Return the table cell: what `auto` picks in bold, then the other backends that serve."""
         mask = Mask(causal=True, pattern=parse_pattern(self.pattern), memory=self.memory)
         for name in self.mask:
-            mask = mask.replace(**FEATURES[name])
+            mask = mask.replace(**MASK_FIELDS[name])
         keys = self.keys or self.queries + self.memory
         query = jax.ShapeDtypeStruct((1, self.queries, 8, self.head_size), jnp.dtype(dtype))
         key = jax.ShapeDtypeStruct((1, keys, self.kv_heads, self.head_size), jnp.dtype(dtype))
-        reasons = {"auto": chosen_path(query, key, key, mask, platform=platform, **self.options)}
+        arguments = dict(platform=platform, **self.options)
+        picked = dict.fromkeys(chosen_path(query, key, key, mask, **arguments))
+        others = []
         for path in PATHS:
             try:
-                chosen_path(query, key, key, mask, platform=platform, path=path, **self.options)
-                reasons[path] = None
-            except ModelError as error:
-                reasons[path] = re.search("because (.*); use auto", str(error))[1]
-        return reasons
+                chosen_path(query, key, key, mask, path=path, **arguments)
+            except ModelError:
+                continue
+            if path not in (*picked, "reference"):
+                others.append(path)
+        return ", ".join([" + ".join(f"**{name}**" for name in picked), *others])
 
     def describe(self) -> str:
-        """What the mask and the call have besides causality."""
+        """Return what the call has besides causality."""
         parts = [*self.mask, *([f"memory {self.memory}"] if self.memory else [])]
-        parts += [_named(value) if name == "bias" else "dropout" for name, value in self.options.items()]
+        parts += [describe_bias(value) if name == "bias" else "dropout" for name, value in self.options.items()]
         parts += [f"{self.kv_heads} key/value heads"] if self.kv_heads != 8 else []
         parts += [f"head size {self.head_size}"] if self.head_size != 64 else []
         return ", ".join(parts) or "nothing"
 
 
-BIAS = {"bias": Stored(ARRAY)}
 BUCKETS = {"bias": ByBucket(ARRAY, True, 128)}
 DISTANCE = {"bias": ByDistance(ARRAY, ARRAY, 0)}
-NAMES = {Stored: "bias, stored", ByBucket: "bias by bucket", ByDistance: "bias by distance", ByMatch: "bias by match"}
-WORDS = {"segments": "documents or padding", "key_segments": "those of another row", "memory": "memory"}
-WORDS |= {"key_valid": "padded keys", "prefix": "prefix", "ranks": "permutation", "places": "places"}
-DROPOUT = {"dropout_rate": 0.1}
 CALLS = (
     Call("dense", 1024),
     Call("dense", 8192),
-    Call("dense", 1000),
-    Call("dense", 1024, mask=("both ways",)),
+    Call("dense", 1024, mask=("bidirectional",)),
     Call("dense", 1024, mask=("documents",)),
     Call("dense", 1024, mask=("prefix",)),
     Call("dense", 1024, mask=("permutation",)),
-    Call("dense", 512, 1024, mask=("both ways", "padded keys")),
+    Call("dense", 512, 1024, mask=("bidirectional", "padded keys")),
+    Call("dense", 512, 1024, mask=("bidirectional", "documents")),
     Call("dense", 1, 4096, mask=("cache",)),
-    Call("dense", 1024, options=DROPOUT),
-    Call("dense", 512, 1024, mask=("both ways", "documents")),
-    Call("dense", 1024, options=BIAS),
-    Call("dense", 1024, mask=("both ways", "documents"), options=BUCKETS),
-    Call("dense", 8192, mask=("both ways", "documents"), options=BUCKETS),
+    Call("dense", 1024, options={"dropout_rate": 0.1}),
+    Call("dense", 1024, options={"bias": Stored(ARRAY)}),
+    Call("dense", 1024, mask=("bidirectional", "documents"), options=BUCKETS),
+    Call("dense", 8192, mask=("bidirectional", "documents"), options=BUCKETS),
     Call("dense", 1024, kv_heads=2),
     Call("dense", 1024, head_size=80),
     Call("dense", 512, memory=512),
-    Call("dense", 512, memory=512, mask=("padded keys",)),
     Call("dense", 512, memory=512, options=DISTANCE),
-    Call("dense", 128, memory=3840, mask=("padded keys",), options=DISTANCE),
     Call("local_512", 512, memory=512),
     Call("local_256", 4096),
     Call("local_256", 4096, mask=("documents",)),
-    Call("local_256", 1024, mask=("both ways",)),
     Call("strided_128", 12_288),
     Call("strided_128", 12_288, mask=("documents",)),
-    Call("strided_128", 12_288, mask=("padded keys",)),
-    Call("strided_128", 12_288, options=DROPOUT),
-    Call("strided_128", 12_288, kv_heads=2),
+    Call("strided_128", 12_288, options={"dropout_rate": 0.1}),
     Call("strided_128", 1, 12_288, mask=("cache",)),
-    Call("strided_128", 16_384, mask=("both ways",)),
-    Call("strided_128", 16_384, mask=("both ways", "documents")),
+    Call("strided_128", 16_384, mask=("bidirectional", "documents")),
     Call("strided_128", 4096, options=BUCKETS),
     Call("fixed_128_32", 12_288),
-    Call("fixed_128_32_by_head", 12_288),
     Call("column_128", 12_288),
-    Call("summary_128_8", 12_288, mask=("documents",)),
     Call("dense+local_256", 4096),
 )
 
 
-def paths() -> str:
-    """Which path runs where."""
+def describe_bias(bias) -> str:
+    """Return the page's words for a bias; for a sum those of its parts."""
+    return " + ".join(map(describe_bias, bias.parts)) if isinstance(bias, Sum) else BIASES[type(bias)]
+
+
+def backend_table() -> str:
+    """Tabulate which backend serves which call on which platform."""
     rows = [
         "| pattern | besides causal | queries, keys | " + " | ".join(f"{p}, {d}" for p, d in PLATFORMS) + " |",
         "|---|---|---|" + "---|" * len(PLATFORMS),
     ]
     for call in CALLS:
-        cells = []
-        for platform in PLATFORMS:
-            reasons = call.refusals(*platform)
-            picked = reasons.pop("auto")
-            others = [name for name, why in reasons.items() if why is None and name not in (*picked, "reference")]
-            picked = dict.fromkeys(picked)  # heads of several patterns may well take the same path
-            cells.append(" + ".join(f"**{name}**" for name in picked) + "".join(f", {name}" for name in others))
         size = f"{call.queries}, {call.keys or call.queries + call.memory}"
-        rows.append(f"| `{call.pattern}` | {call.describe()} | {size} | " + " | ".join(cells) + " |")
+        cells = " | ".join(call.choose(*platform) for platform in PLATFORMS)
+        rows.append(f"| `{call.pattern}` | {call.describe()} | {size} | {cells} |")
     return "\n".join(rows)
 
 
-KERNELS = {"gpu": ("cudnn", "triton"), "tpu": ("splash",)}
-SHOWN = 3  # sizes that a row names
-CPUS = "float32"  # the type of variants that are meant for them
-
-
-def recipes() -> str:
-    """Every call of attention that training and evaluation of all recipes make, and who serves it: a row for each that
-    is asked alike in variants of a recipe, but for those that are meant for CPUs."""
-    rows = ["| recipe | what is asked | queries, keys, heads | gpu | tpu |", "|---|---|---|---|---|"]
+def recipe_table() -> str:
+    """Tabulate the attention calls of all recipes: a row for each kind of call, with the recipes that make it."""
+    users: dict[tuple, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))  # {cells: {recipe: {variant: None}}}
+    variants = {}
     for name, path in configs.recipes().items():
         module = configs.recipe_module(str(path))
-        found: dict[tuple, dict[str, dict]] = {}  # {(asked, gpu, tpu): {variant: sizes}}
-        kept = {variant: module.get_config(variant) for variant in module.VARIANTS}
-        kept = {variant: config for variant, config in kept.items() if config.model.dtype != CPUS}
-        for variant, config in kept.items():
+        sizes = {variant: module.get_config(variant) for variant in module.VARIANTS}
+        variants[name] = {key: config for key, config in sizes.items() if config.model.dtype != "float32"}  # not CPU's
+        for variant, config in variants[name].items():
             learner = make_learner(config)
             for train in (True, False):
-                for sizes, *call in _calls(learner, config.data.length, train):
-                    found.setdefault(tuple(call), {}).setdefault(variant, {})[sizes] = None
-        for (asked, *served), of_variants in found.items():
-            some = "" if len(of_variants) == len(kept) else f" {', '.join(of_variants)}"
-            sizes = list(dict.fromkeys(size for those in of_variants.values() for size in those))
-            told = "; ".join(sizes[:SHOWN]) + ("; ..." if len(sizes) > SHOWN else "")
-            rows.append(f"| `{name}`{some} | {asked} | {told} | {' | '.join(served)} |")
+                for cells in attention_calls(learner, config.data.length, train):
+                    users[cells][name][variant] = None
+    rows = ["| call | recipes | gpu | tpu |", "|---|---|---|---|"]
+    for (call, gpu, tpu), recipes in users.items():
+        names = [
+            f"`{name}`" + ("" if some.keys() == variants[name].keys() else f" ({', '.join(some)})")
+            for name, some in recipes.items()
+        ]
+        rows.append(f"| {call} | {', '.join(names)} | {gpu} | {tpu} |")
     return "\n".join(rows)
 
 
-def _calls(learner, length: int, train: bool) -> list[tuple[str, ...]]:
-    """The calls of one forward pass, as cells of the table."""
+def attention_calls(learner, length: int, train: bool) -> list[tuple[str, str, str]]:
+    """Trace one forward pass and return its attention calls: (description, GPU backend, TPU backend)."""
     calls = []
 
     def record(query, key, value, mask, bias, dropout, scale):
-        arguments = {"bias": bias, "dropout_rate": 0.1 if dropout else 0.0}
-        served = [_served(query, key, value, mask, arguments, platform) for platform in KERNELS]
-        sizes = f"{query.shape[1]}, {key.shape[1]}, {query.shape[2]} of {query.shape[3]}"
-        calls.append((sizes, _asked(mask, bias, dropout), *served))
+        pattern = str(mask.pattern)
+        if isinstance(mask.pattern, Union):  # written `local_L|column_L`, and `|` would end the cell
+            pattern = "strided" if pattern.startswith("local") else "fixed"
+        words = [f"`{pattern}`", "causal" if mask.causal else "bidirectional"]
+        words += [MASK_WORDS[name] for name in sorted(mask.features()) if name in MASK_WORDS]
+        words += [describe_bias(bias)] if bias is not None else []
+        words += ["dropout"] if dropout is not None else []
+        rate = 0.1 if dropout is not None else 0.0
+        backends = [
+            ", ".join(
+                dict.fromkeys(chosen_path(query, key, value, mask, platform=platform, bias=bias, dropout_rate=rate))
+            )
+            for platform in ("gpu", "tpu")
+        ]
+        calls.append((", ".join(words), *backends))
         return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
 
     model = learner.model.clone(attention_path=Path("recorded", record, lambda request: None))
@@ -197,44 +194,8 @@ def _calls(learner, length: int, train: bool) -> list[tuple[str, ...]]:
     return calls
 
 
-def _asked(mask, bias, dropout) -> str:
-    """What a mask and a call have, in the words of the page."""
-    words = [f"`{mask.pattern}`" if isinstance(mask.pattern, Dense | Local | Column) else "`fixed`"]
-    words += ["causal" if mask.causal else "both ways"]
-    words += [WORDS[feature] for feature in sorted(mask.features()) if feature in WORDS]
-    words += [_named(bias)] if bias is not None else []
-    return ", ".join(words + ["dropout"] * (dropout is not None))
-
-
-def _named(bias) -> str:
-    """A bias in the words of the page; of a sum those of its parts."""
-    return " + ".join(map(_named, bias.parts)) if isinstance(bias, Sum) else NAMES[type(bias)]
-
-
-def _served(query, key, value, mask, arguments, platform) -> str:
-    """The path that serves on a platform, and why no kernel does where none can."""
-    picked = set(chosen_path(query, key, value, mask, platform=platform, **arguments))
-    reasons: dict[str, list[str]] = {}  # those who give each
-    for kernel in KERNELS[platform]:
-        try:
-            chosen_path(query, key, value, mask, platform=platform, path=kernel, **arguments)
-        except ModelError as error:
-            reasons.setdefault(re.search("because (.*); use auto", str(error))[1], []).append(kernel)
-    why = "".join(f"; {' and '.join(kernels)}: {reason}" for reason, kernels in reasons.items())
-    return f"**{', '.join(picked)}**" + (why if picked & {"xla", "chunked"} else "")
-
-
-def refusals() -> str:
-    """What each path says when it refuses one of these calls."""
-    rows = ["| path | refuses because |", "|---|---|"]
-    for path in PATHS:
-        reasons = {call.refusals(*platform)[path]: None for call in CALLS for platform in PLATFORMS}
-        rows.append(f"| `{path}` | {'; '.join(filter(None, reasons)) or 'never'} |")
-    return "\n".join(rows)
-
-
-def grid(word: str, length: int = 16) -> str:
-    """Who sees whom, drawn: a row for each query, `o` for keys of the first pattern, `x` for those of the second."""
+def draw_pattern(word: str, length: int = 16) -> str:
+    """Draw a pattern: a row for each query, `o` for keys of its first part, `x` for those of the second."""
     pattern = parse_pattern(word)
     near, far = getattr(pattern, "near", pattern), getattr(pattern, "far", None)
     lines = [f"query  keys 0 to {length - 1}"]
@@ -245,8 +206,8 @@ def grid(word: str, length: int = 16) -> str:
     return "```\n" + "\n".join(lines) + "\n```"
 
 
-def shift() -> str:
-    """The relative shift of three queries and five keys, two of them memory."""
+def draw_shift() -> str:
+    """Draw the relative shift of three queries and five keys, two of them memory."""
     before = np.arange(15).reshape(3, 5)
     after = np.asarray(relative_shift(jnp.asarray(before), 5))
     hidden = ~np.asarray(Mask(causal=True, memory=2).dense(3, 5)[0, 0])
@@ -259,24 +220,23 @@ def shift() -> str:
 
 
 PARTS = {
-    "paths": paths,
-    "recipes": recipes,
-    "refusals": refusals,
-    "shift": shift,
-    **{word: lambda word=word: grid(word) for word in ("local_4", "strided_4", "fixed_4_1")},
+    "paths": backend_table,
+    "recipes": recipe_table,
+    "shift": draw_shift,
+    "strided_4": lambda: draw_pattern("strided_4"),
+    "fixed_4_1": lambda: draw_pattern("fixed_4_1"),
 }
 
 
-def page(text: str) -> str:
-    """`text` with every generated part made anew. Raises KeyError for a part that nothing generates."""
+def render(text: str) -> str:
+    """Return `text` with every generated part written again. Raises KeyError for an unknown part."""
     block = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
     return block.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}\n{match[3]}", text)
 
 
 def main() -> None:
-    for path in PAGES:
-        path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")
-        print(f"wrote {path.relative_to(ROOT)}", file=sys.stderr)
+    PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {PAGE.name}", file=sys.stderr)
 
 
 if __name__ == "__main__":
