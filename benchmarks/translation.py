@@ -3,7 +3,7 @@
     python -m benchmarks.translation [--pairs=data/multi30k] [--workdir=RUN] [--quick] [--format=json]
 
 `pretrain train` of configs/transformer.py:multi30k, which takes about 45 minutes of two CPU cores, and `pretrain
-evaluate` of the mean of its last five checkpoints, with 4 beams. 25 BLEU was wanted. docs/files.md says where the files
+evaluate` of the mean of its last five checkpoints, with 4 beams. 25 BLEU was wanted. docs/data.md says where the files
 of --pairs come from; sacrebleu is in the extra `bleu`. A run that is in RUN already goes on, or is only evaluated.
 """
 

@@ -12,7 +12,7 @@ follows in the text or stands in the other order, and the model tells which; one
 predicted together. A chunk of a single sentence gets a random second segment, as in the released code.
 
 Text is to have one sentence a line and a blank line between documents: data/books_wikipedia/*.txt, as BERT's. The
-tokenizer.json is the release's, lower-cased SentencePiece of 30,000; docs/files.md has the command. The release writes
+tokenizer.json is the release's, lower-cased SentencePiece of 30,000; docs/data.md has the command. The release writes
 40 copies of the text to disk, each with pairs and masks of its own; here pairs are cut ten times over
 (objective.passes), and masks are drawn when a row is read. Its commands predict 20 tokens of rows of 512; here it is
 15 % of them, 77.

@@ -14,7 +14,7 @@ the masks 10 % are random tokens. The other noises of the paper's section 2.2 ar
     --config.objective.permutation=0 --config.objective.rotation=1     # where a text begins
 
 Rows are windows of the joined text, where the release has blocks of whole documents. The vocabulary is the release's,
-GPT-2's with ids of its own; docs/files.md has the command. Text is C4's English part, where the paper has RoBERTa's
+GPT-2's with ids of its own; docs/data.md has the command. Text is C4's English part, where the paper has RoBERTa's
 160 GB.
 
 Norms stand after the residual, and one more on the embeddings of both stacks; positions are learned, and the first two

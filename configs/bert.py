@@ -12,7 +12,7 @@ library of the running interpreter.
 Text is to have one sentence a line and a blank line between documents: data/books_wikipedia/*.txt. The paper's, books
 and the English Wikipedia, are 3.3 billion words. A document's sentences are cut into pairs as the released code does
 it, ten times over, each time otherwise; unlike there, masks are drawn when a row is read, so that no two epochs have
-the same. The vocabularies are the release's; docs/files.md has the commands. Reading or training one, mini_stdlib's
+the same. The vocabularies are the release's; docs/data.md has the commands. Reading or training one, mini_stdlib's
 too, takes the package tokenizers: pip install -e '.[hf]' in the clone.
 
 The optimiser is the release's: Adam without bias correction, decay 0.01 of all but biases and norms, and a rate that

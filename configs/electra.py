@@ -18,7 +18,7 @@ Text is that of BERT: data/books_wikipedia/*.txt, a sentence a line and a blank 
 had XLNet's 33 billion words. Rows are made as the release makes them, of two segments of a document between [CLS] and
 [SEP], one in ten of one. Text without a sentence a line, and mini_stdlib, is packed into rows of whole documents, which
 begin with [SEP] and have no [CLS]: --config.data.layout=packed --config.data.sentences= . The vocabulary is BERT's
-uncased one (docs/files.md).
+uncased one (docs/data.md).
 
 Cost: 1,000,000 updates of 128 rows of 128 tokens for small, four days on one V100; base takes 766,000 of 256 rows of
 512, large 400,000 of 2,048 (1,750,000 for the longer run: --config.train.steps=1750000).

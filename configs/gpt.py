@@ -11,7 +11,7 @@ falls on the table. Here the softmax is over tokens alone, and dropout falls on 
 
 Text is BooksCorpus, 7,000 books, a file each in data/books, of which the release no longer is to be had; any books
 serve. The tokenizer is GPT's own, 40,478 lower-cased pieces: put its tokenizer.json at tokenizers/gpt.json, for which
-docs/files.md has the command. It has no token between documents, so that texts are joined as they are.
+docs/data.md has the command. It has no token between documents, so that texts are joined as they are.
 
 Batch, rate, warm-up, decay and the cosine over 100 epochs are the paper's; of clipping it says nothing for pretraining,
 and 1.0 is what its fine-tuning has.

@@ -15,7 +15,7 @@ Each row's last token is asked for the first of the next row too, so that every 
 the tutorial has the 255 inside a block of 256. `--config.data.length=255` has those, of blocks that share a token.
 
 Data: WikiText-103 (wiki.train.tokens and its two companions) in data/wikitext-103, each line a document, and BERT's
-cased vocabulary, tokenizers/bert-base-cased.json; docs/files.md has the commands. WikiText's <unk> is read as BERT's
+cased vocabulary, tokenizers/bert-base-cased.json; docs/data.md has the commands. WikiText's <unk> is read as BERT's
 [UNK], as in the tutorial.
 
 Cost: 50 epochs, about 6 billion tokens, took 15 hours on 8 V100. Of the 64 rows of an update each of 8 parts holds 8;

@@ -9,7 +9,7 @@
 | sparse          | 2 rows of 1,024 bytes                 | fixed: blocks of 64, 8 summary bytes | 1,853,784  |
 
 Each update reads 2,048 bytes. Transformer-XL spends D^2 parameters a layer on distances, taken from its feed-forward.
-Data: the standard library; `docs/long_context.md` has the figures for a prefix of enwik8, with the commands.
+Data: the standard library; `docs/attention.md` has the figures for a prefix of enwik8, with the commands.
 """
 
 from configs import common

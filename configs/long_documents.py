@@ -15,7 +15,7 @@ positions, T5's of sentinels.
 BERT masks 15 tokens of 100 of whole documents, which are packed into rows, begin with [SEP], have no [CLS] and do not
 see each other, and tells no pairs apart. T5 takes out 15 of 100 in spans of 3, as it does at 512; its decoder, which
 writes a third as many tokens as the encoder reads at most, is dense. Tokenizers and text are those of the two recipes;
-docs/files.md says how to fetch them.
+docs/data.md says how to fetch them.
 
 Cost: an update of a recipe reads as many tokens as that of the recipe at its own length: 65,536 (BERT), and of T5
 1,048,576. `python -m benchmarks.long_documents` measures the encoder's step against the dense one.

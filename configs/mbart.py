@@ -9,7 +9,7 @@ Text is a source for each language, joined by " + ": data/cc25/en.txt and its li
 by size to the power of 0.7; objective.languages and data.languages name them by the codes of the vocabulary. The noise
 takes out 35 % of the words, in spans of 3.5 on average by Poisson, and puts sentences in random order. What is read
 ends with the code of its language, and what is written begins with it; a prompt of `generate` begins with a code, and
-a space. The vocabulary is the release's, SentencePiece with a code for each language; docs/files.md has the command.
+a space. The vocabulary is the release's, SentencePiece with a code for each language; docs/data.md has the command.
 
 Adam with 0.9, 0.98 and 1e-6, and a rate that falls linearly over 500,000 updates, with dropout of 0.1, of 0.05 from
 update 250,000 on and of none from 400,000 on: train so far, and give the same command again with another

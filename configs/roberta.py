@@ -12,7 +12,7 @@ books and Wikipedia (16), CC-News (76), OpenWebText (38) and Stories (31). Whole
 over the ends of documents, which get a separator more (FULL-SENTENCES); there are no pairs. Masks are drawn when a row
 is read, 15 % of all its positions on average, <s> and </s> among them, rounded down or up by chance; static masking,
 ten ways to mask each row as in the paper's table 1, is --config.objective.masks=10. The tokenizer.json files are the
-releases', with their own numbers of pieces; docs/files.md has the commands. With --config.tokenizer.kind=sentencepiece
+releases', with their own numbers of pieces; docs/data.md has the commands. With --config.tokenizer.kind=sentencepiece
 --config.tokenizer.path= one is trained on the text instead; its padding is not id 1, as Hugging Face's class has it,
 so that such a model is not exported.
 

@@ -22,7 +22,7 @@ Dropout draws each position for itself, where the release draws one mask for all
 all queries).
 
 The optimiser is the paper's: Adafactor, and a rate of 0.01 for 10,000 updates, then 1 / sqrt(update), times the size
-of each parameter. The vocabulary is the release's; docs/files.md has the command.
+of each parameter. The vocabulary is the release's; docs/data.md has the command.
 
 Cost: the paper's final models read 2,048 rows for 1,000,000 updates, 1.3e12 tokens on both sides: about 3 x parameters
 x tokens FLOPs, since each token passes one of two stacks. base: 9e20. Its study of methods reads 128 rows for 524,288

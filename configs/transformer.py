@@ -10,7 +10,7 @@ Variants: base (63M, the default) and big (214M) from English to German, base_en
 English to French; multi30k (5.5M), a small one for descriptions of pictures. The paper counts 65M and 213M.
 
 Text lies in two files, line by line: data/wmt14/train.en and train.de or train.fr, with newstest2013 for validation
-and newstest2014 for the test; docs/files.md has more. The other direction is fields=de,en. The vocabulary is byte-pair
+and newstest2014 for the test; docs/data.md has more. The other direction is fields=de,en. The vocabulary is byte-pair
 encoding of both languages, trained here: 37,000 pieces of German, 32,000 of French. Where the paper batches pairs of
 similar length, rows of 256 tokens on each side hold as many pairs as there is room for: 96 of them are the paper's
 25,000 tokens. The decoder begins with the end token's embedding, where the released code has a vector of zeros.
@@ -28,7 +28,7 @@ of 8 P100; big 300,000, 2.3e19 and 3.5 days.
 Expect, on newstest2014, BLEU of 27.3 (base) and 28.4 (big) to German, 38.1 and 41.8 to French. The paper scores
 tokenised text with compounds split; `evaluate` has sacrebleu's BLEU of plain text, which is a little lower, and needs
 the extra for it: pip install -e '.[bleu]'. multi30k reached 35.3 on the test of 2016 after 4,000 updates, 37 minutes on
-2 CPU cores (docs/families.md).
+2 CPU cores (benchmarks/README.md).
 """
 
 from configs import common

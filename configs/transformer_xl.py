@@ -55,7 +55,7 @@ in one lane, in which no token but those of the text's start lacks memory. Rows 
 lane that fills no row, up to T - 1 tokens, is not read: the release's PyTorch code reads it, its TPU code drops it too.
 
 Data: WikiText-103's files in data/wikitext-103, the files data/enwik8 and data/text8, one billion words through TFDS;
-docs/files.md has the command for each. Vocabularies are counted from them, most frequent first: words of the training
+docs/data.md has the command for each. Vocabularies are counted from them, most frequent first: words of the training
 text with one end-of-line token, or symbols of all splits without an end token. Line ends of enwik8 are dropped, as the
 release's reading drops them (204 of 205 symbols), and a bit is per symbol that is left. The release has a word
 boundary on both sides of a sentence of lm1b, here it has one; `tiny` needs no files.

@@ -13,7 +13,7 @@ the lanes reads the text backwards. n-grams count pieces, as in the release, whe
 
 Text is to have one sentence a line and a blank line between documents: data/books_wikipedia/*.txt. The paper's, 33
 billion pieces, adds Giga5, ClueWeb and Common Crawl. The vocabulary is the release's, 32,000 cased pieces of
-SentencePiece: put its tokenizer.json at tokenizers/xlnet.json, for which docs/files.md has the command.
+SentencePiece: put its tokenizer.json at tokenizers/xlnet.json, for which docs/data.md has the command.
 
 The optimiser is the release's: Adam without bias correction, decay 0.01 of all but norms and biases (u, v and s decay),
 a linear schedule. Of 8,192 lanes each holds its memory, 6.4 GB of a large model's in bfloat16 for every 256.

@@ -1,4 +1,4 @@
-"""Writes docs/configs.md from the comments and ranges of configs/common.py and configs/kinds.py: `make docs`."""
+"""Write docs/configs.md from the comments and ranges of configs/common.py and configs/kinds.py: `make docs`."""
 
 import ast
 import io
@@ -14,104 +14,95 @@ SOURCES = ROOT / "configs" / "common.py", ROOT / "configs" / "kinds.py"
 PAGE = ROOT / "docs" / "configs.md"
 
 HEAD = """\
-# Every key of a config
+# Configs
 
-Generated from the comments of `configs/common.py` and, of models, `configs/kinds.py` by `make docs`; edit them there.
+Every key, generated from `configs/common.py` and, for models, `configs/kinds.py` by `make docs`; edit them there.
 
-A recipe (`configs/NAME.py`) starts from these defaults and sets what its paper says. Any key can be set on the command
-line, by its dotted name: `pretrain train --config=configs/gpt2.py:medium --config.train.steps=200`. Tuples are written
-as in Python: `--config.model.attention="('dense', 'local_256')"`. Keys, types and ranges of recipes and overrides are
-checked before anything else happens; whole numbers are below 2 ** 31 where nothing else is said, and all are finite.
+A recipe (`configs/NAME.py`) starts from these defaults and sets what its paper says. Set any key on the command line by
+its dotted name: `pretrain train --config=configs/gpt2.py:medium --config.train.steps=200`. Tuples are written as in
+Python: `--config.model.attention="('dense', 'local_256')"`. Keys, types and ranges are checked before anything else;
+all numbers are finite, and integers are below 2 ** 31 unless another limit is given.
 """
 
-
-def page(source: str) -> str:
-    """The page for the text of both files, joined. Raises ValueError naming a key that lacks a comment."""
-    comments = _comments(source)
-    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-    schemas = {name: schema for name, node in functions.items() if (schema := _schema(node)) is not None}
-    parts = [HEAD]
-    for title, keywords in _sections("config", schemas.pop("base")):
-        parts += [f"## `{title}`\n", _table(keywords, comments)]
-    tables = _tables(source)
-    for name, schema in schemas.items():
-        about = ast.get_docstring(functions[name]).split("\n")[0]
-        for title, keywords in _sections(f"config.{tables[name]}", schema):
-            parts += [f"## `{title}` of kind `{name}`\n", about + "\n", _table(keywords, comments)]
-    return "\n".join(parts)
+Row = tuple[str, str, str, str]  # key, default, range, meaning
 
 
-def joined() -> str:
-    """The text that the page is made of."""
+def read_sources() -> str:
     return "\n".join(source.read_text(encoding="utf-8") for source in SOURCES)
 
 
-def _tables(source: str) -> dict[str, str]:
-    """Function -> the section that is one of its table's: `MODELS = {"decoder": decoder}` makes it of `model`, and so
-    does `MODELS["decoder"] = decoder` behind the table."""
-    found = {}
+def render(source: str) -> str:
+    """Return the page for the joined source files. Raises ValueError naming a key that lacks a comment."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    parts = [HEAD]
+    for title, rows in parse_section("config", functions["base"].body[-1].value, comments):
+        parts += [f"## `{title}`\n", table(("key", "default", "range", "meaning"), rows)]
+    for section, kinds in parse_kinds(source).items():
+        parts.append(f"## `{section}`\n\nThe keys depend on `kind`:\n")
+        kind_rows: dict[Row, list[str]] = {}  # a row that several kinds share is written once
+        for kind in kinds:
+            parts.append(f"- `{kind}`: {ast.get_docstring(functions[kind]).splitlines()[0]}")
+            for _, rows in parse_section(section, functions[kind].body[-1].value, comments):
+                for row in rows:
+                    if row[0] == "`kind`":  # the list above has them
+                        row = ("`kind`", "", "", "one of these")
+                    kind_rows.setdefault(row, []).append(kind)
+        rows = [(*row, "all" if len(names) == len(kinds) else ", ".join(names)) for row, names in kind_rows.items()]
+        parts.append("\n" + table(("key", "default", "range", "meaning", "kinds"), rows))
+    return "\n".join(parts)
+
+
+def parse_kinds(source: str) -> dict[str, list[str]]:
+    """Return {config section: functions of its kinds} from tables such as `MODELS = {"decoder": decoder}`.
+
+    Later entries, such as `MODELS["decoder"] = decoder`, count too.
+    """
+    kinds: dict[str, list[str]] = {}
     for node in ast.parse(source).body:
         match node:
-            case ast.Assign(targets=[ast.Name(id=table)], value=ast.Dict(values=values)):
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(values=values)):
                 pass
-            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=table))], value=ast.Name() as value):
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name))], value=ast.Name() as value):
                 values = [value]
             case _:
                 continue
-        found |= {value.id: table.lower().removesuffix("s") for value in values}
-    return found
+        kinds.setdefault(f"config.{name.lower().removesuffix('s')}", []).extend(value.id for value in values)
+    return kinds
 
 
-def _schema(function: ast.FunctionDef) -> ast.Call | None:
-    """The `dict(...)` of a function that does nothing but return it."""
-    match function.body[-1]:
-        case ast.Return(value=ast.Call(func=ast.Name(id="dict")) as schema):
-            return schema
-    return None
+def parse_section(path: str, call: ast.Call, comments: dict[int, str]) -> Iterator[tuple[str, list[Row]]]:
+    """Yield (dotted name, rows) of a nested `dict(...)`, outermost first."""
+    inner = [word for word in call.keywords if isinstance(word.value, ast.Call) and word.value.func.id == "dict"]
+    yield path, [parse_key(word, comments) for word in call.keywords if word not in inner]
+    for word in inner:
+        yield from parse_section(f"{path}.{word.arg}", word.value, comments)
 
 
-def _sections(path: str, call: ast.Call) -> Iterator[tuple[str, list[ast.keyword]]]:
-    """(dotted name, keys that are no sections) of a nested dict(...), itself first."""
-    inner = [keyword for keyword in call.keywords if _is_section(keyword)]
-    yield path, [keyword for keyword in call.keywords if not _is_section(keyword)]
-    for keyword in inner:
-        yield from _sections(f"{path}.{keyword.arg}", keyword.value)
+def parse_key(keyword: ast.keyword, comments: dict[int, str]) -> Row:
+    default, rule = keyword.value, ""
+    if isinstance(default, ast.Call):
+        name = default.func.id
+        if not hasattr(ranges, name):  # a section with kinds
+            return f"`{keyword.arg}`", "", "", f"its keys depend on its `kind`, `{name}` by default; see below"
+        limits = [f", below {ast.unparse(limit.value)}" for limit in default.keywords]
+        default, rule = default.args[0], getattr(ranges, name).rule + "".join(limits)
+    if keyword.lineno not in comments:
+        raise ValueError(f"configs: the key '{keyword.arg}' lacks a comment")
+    return f"`{keyword.arg}`", f"`{ast.unparse(default)}`", rule, comments[keyword.lineno]
 
 
-def _is_section(keyword: ast.keyword) -> bool:
-    return isinstance(keyword.value, ast.Call) and keyword.value.func.id == "dict"
-
-
-def _comments(source: str) -> dict[int, str]:
-    """The comment at the end of each line that has one."""
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
-
-
-def _table(keywords: list[ast.keyword], comments: dict[int, str]) -> str:
-    rows = ["| key | default | range | meaning |", "|---|---|---|---|"]
-    for keyword in keywords:
-        default, rule = keyword.value, ""
-        called = default.func.id if isinstance(default, ast.Call) else ""
-        if called and hasattr(ranges, called):
-            ends = [f", below {ast.unparse(end.value)}" for end in default.keywords]
-            default, rule = default.args[0], getattr(ranges, called).rule + "".join(ends)
-        elif called:  # another function of the file, which has a section of its own
-            rows.append(f"| `{keyword.arg}` | | | its fields depend on its `kind`; those of `{called}` are below |")
-            continue
-        if keyword.lineno not in comments:
-            raise ValueError(f"configs: the key '{keyword.arg}' lacks a comment")
-        cells = (f"`{keyword.arg}`", f"`{ast.unparse(default)}`", rule, comments[keyword.lineno])
-        rows.append(f"| {' | '.join(map(_escaped, cells))} |")
-    return "\n".join(rows) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in rows:
+        cells = (cell.replace("|", "\\|").replace("<", "&lt;") for cell in row)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    PAGE.write_text(page(joined()), encoding="utf-8")
+    PAGE.write_text(render(read_sources()), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
 
 

@@ -29,7 +29,7 @@ LONGER = 1 << 10  # lengths of rows, beyond those too short for any text, that a
 FIRST = 1 << 16  # bytes of a source in which its first record is looked for
 SENTENCES = ("", "lines")
 WITHOUT_ENDS = ("concat", "stream")  # layouts that need no token between documents
-RECIPES = "; docs/files.md says how to fetch or lay out what a recipe reads"
+RECIPES = "; docs/data.md says how to fetch or lay out what a recipe reads"
 
 
 def check(

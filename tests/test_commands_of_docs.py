@@ -1,4 +1,4 @@
-"""Every command that README and docs print is one that the program takes; where each is run is written here."""
+"""Every command that README, docs and recipes print is one that the programs accept."""
 
 import itertools
 import os
@@ -15,116 +15,98 @@ from pretrain import config as configs
 from pretrain.commands.arguments import OfConfig, Train
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").glob("*.py"))]
-PROGRAMS = ("pretrain", "python", "make", "curl", "tfds", "pip", "hf", "git", ".")
-
-# What is not run as printed, since it takes minutes, hours, a network or a cluster, and what stands for it.
-RUN_BY = {
-    "pretrain train": "tests/pretrain/commands/test_own_text.py, test_raw_files.py; CI's quickstart",
-    "pretrain prepare": "tests/pretrain/commands/test_commands.py",
-    "pretrain evaluate": "tests/pretrain/commands/test_commands.py",
-    "pretrain generate": "tests/pretrain/commands/test_commands.py, test_image_runs.py",
-    "pretrain describe": "here",
-    "pretrain goodput": "tests/pretrain/commands/test_commands.py",
-    "pretrain plan": "tests/pretrain/commands/test_plan.py, tests/pretrain/plan",
-    "pretrain import": "tests/pretrain/interop",
-    "pretrain export": "tests/pretrain/interop",
-    "python -m launch.local": "tests/launch/test_local.py",
-    "python -m launch.ssh": "tests/launch/test_ssh.py, test_sshd.py",
-    "python -m launch.slurm": "tests/launch/test_slurm.py, test_slurm_cluster.py",
-    "python -m launch.gke": "tests/launch/test_gke.py",
-    "python -m launch.tpu_pod": "tests/launch/test_tpu_pod.py",
-    "python -m benchmarks": "make benchmarks",
-    "make": "CI",
-    "curl": "a network",
-    "git clone": "a network",
-    "hf download": "a network; words of it here, where the extra hf is",
-    "tfds build": "TensorFlow; names in tests/test_tfds_names.py",
-    "pip install": "CI",
-}
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "configs").glob("*.py")),
+]
+PROGRAMS = ("pretrain", "python", "make", "tfds", "hf")
 
 
-def printed(page: Path) -> list[str]:
-    """The commands of a page: lines of its blocks and of recipes' docstrings, and those quoted whole in a sentence."""
+def read_commands(page: Path) -> list[str]:
+    """Return the commands of a page: lines of its blocks and of docstrings, and those quoted whole in prose."""
     text = page.read_text().replace("\\\n", " ")
     if page.suffix == ".md":
         blocks = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.M | re.S))
         prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
         quoted = re.findall(r"`((?:pretrain|python -m|tfds build) [^`]*)`", prose.replace("\n", " "))
     else:
-        blocks = re.match(r'""".*?"""', text, re.S)[0]
-        quoted = []
+        blocks, quoted = re.match(r'""".*?"""', text, re.S)[0], []
     lines = [line.strip().removeprefix("$ ") for line in blocks.splitlines()]
-    return [line for line in [*lines, *quoted] if line.split(" ")[0] in PROGRAMS and " " in line and "..." not in line]
+    commands = [line.split("  #")[0].strip() for line in [*lines, *quoted]]
+    return [line for line in commands if line.split(" ")[0] in PROGRAMS and " " in line and "..." not in line]
 
 
-COMMANDS = sorted({command.split("  #")[0].strip() for page in PAGES for command in printed(page)})
+COMMANDS = sorted({command for page in PAGES for command in read_commands(page)})
 
 
-def words(command: str) -> list[str]:
-    """The words of a command, up to what is joined to it."""
-    parts = shlex.split(command.replace("$kind", "dense"))
-    return list(itertools.takewhile(lambda part: part not in ("&&", "|"), parts))
+def starting(*prefixes: str) -> list[str]:
+    return [command for command in COMMANDS if command.startswith(prefixes)]
 
 
-def test_commands_are_found():
-    assert len(COMMANDS) > 30
-    assert any("--data=" in command for command in COMMANDS) and any("launch.slurm" in command for command in COMMANDS)
+def split(command: str) -> list[str]:
+    """Return the words of a command, up to what is joined to it."""
+    return list(
+        itertools.takewhile(lambda word: word not in ("&&", "|"), shlex.split(command.replace("$kind", "dense")))
+    )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_has_its_place(command):
-    if not command.startswith(". "):
-        assert [name for name in RUN_BY if " ".join(words(command)).startswith(name)]
+@pytest.mark.parametrize(
+    "prefix", ["pretrain train", "pretrain evaluate", "python -m launch.", "python -m benchmarks."]
+)
+def test_commands_are_printed(prefix):
+    assert starting(prefix)
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("pretrain") and "batchsize" not in c])
-def test_the_program_takes_it(command):
-    line = words(command)[1:]
-    arguments = cli.parse([*line, "--workdir=x"] if len(line) == 1 else line)  # one that is named alone
-    assert type(arguments).__name__ == ("Complete" if "--complete" in command else words(command)[1].title())
+@pytest.mark.parametrize("command", [c for c in starting("pretrain") if "--" in c and "=C" not in c and "=W" not in c])
+def test_command_of_pretrain(command, capsys):
+    line = split(command)[1:]
+    arguments = cli.parse(line)
+    assert type(arguments).__name__ == ("Complete" if "--complete" in command else line[0].title())
     if isinstance(arguments, OfConfig):
         assert configs.load(arguments.config or "configs/quickstart.py", arguments.overrides).train.steps > 0
+    if line[0] == "describe":
+        assert cli.main(line) == 0 and "parameters" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python -m launch")])
-def test_launchers_take_it(command):
-    line = words(command)[2:]
+@pytest.mark.parametrize("command", starting("python -m launch"))
+def test_command_of_a_launcher(command):
+    line = split(command)[2:]
     at = line.index("--") if "--" in line else len(line)
-    launcher, program = line[:at], line[at + 1 :]
-    whole = [sys.executable, "-m", *launcher, "--dry-run", *line[at:]]
-    done = subprocess.run(whole, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout, done.stderr
-    assert program or "--stop" in launcher
+    program = line[at + 1 :]
+    result = subprocess.run(
+        [sys.executable, "-m", *line[:at], "--dry-run", *line[at:]], cwd=ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 0 and result.stdout, result.stderr
     if program:
         arguments = cli.parse(program)
         assert isinstance(arguments, Train) and configs.load(arguments.config, arguments.overrides)
+    else:
+        assert "--stop" in line
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python -m benchmarks")])
-def test_benchmarks_are_there(command):
-    assert (ROOT / words(command)[2].replace(".", "/")).with_suffix(".py").is_file()
+@pytest.mark.parametrize("command", starting("python -m benchmarks"))
+def test_command_of_a_benchmark(command):
+    assert (ROOT / split(command)[2].replace(".", "/")).with_suffix(".py").is_file()
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("hf ")])
-def test_the_hub_takes_it(command):
-    """Its own program reads the words, and stops at --help; nothing is fetched."""
+@pytest.mark.parametrize("command", starting("make "))
+def test_command_of_make(command):
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert split(command)[1] in targets
+
+
+@pytest.mark.parametrize("command", starting("hf "))
+def test_command_of_the_hub(command):
+    """Its own program parses the words and stops at --help; nothing is downloaded."""
     pytest.importorskip("huggingface_hub")
-    program = [sys.executable, "-c", "from huggingface_hub.cli.hf import main; main()"]
-    told, mistaken = (
-        subprocess.run(
-            [*program, *words(command)[1:], *more, "--help"],
-            env=os.environ | {"HF_HUB_OFFLINE": "1"},
-            capture_output=True,
-            text=True,
-        )
-        for more in ([], ["--no-such-flag"])
-    )
-    assert told.returncode == 0 and "--local-dir" in told.stdout, told.stderr
-    assert mistaken.returncode != 0
+    program = [sys.executable, "-c", "from huggingface_hub.cli.hf import main; main()", *split(command)[1:], "--help"]
+    result = subprocess.run(program, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+    assert result.returncode == 0 and "--local-dir" in result.stdout, result.stderr
 
 
-PROGRAMS_OF_BENCHMARKS = [
+BENCHMARKS = [
     path.stem
     for path in sorted((ROOT / "benchmarks").glob("*.py"))
     if f"python -m benchmarks.{path.stem}" in path.read_text()
@@ -132,76 +114,52 @@ PROGRAMS_OF_BENCHMARKS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS_OF_BENCHMARKS)
-def test_benchmarks_tell_how_they_are_used(name):
-    assert len(PROGRAMS_OF_BENCHMARKS) > 15
-    whole = [sys.executable, "-m", f"benchmarks.{name}", "--help"]
-    done = subprocess.run(whole, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith("usage: "), done.stderr
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_benchmark_help(name):
+    program = [sys.executable, "-m", f"benchmarks.{name}", "--help"]
+    result = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout.startswith("usage: "), result.stderr
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("pretrain describe")])
-def test_descriptions_are_printed(command, capsys):
-    assert cli.main(words(command)[1:]) == 0
-    assert "parameters" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make ")])
-def test_make_has_the_target(command):
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
-    assert words(command)[1] in targets
-
-
-def test_the_mistake_that_readme_shows_is_answered_so(capsys):
-    page = (ROOT / "README.md").read_text()
-    command, answer = re.search(r"^\$ (pretrain .*batchsize.*)\n(pretrain: .*)$", page, re.M).groups()
-    assert cli.main(shlex.split(command)[1:]) == 2
-    assert capsys.readouterr().err.strip() == answer
-
-
-def test_the_recipe_that_docs_show_is_one(tmp_path):
-    (recipe,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "runs.md").read_text(), re.S)
+def test_recipe_of_running_page(tmp_path):
+    (recipe,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "running.md").read_text(), re.S)
     (tmp_path / "mine.py").write_text(recipe)
     assert configs.load(f"{tmp_path / 'mine.py'}:medium").model.width == 1024
 
 
-def test_pairs_of_sentences_are_joined_line_by_line(tmp_path):
-    """The commands of WMT 2014 as docs/files.md has them, without the networks of curl and sacrebleu."""
-    page = (ROOT / "docs" / "files.md").read_text()
-    (block,) = re.findall(r"^```\n(language=de .*?)^```", page, re.M | re.S)
-    programs, names = tmp_path / "bin", ("europarl-v7", "commoncrawl", "nc-v9")
+def test_wmt_commands_join_files_line_by_line(tmp_path):
+    """The block of docs/data.md for WMT 2014, with stand-ins for curl and sacrebleu."""
+    (block,) = re.findall(r"^```\n(language=de .*?)^```", (ROOT / "docs" / "data.md").read_text(), re.M | re.S)
+    programs, names = tmp_path / "bin", ("commoncrawl", "europarl-v7", "nc-v9")
     programs.mkdir()
-    for name in names:  # in folders of their own, beside another pair's
+    for name in names:
         folder = tmp_path / name / ("training" if name != "commoncrawl" else ".")
         folder.mkdir(parents=True)
-        for pair, end in (("de-en", "de"), ("de-en", "en"), ("fr-en", "en"), ("fr-en", "fr")):
-            (folder / f"{name}.{pair}.{end}").write_text("".join(f"{name} {pair} {n}\n" for n in range(3)))
+        for pair, language in (("de-en", "de"), ("de-en", "en"), ("fr-en", "en"), ("fr-en", "fr")):
+            (folder / f"{name}.{pair}.{language}").write_text("".join(f"{name} {pair} {n}\n" for n in range(3)))
     fetch = 'name=${2##*training-parallel-}; tar -czC "$FOLDER/${name%.tgz}" .'
     for name, script in (("curl", fetch), ("sacrebleu", "echo $*")):
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "FOLDER": str(tmp_path)}
-    done = subprocess.run(["bash", "-euc", block], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and not done.stderr, done.stderr
-    made = {path.name: path.read_text() for path in (tmp_path / "data/wmt14").iterdir() if path.is_file()}
-    expected = "".join(f"{name} de-en {n}\n" for name in ("commoncrawl", "europarl-v7", "nc-v9") for n in range(3))
-    assert made["train.de"] == made["train.en"] == expected
-    assert made["newstest2013.en"] == "-t wmt13 -l en-de --echo src\n"
-    assert made["newstest2014.de"] == "-t wmt14/full -l en-de --echo ref\n"
-    assert len(made) == 6
+    result = subprocess.run(["bash", "-euc", block], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0 and not result.stderr, result.stderr
+    files = {path.name: path.read_text() for path in (tmp_path / "data/wmt14").iterdir() if path.is_file()}
+    assert files["train.de"] == files["train.en"] == "".join(f"{name} de-en {n}\n" for name in names for n in range(3))
+    assert files["newstest2013.en"] == "-t wmt13 -l en-de --echo src\n"
+    assert files["newstest2014.de"] == "-t wmt14/full -l en-de --echo ref\n"
+    assert len(files) == 6
 
 
-def test_recipes_find_their_files_in_the_table():
-    """Each file that a recipe names has a row in docs/files.md, and what the row's section makes."""
-    files = (ROOT / "docs" / "files.md").read_text()
-    for path in sorted((ROOT / "configs").glob("*.py")):
-        module = configs.recipe_module(str(path)) if path.stem in configs.recipes() else None
+def test_files_of_recipes_are_in_the_table():
+    page = (ROOT / "docs" / "data.md").read_text()
+    for name, path in configs.recipes().items():
+        module = configs.recipe_module(str(path))
         for variant in getattr(module, "VARIANTS", ()):
             config = module.get_config(variant)
             needed = [config.tokenizer.path] if config.tokenizer.path else []
             sources = " + ".join((config.data.train, config.data.validation, config.data.test))
             needed += re.findall(r"(?:text|parallel|images):(data/[\w-]+)", sources)
-            needed += [f"tfds build {name}" for name in re.findall(r"tfds:([\w/.]+)", sources)]
-            for name in needed:
-                assert name in files, f"{path.name}:{variant} needs {name}"
-            assert not needed or path.name in files
+            needed += [f"tfds build {dataset}" for dataset in re.findall(r"tfds:([\w/.]+)", sources)]
+            assert not [file for file in needed if file not in page], f"{name}:{variant}"
+            assert not needed or f"{name}.py" in page

@@ -1,6 +1,7 @@
-"""What is generated of the docs: config keys (complete, strict about comments) and attention's tables, up to date."""
+"""Generated docs: docs/configs.md is complete and current, and so are the tables of docs/attention.md."""
 
 import importlib.util
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -11,10 +12,11 @@ from configs.common import base
 from pretrain.config import flat
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def script(name):
-    """A generator of docs/, which is no package."""
+def load_script(name):
+    """Import a script of docs/, which is no package."""
     spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -23,32 +25,27 @@ def script(name):
 
 @pytest.fixture(scope="module")
 def generate():
-    return script("generate")
+    return load_script("generate")
 
 
 @pytest.fixture(scope="module")
 def tables():
-    return script("attention_tables")
+    return load_script("attention_tables")
 
 
-def test_page_is_up_to_date(generate):
-    assert generate.PAGE.read_text() == generate.page(generate.joined()), "run `make docs`"
+def test_configs_page_is_current(generate):
+    assert generate.PAGE.read_text() == generate.render(generate.read_sources()), "run `make docs`"
 
 
-def test_page_has_every_key(generate):
-    page = generate.PAGE.read_text()
+def test_configs_page_has_every_key(generate):
     sections = defaultdict(str)  # config.model has one for each kind
-    for part in page.split("\n## ")[1:]:
+    for part in generate.PAGE.read_text().split("\n## ")[1:]:
         sections[part.split("`")[1]] += part
-    missing = []
-    for key in flat(base()):
-        section, _, name = f"config.{key}".rpartition(".")
-        if f"| `{name}` |" not in sections[section]:
-            missing.append(key)
-    assert not missing
+    names = [f"config.{key}".rpartition(".") for key in flat(base())]
+    assert not [f"{section}.{name}" for section, _, name in names if f"| `{name}` |" not in sections[section]]
 
 
-def test_rows_show_default_and_comment(generate):
+def test_configs_page_row(generate):
     source = """
 def encoder():
     '''An encoder.'''
@@ -69,38 +66,54 @@ def base():
 
 MODELS = {"encoder": encoder}
 """
-    page = generate.page(source)
+    page = generate.render(source)
     assert (
         "## `config`\n\n| key | default | range | meaning |\n|---|---|---|---|\n"
         "| `seed` | `0` | at least 0, below 2 ** 32 | the one &lt;seed> \\| of all |" in page
     )
     assert "## `config.train`" in page and "| `rules` | `(('a', 'b'),)` |  | a table |" in page
-    assert "## `config.model` of kind `encoder`\n\nAn encoder.\n" in page
+    assert "`encoder`: An encoder." in page
 
 
-def test_key_without_a_comment_is_named(generate):
-    with pytest.raises(ValueError, match="the key 'seed' lacks a comment"):
-        generate.page("def base():\n    return dict(\n        seed=0,\n    )\n")
+def test_configs_page_requires_comments(generate):
+    with pytest.raises(ValueError, match="'seed'"):
+        generate.render("def base():\n    return dict(\n        seed=0,\n    )\n")
 
 
 @pytest.mark.slow
-def test_attention_tables_are_up_to_date(tables):
-    texts = [path.read_text() for path in tables.PAGES]
-    assert [tables.page(text) for text in texts] == texts, "run `make docs`"
-    assert all(f"<!-- generated: {name} -->" in "".join(texts) for name in tables.PARTS)
+def test_attention_tables_are_current(tables):
+    text = tables.PAGE.read_text()
+    assert tables.render(text) == text, "run `make docs`"
+    assert all(f"<!-- generated: {name} -->" in text for name in tables.PARTS)
 
 
-def test_attention_tables_are_made_anew(tables):
+def test_attention_tables_replace_parts(tables):
     text = "Before.\n<!-- generated: paths -->\nold\n<!-- end -->\nAfter.\n"
-    made = tables.page(text)
-    assert made.startswith("Before.\n<!-- generated: paths -->\n| pattern |")
-    assert made.endswith("|\n<!-- end -->\nAfter.\n")
+    page = tables.render(text)
+    assert page.startswith("Before.\n<!-- generated: paths -->\n| pattern |")
+    assert page.endswith("|\n<!-- end -->\nAfter.\n")
     with pytest.raises(KeyError, match="nothing"):
-        tables.page(text.replace("paths", "nothing"))
+        tables.render(text.replace("paths", "nothing"))
 
 
-def test_attention_pictures(tables):
-    """The drawn rows are the index sets that the paper's section 4.3 gives for 16 positions and a stride of 4."""
-    strided, fixed = tables.grid("strided_4").splitlines(), tables.grid("fixed_4_1").splitlines()
+def test_attention_drawings(tables):
+    """The drawn rows are the index sets of Child et al. 2019, section 4.3, for 16 positions and a stride of 4."""
+    strided, fixed = (tables.draw_pattern(word).splitlines() for word in ("strided_4", "fixed_4_1"))
     assert strided[-2] == "   15  . . . x . . . x . . . x o o o o  3, 7, 11, 12, 13, 14, 15"
     assert fixed[-7] == "   10  . . . x . . . x o o o            3, 7, 8, 9, 10"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
+        path = (page.parent / target) if target else page
+        assert path.exists(), target
+        headings = re.findall(r"^#+ (.*)$", path.read_text(), re.M) if path.suffix == ".md" else []
+        slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in slugs, f"{target}#{anchor}"
+
+
+def test_docs_stay_short():
+    """README at most 100 lines, docs at most 2,000."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+    assert sum(len(page.read_text().splitlines()) for page in (ROOT / "docs").glob("*.md")) <= 2000

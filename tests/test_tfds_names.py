@@ -18,7 +18,7 @@ def test_names_are_found():
 
 
 def test_sets_of_recipes_are_those_that_docs_have_a_command_for():
-    commands = re.findall(r"^tfds build (\w+)", (ROOT / "docs/files.md").read_text(), re.MULTILINE)
+    commands = re.findall(r"^tfds build (\w+)", (ROOT / "docs/data.md").read_text(), re.MULTILINE)
     of_recipes = {
         name for page in (ROOT / "configs").glob("*.py") for name in re.findall(r"tfds:([a-z]\w*)", page.read_text())
     }

@@ -181,6 +181,6 @@ def check(folder: Path, config: Mapping, taken: bool = False) -> None:
             + (", with tokenizer.kind = huggingface" if within[0].endswith(".json") and kind != "huggingface" else "")
         )
     raise DataError(
-        f"tokenizer.path = '{path}' is no file; correct it, or {other} (docs/files.md "
+        f"tokenizer.path = '{path}' is no file; correct it, or {other} (docs/data.md "
         "has commands that fetch the tokenizers of recipes)"
     )

@@ -108,9 +108,9 @@ def report(facts: dict) -> None:
     if facts["memory"]["fits"] is False:
         return
     if not facts["start"]:
-        print("this run has begun and cannot go on so; docs/runs.md has the keys that it may change")
+        print("this run has begun and cannot go on so; docs/running.md has the keys that it may change")
     else:
-        print("to start it (docs/launch.md; words in capitals are yours to fill in):")
+        print("to start it (docs/running.md; words in capitals are yours to fill in):")
         for line in facts["start"]:
             print(f"  {line}")
 

@@ -12,7 +12,7 @@ from input_pipeline.folders import Folders
 from input_pipeline.sources.readers import place
 from input_pipeline.token_store import store
 
-COMMAND = "docs/files.md"  # where the command that makes a recipe's file is told
+COMMAND = "docs/data.md"  # where the command that makes a recipe's file is told
 
 
 @pytest.fixture

@@ -191,7 +191,7 @@ def test_only_losses_that_were_measured_alike_are_compared(opened):
 
 @pytest.mark.slow
 def test_saves_leave_nothing_behind_in_memory(opened):
-    """Each once left 24 lists; RSS of real runs, which allocators blur, is in docs/runs.md."""
+    """Each once left 24 lists; RSS of real runs, which allocators blur, is in docs/running.md."""
     checkpoints, held = opened(), []
     for step in range(1, 31):
         save(checkpoints, step)
