@@ -1,66 +1,61 @@
 """The command line: `pretrain COMMAND --flags`, also `python -m pretrain`.
 
-Exit codes: 0 done; 2 a user's mistake (one sentence on stderr); 75 interrupted by SIGTERM, Ctrl-C or the end of its
-terminal with everything saved, start the same command again to go on; 69 a process was killed, hangs or computes
-wrongly, or a folder is away, start it again too; 130 a second Ctrl-C did not wait for that; 141 the reader of standard
-output left before the end; 1 anything else.
+Exit codes: 0 done; 2 a user's mistake, in one sentence on stderr; 75 preempted by SIGTERM, Ctrl-C or a closed terminal
+with everything saved: the same command continues; 69 a peer was lost, hangs or computes wrongly: start it again; 130
+a second Ctrl-C did not wait for the save; 141 the reader of standard output left; 1 anything else, with its traceback.
 """
 
-import contextlib
-import errno
-import os
+import dataclasses
 import re
+import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 
-from input_pipeline.away import of_server
-from input_pipeline.files import UNWRITABLE
+from absl import flags
+
+from pretrain import config as configs
 from pretrain.commands import run
-from pretrain.commands.arguments import Arguments
-from pretrain.commands.flags import Command, commands, split_config
-from pretrain.distributed.init import without_device
+from pretrain.commands.arguments import (
+    Arguments,
+    Complete,
+    ConfigArguments,
+    Describe,
+    Evaluate,
+    Export,
+    Generate,
+    Goodput,
+    Import,
+    Plan,
+    Prepare,
+    Train,
+    flagged,
+)
 from pretrain.distributed.shutdown import FAILED, FAULT, MISTAKE, UNREAD, leaving
-from pretrain.elsewhere import COMMANDS
-from pretrain.errors import USER_ERRORS, FaultError, UserError, nearest, reason
+from pretrain.errors import USER_ERRORS, FaultError, UserError, nearest
 
-# What XLA and JAX say of other processes that do not answer: too late, not there, or no longer connected.
-LOST_TOUCH = re.compile(r"DEADLINE_EXCEEDED|UNAVAILABLE|Gloo|NCCL|Connection (reset|closed|refused)|Socket closed")
-DEVICE_IS_FULL = "RESOURCE_EXHAUSTED: Out of memory"  # how XLA's error begins
-UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR)  # names that no file can have, or has
+# A command's arguments; those of `generate` depend on whether --complete has a value.
+FORMS = (
+    (Train,),
+    (Evaluate,),
+    (Generate, Complete),
+    (Describe,),
+    (Plan,),
+    (Goodput,),
+    (Prepare,),
+    (Import,),
+    (Export,),
+)
+COMMANDS = {forms[0].__name__.lower(): forms for forms in FORMS}
 
-
-def overview(known: dict[str, Command]) -> str:
-    lines = [
-        "usage: pretrain COMMAND [flags]      (pretrain COMMAND --help lists the flags)",
-        "       pretrain --version",
-        "",
-    ]
-    return "\n".join(lines + [f"  {name:<10} {command.summary}" for name, command in known.items()])
-
-
-def parse(argv: Sequence[str]) -> Arguments | None:
-    """What a command line asks for; None if that is help, which is printed. Errors: UserError."""
-    known = commands()
-    if not argv or argv[0] in ("help", "-h", "--help"):
-        print(overview(known))
-        return None
-    if argv[0] in ("--version", "-V"):
-        print(*(f"{name} {version(name)}" for name in ("longhaul", "jax")), sep=", ")
-        return None
-    name, *rest = argv
-    if name not in known:
-        meant = f", did you mean '{COMMANDS[name]}'?" if name in COMMANDS else nearest(name, known)
-        raise UserError(f"there is no command '{name}'{meant}")
-    if any(a in ("-h", "--help", "-help") for a in rest):
-        print(known[name].usage())
-        return None
-    return known[name].arguments(*split_config(rest))
+# What XLA and JAX report when another process of the run is gone.
+LOST_PEER = re.compile(r"DEADLINE_EXCEEDED|UNAVAILABLE|Gloo|NCCL|Connection (reset|closed|refused)|Socket closed")
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED: Out of memory"  # how XLA's error begins
+OUT_OF_MEMORY_REMEDY = "Lower the batch size, raise config.train.accumulate, or split the model with config.mesh.fsdp."
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one command line (without the program's name) and returns its exit code."""
+    """Runs one command line, without the program's name, and returns its exit code."""
     try:
         arguments = parse(argv)
         return 0 if arguments is None else run(arguments)
@@ -69,71 +64,134 @@ def main(argv: Sequence[str]) -> int:
 
 
 def verdict(error: Exception) -> tuple[int, str]:
-    """The exit code of an exception, and what is printed of it."""
-    if isinstance(error, BrokenPipeError):  # standard error survives its reader (pretrain.distributed.streams)
+    """The exit code of an exception, and what is printed about it."""
+    if isinstance(error, BrokenPipeError):
         return UNREAD, ""
-    server = of_server(error)
-    if server and (isinstance(error, USER_ERRORS) or (isinstance(error, OSError) and error.filename)):
-        remedy = "start the same command again once its server answers"
-        return FAULT, f"pretrain: cannot use {reason(server)}; {remedy}\n"
     if isinstance(error, USER_ERRORS):
         return MISTAKE, f"pretrain: {error}\n"
     if isinstance(error, FaultError):
         return FAULT, f"pretrain: {error}\n"
-    if isinstance(error, OSError) and (unread := _unreadable(error)):
-        return MISTAKE, f"pretrain: cannot read {unread}: {error.strerror}; make it readable\n"
-    if isinstance(error, OSError) and isinstance(error.filename, str) and _leads_nowhere(error.filename):
-        return MISTAKE, f"pretrain: {error.filename} is a link to what is not there; make that, or remove the link\n"
-    if isinstance(error, OSError) and error.errno in UNWRITABLE:
-        where = f" {error.filename}" if error.filename else ""
-        remedy = "make room or choose another --workdir and start the command again"
-        if not where and not _printed():
-            where, remedy = " what is printed", "make room where standard output goes, or send it elsewhere"
-        return MISTAKE, f"pretrain: cannot write{where}: {error.strerror}; {remedy}\n"
-    if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename:
-        return MISTAKE, f"pretrain: cannot use {reason(error)}; move it away, or give another name\n"
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error).startswith(DEVICE_IS_FULL)):
-        smaller = "lower the batch size (of evaluate: --batch_size), raise config.train.accumulate to train"
-        remedy = f"{smaller}, or split the model with config.mesh.fsdp"
-        return MISTAKE, f"pretrain: out of memory ({reason(error)}); {remedy}\n"
-    if leaving.others and isinstance(error, RuntimeError) and LOST_TOUCH.search(str(error)):
-        lost = "the processes of this run have lost touch"
-        return FAULT, f"pretrain: {lost} ({reason(error)}); start the same command again\n"
-    if isinstance(error, RuntimeError | AssertionError) and (lacking := without_device()):
-        return MISTAKE, f"pretrain: {lacking}\n"
-    return FAILED, _traceback(error)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error).startswith(OUT_OF_MEMORY)):
+        return MISTAKE, f"pretrain: out of memory. {OUT_OF_MEMORY_REMEDY}\n"
+    code = FAULT if leaving.others and isinstance(error, RuntimeError) and LOST_PEER.search(str(error)) else FAILED
+    return code, "".join(traceback.format_exception(error))
 
 
-def _printed() -> bool:
-    """Whether standard output takes what was printed."""
-    try:
-        print(end="", flush=True)
-        return True
-    except OSError:
-        return False
-
-
-def _leads_nowhere(path: str) -> bool:
-    return os.path.islink(path) and not os.path.exists(path)
-
-
-def _unreadable(error: OSError) -> Path | None:
-    """The file of an error, or the folder on the way to it, that this user may not read; None where that is not why."""
-    if error.errno not in (errno.EACCES, errno.EPERM) or not isinstance(error.filename, str):
+def parse(argv: Sequence[str]) -> Arguments | None:
+    """The arguments that a command line gives; None for help, which is printed. Errors: UserError."""
+    if not argv or argv[0] in ("help", "-h", "--help"):
+        print(overview())
         return None
-    for path in (Path(error.filename), *Path(error.filename).absolute().parents):
-        with contextlib.suppress(PermissionError):  # a folder above it is closed
-            if path.exists():
-                wanted = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
-                return None if os.access(path, wanted) else path
-    return None
+    if argv[0] in ("--version", "-V"):
+        print(", ".join(f"{name} {version(name)}" for name in ("longhaul", "jax")))
+        return None
+    name, *rest = argv
+    if name not in COMMANDS:
+        raise UserError(f"{name}: no such command{nearest(name, COMMANDS)}")
+    if any(word in ("-h", "--help", "-help") for word in rest):
+        print(usage(name))
+        return None
+    spec, overrides, rest = split_config(rest)
+    forms = COMMANDS[name]
+    values = define_flags(forms)
+    try:
+        extra = values([f"pretrain {name}", *rest])[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise UserError(f"--{error.flagname}: no such flag of `pretrain {name}`{_meant(error, values)}") from error
+    except (flags.Error, ValueError) as error:
+        raise UserError(f"{str(error).removeprefix('flag ').rstrip('.')}. See `pretrain {name} --help`.") from error
+    if extra:
+        raise UserError(f"{extra[0]}: not a flag. See `pretrain {name} --help`.")
+    return _arguments(forms, values, spec, overrides)
 
 
-def _traceback(error: Exception) -> str:
-    """A bug's traceback, whose last line is the error, which other processes say too.
+def _arguments(forms, values: flags.FlagValues, spec: str, overrides) -> Arguments:
+    """Builds a command's arguments from its flags."""
+    form = next((other for other in forms[1:] if values[other.__name__.lower()].value), forms[0])
+    fields = {field.name for field in flagged(form)}
+    for name in values:
+        if values[name].present and values[name].value == "":
+            raise UserError(f"--{name}: empty. Give it a value, or leave it out.")
+        if values[name].present and name not in fields:
+            raise UserError(f"--{name}: not a flag of this form of the command. {form.only_with}")
+    given = {name: tuple(v) if isinstance(v := values[name].value, list) else v for name in fields}
+    if issubclass(form, ConfigArguments):
+        given |= {"config": spec, "overrides": tuple(overrides)}
+    elif form.section:
+        given |= {"overrides": tuple(overrides)}
+    if not issubclass(form, ConfigArguments) and (spec or (overrides and not form.section)):
+        raise UserError("--config: this command reads the config of its --workdir. Leave it out.")
+    return form(**given)
 
-    Notes, such as those of JAX and Grain about frames that they left out, come before all.
-    """
-    told = traceback.TracebackException.from_exception(error, compact=True)
-    notes, told.__notes__ = told.__notes__ or [], None
-    return "".join([*(f"{note}\n" for note in notes), *told.format()])
+
+def define_flags(forms: Sequence[type[Arguments]]) -> flags.FlagValues:
+    """absl flags for the fields of a command's arguments."""
+    values = flags.FlagValues()
+    for name, field in {field.name: field for form in forms for field in flagged(form)}.items():
+        flag, default = field.metadata["flag"], "" if field.default is dataclasses.MISSING else field.default
+        if flag.choices:
+            flags.DEFINE_enum(name, default, list(flag.choices), flag.help, flag_values=values)
+        elif flag.kind is tuple:
+            flags.DEFINE_multi_string(name, list(default), flag.help, flag_values=values)
+        else:
+            define = {str: flags.DEFINE_string, bool: flags.DEFINE_bool, int: flags.DEFINE_integer}
+            define.get(flag.kind, flags.DEFINE_float)(name, default, flag.help, flag_values=values)
+    return values
+
+
+def split_config(argv: Sequence[str]) -> tuple[str, list[tuple[str, str]], list[str]]:
+    """(config path, overrides, other arguments) of a command line."""
+    spec, overrides, rest = "", [], []
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not (name == "config" or name.startswith("config.")):
+            rest.append(word)
+            continue
+        if not equals:
+            value = next(words, "")
+        if name == "config" and not value:
+            raise UserError("--config: empty. Give a recipe, such as configs/gpt2.py:medium.")
+        if name == "config":
+            spec = value
+        else:
+            overrides.append((name.removeprefix("config."), value))
+    return spec, overrides, rest
+
+
+def _meant(error: flags.UnrecognizedFlagError, values: flags.FlagValues) -> str:
+    """The end of a message about an unknown flag: the config key of that name, or the nearest flag."""
+    keys = [key for key in configs.every_key() if key.endswith(f".{error.flagname}") or key == error.flagname]
+    if keys:
+        return f". Did you mean --config.{keys[0]}?"
+    return nearest(error.flagname, [*values, "config"], "--")
+
+
+def overview() -> str:
+    """The text of `pretrain --help`."""
+    rows = [f"  {name:<10} {forms[0].__doc__.splitlines()[0]}" for name, forms in COMMANDS.items()]
+    usage = "usage: pretrain COMMAND [flags]      (pretrain COMMAND --help lists the flags)"
+    return "\n".join([usage, "       pretrain --version", "", *rows])
+
+
+def usage(name: str) -> str:
+    """The text of `pretrain COMMAND --help`."""
+    forms = COMMANDS[name]
+    rows = [f"usage: pretrain {name} [flags]", "", forms[0].__doc__.splitlines()[0], ""]
+    if issubclass(forms[0], ConfigArguments):
+        rows.append("  --config=PATH[:VARIANT]   recipe, such as configs/gpt2.py:medium (default: that of --workdir,")
+        rows.append("                            else configs/quickstart.py)")
+        rows.append("  --config.KEY=VALUE        override of a key, such as --config.train.steps=200 (docs/configs.md)")
+    elif forms[0].section:
+        rows.append(f"  --config.{forms[0].section}.KEY=VALUE  override of a key of that section (docs/configs.md)")
+    values = define_flags(forms)
+    for flag in sorted({id(values[name]): values[name] for name in values}.values(), key=lambda flag: flag.name):
+        default = "" if flag.default in (None, "", [], False) else f" (default: {flag.default})"
+        shown = f"--[no]{flag.name}" if flag.boolean else f"--{flag.name}=..."
+        rows.append(f"  {shown:<25} {flag.help}{default}")
+    return "\n".join(rows)
+
+
+def script() -> None:
+    """Runs the process's command line and exits with its code."""
+    leaving.end(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""A trained run, to be read and not changed: for notebooks, and for the commands that write text."""
+"""A trained run, read-only: for notebooks and for the commands that generate text."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,6 @@ from pretrain import config as configs
 from pretrain.assemble import check_vocabulary
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
-from pretrain.config.values import shown
 from pretrain.decoding.decoding import generate
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, nearest
@@ -24,11 +23,11 @@ from pretrain.workdir import Workdir
 
 
 class Run:
-    """What a work folder holds of one checkpoint, or of the mean of its last ones, on the devices that there are.
+    """One checkpoint of a work folder, or the mean of its last ones, on the present devices.
 
-    config: the run's, as resolved. tokenizer: `encode(text)`, `decode(ids)`. step: updates that were made.
-    model: a Flax module. variables: what `model.apply` takes, {"params": arrays of their true shapes}, split over
-    `devices` along any axis that they divide, whatever mesh the run was trained on.
+    config: the run's resolved config. tokenizer: `encode(text)`, `decode(ids)`. step: number of updates.
+    model: a Flax module. variables: {"params": ...} for `model.apply`, sharded over `devices` along any axis that they
+    divide, whatever mesh the run was trained on.
     """
 
     def __init__(
@@ -56,17 +55,16 @@ class Run:
 
         with quiet():
             self.step, params = checkpoints.read(step, checkpoints.find(step), read)
-        # Rows of any length, and of any number, are read: each is given the path that serves it.
+        # Rows have any length here, so each gets the attention backend that supports it.
         self.model = self._engine.learner.model.clone(attention_path="auto")
         self.variables = {"params": params}
 
     def logits(self, tokens, **inputs) -> jax.Array:
-        """What the model says at each token: tokens [B, T] -> float32 [B, T, V]; or [T] -> [T, V]. Compiled.
+        """Logits at each token: tokens [B, T] -> float32 [B, T, V], or [T] -> [T, V]. Compiled.
 
-        `inputs` are the others that `model.inputs` names, such as an encoder-decoder's `inputs`, with as many rows.
-        Each row is a text of its own, from its beginning: a recurrent model remembers nothing before it. Errors:
-        UserError for inputs that the model has not, what is no array of whole numbers, and ids that it cannot read;
-        ModelError for rows too long.
+        `inputs` are other inputs named by `model.inputs`, such as an encoder-decoder's `inputs`, with the same
+        number of rows. Each row is a text from its beginning: recurrent memory starts empty. Errors: UserError for
+        unknown inputs, arrays not of integers, and ids out of range; ModelError for rows that are too long.
         """
         known = [name for name, example in self.model.example().items() if example.ndim == 2]  # a number a token
         given = {"tokens": tokens} | inputs
@@ -74,37 +72,29 @@ class Run:
             if name not in known:
                 raise UserError(f"the model takes no '{name}'{nearest(name, known)}")
         if "inputs" in known and inputs.get("inputs") is None:
-            raise UserError(
-                "the model writes for a text that it reads, its 'inputs'; give run.logits(tokens, "
-                "**run.prompts([text]).source)"
-            )
+            raise UserError("inputs: missing, and the model reads them. Give **run.prompts([text]).source.")
         rows = {name: np.atleast_2d(_whole_numbers(name, values)) for name, values in given.items()}
         for name, values in rows.items():
             self._check_range(name, values)
             _check_shape(name, values, rows)
         rows = {name: values.astype(np.int32) for name, values in rows.items()}
         count = len(rows["tokens"])
-        more = self._engine.layout.filled(count) - count  # rows of nothing, so that the devices share them evenly
+        more = self._engine.layout.filled(count) - count  # padding rows, so that the devices divide them
         filled = {name: np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1)) for name, values in rows.items()}
         with self._engine.scope():
             found = self._forward(self.variables, filled)[:count]
         return found[0] if np.ndim(tokens) == 1 else found
 
     def prompts(self, texts: Sequence[str]) -> Prompts:
-        """The ids that stand before what the model writes for `texts`, and its other inputs, as its task has them.
+        """The decoder's first ids and the model's other inputs for each of `texts`.
 
-        `begun` are ids int32 [T], one array a text; `source` inputs by name, a row a text. Errors: UserError for what
-        is no text; DataError where the task writes nothing.
+        `begun` are ids int32 [T], one array per text; `source` are inputs by name, one row per text. Errors: UserError
+        for values that are not texts; DataError for an objective that does not generate.
         """
         if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(t, str) for t in texts):
-            raise UserError(f"the prompts are {shown(texts)}, not a list of texts; give one, such as ['once', 'twice']")
+            raise UserError(f"prompts={texts!r:.60}: not a list of texts. Give one, such as ['once', 'twice'].")
         if not len(texts):
-            raise UserError("there is no prompt; give at least one text")
-        for text in texts:
-            try:
-                text.encode()
-            except UnicodeEncodeError:  # a half of a character; of a command line, bytes that Python could not decode
-                raise UserError(f"the prompt {text!a:.60} is not UTF-8; write it in UTF-8") from None
+            raise UserError("prompts: empty. Give at least one text.")
         return corruption.build(self.config.objective.to_dict(), self.tokenizer).prompts(texts)
 
     def generate(
@@ -118,21 +108,16 @@ class Run:
         repetition_penalty: float = 1.0,
         seed: int = 0,
     ) -> str:
-        """What a model writes for `prompt`, behind it where it goes on with it, sampled; `temperature` 0 is greedy.
+        """Samples a text for `prompt`, which it starts with where the model continues it; `temperature` 0 is greedy.
 
-        At most `max_tokens` tokens are written, of which None are 100, or as many as the context leaves room for.
-        `top_k` 0 and `top_p` 1 leave no token out; `repetition_penalty` makes those that are there less likely.
-        `pretrain generate` takes several prompts at once, and searches with beams. Errors: UserError for a run of
-        images, and for a prompt that leaves no room in the context; DataError where the run's task writes nothing.
+        `max_tokens` None means 100, or the room left in the context. `top_k` 0 and `top_p` 1 keep every token.
+        `pretrain generate` takes several prompts and has beam search. Errors: UserError for a run of images and for a
+        prompt that fills the context; DataError for an objective that does not generate.
         """
         if self.config.data.image:
-            raise UserError(
-                "this run was trained on images, which no prompt begins; give `pretrain generate --complete`"
-            )
+            raise UserError("prompt: this run was trained on images. Use `pretrain generate --complete`.")
         if not isinstance(prompt, str):
-            raise UserError(
-                f"the prompt is {shown(prompt)}, not a text; give one str at a time, or several to `pretrain generate`"
-            )
+            raise UserError(f"prompt={prompt!r:.60}: not a text. Give one str.")
         begun, source, continued = self.prompts([prompt])
         before = prompt if continued else ""
         ((new, _),) = generate(
@@ -153,7 +138,7 @@ class Run:
 
     @property
     def local_params(self):
-        """The parameters whole on one device, as decoding takes them: one prompt is not split. Those of `variables`."""
+        """The parameters whole on one device, for decoding: one prompt is not sharded."""
         return jax.device_put(self.variables["params"], self._engine.mesh.local_devices[0])
 
     @cached_property
@@ -165,34 +150,27 @@ class Run:
         return jax.jit(forward)
 
     def _check_range(self, name: str, values: np.ndarray) -> None:
-        """Raises UserError for numbers of an input that index no row of its table: JAX would read another."""
+        """Raises UserError for ids outside the input's table, which JAX would clip silently."""
         end = self.model.limits.get(name, 2**31)
         if not 0 <= values.min() <= values.max() < end:
-            remedy = "use the run's own tokenizer" if end == self.model.reads else "give only those"
-            found = f"'{name}' go from {values.min()} to {values.max()}"
-            raise UserError(f"{found}, and the model reads those from 0 to {end - 1}; {remedy}")
+            found = f"from {values.min()} to {values.max()}"
+            raise UserError(f"{name}: ids {found} are outside 0 to {end - 1}. Use the run's tokenizer.")
 
 
 def _check_shape(name: str, values: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
-    """Raises UserError where an input has not the rows of the tokens, or not a number for each that it says more of."""
+    """Raises UserError where an input lacks the rows of the tokens, or the length of what it annotates."""
     like = "inputs" if name.startswith("input_") and "inputs" in rows else "tokens"
-    there, same_rows = rows[like].shape, len(values) == len(rows["tokens"])
-    if values.ndim > 2:
-        raise UserError(f"'{name}' is {list(values.shape)}; give rows of numbers, or one row")
-    if not same_rows or (name != "inputs" and values.shape != there):
-        wanted = f"as many rows as '{like}'" if name == "inputs" else f"a number for each of '{like}'"
-        raise UserError(f"'{name}' is {list(values.shape)} and '{like}' {list(there)}; give {wanted}, in rows")
+    expected = rows[like].shape if name != "inputs" else (len(rows["tokens"]), values.shape[-1])
+    if values.shape != expected:
+        raise UserError(f"{name}: shape {list(values.shape)}. It must be {list(expected)}, as '{like}'.")
 
 
 def _whole_numbers(name: str, values) -> np.ndarray:
-    """The array of a model's input. Errors: UserError where it is none of whole numbers, all rows of one length."""
+    """`values` as an integer array, rows of one length. Errors: UserError."""
     try:
         array = np.asarray(values)
     except ValueError:
-        raise UserError(
-            f"'{name}' has rows of unequal lengths; give rows of one length, or one row at a time"
-        ) from None
+        raise UserError(f"{name}: rows of unequal lengths. Give rows of one length.") from None
     if not array.size or array.dtype.kind not in "iu":
-        what = f"of {array.dtype.name}" if array.size else "empty"
-        raise UserError(f"'{name}' is {what}; give whole numbers, such as run.prompts(['some text']).begun[0]")
+        raise UserError(f"{name}: empty, or not of integers. Give ids, such as run.prompts([text]).begun[0].")
     return array

@@ -15,7 +15,7 @@ from input_pipeline.tokenizers import saved
 from pretrain import config as configs
 from pretrain.checkpoints import param_compat, restore
 from pretrain.checkpoints.checkpoint import Checkpoints
-from pretrain.config.recipe import recipes
+from pretrain.config import recipes
 from pretrain.distributed.consensus import alike, decided
 from pretrain.errors import UserError, listed
 from pretrain.workdir import POSITION, Workdir, real

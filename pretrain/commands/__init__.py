@@ -1,21 +1,17 @@
-"""What each command is told, and what it does."""
+"""The commands: arguments, and a module for each that runs it."""
 
 import importlib
-import multiprocessing
-import sys
 
 from pretrain.commands.arguments import Arguments
 
+MODULES = {"Complete": "complete_images", "Import": "hf", "Export": "hf"}  # else the command's own name
+
 
 def run(arguments: Arguments) -> int:
-    """Does what the arguments of a command say; returns its exit code. Errors: UserError and its kin, as they are said.
+    """Runs a command; returns its exit code. Errors: those of `pretrain.errors.USER_ERRORS`.
 
-    What does it is imported when it is done: help, and mistakes in what is told, need not wait for Orbax.
+    Its module is imported only now, so that help and mistakes in the arguments need not wait for JAX and Orbax.
     """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as `spawn` has it while it reads the script
-        sys.exit(
-            "pretrain: each process that a script starts reads the script again; put what trains or prepares in it "
-            'under `if __name__ == "__main__":` (docs/python.md)'
-        )
-    module = importlib.import_module(f"pretrain.commands.{type(arguments).__name__.lower()}")
+    name = type(arguments).__name__
+    module = importlib.import_module(f"pretrain.commands.{MODULES.get(name, name.lower())}")
     return module.run(arguments) or 0

@@ -1,15 +1,13 @@
-"""What each command is told: typed and checked, whether its flags say it or other Python code.
+"""Arguments of each command: typed and checked, whether flags or Python code give them.
 
-An argument has the name and the default of its flag; what `--help` says of it stands beside it.
+An argument has the name and default of its flag; the text of `--help` is next to it. The first line of each class's
+docstring is the command's summary.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar
 
 from configs.ranges import Declared, Range, count, non_negative, rate
-from input_pipeline.remote import is_remote
-from pretrain.config.values import not_a, shown
 from pretrain.decoding.options import CHOICES, OPTIONS
 from pretrain.errors import UserError, nearest
 
@@ -17,35 +15,28 @@ WORKDIR = "folder of the run: config, tokenizer, checkpoints, metrics"
 Overrides = tuple[tuple[str, str], ...]  # dotted key and text, as of --config.train.steps=200
 
 
-def check_overrides(overrides: Overrides) -> None:
-    """Raises UserError for what is no pairs of two texts."""
-    pairs = isinstance(overrides, list | tuple) and all(isinstance(one, list | tuple) for one in overrides)
-    if not pairs or not all(len(one) == 2 and all(isinstance(word, str) for word in one) for one in overrides):
-        raise UserError(f"overrides is {shown(overrides)}; write pairs of texts, such as (('train.steps', '200'),)")
-
-
 @dataclasses.dataclass(frozen=True)
 class Flag:
     """What an argument's flag has besides its name and default."""
 
-    kind: type  # str, int, float, bool, or tuple of what is given again and again
+    kind: type  # str, int, float, bool, or tuple for a flag that may be repeated
     help: str
     range: Range | None = None  # of numbers
     choices: tuple[str, ...] = ()
 
     def check(self, name: str, value, default) -> None:
-        """Raises UserError where `value`, of the argument `name`, is of another type, out of range or no choice."""
+        """Raises UserError where the argument `name` has a value of another type, out of range, or no choice."""
         if value is default:
             return
         if type(value) is not self.kind and not (self.kind is float and type(value) is int):
-            raise UserError(f"--{name} is {shown(value)}, {not_a(self.kind())}")
+            raise UserError(f"--{name}={value!r:.60}: not of type {self.kind.__name__}. Give a {self.kind.__name__}.")
         if self.range and (rule := self.range.broken_by(value)):
-            raise UserError(f"--{name}={value}; it must be {rule}")
+            raise UserError(f"--{name}={value}: out of range. It must be {rule}.")
         if self.choices and value not in self.choices:
-            raise UserError(f"--{name} is '{value}'{nearest(value, self.choices)}")
+            raise UserError(f"--{name}={value}: unknown{nearest(value, self.choices)}")
 
 
-# Fields of each kind, with their defaults and what `--help` says of them.
+# Dataclass fields by the type of their flag.
 
 
 def text(default, help: str, choices: tuple[str, ...] = ()):
@@ -74,10 +65,10 @@ def how_printed():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """The arguments of a command; a value that it cannot take raises UserError. The first line says what it does."""
+    """Base of all arguments: an invalid value raises UserError."""
 
-    section: ClassVar[str] = ""  # the one section of the work folder's config whose keys `overrides` may set
-    apart: ClassVar[str] = ""  # what is said of a flag of the same command that is no argument of this
+    section: ClassVar[str] = ""  # the section of the work folder's config whose keys `overrides` may set
+    only_with: ClassVar[str] = ""  # remedy for a flag that belongs to the command's other form
 
     def __post_init__(self):
         for field in flagged(type(self)):
@@ -85,8 +76,8 @@ class Arguments:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OfConfig(Arguments):
-    """Of a command that takes any config."""
+class ConfigArguments(Arguments):
+    """Base of commands that take any config."""
 
     config: str = ""  # a recipe, such as configs/gpt2.py:medium; empty: the work folder's, without one the quickstart
     overrides: Overrides = ()
@@ -94,41 +85,39 @@ class OfConfig(Arguments):
     def __post_init__(self):
         super().__post_init__()
         Flag(str, "").check("config", self.config, "")
-        check_overrides(self.overrides)
+        _check_overrides(self.overrides)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OfRun(Arguments):
-    """Of a command that reads a run."""
+class RunArguments(Arguments):
+    """Base of commands that read a run."""
 
     workdir: str = text("", WORKDIR)
 
     def __post_init__(self):
         super().__post_init__()
         if not self.workdir:
-            raise UserError(
-                "--workdir is missing; give the folder of a `pretrain train` run, such as --workdir=runs/quickstart"
-            )
+            raise UserError("--workdir: missing. Give the folder of a run, such as --workdir=runs/quickstart.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OfCheckpoint(OfRun):
-    """Of a command that reads a checkpoint of a run, or the mean of its last ones."""
+class CheckpointArguments(RunArguments):
+    """Base of commands that read a checkpoint of a run, or the mean of its last ones."""
 
     step: str = text("latest", "checkpoint: a step, latest or best")
-    average: int = integer(count(1, below=2**20), "read the mean of so many checkpoints, that one and those before it")
+    average: int = integer(count(1, below=2**20), "read the mean of N checkpoints: that one and those before it")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Train(OfConfig):
-    """Trains; goes on from the newest checkpoint if the work folder has one."""
+class Train(ConfigArguments):
+    """Trains a config; continues from the newest checkpoint of the work folder."""
 
     workdir: str = text("", WORKDIR + " (default: runs/<name of the config>)")
-    fresh: str = text("", "begin at update 0, and keep what the work folder has in earlier/NAME; once for each NAME")
+    fresh: str = text("", "start at update 0 and move the present run to earlier/NAME; once for each NAME")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluate(OfCheckpoint):
+class Evaluate(CheckpointArguments):
     """Restores a checkpoint and scores it on a split."""
 
     section: ClassVar[str] = "evaluate"
@@ -136,229 +125,204 @@ class Evaluate(OfCheckpoint):
     overrides: Overrides = ()
     split: str = text("", "validation, test or train (default: validation)")
     data: str = text("", "score this source instead, such as text:/books/*.txt, with the run's tokenizer")
-    stride: int = integer(non_negative(0), "tokens a window moves on; 0: config")
-    length: int = integer(non_negative(0), "tokens of a window; 0: config (its length, else data.length)")
-    batch_size: int = integer(non_negative(0), "rows; 0: as the config says, one where memory goes from row to row")
-    batches: int = integer(non_negative(0), "evaluate on the first so many batches; 0: the whole split")
+    stride: int = integer(non_negative(0), "tokens between the starts of two windows; 0: as the config")
+    length: int = integer(non_negative(0), "tokens of a window; 0: as the config")
+    batch_size: int = integer(non_negative(0), "rows of a batch; 0: as the config, or 1 for recurrent memory")
+    batches: int = integer(non_negative(0), "evaluate the first N batches; 0: the whole split")
     decode: int | None = integer(
-        non_negative(None), "examples of each source of pairs of texts to decode; 0: none (default: all)"
+        non_negative(None), "examples to decode from each source of text pairs; 0: none (default: all)"
     )
-    gzip: bool = switch(False, "also print what gzip -9 makes of the same bytes, in bits per byte")
-    xz: bool = switch(False, "also print what xz -9 makes of the same bytes, in bits per byte")
-    word_level: bool = switch(False, "also print perplexity per word and line end, as of WikiText")
+    gzip: bool = switch(False, "also print bits per byte of gzip -9 on the same text")
+    xz: bool = switch(False, "also print bits per byte of xz -9 on the same text")
+    word_level: bool = switch(False, "also print perplexity per word, line ends included, as for WikiText")
     format: str = how_printed()
 
     def __post_init__(self):
         super().__post_init__()
-        check_overrides(self.overrides)
-        check_own("evaluate", self.section, [f"--config.{key}" for key, _ in self.overrides], self.workdir)
+        _check_overrides(self.overrides)
+        check_section(self)
         if self.data and self.split:
-            raise UserError("--data and --split both say what is scored; leave one out")
+            raise UserError("--data and --split: both choose the text. Leave one out.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Writing(OfCheckpoint):
-    """Of a command that has a model write."""
+class DecodingArguments(CheckpointArguments):
+    """Base of commands that decode."""
 
     temperature: float | None = number(
         OPTIONS["temperature"]._replace(default=None),
-        "of sampling, 0 is greedy; 0.8, or 1 for images, unless beams are searched",
+        "of sampling; 0: greedy (default: 0.8, or 1 for images)",
     )
-    top_k: int = integer(OPTIONS["top_k"], "sample among the k likeliest; 0: all")
-    top_p: float = number(OPTIONS["top_p"], "sample among the likeliest that hold this probability")
-    beams: int = integer(OPTIONS["beams"], "beam search with so many beams, instead of sampling")
+    top_k: int = integer(OPTIONS["top_k"], "sample from the k likeliest tokens; 0: all")
+    top_p: float = number(OPTIONS["top_p"], "sample from the likeliest tokens that hold this probability")
+    beams: int = integer(OPTIONS["beams"], "beam search with N beams, instead of sampling")
     length_penalty: float = number(OPTIONS["length_penalty"], "of beam search: score / ((5 + length) / 6) ** penalty")
     repetition_penalty: float = number(
-        OPTIONS["repetition_penalty"], "logits of tokens that are there already are divided by it; 1: they are not"
+        OPTIONS["repetition_penalty"], "divides the logits of tokens in the text so far; 1: off"
     )
     normalisation: str = text(
         CHOICES["normalisation"][0],
-        "of beam search: gnmt, as above, or length: score / length ** penalty",
+        "of beam search: gnmt (see length_penalty), or length: score / length ** penalty",
         CHOICES["normalisation"],
     )
     stopping: str = text(
         CHOICES["stopping"][0],
-        "of beam search: never before no beam could do better; best: could, at its length; full: or all have ended",
+        "of beam search: never (until no beam can do better), best (at its present length), full (all have ended)",
         CHOICES["stopping"],
     )
     seed: int = integer(OPTIONS["seed"], "of sampling")
-    cached: bool = switch(True, "keep keys and values of earlier tokens")
+    cached: bool = switch(True, "cache keys and values of earlier tokens")
     format: str = how_printed()
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("length_penalty", "normalisation", "stopping"):
-            value = getattr(self, name)
-            if self.beams == 1 and value != getattr(Writing, name):
-                told = value if isinstance(value, str) else f"{value:g}"
-                raise UserError(
-                    f"--{name}={told} is of beam search; give --beams too, such as --beams=4, or leave it out"
-                )
-        for name in ("top_k", "top_p", "seed"):
-            value = getattr(self, name)
-            if self.beams > 1 and value != getattr(Writing, name):
-                raise UserError(f"--{name}={value:g} is of sampling, and --beams={self.beams} searches; leave one out")
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        # Options of the other way to decode would be ignored.
+        unused = ("length_penalty", "normalisation", "stopping") if self.beams == 1 else ("top_k", "top_p", "seed")
+        for name in unused:
+            if getattr(self, name) != defaults[name]:
+                raise UserError(f"--{name}: has no effect with --beams={self.beams}. Leave it out, or change --beams.")
 
     def options(self, usual: float = OPTIONS["temperature"].default) -> dict:
-        """What `pretrain.decoding.decoding.generate` is told of how to write.
-
-        The temperature is what is given, else 0 where beams are searched and `usual` where tokens are sampled.
-        """
-        told = {name: getattr(self, name) for name in (*OPTIONS, *CHOICES, "cached") if hasattr(self, name)}
+        """Keyword arguments of `pretrain.decoding.decoding.generate`; `usual` is the temperature of sampling."""
+        options = {name: getattr(self, name) for name in (*OPTIONS, *CHOICES, "cached") if hasattr(self, name)}
         if self.temperature is None:
-            told["temperature"] = usual if self.beams == 1 else 0.0
-        return told
+            options["temperature"] = usual if self.beams == 1 else 0.0
+        return options
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Generate(Writing):
+class Generate(DecodingArguments):
     """Continues prompts, or completes images, with a trained model."""
 
-    apart: ClassVar[str] = "goes with --complete=FILE.png"
+    only_with: ClassVar[str] = "Give --complete=FILE.png too, or leave it out."
 
     prompt: tuple[str, ...] = several("text to continue; repeat the flag for several prompts")
     prompt_file: str = text("", "file with one prompt a line")
     max_tokens: int | None = integer(
         OPTIONS["max_tokens"]._replace(default=None),
-        "tokens to add, at most; 100, or as many as the context leaves room for",
+        "most tokens to add (default: 100, or the room left in the context)",
     )
-    beyond: int | None = integer(OPTIONS["beyond"], "write at most so many tokens more than an encoder reads")
-
-    def __post_init__(self):
-        super().__post_init__()
-        on_disk("prompt_file", self.prompt_file, "fetch it first")
+    beyond: int | None = integer(
+        OPTIONS["beyond"], "of encoder-decoders: write at most N tokens more than the input has"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Complete(Writing):
+class Complete(DecodingArguments):
     """Completes images: `pretrain generate --complete=FILE.png`."""
 
-    apart: ClassVar[str] = "is for text, not for --complete"
+    only_with: ClassVar[str] = "It is for text: leave it out."
 
-    complete: str = text(dataclasses.MISSING, "new PNG file: images cut off, as the model fills them in, and whole")
-    images: str = text("validation", "what is completed: a split of the run, or a source such as images:GLOB")
-    rows: int = integer(count(8, below=2**10), "images completed, a row of the picture each")
+    complete: str = text(dataclasses.MISSING, "new PNG file: images cut off, completed, and whole")
+    images: str = text("validation", "a split of the run, or a source such as images:GLOB")
+    rows: int = integer(count(8, below=2**10), "images to complete, one row of the picture each")
     samples: int = integer(count(3, below=2**10), "completions of each image")
     keep: float = number(rate(0.5), "share of an image that is kept")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OfConfigOrRun(OfConfig):
-    """Of a command that takes any config, or that of a run."""
+class ConfigOrRunArguments(ConfigArguments):
+    """Base of commands that take any config, or that of a run."""
 
-    what: ClassVar[str]  # is done with it
-
-    workdir: str = text("", "folder of a run, whose config is taken")
+    workdir: str = text("", "folder of a run, to use its config")
 
     def __post_init__(self):
         super().__post_init__()
         if self.config and self.workdir:
-            raise UserError(f"--config and --workdir both say what is {self.what}; leave one out")
+            raise UserError("--config and --workdir: both choose the config. Leave one out.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Describe(OfConfigOrRun):
+class Describe(ConfigOrRunArguments):
     """Prints parameters, FLOPs and bytes of a config; allocates nothing."""
 
-    what: ClassVar[str] = "described"
+    format: str = how_printed()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Goodput(RunArguments):
+    """Prints where the time of a run went, over all its starts."""
 
     format: str = how_printed()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Goodput(OfRun):
-    """Prints where the time of a run went, over all of its starts."""
+class Plan(ConfigOrRunArguments):
+    """Compiles the training step for absent hardware: memory, time, bottleneck."""
 
-    format: str = how_printed()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(OfConfigOrRun):
-    """Compiles the training step for hardware that need not be there: whether it fits, what it waits for."""
-
-    what: ClassVar[str] = "planned"
-
-    topology: str = text("", "what is planned for, such as v5p:4x4x4, v5e:2x2, h200:8 or cpu:8 (docs/plan.md)")
-    search: bool = switch(False, "seek the layout, the parts of a batch and the remat policy that serve best")
+    topology: str = text("", "hardware, such as v5p:4x4x4, v5e:2x2, h200:8 or cpu:8 (docs/plan.md)")
+    search: bool = switch(False, "search for the best mesh, accumulation and remat policy")
     format: str = how_printed()
 
     def __post_init__(self):
         super().__post_init__()
         if not self.topology:
-            raise UserError("--topology is missing; say what the plan is for, such as --topology=v5p:4x4x4")
+            raise UserError("--topology: missing. Name the hardware, such as --topology=v5p:4x4x4.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Prepare(OfConfig):
+class Prepare(ConfigArguments):
     """Trains the tokenizer if asked and builds the token store."""
 
     workdir: str = text("", WORKDIR + " (default: runs/<name of the config>)")
-    processes: int = integer(non_negative(0, below=2**12), "processes that tokenise; 0: one for each core")
+    processes: int = integer(non_negative(0, below=2**12), "processes that tokenize; 0: one per core")
     beam: str = text(
-        "", "options of an Apache Beam pipeline that tokenises instead: '--runner=DirectRunner --direct_num_workers=2'"
+        "", "options of an Apache Beam pipeline to tokenize with: '--runner=DirectRunner --direct_num_workers=2'"
     )
     format: str = how_printed()
 
     def __post_init__(self):
         super().__post_init__()
         if self.beam and self.processes:
-            raise UserError(
-                f"--processes={self.processes} is of this machine, and --beam tokenises on its runner's; leave one out"
-            )
+            raise UserError(f"--processes={self.processes}: has no effect with --beam. Leave one out.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Import(Arguments):
-    """Makes a work folder of a model that Hugging Face's library saved."""
+    """Makes a work folder from a Hugging Face model."""
 
-    folder: str = text("", "what is read: a folder that save_pretrained wrote, or hf download")
-    generator: str = text("", "of ELECTRA: the folder of the generator, where --folder is the discriminator's")
-    prepared: bool = switch(False, "of XLM's vocab.json: texts are split into words and cleaned as XLM's tools do it")
-    workdir: str = text("", "folder of the run that is made: config, tokenizer, a checkpoint of the weights")
+    folder: str = text("", "folder that save_pretrained or `hf download` wrote")
+    generator: str = text("", "of ELECTRA: the generator's folder, where --folder is the discriminator's")
+    prepared: bool = switch(False, "of XLM's vocab.json: texts are tokenized and cleaned already by XLM's tools")
+    workdir: str = text("", "new folder of the run: config, tokenizer, a checkpoint of the weights")
 
     def __post_init__(self):
         super().__post_init__()
         if not self.folder:
-            raise UserError("--folder is missing; give the folder of a saved model, such as --folder=hf/gpt2")
-        on_disk("folder", self.folder, "fetch it first")
-        on_disk("generator", self.generator, "fetch it first")
+            raise UserError("--folder: missing. Give the folder of a saved model, such as --folder=hf/gpt2.")
         if not self.workdir:
-            raise UserError("--workdir is missing; give the name of a new work folder, such as --workdir=runs/gpt2")
-        on_disk("workdir", self.workdir, "make it on one, and copy it then")
+            raise UserError("--workdir: missing. Give a new work folder, such as --workdir=runs/gpt2.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Export(OfCheckpoint):
-    """Makes a folder that Hugging Face's library loads, of a checkpoint."""
+class Export(CheckpointArguments):
+    """Makes a Hugging Face folder from a checkpoint."""
 
-    step: str = text("latest", "checkpoint: latest, which is to be a run's last or an import's, best, or any step")
-    folder: str = text("", "what is made: config.json, model.safetensors, the tokenizer")
-    part: str = text("", "of ELECTRA: discriminator (which is made where this is left out) or generator")
+    step: str = text("latest", "checkpoint: a step, best, or latest (the last of a finished run)")
+    folder: str = text("", "new folder: config.json, model.safetensors, tokenizer, README.md")
+    part: str = text("", "of ELECTRA: discriminator (default) or generator")
 
     def __post_init__(self):
         super().__post_init__()
         if not self.folder:
-            raise UserError("--folder is missing; give the name of a new folder, such as --folder=hf/mine")
-        on_disk("folder", self.folder, "make it on one, and copy it then")
-
-
-def on_disk(flag: str, path: str, remedy: str) -> None:
-    """Raises UserError where what is read or made on a disk alone is said to be in an object store."""
-    if is_remote(path):
-        raise UserError(f"--{flag}={path} is in an object store, and has to be on a disk; {remedy}")
+            raise UserError("--folder: missing. Give a new folder, such as --folder=hf/mine.")
 
 
 def flagged(form: type[Arguments]) -> list[dataclasses.Field]:
-    """The arguments that have a flag: all but the config and its overrides, whose words name keys."""
+    """The fields that have a flag of their own: all but `config` and `overrides`."""
     return [field for field in dataclasses.fields(form) if "flag" in field.metadata]
 
 
-def check_own(command: str, section: str, given: Sequence[str], workdir: str | bool) -> None:
-    """Raises UserError where a command that reads a run's config is `given` another, or a key outside `section`."""
-    foreign = [flag for flag in given if flag.removeprefix("--config.").partition(".")[0] != section]
-    if foreign:
-        allowed = f", set keys of config.{section} alone" if section else ""
-        folder = "" if workdir else f"{',' * bool(allowed)} and give --workdir"
-        raise UserError(
-            f"`pretrain {command}` reads the config from its work folder; leave {foreign[0]} out{allowed}{folder}"
-        )
+def check_section(arguments: Arguments) -> None:
+    """Raises UserError where an override sets a key outside the section that the command may change."""
+    for key, _ in arguments.overrides:
+        if key.partition(".")[0] != arguments.section:
+            raise UserError(f"--config.{key}: fixed by the run. Only keys of config.{arguments.section} can be set.")
+
+
+def _check_overrides(overrides: Overrides) -> None:
+    """Raises UserError unless `overrides` are pairs of texts."""
+    pairs = isinstance(overrides, list | tuple) and all(isinstance(one, list | tuple) for one in overrides)
+    if not pairs or not all(len(one) == 2 and all(isinstance(word, str) for word in one) for one in overrides):
+        raise UserError(f"overrides={overrides!r:.60}: not pairs of texts. Write (('train.steps', '200'),).")

@@ -1,4 +1,4 @@
-"""`pretrain describe`: what a config costs in parameters, FLOPs and bytes, worked out from shapes alone."""
+"""`pretrain describe`: parameters, FLOPs and bytes of a config, from shapes alone."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -27,15 +27,12 @@ from pretrain.workdir import Workdir
 
 
 def describe(config, workdir: str = "") -> dict:
-    """Parameters, FLOPs and bytes of a config; nothing is allocated, so that any size takes seconds.
+    """Parameters, FLOPs and bytes of a config; allocates nothing, so that any size takes seconds.
 
-    Bytes are those of the training state of one full replica, before any mesh axis divides it, and of the teacher that
-    a student learns from, of the size that config.distill.model gives it; `mesh` has the devices
-    that the mesh needs (with an axis of -1: or a multiple), the parameters' bytes on each, and the bytes, by module, of
-    what `fsdp` leaves whole. Activations come on top. `export` has the class of Hugging Face's library that `pretrain
-    export` makes of such a model, or why there is none; a tokenizer is asked too, where it is in `workdir` or will be
-    made here. FLOPs follow the definition of `pretrain.costs.flops`. Raises ModelError, UserError or DataError for a
-    config that cannot be trained, whatever files and devices there are.
+    Keys: `bytes` of the training state of one replica, before the mesh divides it, and of a teacher; activations come
+    on top. `mesh`: its devices, the parameters' bytes on each, and by module the bytes that `fsdp` cannot divide.
+    `export`: the Hugging Face class of the model, or the reason that there is none. FLOPs: see `pretrain.costs.flops`.
+    Errors: those of `USER_ERRORS`, for a config that cannot be trained on any machine.
     """
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     requirements.check_settings(*sections, configs.takes_tokenizer(config))
@@ -52,7 +49,7 @@ def describe(config, workdir: str = "") -> dict:
     per_token = flops.of_training(forward)
     bytes = {
         "parameters": whole_bytes(params),
-        # Parts of an accumulated batch are added up in float32.
+        # Gradients of the parts of an accumulated batch are summed in float32.
         "gradients": 4 * _count(params) if config.train.accumulate > 1 else whole_bytes(params),
         "optimizer": whole_bytes(jax.eval_shape(optimizer.init, params)),
         "recurrent_memory": whole_bytes(recurrent_state.shapes(model, config.train.batch_size)),
@@ -77,12 +74,12 @@ def describe(config, workdir: str = "") -> dict:
 
 
 def run(arguments: Describe) -> None:
-    """Prints the description of a config as tables, or as one JSON object."""
+    """Prints the description of a config."""
     report(config_of(arguments), arguments.format, arguments.workdir)
 
 
 def report(config, format: str, workdir: str = "") -> None:
-    """Prints the description of `config`; `format` and `workdir` as the arguments of those names."""
+    """Prints the description of `config` as tables, or as one JSON object."""
     facts = describe(config, workdir)
     if format == "json":
         print(json.dumps(facts))
@@ -99,7 +96,7 @@ def report(config, format: str, workdir: str = "") -> None:
     print(f"export: {export['class'] or export['reason'].removeprefix('it ')}")
     if mesh["whole"]:
         rows = [(name, f"{amount(size)}B") for name, size in sorted(mesh["whole"].items(), key=lambda item: -item[1])]
-        show(f"left whole: nothing that config.mesh.fsdp = {config.mesh.fsdp} divides", ("module", "bytes"), rows)
+        show(f"not divided by config.mesh.fsdp={config.mesh.fsdp}", ("module", "bytes"), rows)
 
 
 def _show_parameters(facts: dict) -> None:
@@ -116,13 +113,13 @@ def _show_flops(facts: dict) -> None:
     rows.append((f"a step of {facts['tokens_per_step']:,} tokens", step["full"], step["causal"]))
     show("FLOPs", ("", "full", "causal"), [(label, amount(full), amount(causal)) for label, full, causal in rows])
     print(
-        "FLOPs: 2 per multiply-add of matrix products, 3 forward passes per training step, nothing recomputed.\n"
-        "full: causal dense attention is charged all keys of the row; causal: the keys that a token may see."
+        "FLOPs: 2 per multiply-add of matrix products, 3 forward passes per training step, no rematerialization.\n"
+        "full: causal attention counts all keys of the row; causal: only those that a token sees."
     )
 
 
 def _mesh(engine, config) -> dict:
-    """What the mesh asks for."""
+    """Devices of the mesh, and bytes of parameters on each."""
     mesh = engine.layout.mesh
     params = engine.resting_shapes(engine.layout.batch_shards()).params
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
@@ -137,7 +134,7 @@ def _mesh(engine, config) -> dict:
 
 
 def _export(config, workdir: str) -> dict[str, str]:
-    """The class as which such a model is exported, or why it cannot be."""
+    """The Hugging Face class of the model, or why there is none."""
     try:
         family, _ = families.of_section(config.model.to_dict(), "it")
         if (special := _special(config, workdir)) is not None:
@@ -148,7 +145,7 @@ def _export(config, workdir: str) -> dict[str, str]:
 
 
 def _special(config, workdir: str) -> Mapping[str, int] | None:
-    """The special ids of the tokenizer in a work folder, or of one that will be made here that of padding."""
+    """Special ids of the work folder's tokenizer, else the padding id of the one that will be trained."""
     if workdir and pipeline.has_tokenizer(folder := Workdir(workdir).folders.tokenizer):
         return pipeline.open_tokenizer(folder).special
     return known_padding(config.tokenizer.to_dict(), configs.takes_tokenizer(config))
@@ -159,13 +156,13 @@ def _count(tree) -> int:
 
 
 def _picked(boxes) -> int:
-    """How many of a model's boxed parameters are in tables whose rows are picked."""
+    """Parameters in embedding tables."""
     boxes = jax.tree.leaves(boxes, is_leaf=is_box)
     return sum(box.value.size for box in boxes if box.picked)
 
 
 def _modules(leaves: Iterable[tuple[str, jax.ShapeDtypeStruct]]) -> dict[str, dict[str, int]]:
-    """Parameters and bytes by module: the first two names on the way to each parameter, or its own at the top."""
+    """Parameters and bytes by module, the first two names of a parameter's path."""
     modules: dict[str, dict[str, int]] = {}
     for name, leaf in leaves:
         entry = modules.setdefault("/".join(name.split("/")[:-1][:2]) or name, {"parameters": 0, "bytes": 0})

@@ -1,17 +1,16 @@
-"""`pretrain evaluate`: a checkpoint's scores, from its work folder alone."""
+"""`pretrain evaluate`: scores of a checkpoint, from its work folder alone."""
 
-import contextlib
 import functools
 import gzip
 import lzma
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 
 from input_pipeline import pipeline, requirements
-from input_pipeline.errors import DataError, UnwritableError
+from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.assemble import assemble, check_scored
 from pretrain.checkpoints import params_only
@@ -37,17 +36,14 @@ COMPRESSORS = {
 
 
 def run(arguments: Evaluate) -> None:
-    """Scores a checkpoint and prints how."""
+    """Scores a checkpoint and prints the scores."""
     start()
-    config, overrides = configs.saved(arguments.workdir), arguments.overrides
-    for key, remedy in (
-        ("every", "leave it out"),
-        ("batches", "give --batches=N to score part of a split"),
-        ("decode", "give --decode=N to decode so many examples of each task"),
-    ):
+    config, overrides = configs.saved(arguments.workdir), list(arguments.overrides)
+    for key, flag in (("every", ""), ("batches", "--batches"), ("decode", "--decode")):
         if f"evaluate.{key}" in dict(overrides):
-            raise UserError(f"config.evaluate.{key} is for training alone; {remedy}")
-    if config.data.layout == "stream":  # in one lane every token has all the memory that there is before it
+            fix = f"Give {flag}=N instead." if flag else "Leave it out."
+            raise UserError(f"--config.evaluate.{key}: for evaluation during training only. {fix}")
+    if config.data.layout == "stream":  # in one lane every token has all of its memory before it
         overrides = [("evaluate.batch_size", "1"), *overrides]
     configs.with_overrides(config, overrides)
     check_processes(arguments, config)
@@ -55,12 +51,10 @@ def run(arguments: Evaluate) -> None:
 
 
 def score_checkpoint(config, arguments: Evaluate) -> None:
-    """Scores a checkpoint by `config`: the work folder's, with what the user changes of its evaluation."""
+    """Scores a checkpoint by `config`: the work folder's, with the overrides of its evaluation."""
     workdir, asked = arguments.workdir, [name for name in ("word_level", *COMPRESSORS) if getattr(arguments, name)]
     if not (arguments.data or config.data.train):
-        raise UserError(
-            f"{workdir} holds imported weights and names no text; say what is scored, such as --data=text:/books/*.txt"
-        )
+        raise UserError(f"--workdir={workdir}: imported weights name no text. Give --data, such as text:/books/*.txt.")
     checkpoints = Checkpoints(workdir)
     tokenizer, step = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer), checkpoints.find(arguments.step)
     step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_made_with(step, tokenizer, config))
@@ -68,9 +62,9 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     if arguments.length:
         requirements.check_length("--length", arguments.length, config.objective.to_dict())
     if asked and arguments.batches:
-        raise UserError(f"--{asked[0]} needs the whole split; leave --batches out")
+        raise UserError(f"--{asked[0]}: needs the whole split. Leave --batches out.")
     if arguments.word_level and config.data.image:
-        raise UserError(f"--word_level counts words, and {workdir} was trained on images; leave it out")
+        raise UserError(f"--word_level: {workdir} was trained on images, which have no words. Leave it out.")
     config.evaluate.update(
         length=arguments.length or config.evaluate.length,
         batch_size=arguments.batch_size or config.evaluate.batch_size,
@@ -78,14 +72,9 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     )
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(OF_ANY_NUMBER)
-        say(
-            f"the run's mesh does not fit the {jax.device_count()} device{'s' * (jax.device_count() > 1)} here; "
-            "evaluating with config.mesh.fsdp = -1"
-        )
-    with (
-        scoring(leaving, config.train.patience) as counted,
-        temporary_folder() as folder,
-    ):  # of text that is not the run's, and of what its own has no room for
+        say(f"the run's mesh does not fit {jax.device_count()} devices: evaluating with config.mesh.fsdp=-1")
+    with scoring(leaving, config.train.patience) as counted, tempfile.TemporaryDirectory(prefix="longhaul-") as folder:
+        # The token store of --data, and of the run's own text where its folder cannot be written.
         prepare, split = functools.partial(_prepare_own, workdir, folder), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
@@ -94,63 +83,45 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         for name in asked:
             if objective.bits is None:
                 raise UserError(
-                    f"--{name} is about all of a text, of which config.objective.kind = {config.objective.kind} "
-                    "predicts a part; leave it out"
+                    f"--{name}: objective '{config.objective.kind}' scores a part of the text. Leave it out."
                 )
             if name in COMPRESSORS and tokenizer.byte_lengths is None:
-                raise UserError(
-                    f"--{name} gives bits of a byte beside the model's, of which there are none here, since the "
-                    f"tokenizer of {workdir} rewrites text; leave it out"
-                )
+                raise UserError(f"--{name}: the tokenizer of {workdir} rewrites text, so bytes differ. Leave it out.")
         averaged = Averaged(checkpoints, config.checkpoint, arguments.average, say)
         checkpoints.check_teacher(step, assembly.teacher)
-        packed = _packed(assembly.corpus, split, asked)  # before anything is scored: the text may be gone
+        compressed = _compress(assembly.corpus, split, asked)
         step, params = checkpoints.read(arguments.step, step, lambda step: engine.restored_params(averaged, step))
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": counted}
         result = score(assembly, params, split, timed=True, report=say, **options)
-        result |= {f"{name}_{objective.bits}": bits for name, bits in packed.items()}
+        result |= {f"{name}_{objective.bits}": bits for name, bits in compressed.items()}
     if jax.process_index() == 0:
         report(result, step, split, objective, arguments)
 
 
 def _prepare_own(workdir: str, scratch: str, *sections, **options) -> pipeline.Corpus:
-    """As `pipeline.prepare`. Errors: UserError too, where imported weights have a recipe whose text is not there."""
+    """`pipeline.prepare` with a hint for imported weights, whose recipe's text may be absent."""
     try:
         return pipeline.prepare(*sections, scratch=Path(scratch), **options)
     except DataError as error:
-        if isinstance(error, UnwritableError) or not params_only.begins(Workdir(workdir)):
-            raise
-        raise UserError(
-            f"{workdir} holds imported weights, and what their recipe is trained on cannot be scored "
-            f"({str(error).partition(';')[0]}); give --data, such as --data=text:/books/*.txt"
-        ) from None
+        if params_only.begins(Workdir(workdir)):
+            raise UserError(f"--workdir={workdir}: the recipe's text cannot be read ({error}). Give --data.") from None
+        raise
 
 
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """A folder for as long as a checkpoint is scored. Errors: UserError where it, or another, cannot be written."""
-    with tempfile.TemporaryDirectory(prefix="longhaul-") as folder:
-        try:
-            yield folder
-        except UnwritableError as error:
-            inside = error.where.is_relative_to(folder)
-            remedy = "make room or point TMPDIR to another folder" if inside else "make room, or let it be written"
-            raise UserError(f"cannot write {error.where}: {error.why}; {remedy}") from None
-
-
-def _packed(corpus: pipeline.Corpus, split: str, asked: Sequence[str]) -> dict[str, float]:
-    """Bits of a byte of a split's text, by each general compressor that is asked for."""
+def _compress(corpus: pipeline.Corpus, split: str, asked: Sequence[str]) -> dict[str, float]:
+    """Bits per byte of a split's text by each compressor in `asked`."""
     wanted = [name for name in asked if name in COMPRESSORS]
     text = corpus.raw_bytes(split) if wanted else b""
     return {name: 8 * len(COMPRESSORS[name](text)) / len(text) for name in wanted}
 
 
 def report(result: dict, step: int, split: str, objective, arguments: Evaluate) -> None:
-    packed = [name for name in result if name.partition("_")[0] in COMPRESSORS]
-    found = [name for name in objective.decoded if name in result]
-    names = [*objective.measures, *found, *packed, "tokens", "tokens_per_second"]
+    """Prints the scores as tables, or as one JSON object."""
+    compressed = [name for name in result if name.partition("_")[0] in COMPRESSORS]
+    decoded = [name for name in objective.decoded if name in result]
+    names = [*objective.measures, *decoded, *compressed, "tokens", "tokens_per_second"]
     if arguments.word_level:
-        # The literature's figure for sub-word models: exp(total nll / number of original words and line ends).
+        # As the literature has it for sub-word models: exp(total nll / (words + line ends)).
         result["word_perplexity"] = perplexity(result["nll"] / result["words"])
         names += ["word_perplexity", "words"]
     row = {"step": step, "split": split} | {name: result[name] for name in names}

@@ -1,4 +1,4 @@
-"""`pretrain goodput`: where the time of a run went, over all of its starts."""
+"""`pretrain goodput`: where the time of a run went, over all its starts."""
 
 import json
 
@@ -11,15 +11,15 @@ from pretrain.metrics.tables import show
 from pretrain.workdir import Workdir
 
 WORDS = {
-    "step": "updates that lasted",
-    "data": "waiting for their data",
+    "step": "updates",
+    "data": "waiting for data",
     "compile": "compiling",
     "save": "saving",
     "restore": "restoring",
     "evaluate": "evaluating",
     "start": "starting",
     "other": "anything else",
-    "lost": "updates made again",
+    "lost": "updates repeated after a restart",
     "idle": "between starts",
 }
 
@@ -29,16 +29,12 @@ def run(arguments: Goodput) -> None:
     configs.check_folder(arguments.workdir)
     path = Workdir(arguments.workdir).goodput
     if not path.is_file():
-        raise UserError(
-            f"{arguments.workdir} has no {path.name}, which `pretrain train` writes; give the --workdir of a run"
-        )
+        raise UserError(f"--workdir={arguments.workdir}: no {path.name} there. Give the folder of a run.")
     found = summary(path)
-    if not found["starts"]:
-        raise UserError(f"{path} has no row of a start that can be read; restore it, or train on: it tells of that")
     if arguments.format == "json":
         print(json.dumps(found))
         return
-    again = f", {found['made_again']:,} of them made again" if found["made_again"] else ""
+    again = f", {found['made_again']:,} of them repeated" if found["made_again"] else ""
     total = found["total"] or 1.0
     rows = [
         (WORDS.get(name, name), clock(value), f"{value / total:.1%}")

@@ -1,4 +1,4 @@
-"""`pretrain prepare`: the tokenizer and the token store of a config, made before training needs them."""
+"""`pretrain prepare`: trains the tokenizer and builds the token store of a config."""
 
 import json
 
@@ -15,16 +15,13 @@ from pretrain.workdir import Workdir
 
 
 def run(arguments: Prepare) -> None:
-    """Makes what is missing, and prints what is there of each split.
-
-    A folder without a run is left with the config, which commands with --workdir alone take up.
-    """
+    """Builds what is missing and prints a summary of each split; writes the config into an empty work folder."""
     workers = beam.pipeline(arguments.beam) if arguments.beam else processes(arguments.processes)
     config, workdir = resolve(arguments)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     folders = Workdir(workdir).folders
     requirements.check(*sections, folders, configs.takes_tokenizer(config))
-    from pretrain.assemble import check_sizes, check_vocabulary  # imported late: what is missing is named before
+    from pretrain.assemble import check_sizes, check_vocabulary
     from pretrain.training.startup import check_own, leave_config, tokenizer_of_another
 
     check_own(config, workdir)
@@ -32,7 +29,7 @@ def run(arguments: Prepare) -> None:
 
     def accept(tokenizer) -> None:
         check_vocabulary(config, tokenizer.vocab_size)
-        leave_config(config, workdir)  # before the text is tokenised: this too goes on with --workdir alone
+        leave_config(config, workdir)  # before hours of tokenizing, so that --workdir alone continues
 
     with held(workdir, "prepare", say, in_turn=True):
         taken = None if pipeline.has_tokenizer(folders.tokenizer) else tokenizer_of_another(config, workdir)

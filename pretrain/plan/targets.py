@@ -9,7 +9,7 @@ import json
 from typing import NamedTuple
 
 from pretrain import config as configs
-from pretrain.config.keys import flat
+from pretrain.config import flat
 
 SHAPING = ("data.layout", "data.length", "distill.", "mesh.", "model.", "objective.", "optimizer.", "train.")
 CHOSEN = ("mesh.data", "mesh.fsdp", "mesh.tensor", "train.accumulate", "model.remat")

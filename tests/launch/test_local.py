@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from pretrain.commands.flags import commands
 from standins import wait_for
 
 from launch import COMMANDS, supervise, work_folder
 from launch.local import WAIT_FOR_DEVICES
 from launch.output import hints
-from pretrain.commands.flags import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,6 +8,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from pretrain.commands.flags import commands
 from runs import ROOT
 
 from pretrain.cli import parse
@@ -25,7 +26,6 @@ from pretrain.commands.arguments import (
     Train,
     flagged,
 )
-from pretrain.commands.flags import commands
 from pretrain.decoding import decoding
 from pretrain.errors import UserError
 

@@ -8,12 +8,12 @@ import itertools
 
 import numpy as np
 import pytest
+from pretrain.commands.flags import commands
 from runs import ROOT, SMALL
 
 from configs import common
 from input_pipeline.sources import images
 from pretrain.cli import main
-from pretrain.commands.flags import commands
 
 TINY = "configs/quickstart.py:tiny"
 PACKAGE = "--config.data.train=text:pretrain/*.py"

@@ -9,7 +9,7 @@ from configs import common
 from pretrain import config as configs
 from pretrain import elsewhere
 from pretrain.cli import main
-from pretrain.config.keys import every_key
+from pretrain.config import every_key
 from pretrain.errors import UserError
 
 START = "from configs import common\n\n\ndef get_config(variant=''):\n    config = common.base()\n"

@@ -4,10 +4,10 @@ Nothing is trained: `describe` builds models, optimisers and schedules.
 """
 
 import pytest
+from pretrain.commands.flags import Number, commands
 
 from configs import common
 from pretrain.cli import main
-from pretrain.commands.flags import Number, commands
 
 RECIPES = {
     "decoder": "configs/quickstart.py:tiny",

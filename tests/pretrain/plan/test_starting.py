@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-
 from pretrain.commands.flags import commands as known
 from pretrain.commands.flags import split_config
+
 from pretrain.plan import starting, topology
 from tests.pretrain.runs import ROOT
 

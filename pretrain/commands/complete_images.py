@@ -1,15 +1,13 @@
-"""`pretrain generate --complete`: images cut off below, as the model goes on, and whole, side by side in a PNG file."""
+"""`pretrain generate --complete`: images cut off, completed, and whole, side by side in a PNG file."""
 
 import itertools
 import json
-import os
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from input_pipeline import pipeline
-from input_pipeline.packing.index_cache import counted
 from input_pipeline.sources import images, sources
 from pretrain import config as configs
 from pretrain.commands.arguments import Complete
@@ -21,12 +19,12 @@ from pretrain.run import Run
 from pretrain.workdir import Workdir
 
 GAP = 2  # pixels between images
-SHOWN = 96  # pixels: smaller images are enlarged to about this, each pixel a square
-ABSENT, PAPER = 128, 255  # grey of what is cut off, and white
+SHOWN = 96  # pixels: smaller images are enlarged to about this size
+ABSENT, PAPER = 128, 255  # grey of the missing part, and white
 
 
 def run(arguments: Complete) -> None:
-    """Completes some images, and writes the picture of them."""
+    """Completes some images and writes their picture."""
     start()
     workdir, config = arguments.workdir, configs.saved(arguments.workdir)
     check_processes(arguments, config)
@@ -48,7 +46,7 @@ def run(arguments: Complete) -> None:
         end_id=None,
         vocabulary=256,  # bytes: never the end token
     )
-    if jax.process_index() != 0:  # all have decoded the same
+    if jax.process_index() != 0:  # all processes decode the same
         return
     added = np.array([ids for ids, _ in results], np.uint8).reshape(len(originals), arguments.samples, -1)
     images.write_png(target, picture(originals, added, kept))
@@ -63,16 +61,15 @@ def run(arguments: Complete) -> None:
         print(json.dumps(facts))
     else:
         print(
-            f"checkpoint {trained.step}: {counted(len(originals), 'image')} cut off below row {kept} of {rows}, "
-            f"{counted(arguments.samples, 'completion')} of each, and the originals, in {target}"
+            f"checkpoint {trained.step}: {len(originals)} images cut off below row {kept} of {rows}, "
+            f"{arguments.samples} completions of each: {target}"
         )
 
 
 def picture(originals: np.ndarray, added: np.ndarray, kept: int) -> np.ndarray:
-    """A row of pictures for each image: cut off, each completion, whole; uint8 [rows, columns, colours].
+    """One row of pictures per image: cut off, each completion, whole; uint8 [rows, columns, colours].
 
-    originals: uint8 [images, rows, columns, colours]. added: uint8 [images, samples, bytes], what follows the first
-    `kept` rows of the image.
+    originals: uint8 [images, rows, columns, colours]; added: uint8 [images, samples, bytes], after `kept` rows.
     """
     count, rows, columns, colours = originals.shape
     shown = np.repeat(originals[:, None], added.shape[1] + 2, axis=1)  # [images, cut off + completions + whole, ...]
@@ -108,32 +105,20 @@ def _documents(found):
 
 
 def _check_model(model, size: int, workdir: str) -> None:
+    """Raises UserError unless the model is a decoder whose context holds an image of `size` bytes."""
     if "inputs" in model.inputs:
-        raise UserError(
-            f"the model of {workdir} writes for something else that it reads, and cannot go on with an image; train a "
-            "decoder for that"
-        )
+        raise UserError(f"--workdir={workdir}: an encoder-decoder cannot continue an image. Train a decoder.")
     if size > model.context:
-        raise UserError(
-            f"the model of {workdir} reads {model.context} bytes (config.model.context), and an image has {size}; to "
-            f"complete images train one with --config.model.context={size}"
-        )
+        raise UserError(f"config.model.context={model.context}: shorter than an image. Train with {size}.")
 
 
 def _check(config, target: Path, arguments: Complete) -> None:
+    """Raises UserError for a run of text, a share that leaves nothing to complete, and an unusable file name."""
     if not config.data.image:
-        raise UserError(
-            f"{arguments.workdir} was trained on text (its config.data.image is empty); leave --complete out and give "
-            "--prompt"
-        )
-    rows = config.data.image[0]
-    if round(arguments.keep * rows) >= rows:
-        raise UserError(f"--keep={arguments.keep} leaves none of an image's {rows} rows to fill in; lower it")
-    if target.suffix.lower() != ".png" and not target.is_dir():
-        raise UserError(f"--complete={target} is written as PNG; give it a name that ends in .png")
-    if not target.parent.is_dir():
-        raise UserError(f"--complete={target} is to lie in {target.parent}, which is no folder; make it first")
-    if target.is_dir():
-        raise UserError(f"--complete={target} is a folder; give the name of a file in it, such as {target}/images.png")
-    if os.path.lexists(target):
-        raise UserError(f"--complete={target} is there already, and nothing is overwritten; give another name")
+        raise UserError(f"--complete: {arguments.workdir} was trained on text. Give --prompt instead.")
+    if round(arguments.keep * config.data.image[0]) >= config.data.image[0]:
+        raise UserError(f"--keep={arguments.keep}: leaves no row of the image to complete. Lower it.")
+    if target.suffix.lower() != ".png" or not target.parent.is_dir():
+        raise UserError(f"--complete={target}: not the name of a PNG file in an existing folder. Change it.")
+    if target.exists():
+        raise UserError(f"--complete={target}: exists, and nothing is overwritten. Give another name.")

@@ -1,0 +1,18 @@
+"""`pretrain import` and `pretrain export`: models from and to Hugging Face's library."""
+
+from pretrain.commands.arguments import Export, Import
+from pretrain.distributed.init import described, quiet_background_threads, say
+from pretrain.errors import UserError
+from pretrain.interop.exports import export_folder
+from pretrain.interop.imports import import_folder
+
+
+def run(arguments: Import | Export) -> None:
+    """Makes the work folder or the Hugging Face folder, and reports what is in it."""
+    if (process := described()) and process[1] != 1:
+        raise UserError("LONGHAUL_COORDINATOR: import and export run in one process. Start them without a launcher.")
+    quiet_background_threads()
+    if isinstance(arguments, Import):
+        import_folder(arguments.folder, arguments.workdir, say, arguments.generator, arguments.prepared)
+    else:
+        export_folder(arguments.workdir, arguments.folder, arguments.step, say, arguments.part, arguments.average)

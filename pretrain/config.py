@@ -1,0 +1,382 @@
+"""Configs: recipe files, variants, dotted overrides, and the resolved copy in a work folder.
+
+`--config=configs/gpt2.py:medium --config.train.steps=200` has the syntax of ml_collections, whose `config_flags` reads
+the overrides. The declared keys, types and ranges are in `configs/common.py`; a config that passes `check_keys` and
+`check_ranges` has exactly those keys, so that the rest of the program reads `config.train.steps` and never `.get`.
+"""
+
+import contextlib
+import copy
+import importlib.util
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from absl import flags
+from ml_collections import ConfigDict
+from ml_collections.config_flags import config_flags
+
+import models
+from configs import common
+from configs.ranges import Range
+from input_pipeline.files import read_json
+from input_pipeline.remote import at
+from pretrain.errors import USER_ERRORS, UserError, listed, nearest
+from pretrain.workdir import ANEW, CONFIG, Workdir, write
+
+ROOT = Path(__file__).resolve().parents[1]
+NO_RECIPES = ("__init__", "common", "kinds", "ranges")
+
+# Sections whose keys depend on their `kind`.
+OF_A_KIND = {"model": common.MODELS, "objective": common.OBJECTIVES}
+# Sections that hold any subset of the model's keys: the ones that differ from `config.model`.
+PARTIAL = ("evaluate.model", "distill.model")
+
+# Keys that a run may change when it continues: where, how and how long it runs, but not what it learns.
+FREE = (
+    *("name", "mesh", "log", "checkpoint", "evaluate", "objective.selects", "schedule.decay_steps"),
+    *("train.steps", "train.accumulate", "train.backend", "train.max_bad_steps", "train.on_bad_step"),
+    *("train.patience", "train.compare_every", "data.store", "data.workers", "data.prefetch"),
+    *("model.scan", "model.remat", "model.attention_path"),
+)
+DROPOUT = "model.dropout"  # free as well: BART and mBART lower it during pretraining
+OF_A_HOST = ("data.store", "data.workers", "data.prefetch")  # may differ between the processes of one run
+MAX_DIFFERENCES = 6  # keys that one message names
+
+
+def ignore(message: str) -> None:
+    """A `report` that drops its messages."""
+
+
+# --- Keys ---------------------------------------------------------------------------------------------------------
+
+
+def flat(config, prefix: str = "") -> dict:
+    """Dotted keys and values of a nested mapping: {"train.steps": 200, ...}."""
+    rows = {}
+    for name, value in config.items():
+        rows |= flat(value, f"{prefix}{name}.") if hasattr(value, "items") else {prefix + name: value}
+    return rows
+
+
+def every_key() -> list[str]:
+    """Dotted keys of all configs, of every kind of model and objective."""
+    keys = [f"{s}.{name}" for s, kinds in OF_A_KIND.items() for declared in kinds.values() for name in declared()]
+    return list(dict.fromkeys([*flat(common.base()), *keys]))
+
+
+def scored_length(config) -> int:
+    """Tokens in a row of evaluation: config.evaluate.length, where 0 means config.data.length."""
+    return config.evaluate.length or config.data.length
+
+
+def scored_key(config) -> str:
+    """The key that sets `scored_length`."""
+    return "config.evaluate.length" if config.evaluate.length else "config.data.length"
+
+
+def takes_tokenizer(config) -> bool:
+    """Whether the run takes another run's tokenizer: that of its initial weights or of its teacher."""
+    return bool(config.train.start_from or config.distill.teacher)
+
+
+def check_keys(config: ConfigDict, source: str) -> None:
+    """Raises UserError unless `config`, from `source`, has exactly the declared keys and types."""
+    known = common.base()
+    for section, kinds in OF_A_KIND.items():
+        if isinstance(config.get(section), ConfigDict) and "kind" in config[section]:
+            kind = config[section].kind
+            if kind not in kinds:
+                raise UserError(f"{source}: config.{section}.kind='{kind}' is unknown{nearest(str(kind), kinds)}")
+            known[section] = kinds[kind]()
+
+    def check(prefix: str, section: ConfigDict, declared: ConfigDict) -> None:
+        partial = prefix.rstrip(".") in PARTIAL
+        declared = config.model if partial else declared
+        for name in section:
+            if name not in declared:
+                raise UserError(f"{source}: {unknown_key(prefix + name, declared)}")
+        for name, default in declared.items():
+            key = f"config.{prefix}{name}"
+            if name not in section:
+                if not partial:
+                    raise UserError(f"{source}: {key} is missing. Start a recipe from configs.common.base().")
+            elif type(section[name]) is not type(default):
+                found = type(section[name]).__name__
+                raise UserError(f"{source}: {key} is of type {found}. It must be a {type(default).__name__}.")
+            elif isinstance(default, ConfigDict):
+                check(f"{prefix}{name}.", section[name], default)
+
+    check("", config, known)
+
+
+def unknown_key(key: str, section: ConfigDict) -> str:
+    """Message about a dotted key whose last part is not in `section`."""
+    parent, _, name = key.rpartition(".")
+    if parent == "model" and "kind" in section and (why := models.why_absent(section.kind, name)):
+        return f"config.{key}: no such key of a model of kind '{section.kind}'{why}"
+    elsewhere = [known for known in every_key() if known.endswith(f".{name}")]
+    choices = elsewhere if elsewhere and not parent else [f"{parent}.{other}".lstrip(".") for other in section]
+    return f"config.{key}: no such key{nearest(key if not elsewhere else choices[0], choices, 'config.')}"
+
+
+def check_ranges(config: ConfigDict) -> None:
+    """Raises UserError unless every number of `config` is in the range declared beside its default."""
+    ranges = ranges_of(config)
+    for key, value in flat(config).items():
+        if key in ranges and (rule := ranges[key].broken_by(value)):
+            raise UserError(f"config.{key}={value}: out of range. It must be {rule}.")
+
+
+def ranges_of(config: ConfigDict) -> dict[str, Range]:
+    """The range of each number of `config`, by dotted key."""
+    ranges = {f"{s}.{name}": r for s in OF_A_KIND for name, r in OF_A_KIND[s][config[s].kind].ranges.items()}
+    partial = {
+        f"{section}.{name.removeprefix('model.')}": r
+        for section in PARTIAL
+        for name, r in ranges.items()
+        if name.startswith("model.")
+    }
+    return common.base.ranges | ranges | partial
+
+
+# --- Recipes and overrides ----------------------------------------------------------------------------------------
+
+
+def recipes() -> dict[str, Path]:
+    """The recipe files of `configs/`, by name."""
+    return {path.stem: path for path in sorted((ROOT / "configs").glob("*.py")) if path.stem not in NO_RECIPES}
+
+
+def recipe_file(path: str) -> Path:
+    """The recipe that `path` names, relative to the current folder or to the checkout."""
+    for file in (Path(path), ROOT / path):
+        if file.suffix == ".py" and file.is_file():
+            return file
+    if Path(path).name == CONFIG and Path(path).is_file():
+        raise UserError(f"--config={path}: not a recipe. Use --workdir={Path(path).parent} to continue that run.")
+    known = [f"configs/{name}.py" for name in recipes()]
+    raise UserError(f"--config={path}: no such recipe{nearest(path, known)}")
+
+
+def recipe_module(path: str):
+    """The module of a recipe file, which may import modules next to it."""
+    file = recipe_file(path)
+    spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.append(str(file.parent.resolve()))
+    try:
+        with _recipe_errors(path, file):
+            spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(file.parent.resolve()))
+    return module
+
+
+def recipe_config(path: str, variant: str = "") -> ConfigDict:
+    """What the recipe's `get_config` returns, for that variant or without one."""
+    module = recipe_module(path)
+    with _recipe_errors(path, recipe_file(path)):
+        config = module.get_config(variant) if variant else module.get_config()
+    if type(config) is not ConfigDict:
+        raise UserError(f"--config={path}: get_config returns no ConfigDict. Return an edited configs.common.base().")
+    return config
+
+
+@contextlib.contextmanager
+def _recipe_errors(path: str, file: Path):
+    """Turns what a recipe's code raises into a UserError with the line. config_flags would print a whole traceback."""
+    try:
+        yield
+    except USER_ERRORS:
+        raise
+    except Exception as error:
+        frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == file.name]
+        line = f", line {frames[-1]}" if frames else ""
+        message = str(error).partition("\n")[0]
+        raise UserError(f"--config={path}{line}: {type(error).__name__}: {message}. Correct the recipe.") from error
+
+
+def load(spec: str, overrides: Sequence[tuple[str, str]] = (), report: Callable[[str], None] = ignore) -> ConfigDict:
+    """The locked config of `path[:variant]` with `overrides`, pairs of dotted key and text.
+
+    `report` receives what follows from them. Errors: UserError, and the recipe's own ConfigError.
+    """
+    path, _, variant = spec.partition(":")
+    return with_overrides(recipe_config(path, variant), overrides, report, source=path)
+
+
+def with_overrides(
+    config: ConfigDict,
+    overrides: Sequence[tuple[str, str]],
+    report: Callable[[str], None] = ignore,
+    source: str = "config",
+) -> ConfigDict:
+    """`config`, changed in place by `overrides`, checked and locked; `report` receives what follows from them."""
+    overrides = [*_implied(config, dict(overrides), report), *overrides]
+    with config.unlocked():
+        for key, _ in overrides:
+            _check_override(config, key)
+        apply_overrides(config, overrides)
+    check_keys(config, source)
+    check_ranges(config)
+    return config.lock()
+
+
+def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> None:
+    """Sets keys of `config` to values that texts spell, each read as the type that its key has."""
+    types = {key: type(value) for key, value in flat(config).items()}
+    # absl reads 1e6 as a float only, so a whole number of an int key is written out.
+    argv = ["", *(f"--config.{key}={_write_out(text) if types[key] is int else text}" for key, text in overrides)]
+    holder = flags.FlagValues()
+    try:
+        config_flags.DEFINE_config_dict("config", config, flag_values=holder, lock_config=False, sys_argv=argv)
+        holder(argv)
+    except (flags.Error, ValueError, TypeError, SyntaxError) as error:
+        message = str(error).partition("\n")[0].removeprefix("flag --")
+        raise UserError(f"{message}. Give a value of the key's type (docs/configs.md).") from error
+
+
+def _write_out(text: str) -> str:
+    """The digits of a whole number such as 1e6; any other text as it is."""
+    try:
+        return str(int(float(text))) if float(text).is_integer() else text
+    except (ValueError, OverflowError):
+        return text
+
+
+def _check_override(config: ConfigDict, key: str) -> None:
+    """Raises UserError for a key that cannot be set; adds the model's value of a key of a PARTIAL section."""
+    *sections, last = key.split(".")
+    section = config
+    for depth, name in enumerate(sections):
+        if name not in section:
+            raise UserError(unknown_key(".".join([*sections[:depth], name]), section))
+        section = section[name]
+        if not isinstance(section, ConfigDict):
+            raise UserError(f"config.{'.'.join(sections[: depth + 1])}: a value, not a section. Set it directly.")
+    parent = ".".join(sections)
+    if parent in PARTIAL and last in config.model and last not in section:
+        section[last] = config.model[last]
+    if last not in section:
+        raise UserError(unknown_key(key, config.model if parent in PARTIAL else section))
+    if isinstance(section.get(last), ConfigDict):
+        raise UserError(f"config.{key}: a section, not a value. Set one of its keys: {', '.join(section[last])}.")
+    if last == "kind" and parent in OF_A_KIND:
+        raise UserError(f"config.{key}: a section changes its kind as a whole. Give --config a recipe of that kind.")
+
+
+def _implied(config: ConfigDict, given: dict[str, str], report: Callable[[str], None]) -> list[tuple[str, str]]:
+    """Overrides that follow from another training text: the recipe's validation text and weights do not fit it."""
+    if given.get("data.train", config.data.train) == config.data.train:
+        return []
+    empty = {"data.validation": "", "data.test": "", "data.weights": "()"}
+    dropped = [(key, text) for key, text in empty.items() if key not in given and config.data[key.partition(".")[2]]]
+    if dropped:
+        held = f"; {config.data.holdout:.0%} of it is held out for validation" if config.data.holdout else ""
+        report(f"data.train is not the recipe's: {', '.join(key for key, _ in dropped)} cleared{held}")
+    return dropped
+
+
+# --- The work folder's copy ---------------------------------------------------------------------------------------
+
+
+def save(config: ConfigDict, workdir: str) -> None:
+    """Writes the resolved config into the work folder, atomically."""
+    try:
+        at(workdir).mkdir(parents=True, exist_ok=True)
+        write(Workdir(workdir).config, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
+    except PermissionError as error:
+        raise UserError(f"--workdir={workdir}: {error.strerror}. Choose another folder.") from error
+
+
+def saved(workdir: str) -> ConfigDict:
+    """The resolved config of a work folder."""
+    check_folder(workdir)
+    path = Workdir(workdir).config
+    if not path.is_file():
+        raise UserError(f"--workdir={workdir}: no {CONFIG} there. Give the folder of a `pretrain train` run.")
+    try:
+        content = read_json(path)
+    except ValueError as error:
+        raise UserError(f"{path}: not readable JSON ({error}). Restore it, or choose another --workdir.") from error
+    check_ours(workdir)
+    config = ConfigDict(as_tuples(content))
+    check_keys(config, str(path))
+    return with_overrides(config, ())
+
+
+def check_folder(workdir: str) -> None:
+    """Raises UserError where a work folder's name is that of a file."""
+    if at(workdir).is_file():
+        raise UserError(f"--workdir={workdir}: a file, not a folder. Give a run's folder or a new name.")
+
+
+def check_ours(folder: str) -> None:
+    """Raises UserError where a folder holds a model of Hugging Face's library rather than a run."""
+    try:
+        config = read_json(Workdir(folder).config)
+    except (OSError, ValueError):
+        return
+    if isinstance(config, Mapping) and "model_type" in config and "model" not in config:
+        raise UserError(f"{folder}: a Hugging Face model. Run `pretrain import --folder={folder} --workdir=NEW` first.")
+
+
+def differences(old: Mapping, new: Mapping) -> list[str]:
+    """Keys that `new` changes in a run that began as `old`, apart from those that a run may change."""
+    a, b = flat(old), flat(new)
+    free = tuple(f"{key}." for key in FREE)
+    fixed = [key for key in sorted(a.keys() | b.keys()) if not f"{key}.".startswith((*free, DROPOUT))]
+    return [
+        f"{key} ({a.get(key, 'absent')!r} there, {b.get(key, 'absent')!r} here)"
+        for key in fixed
+        if a.get(key) != b.get(key)
+    ]
+
+
+def changed_dropout(old: ConfigDict, new: ConfigDict) -> str | None:
+    """What to report to a run that continues as `new` with other dropout rates than those of `old`."""
+    a, b = flat(old), flat(new)
+    changed = [f"config.{k} is {b[k]}, was {a[k]}" for k in sorted(b) if k.startswith(DROPOUT) and a.get(k) != b[k]]
+    return ", ".join(changed) or None
+
+
+def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping) -> None:
+    """Raises UserError if the work folder's config is not the one that its checkpoints were `made_with`, as JSON.
+
+    Keys that only one of them has belong to another version.
+    """
+    before = flat(as_tuples(made_with))
+    now = {key: value for key, value in flat(config).items() if key in before}
+    if changed := differences({key: before[key] for key in now}, now):
+        shown = listed(changed, MAX_DIFFERENCES, "; ")
+        raise UserError(f"{Workdir(workdir).config}: edited after its checkpoints were made: {shown}. Undo the change.")
+
+
+def of_start(config: ConfigDict, made_with: Mapping) -> ConfigDict:
+    """`config` with the values of the start that saved a checkpoint, which it was `made_with`, as JSON."""
+    before, types = copy.deepcopy(config), {key: type(value) for key, value in flat(config).items()}
+    values = flat(as_tuples(made_with)).items()
+    with before.unlocked():
+        before.update_from_flattened_dict({key: v for key, v in values if type(v) is types.get(key)})
+    return before
+
+
+def check_same_run(workdir: str, config: ConfigDict) -> None:
+    """Raises UserError if the work folder holds checkpoints of a run of another config."""
+    if not Workdir(workdir).steps():
+        return
+    if not Workdir(workdir).config.is_file():
+        raise UserError(f"--workdir={workdir}: checkpoints without their {CONFIG}. Restore it, or {ANEW}.")
+    if changed := differences(saved(workdir), config):
+        shown = listed(changed, MAX_DIFFERENCES, "; ")
+        raise UserError(f"--workdir={workdir}: a run of another config: {shown}. Choose another --workdir, or {ANEW}.")
+
+
+def as_tuples(value):
+    """JSON's lists as tuples, the type of every sequence in a config."""
+    if isinstance(value, dict):
+        return {name: as_tuples(item) for name, item in value.items()}
+    return tuple(map(as_tuples, value)) if isinstance(value, (list, tuple)) else value
