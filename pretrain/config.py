@@ -343,7 +343,7 @@ def changed_dropout(old: ConfigDict, new: ConfigDict) -> str | None:
     return ", ".join(changed) or None
 
 
-def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping) -> None:
+def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping, remedy: str = "undo the change") -> None:
     """Raises UserError if the work folder's config is not the one that its checkpoints were `made_with`, as JSON.
 
     Keys that only one of them has belong to another version.
@@ -352,7 +352,7 @@ def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping) -> None
     now = {key: value for key, value in flat(config).items() if key in before}
     if changed := differences({key: before[key] for key in now}, now):
         shown = listed(changed, MAX_DIFFERENCES, "; ")
-        raise UserError(f"{Workdir(workdir).config}: edited after its checkpoints were made: {shown}. Undo the change.")
+        raise UserError(f"{Workdir(workdir).config}: edited after its checkpoints were made: {shown}; {remedy}.")
 
 
 def of_start(config: ConfigDict, made_with: Mapping) -> ConfigDict:
