@@ -39,9 +39,7 @@ VARIANTS = {  # layers, width, heads, whether dropout is on, updates
 
 def get_config(variant=""):
     """The recipe of one size; no variant means base."""
-    variant = variant or "base"
-    if variant not in VARIANTS:
-        raise common.variant_error("albert", variant, VARIANTS)
+    variant = common.check_variant("albert", variant or "base", VARIANTS)
     layers, width, heads, drops, steps = VARIANTS[variant]
     config = common.base()
     config.name = f"albert:{variant}"

@@ -43,9 +43,7 @@ VARIANTS = tuple(SIZES)
 
 def get_config(variant=""):
     """The recipe of one size; no variant means base."""
-    variant = variant or "base"
-    if variant not in VARIANTS:
-        raise common.variant_error("bart", variant, VARIANTS)
+    variant = common.check_variant("bart", variant or "base", VARIANTS)
     layers, width, heads, ff, peak = SIZES[variant]
     config = common.base()
     config.name = f"bart:{variant}"

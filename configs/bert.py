@@ -55,9 +55,7 @@ ALPHA = 0.7  # of multilingual variants: the power of a language's size in its s
 
 def get_config(variant=""):
     """The recipe of one size; no variant means base."""
-    variant = variant or "base"
-    if variant not in VARIANTS:
-        raise common.variant_error("bert", variant, VARIANTS)
+    variant = common.check_variant("bert", variant or "base", VARIANTS)
     layers, width, heads, cased, whole_words = VARIANTS[variant]
     vocab_size, file = (28_996, "cased") if cased else (30_522, "uncased")
     config = common.base()

@@ -31,9 +31,7 @@ VARIANTS = ("base", "mini_stdlib")
 
 def get_config(variant=""):
     """The recipe; no variant means base."""
-    variant = variant or "base"
-    if variant not in VARIANTS:
-        raise common.variant_error("ctrl", variant, VARIANTS)
+    variant = common.check_variant("ctrl", variant or "base", VARIANTS)
     config = common.base()
     config.name = f"ctrl:{variant}"
     config.model.update(

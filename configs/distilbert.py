@@ -39,9 +39,7 @@ VARIANTS = {  # rows of the token table, tokenizer
 
 def get_config(variant=""):
     """The recipe of one student; no variant means uncased."""
-    variant = variant or "uncased"
-    if variant not in VARIANTS:
-        raise common.variant_error("distilbert", variant, VARIANTS)
+    variant = common.check_variant("distilbert", variant or "uncased", VARIANTS)
     vocab_size, tokenizer = VARIANTS[variant]
     config = common.base()
     config.name = f"distilbert:{variant}"

@@ -51,9 +51,7 @@ ABLATIONS = {  # the discriminator's head, the tokens that it is scored on, the 
 
 def get_config(variant=""):
     """The recipe of one size; no variant means small."""
-    variant = variant or "small"
-    if variant not in VARIANTS:
-        raise common.variant_error("electra", variant, VARIANTS)
+    variant = common.check_variant("electra", variant or "small", VARIANTS)
     layers, width, heads, embed, generator, share, peak, rows, steps, length = VARIANTS[variant]
     config = common.base()
     config.name = f"electra:{variant}"

@@ -28,9 +28,7 @@ VARIANTS = ("base",)
 
 def get_config(variant=""):
     """The recipe; no variant means base."""
-    variant = variant or "base"
-    if variant not in VARIANTS:
-        raise common.variant_error("gpt", variant, VARIANTS)
+    variant = common.check_variant("gpt", variant or "base", VARIANTS)
     config = common.base()
     config.name = f"gpt:{variant}"
     config.model.update(

@@ -31,9 +31,7 @@ VARIANTS = {  # layers, width, heads, peak learning rate
 
 def get_config(variant=""):
     """The recipe of one size; no variant means small."""
-    variant = variant or "small"
-    if variant not in VARIANTS:
-        raise common.variant_error("gpt2", variant, VARIANTS)
+    variant = common.check_variant("gpt2", variant or "small", VARIANTS)
     layers, width, heads, peak = VARIANTS[variant]
     config = common.base()
     config.name = f"gpt2:{variant}"

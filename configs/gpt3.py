@@ -39,9 +39,7 @@ CONTEXT = 2048
 
 def get_config(variant=""):
     """The recipe of one size; no variant means small."""
-    variant = variant or "small"
-    if variant not in VARIANTS:
-        raise common.variant_error("gpt3", variant, VARIANTS)
+    variant = common.check_variant("gpt3", variant or "small", VARIANTS)
     layers, width, heads, rows, peak = VARIANTS[variant]
     tokens = rows * CONTEXT  # of one update
     config = common.base()

@@ -33,9 +33,7 @@ VARIANTS = ("causal", "masked")
 
 def get_config(variant=""):
     """The recipe; no variant means causal."""
-    variant = variant or "causal"
-    if variant not in VARIANTS:
-        raise common.variant_error("hands_on", variant, VARIANTS)
+    variant = common.check_variant("hands_on", variant or "causal", VARIANTS)
     config = common.base()
     config.name = f"hands_on:{variant}"
     config.model.update(

@@ -17,11 +17,9 @@ from configs import common
 VARIANTS = ("dense", "transformer_xl", "sparse")
 
 
-def get_config(variant="dense"):
+def get_config(variant=""):
     """The recipe of one of three attentions."""
-    variant = variant or "dense"
-    if variant not in VARIANTS:
-        raise common.variant_error("long_context", variant, VARIANTS)
+    variant = common.check_variant("long_context", variant or "dense", VARIANTS)
     config = common.base()
     config.name = f"long_context:{variant}"
     config.tokenizer.update(kind="bytes", vocab_size=257)

@@ -31,9 +31,7 @@ VARIANTS = tuple(f"{family}_{size}" for family in ("bert", "t5") for size in LEN
 
 def get_config(variant=""):
     """The recipe of one family and length; no variant means t5_4k."""
-    variant = variant or "t5_4k"
-    if variant not in VARIANTS:
-        raise common.variant_error("long_documents", variant, VARIANTS)
+    variant = common.check_variant("long_documents", variant or "t5_4k", VARIANTS)
     family, size = variant.split("_")
     length, tiny = LENGTHS[size], size == "tiny"
     config = common.base()

@@ -28,9 +28,7 @@ VARIANTS = ("large",)
 
 def get_config(variant=""):
     """The recipe; no variant means large."""
-    variant = variant or "large"
-    if variant not in VARIANTS:
-        raise common.variant_error("mbart", variant, VARIANTS)
+    variant = common.check_variant("mbart", variant or "large", VARIANTS)
     config = common.base()
     config.name = f"mbart:{variant}"
     config.model = common.encoder_decoder()

@@ -11,9 +11,9 @@ from configs import common
 VARIANTS = ("default", "tiny")
 
 
-def get_config(variant: str = "default"):
-    if variant not in VARIANTS:
-        raise common.variant_error("quickstart", variant, VARIANTS)
+def get_config(variant=""):
+    """Return the recipe; no variant means default."""
+    variant = common.check_variant("quickstart", variant or "default", VARIANTS)
     config = common.base()
     config.name = "quickstart"
     config.tokenizer.update(algorithm="bpe", pieces="phrases", vocab_size=4096, train_bytes=3_000_000)

@@ -49,9 +49,7 @@ ALPHA = 0.3  # of XLM-R: the power of a language's size in its share of the batc
 
 def get_config(variant=""):
     """The recipe of one size; no variant means base."""
-    variant = variant or "base"
-    if variant not in VARIANTS:
-        raise common.variant_error("roberta", variant, VARIANTS)
+    variant = common.check_variant("roberta", variant or "base", VARIANTS)
     layers, width, heads, vocab_size, file, text, rows, peak, warmup, steps = VARIANTS[variant]
     config = common.base()
     config.name = f"roberta:{variant}"

@@ -118,9 +118,7 @@ _IMAGES = ("cifar10", "imagenet64", "tiny_images")  # their positions are rows, 
 
 def get_config(variant=""):
     """The recipe of one variant; no variant means tiny."""
-    variant = variant or "tiny"
-    if variant not in VARIANTS:
-        raise common.variant_error("sparse_transformer", variant, VARIANTS)
+    variant = common.check_variant("sparse_transformer", variant or "tiny", VARIANTS)
     network, rows, steps, warmup, peak = VARIANTS[variant]
     config = common.base()
     config.name = f"sparse_transformer:{variant}"

@@ -53,9 +53,7 @@ VARIANTS = tuple(SIZES)
 
 def get_config(variant=""):
     """The recipe of one size; no variant means base."""
-    variant = variant or "base"
-    if variant not in VARIANTS:
-        raise common.variant_error("t5", variant, VARIANTS)
+    variant = common.check_variant("t5", variant or "base", VARIANTS)
     layers, width, heads, head_size, ff = SIZES[variant]
     config = common.base()
     config.name = f"t5:{variant}"

@@ -46,9 +46,7 @@ WARMUP = 4000
 
 def get_config(variant=""):
     """The recipe of one size; no variant means base."""
-    variant = variant or "base"
-    if variant not in VARIANTS:
-        raise common.variant_error("transformer", variant, VARIANTS)
+    variant = common.check_variant("transformer", variant or "base", VARIANTS)
     layers, width, heads, ff, dropout, language, vocab_size = SIZES[variant]
     config = common.base()
     config.name = f"transformer:{variant}"

@@ -128,9 +128,7 @@ VARIANTS = {  # data, network, T = M in training, lanes, warm-up, steps
 
 def get_config(variant=""):
     """The recipe of one variant; no variant means tiny."""
-    variant = variant or "tiny"
-    if variant not in VARIANTS:
-        raise common.variant_error("transformer_xl", variant, VARIANTS)
+    variant = common.check_variant("transformer_xl", variant or "tiny", VARIANTS)
     data, network, length, lanes, warmup, steps = VARIANTS[variant]
     config = common.base()
     config.name = f"transformer_xl:{variant}"

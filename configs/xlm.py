@@ -50,9 +50,7 @@ ALPHA = 0.7  # the power of a language's size in its share of the batches
 
 def get_config(variant=""):
     """The recipe of one size; no variant means enfr_1024."""
-    variant = variant or "enfr_1024"
-    if variant not in VARIANTS:
-        raise common.variant_error("xlm", variant, VARIANTS)
+    variant = common.check_variant("xlm", variant or "enfr_1024", VARIANTS)
     layers, width, heads, vocab_size, languages, has_table, parallel = VARIANTS[variant]
     config = common.base()
     config.name = f"xlm:{variant}"

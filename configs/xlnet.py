@@ -35,9 +35,7 @@ VARIANTS = {  # layers, width, heads
 
 def get_config(variant=""):
     """The recipe of one size; no variant means base."""
-    variant = variant or "base"
-    if variant not in VARIANTS:
-        raise common.variant_error("xlnet", variant, VARIANTS)
+    variant = common.check_variant("xlnet", variant or "base", VARIANTS)
     layers, width, heads = VARIANTS[variant]
     config = common.base()
     config.name = f"xlnet:{variant}"

@@ -1,4 +1,4 @@
-"""Write docs/configs.md from the comments and ranges of configs/common.py and configs/kinds.py: `make docs`."""
+"""Write docs/configs.md from the comments and ranges of configs/common.py and configs/model_kinds.py: `make docs`."""
 
 import ast
 import io
@@ -10,13 +10,13 @@ from pathlib import Path
 from configs import ranges
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ROOT / "configs" / "common.py", ROOT / "configs" / "kinds.py"
+SOURCES = ROOT / "configs" / "common.py", ROOT / "configs" / "model_kinds.py"
 PAGE = ROOT / "docs" / "configs.md"
 
 HEAD = """\
 # Configs
 
-Every key, generated from `configs/common.py` and, for models, `configs/kinds.py` by `make docs`; edit them there.
+Every key, generated from `configs/common.py` and, for models, `configs/model_kinds.py` by `make docs`; edit them there.
 
 A recipe (`configs/NAME.py`) starts from these defaults and sets what its paper says. Set any key on the command line by
 its dotted name: `pretrain train --config=configs/gpt2.py:medium --config.train.steps=200`. Tuples are written as in

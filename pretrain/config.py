@@ -27,7 +27,7 @@ from pretrain.errors import USER_ERRORS, UserError, listed, nearest
 from pretrain.workdir import ANEW, CONFIG, Workdir, write
 
 ROOT = Path(__file__).resolve().parents[1]
-NO_RECIPES = ("__init__", "common", "kinds", "ranges")
+NO_RECIPES = ("__init__", "common", "model_kinds", "ranges")
 
 # Sections whose keys depend on their `kind`.
 OF_A_KIND = {"model": common.MODELS, "objective": common.OBJECTIVES}
@@ -126,7 +126,7 @@ def check_ranges(config: ConfigDict) -> None:
     """Raises UserError unless every number of `config` is in the range declared beside its default."""
     ranges = ranges_of(config)
     for key, value in flat(config).items():
-        if key in ranges and (rule := ranges[key].broken_by(value)):
+        if key in ranges and (rule := ranges[key].violation(value)):
             raise UserError(f"config.{key}={value}: out of range. It must be {rule}.")
 
 

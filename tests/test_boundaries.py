@@ -114,7 +114,7 @@ def offences(path, source):
     for name, lazy in imports(ast.parse(source), package):
         top = name.partition(".")[0]
         if top in sys.stdlib_module_names or top == package:
-            below = {"common.py": ("configs.kinds.", "configs.ranges."), "kinds.py": ("configs.ranges.",)}
+            below = {"common.py": ("configs.model_kinds.", "configs.ranges."), "model_kinds.py": ("configs.ranges.",)}
             stands_on = below.get(path.name, ("configs.common.",))
             if package == top == "configs" and not f"{name}.".startswith(stands_on):
                 yield f"{path} imports {name}: a recipe stands on configs.common alone"

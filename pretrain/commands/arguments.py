@@ -7,7 +7,7 @@ docstring is the command's summary.
 import dataclasses
 from typing import ClassVar
 
-from configs.ranges import Declared, Range, count, non_negative, rate
+from configs.ranges import Default, Range, count, non_negative, rate
 from pretrain.decoding.options import CHOICES, OPTIONS
 from pretrain.errors import UserError, nearest
 
@@ -30,7 +30,7 @@ class Flag:
             return
         if type(value) is not self.kind and not (self.kind is float and type(value) is int):
             raise UserError(f"--{name}={value!r:.60}: not of type {self.kind.__name__}. Give a {self.kind.__name__}.")
-        if self.range and (rule := self.range.broken_by(value)):
+        if self.range and (rule := self.range.violation(value)):
             raise UserError(f"--{name}={value}: out of range. It must be {rule}.")
         if self.choices and value not in self.choices:
             raise UserError(f"--{name}={value}: unknown{nearest(value, self.choices)}")
@@ -43,11 +43,11 @@ def text(default, help: str, choices: tuple[str, ...] = ()):
     return dataclasses.field(default=default, metadata={"flag": Flag(str, help, choices=choices)})
 
 
-def integer(declared: Declared, help: str):
+def integer(declared: Default, help: str):
     return dataclasses.field(default=declared.default, metadata={"flag": Flag(int, help, declared.range)})
 
 
-def number(declared: Declared, help: str):
+def number(declared: Default, help: str):
     return dataclasses.field(default=declared.default, metadata={"flag": Flag(float, help, declared.range)})
 
 

@@ -34,5 +34,5 @@ def check(**given) -> None:
             raise UserError(f"{name}={value!r}; it must be a whole number")
         if type(value) not in (int, float):
             raise UserError(f"{name}={value!r}; it must be a number")
-        if rule := declared.range.broken_by(value):
+        if rule := declared.range.violation(value):
             raise UserError(f"{name}={value}; it must be {rule}")

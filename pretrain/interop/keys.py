@@ -181,7 +181,7 @@ def _ours(key: Key, read: Mapping, source: str, wanted: type, ranges: Mapping):
     if key.words:
         return _word(key.theirs, value, key.words, source)
     ours = wanted(value - key.more) if key.more else wanted(value)
-    if key.ours in ranges and (rule := ranges[key.ours].broken_by(ours)):
+    if key.ours in ranges and (rule := ranges[key.ours].violation(ours)):
         more = f" {key.more} more than a number that is" if key.more else ""
         raise UserError(f"{source}: {key.theirs} = {value!r:.60}; it must be{more} {rule}")
     return ours

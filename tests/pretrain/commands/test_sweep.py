@@ -74,7 +74,7 @@ def test_numbers_of_flags(outcome, command, flag):
     more += ["--beams=2"] if flag == "length_penalty" else []
     for value in VALUES:
         said = outcome(command, "--workdir=/dev/null/run", f"--{flag}={value}", *more)
-        if value in ("nan", "inf", "1e999", "many", "") or kept.range.broken_by(kept.kind(float(value))):
+        if value in ("nan", "inf", "1e999", "many", "") or kept.range.violation(kept.kind(float(value))):
             assert f"--{flag}" in said, (value, said)
         else:
             assert "/dev/null" in said and f"--{flag}" not in said, (value, said)
