@@ -6,18 +6,16 @@ Never replace those in the repository: users continue runs of that age. Add anot
 """
 
 import json
-import os
-import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-OLD = ROOT / "tests" / "goldens" / "old_run"
-TEXT = "--config.data.train=text:text/*.txt?document=blank_line"
+from tests.golden import GOLDENS, TEXT, overrides, pretrain, read_metrics
+
+OLD = GOLDENS / "old_run"
+TRAIN = "--config.data.train=text:text/*.txt?document=blank_line"
 
 EVALUATION = {  # of checkpoint 4, on all of the validation split
     "gpt": {"step": 4, "loss": 5.553067140633307, "bits_per_byte": 6.097872378557558, "tokens": 1058},
@@ -60,26 +58,6 @@ OPTIMIZATION = {
 }
 
 
-def pretrain(folder: Path, *arguments: str) -> str:
-    """Run `pretrain` in a folder, on one device; return its standard output."""
-    flags = re.sub(r"device_count=\d+", "device_count=1", os.environ.get("XLA_FLAGS", ""))
-    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "pretrain", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def overrides(*sections: dict) -> list[str]:
-    return [f"--config.{key}={value}" for section in sections for key, value in section.items()]
-
-
-def read_metrics(workdir: Path, split: str) -> dict[int, dict]:
-    """The rows of a split's metrics by step."""
-    lines = (workdir / "metrics" / f"{split}.jsonl").read_text().splitlines()
-    return {row["step"]: row for row in map(json.loads, lines)}
-
-
 def list_data(workdir: Path) -> dict[str, Path]:
     """Files of the tokenizer, the token store and the index caches, by name."""
     # store.json holds the modification times of the text, which differ in each copy.
@@ -107,9 +85,9 @@ def test_old_run_continues(name, tmp_path):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_old_run_data_format(name, tmp_path):
-    shutil.copytree(OLD / "text", tmp_path / "text")
+    shutil.copytree(TEXT, tmp_path / "text")
     flags = overrides(DATA, SIZES[name])
-    pretrain(tmp_path, "prepare", f"--config={RECIPES[name]}", f"--workdir={name}", TEXT, *flags)
+    pretrain(tmp_path, "prepare", f"--config={RECIPES[name]}", f"--workdir={name}", TRAIN, *flags)
     files, old = list_data(tmp_path / name), list_data(OLD / name)
     assert files.keys() <= old.keys()  # the index cache of validation is first written by training
     for file in files:
@@ -119,8 +97,8 @@ def test_old_run_data_format(name, tmp_path):
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    shutil.copytree(OLD / "text", place / "text")
+    shutil.copytree(TEXT, place / "text")
     for run, recipe in RECIPES.items():
         options = overrides(DATA, SIZES[run], TRAINING, OPTIMIZATION[run])
-        pretrain(place, "train", f"--config={recipe}", f"--workdir={run}", TEXT, *options)
+        pretrain(place, "train", f"--config={recipe}", f"--workdir={run}", TRAIN, *options)
         print(run, read_metrics(place / run, "train"), read_metrics(place / run, "validation"))
