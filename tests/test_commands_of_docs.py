@@ -12,7 +12,7 @@ import pytest
 
 from pretrain import cli
 from pretrain import config as configs
-from pretrain.commands.arguments import OfConfig, Train
+from pretrain.commands.arguments import ConfigArguments, Train
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -64,7 +64,7 @@ def test_command_of_pretrain(command, capsys):
     line = split(command)[1:]
     arguments = cli.parse(line)
     assert type(arguments).__name__ == ("Complete" if "--complete" in command else line[0].title())
-    if isinstance(arguments, OfConfig):
+    if isinstance(arguments, ConfigArguments):
         assert configs.load(arguments.config or "configs/quickstart.py", arguments.overrides).train.steps > 0
     if line[0] == "describe":
         assert cli.main(line) == 0 and "parameters" in capsys.readouterr().out
