@@ -11,7 +11,6 @@ import models
 from configs.common import base, recurrent
 from pretrain.commands import describe as described
 from pretrain.config import load
-from pretrain.errors import USER_ERRORS, UserError
 from pretrain.step.train_step import init_params
 
 SIDES = "encoder", "decoder"
@@ -52,128 +51,11 @@ def test_the_devices_that_a_mesh_needs(sizes, devices, multiples, share):
     assert whole / share <= facts["mesh"]["bytes_per_device"] < whole / share + 4 * 50 * 16 + 2000  # biases are whole
 
 
-@pytest.mark.parametrize(
-    ("sizes", "words"),
-    [
-        ({"fsdp": 7}, "= 32 does not divide over the 7 devices that share a batch"),
-        (
-            {"tensor": 3},
-            "config.model.heads = 2 does not divide over the 3 devices that share attention .tensor.; make",
-        ),
-        ({"data": 1, "sequence": 4}, "2 attention heads of one pattern on 1 tensor and 4 sequence devices"),
-        (
-            {"rules": tuple(rule for rule in base().mesh.rules if rule[0] != "length")},
-            "which config.mesh.rules does not map; add .'length', None",
-        ),
-        ({"fsdp": -1}, "config.mesh gives the size -1 to data and fsdp; give it to one axis at most"),
-    ],
-)
-def test_meshes_that_cannot_be(sizes, words):
-    config = tiny()
-    config.mesh.update(sizes)
-    with pytest.raises(USER_ERRORS, match=words):
-        described.describe(config)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("train.accumulate", 3, "does not divide into config.train.accumulate = 3"),
-        ("data.length", 65, "config.data.length = 65 is longer than"),
-        ("evaluate.stride", 65, "evaluate.stride = 65 is longer than"),
-        ("train.on_bad_step", "x", "config.train.on_bad_step is 'x'; choose one of"),
-        ("evaluate.stopping", "x", "config.evaluate.stopping is 'x'; choose one of: never, best, full"),
-        ("mesh.sequence", 3, "config.data.length = 16 does not divide over the 3 devices that share a row"),
-        ("train.backend", "x", "config.train.backend is 'x'; choose one of: jit, pmap"),
-        ("data.layout", "x", "data.layout is 'x'; choose one of"),
-        ("data.train", "", "data.train is empty"),
-        ("data.train", "stdlb", "unknown source kind 'stdlb'"),
-        ("data.validation", "stdlib", "both read stdlib"),
-        ("data.weights", (1.0, 2.0), "data.weights has 2 numbers for 1 source"),
-        ("data.image", (8, 8, 3), "which tokenizer.kind = sentencepiece does not take"),
-        ("tokenizer.kind", "x", "tokenizer.kind is 'x'; choose one of"),
-        ("tokenizer.kind", "huggingface", "set tokenizer.path"),
-        ("tokenizer.kind", "bytes", "config.model.vocab_size = 50 is smaller than the tokenizer's 257 entries"),
-        ("tokenizer.vocab_size", 51, "config.model.vocab_size = 50 is smaller than the tokenizer's 51 entries"),
-    ],
-)
-def test_what_training_refuses(key, value, words):
-    config = tiny()
-    config.mesh.data = 1
-    config.update_from_flattened_dict({key: value})
-    with pytest.raises(USER_ERRORS, match=words):
-        described.describe(config)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"objective.density": 0.7, "model.context": 64},
-            r"config.data.length = 64 with config.objective.density = 0.7 makes targets of 112 tokens, .*context = 64",
-        ),
-        (
-            {"objective.density": 0.7, "evaluate.length": 80},
-            r"config.evaluate.length = 80 with config.objective.density = 0.7 makes targets of 140 tokens",
-        ),
-        (
-            {"mesh.sequence": 2, "data.length": 70, "evaluate.length": 64},
-            r"the length of 'tokens' that config.data.length = 70 and config.objective make = 17 does not divide over",
-        ),
-        (
-            {"mesh.sequence": 2, "data.length": 70},
-            r"the length of 'tokens' that config.data.length = 70 and config.objective make = 17 does not divide over",
-        ),
-        (
-            {"mesh.sequence": 2, "evaluate.length": 70},
-            r"the length of 'tokens' that config.evaluate.length = 70 and config.objective make = 17 does not",
-        ),
-        ({"data.length": 1}, r"data.length = 1 leaves too little room for text .* set at least 16"),
-        ({"evaluate.length": 1}, r"config.evaluate.length = 1 leaves too little room for text .* set at least 16"),
-        ({"objective.mean_span": 100.0}, r"mean_span = 100\.0 tokens are more .* a row of 64 tokens, which is 11;"),
-        ({"evaluate.length": 8}, r"mean_span = 3\.0 tokens are more .* out of a row of 8 tokens, which is 1;"),
-    ],
-)
-def test_what_denoising_refuses(changes, words):
-    config = load("configs/t5.py:mini_stdlib")
-    config.mesh.data = 1
-    config.update_from_flattened_dict(changes)
-    with pytest.raises(USER_ERRORS, match=words):
-        described.describe(config)
-
-
 def test_the_largest_recipe_on_the_pod_that_it_is_meant_for():
     config = load("configs/gpt3.py:175b")
     config.mesh.update(data=1, fsdp=64, tensor=8)
     assert described.describe(config)["mesh"]["devices"] == 512
     assert config.evaluate.batch_size % 64 == 0  # no device evaluates padding
-
-
-def test_what_training_by_pmap_refuses():
-    config = tiny(backend="pmap")
-    assert described.describe(config)["mesh"] == {
-        "devices": 1,
-        "multiples": True,
-        "bytes_per_device": described.describe(tiny())["bytes"]["parameters"],
-        "whole": {},
-    }
-    config.mesh.fsdp = 2
-    with pytest.raises(UserError, match=r"config\.mesh\.fsdp = 2 and config\.train\.backend = 'pmap' exclude"):
-        described.describe(config)
-
-
-@pytest.mark.parametrize(
-    ("length", "words"),
-    [
-        (0, r"data\.length = 16 \(config\.evaluate\.length = 0 means that\) .*; set --config\.evaluate\.length=8 or"),
-        (12, r"evaluate\.length = 12 is longer than .*model\.context = 8 positions; lower the one \(0 means config"),
-    ],
-)
-def test_rows_that_are_longer_than_what_scores_reads(length, words):
-    config = tiny()
-    config.model.positions, config.evaluate.length, config.evaluate.model.context = "rotary", length, 8
-    with pytest.raises(UserError, match=words):
-        described.describe(config)
 
 
 def tiny(**train):
@@ -198,18 +80,6 @@ def test_what_fsdp_leaves_whole_is_named(fsdp, feed_forward):
     matrices = 0 if feed_forward == "biases" else 2 * width * ff + ff
     assert whole["layers/feed_forward"] == layers * (width + matrices)
     assert whole["vocabulary"] < 10_000  # of 440 million
-
-
-def test_nothing_is_left_whole_where_all_divides(capsys):
-    config = load("configs/gpt3.py:small")
-    config.mesh.update(data=1, fsdp=8)
-    assert described.describe(config)["mesh"]["whole"] == {}
-    config = load("configs/transformer_xl.py:wt103")
-    assert described.describe(config)["mesh"]["whole"] == {}  # no fsdp
-    config.mesh.update(data=1, fsdp=4)
-    described.report(config, "table")
-    shown = capsys.readouterr().out
-    assert "left whole" in shown and "layers/attention" in shown.partition("left whole")[2]
 
 
 def test_equals_what_is_allocated():
@@ -290,35 +160,3 @@ def test_a_teacher_is_held_besides(capsys):
     described.report(config, "table")
     assert "teacher" in capsys.readouterr().out.partition("training state")[2]
     assert "teacher" not in described.describe(tiny())["bytes"]
-
-
-@pytest.mark.parametrize(
-    ("recipe", "said"),
-    [
-        ("configs/bert.py:mini", "export: BertForPreTraining"),
-        ("configs/roberta.py:base", "export: RobertaForMaskedLM"),  # whose tokenizer is a file that is not read
-        (
-            "configs/roberta.py:mini_stdlib",
-            "export: cannot be exported as roberta, whose positions are counted by the id of padding, 1, and its "
-            "tokenizer has no padding; train with a tokenizer.json whose padding is id 1\n",
-        ),
-        (
-            "configs/long_documents.py:bert_4k",
-            "such a model has config.model.attention = ('dense', 'dense'), not ('local_128', 'strided_128'); train",
-        ),
-        ("configs/long_context.py:transformer_xl", "export: holds a model of kind 'recurrent', which Hugging Face's"),
-    ],
-)
-def test_what_a_model_can_be_exported_as(recipe, said, capsys):
-    """Said before hours of training, each reason once."""
-    described.report(load(recipe), "table")
-    assert said in capsys.readouterr().out
-
-
-def test_what_a_model_with_another_padding_can_be_exported_as():
-    """Of a tokenizer that is made here, and not of one that another run has."""
-    config = load("configs/roberta.py:mini_stdlib")
-    config.tokenizer.kind = "wordpiece"
-    assert "and its tokenizer has padding of id 0; train" in described.describe(config)["export"]["reason"]
-    config.train.start_from = "runs/other"
-    assert described.describe(config)["export"] == {"class": "RobertaForMaskedLM", "reason": ""}

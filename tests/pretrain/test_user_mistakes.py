@@ -1,0 +1,159 @@
+"""User mistakes: exit code 2, one sentence that names the key, no traceback, nothing written."""
+
+import subprocess
+import sys
+
+import pytest
+from runs import ROOT, SMALL
+
+from pretrain.cli import main
+
+TINY = "--config=configs/quickstart.py:tiny"
+OF_T5 = "--config=configs/t5.py:mini_stdlib"
+
+
+def small(**changes):
+    """The command line of a tiny run, with changes."""
+    keys = SMALL | {"data.train": "text:TEXT/*.py"} | {k.replace("__", "."): v for k, v in changes.items()}
+    return ["train", TINY, "--workdir=NEW", *(f"--config.{k}={v}" for k, v in keys.items())]
+
+
+# (command line, the name that the sentence has to hold). TEXT is a folder of text, RUN a finished run, NEW a new folder.
+COMMAND_LINES = [
+    (["trian"], "'train'"),
+    (["train", "--wrkdir=x"], "'--workdir'"),
+    (["train", "--steps=10"], "--config.train.steps"),
+    (["train", "stray"], "stray"),
+    (["train", TINY, "--workdir="], "--workdir"),
+    (["train", "--config="], "--config"),
+    (["train", f"--workdir={__file__}"], "--workdir"),
+    (["train", "--workdir=NEW"], "--workdir"),
+    (["evaluate"], "--workdir"),
+    (["evaluate", "--workdir=RUN", "--format=xml"], "--format"),
+    (["evaluate", "--workdir=RUN", "--gzip=yes"], "--gzip"),
+    (["evaluate", "--workdir=RUN", "--batches=-1"], "--batches"),
+    (["evaluate", "--workdir=RUN", "--length=x"], "--length"),
+    (["evaluate", "--workdir=RUN", TINY], "--config"),
+    (["evaluate", "--workdir=RUN", "--config.train.steps=3"], "--config.train.steps"),
+    (["evaluate", "--workdir=RUN", "--split=train", "--data=stdlib"], "--split"),
+    (["evaluate", "--workdir=RUN", "--step=7"], "checkpoint"),
+    (["evaluate", "--workdir=RUN", "--length=100"], "--length"),
+    (["evaluate", "--workdir=RUN", "--stride=65"], "stride"),
+    (["evaluate", "--workdir=RUN", "--batches=1", "--word_level"], "--word_level"),
+    (["evaluate", "--workdir=RUN", "--data=text:/nowhere"], "/nowhere"),
+    (["evaluate", "--workdir=RUN", "--data=stdlb"], "--data"),
+    (["generate", "--workdir=RUN", "--top_p=0"], "--top_p"),
+    (["generate", "--workdir=RUN", "--length_penalty=0"], "--length_penalty"),
+    (["generate", "--workdir=RUN", "--beams=4", "--top_k=1"], "--top_k"),
+    (["generate", "--workdir=RUN", "--rows=3"], "--rows"),
+    (["generate", "--workdir=RUN", f"--prompt={'x' * 100}"], "context"),
+    (["generate", "--workdir=RUN", "--prompt=a", "--max_tokens=100"], "max_tokens"),
+    (["generate", "--workdir=RUN", "--prompt_file=/nowhere"], "--prompt_file"),
+    (["goodput", "--workdir=NEW"], "--workdir"),
+    (["describe", "--workdir=/nowhere"], "/nowhere"),
+    (["describe", TINY, "--workdir=RUN"], "--workdir"),
+    (["plan", TINY], "--topology"),
+    (["import", "--workdir=NEW"], "--folder"),
+    (["export", "--workdir=RUN"], "--folder"),
+    (["describe", "--config=configs/gpt33.py"], "configs/gpt3.py"),
+    (["describe", "--config=configs/gpt2.py:huge"], "medium"),
+    (["describe", TINY, "--config.train.stps=3"], "config.train.steps"),
+    (["describe", TINY, "--config.steps=3"], "config.train.steps"),
+    (["describe", TINY, "--config.train=3"], "config.train"),
+    (["describe", TINY, "--config.train.steps.x=1"], "config.train.steps"),
+    (["describe", TINY, "--config.train.steps=many"], "config.train.steps"),
+    (["describe", TINY, "--config.train.steps=0"], "config.train.steps"),
+    (["describe", TINY, "--config.schedule.peak=nan"], "config.schedule.peak"),
+    (["describe", TINY, "--config.model.scan=maybe"], "config.model.scan"),
+    (["describe", TINY, "--config.model.kind=recurrent"], "config.model.kind"),
+    (["describe", TINY, "--config.model.memory=64"], "config.model.memory"),
+    (["describe", TINY, "--config.model.heads=3"], "heads"),
+    (["describe", TINY, "--config.model.norm=rmsnorm"], "norm"),
+    (["describe", TINY, "--config.model.attention=('loc_8',)"], "loc_8"),
+    (["describe", TINY, "--config.optimizer.name=adam"], "adamw"),
+    (["describe", TINY, "--config.schedule.kind=cosin"], "cosine"),
+    (["describe", TINY, "--config.data.layout=x"], "data.layout"),
+    (["describe", TINY, "--config.data.train=stdlb"], "stdlb"),
+    (["describe", TINY, "--config.tokenizer.kind=x"], "tokenizer.kind"),
+    (["describe", OF_T5, "--config.data.length=1"], "data.length"),
+]
+CONFIGS = [
+    ({"train__batch_size": 6}, "6"),
+    ({"train__accumulate": 3}, "accumulate"),
+    ({"data__length": 128}, "config.data.length"),
+    ({"model__vocab_size": 100}, "config.model.vocab_size"),
+    ({"mesh__data": 3}, "3 devices"),
+    ({"mesh__data": 1, "mesh__tensor": 8}, "config.model.heads"),
+    ({"mesh__rules": "(('batch', 'daata'),)"}, "'data'"),
+    ({"train__backend": "pjit"}, "config.train.backend"),
+    ({"train__on_bad_step": "ignore"}, "on_bad_step"),
+    ({"data__train": "text:/nowhere/*.txt"}, "/nowhere/*.txt"),
+    ({"data__train": ""}, "data.train"),
+    ({"tokenizer__kind": "words"}, "tokenizer"),
+]
+
+
+@pytest.fixture
+def mistake(capsys, tmp_path, text, whole, monkeypatch):
+    """Runs a command line in this process and returns its one sentence."""
+    monkeypatch.setenv("LONGHAUL_CACHE", "")
+    names = {"NEW": str(tmp_path / "new"), "TEXT": str(text), "RUN": str(whole)}
+
+    def run(words):
+        for name, path in names.items():
+            words = [word.replace(f"={name}", f"={path}").replace(f":{name}/", f":{path}/") for word in words]
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert "Traceback" not in error
+        assert not list((tmp_path / "new").glob("checkpoints/*"))
+        return error.strip().splitlines()[-1]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "key"), COMMAND_LINES, ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else ""
+)
+def test_command_line_mistake(mistake, words, key):
+    sentence = mistake(words)
+    assert sentence.startswith("pretrain: ") and key in sentence
+
+
+@pytest.mark.parametrize(("changes", "key"), CONFIGS, ids=str)
+def test_config_mistake(mistake, changes, key):
+    assert key in mistake(small(**changes))
+
+
+def test_config_of_another_run(mistake):
+    assert "schedule.peak" in mistake(["train", TINY, "--workdir=RUN", "--config.schedule.peak=0.5"])
+
+
+def test_recipe_that_raises(mistake, tmp_path):
+    (tmp_path / "mine.py").write_text("from configs import common\n\ndef get_config():\n    return common.bse()\n")
+    assert "line 4: AttributeError" in mistake(["describe", f"--config={tmp_path / 'mine.py'}"])
+
+
+def test_folder_of_hugging_face(mistake, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    assert "pretrain import" in mistake(["evaluate", f"--workdir={tmp_path}"])
+
+
+def test_copied_validation_text(mistake, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text("A line of a book.\n" * 40)
+    one, two = (f"text:{tmp_path}/{name}.txt" for name in ("one", "two"))
+    assert "data.validation" in mistake(small(data__train=one, data__validation=two))
+
+
+@pytest.mark.parametrize("command", ["import", "export"])
+def test_import_and_export_run_in_one_process(mistake, monkeypatch, command):
+    for name, value in (("COORDINATOR", "127.0.0.1:1234"), ("PROCESSES", "2"), ("PROCESS", "0")):
+        monkeypatch.setenv(f"LONGHAUL_{name}", value)
+    assert "LONGHAUL_COORDINATOR" in mistake([command, "--folder=NEW", "--workdir=RUN"])
+
+
+def test_real_program_prints_one_line():
+    line = [sys.executable, "-m", "pretrain", "describe", TINY, "--config.train.stepz=3"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and "config.train.stepz" in done.stderr
