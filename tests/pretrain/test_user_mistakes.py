@@ -18,7 +18,7 @@ def small(**changes):
     return ["train", TINY, "--workdir=NEW", *(f"--config.{k}={v}" for k, v in keys.items())]
 
 
-# (command line, the name that the sentence has to hold). TEXT is a folder of text, RUN a finished run, NEW a new folder.
+# (command line, name in the sentence). TEXT is a folder of text, RUN a finished run, NEW a new folder.
 COMMAND_LINES = [
     (["trian"], "'train'"),
     (["train", "--wrkdir=x"], "'--workdir'"),
