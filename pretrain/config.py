@@ -166,19 +166,15 @@ def recipe_module(path: str):
     file = recipe_file(path)
     spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
-    sys.path.append(str(file.parent.resolve()))
-    try:
-        with _recipe_errors(path, file):
-            spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(file.parent.resolve()))
+    with _recipe_code(path, file):
+        spec.loader.exec_module(module)
     return module
 
 
 def recipe_config(path: str, variant: str = "") -> ConfigDict:
     """What the recipe's `get_config` returns, for that variant or without one."""
     module = recipe_module(path)
-    with _recipe_errors(path, recipe_file(path)):
+    with _recipe_code(path, recipe_file(path)):
         config = module.get_config(variant) if variant else module.get_config()
     if type(config) is not ConfigDict:
         raise UserError(f"--config={path}: get_config returns no ConfigDict. Return an edited configs.common.base().")
@@ -186,8 +182,12 @@ def recipe_config(path: str, variant: str = "") -> ConfigDict:
 
 
 @contextlib.contextmanager
-def _recipe_errors(path: str, file: Path):
-    """Turns what a recipe's code raises into a UserError with the line. config_flags would print a whole traceback."""
+def _recipe_code(path: str, file: Path):
+    """Runs a recipe's code: it may import modules next to it, and an exception becomes a UserError with its line.
+
+    config_flags' own loader would put a whole traceback into the message.
+    """
+    sys.path.append(str(file.parent.resolve()))
     try:
         yield
     except USER_ERRORS:
@@ -197,6 +197,8 @@ def _recipe_errors(path: str, file: Path):
         line = f", line {frames[-1]}" if frames else ""
         message = str(error).partition("\n")[0]
         raise UserError(f"--config={path}{line}: {type(error).__name__}: {message}. Correct the recipe.") from error
+    finally:
+        sys.path.remove(str(file.parent.resolve()))
 
 
 def load(spec: str, overrides: Sequence[tuple[str, str]] = (), report: Callable[[str], None] = ignore) -> ConfigDict:
