@@ -66,7 +66,7 @@ def test_placeholder_takes_an_override(recipe):
     )
     config = configs.load(path, [("train.steps", "500")])
     assert (config.train.steps, config.schedule.warmup) == (500, 50)
-    with pytest.raises(UserError, match="config.(train.steps|schedule.warmup)"):
+    with pytest.raises(UserError, match=r"config\.(train.steps|schedule.warmup)"):
         configs.load(path)
 
 
