@@ -22,8 +22,7 @@ from configs import gpt2
 from models.transformer.layer_stack import REMAT
 from pretrain.costs.flops import flops_per_token
 from pretrain.parallel.devices import measure_matmul_ceiling
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 AIMS = {"small": 0.5, "medium": 0.5, "large": 0.6, "xl": 0.6, "smoke": None}
 
@@ -50,19 +49,19 @@ def rows(c):
 
 def longhaul(c, updates: int):
     """A function that makes `updates` updates and waits for the last."""
-    engine = make_engine(make_learner(c), c, jax.devices()[:1])
+    spec = TrainSpec.build(c, jax.devices()[:1])
     tokens, size = rows(c), c.train.batch_size
     ones = np.ones(tokens[:, 1:].shape, np.int32)
     positions = np.broadcast_to(np.arange(c.data.length, dtype=np.int32), ones.shape)
     batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "segments": ones, "positions": positions}
     batch["row"] = np.arange(len(tokens), dtype=np.int32)
-    data = engine.put(batch | {"weights": ones.astype(np.float32)}, size)
-    state = engine.init(0, size)
+    data = spec.put(batch | {"weights": ones.astype(np.float32)}, size)
+    state = spec.init(0, size)
 
     def run():
         nonlocal state
         for _ in range(updates):
-            state, metrics = engine.step(state, data)
+            state, metrics = spec.train_step(state, data)
         jax.block_until_ready(metrics)
 
     return run
@@ -123,7 +122,7 @@ def main():
     times = report.interleaved(runs, rounds, warmup=2)
     tokens = updates * args.batch * c.data.length
     speed = {name: tokens / statistics.median(seconds) for name, seconds in times.items()}
-    flops = flops_per_token(make_learner(c), c.data.length)
+    flops = flops_per_token(TrainSpec.build_abstract(c), c.data.length)
     ceiling = measure_matmul_ceiling("bfloat16", size=256 if args.size == "smoke" else 8192, repeats=10)
     result = [report.Result(f"gpt2 {args.size}", speed["longhaul"], "tokens/s")]
     if len(runs) == 2:

@@ -120,8 +120,7 @@ def longhaul(family: str, path: str, everywhere: bool = False):
 
     from pretrain import losses
     from pretrain.distributed.malloc import keep_freed_memory
-    from pretrain.step.engine import make_engine
-    from pretrain.step.train_spec import make_learner
+    from pretrain.step.train_spec import TrainSpec
     from pretrain.step.train_step import init_params
 
     keep_freed_memory()
@@ -131,19 +130,19 @@ def longhaul(family: str, path: str, everywhere: bool = False):
         c.objective.max_predictions = c.data.length
         batch["targets"], batch["weights"] = by_place(batch)
         batch["slots"] = np.tile(np.arange(c.data.length, dtype=np.int32), (len(batch["row"]), 1))
-    engine = make_engine(make_learner(c), c, jax.devices()[:1])
+    spec = TrainSpec.build(c, jax.devices()[:1])
     if c.distill.teacher:
-        frozen = nn.unbox(init_params(engine.learner.objective.teacher, jax.random.key(1)))
-        engine.hold(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), frozen, engine.frozen_shapes()))
-    state = engine.init(0, c.train.batch_size)
-    data = engine.put(batch, c.train.batch_size)
+        frozen = nn.unbox(init_params(spec.objective.teacher, jax.random.key(1)))
+        spec.set_frozen(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), frozen, spec.frozen_shapes()))
+    state = spec.init(0, c.train.batch_size)
+    data = spec.put(batch, c.train.batch_size)
 
     def step(times):
         nonlocal state
         for _ in range(times):
-            state, metrics = engine.step(state, data)
+            state, metrics = spec.train_step(state, data)
         sums, counts = jax.device_get((metrics["sums"], metrics["counts"]))
-        return float(losses.reported(engine.learner.objective, sums, counts)["loss"])
+        return float(losses.reported(spec.objective, sums, counts)["loss"])
 
     return {"step": step}
 

@@ -43,8 +43,8 @@ restore._read_whole = unhurried
 # Changes the highest bit of a number's fraction, in the first large array on the first device of process 1, after
 # update `at`: what the lowest bit changes can be rounded away by the next update, before devices are compared.
 CORRUPT = """
-import os, jax, numpy as np, pretrain.step.backends.jit as engine
-own, count = engine.JitEngine.step, [0]
+import os, jax, numpy as np, pretrain.step.jit as jit
+own, count = jit.JitSpec.train_step, [0]
 def step(self, state, batch):
     state, metrics = own(self, state, batch)
     count[0] += 1
@@ -59,7 +59,7 @@ def step(self, state, batch):
         leaves[place] = jax.make_array_from_single_device_arrays(array.shape, array.sharding, pieces)
         state = jax.tree_util.tree_unflatten(tree, leaves)
     return state, metrics
-engine.JitEngine.step = step
+jit.JitSpec.train_step = step
 """
 
 

@@ -17,13 +17,13 @@ from benchmarks.chart import chart
 from pretrain import config as configs
 from pretrain.costs.flops import tokens_of_row
 from pretrain.errors import UserError
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 
 def curve(workdir: Path) -> tuple[list[float], list[float]]:
     """(millions of tokens seen, bits a token) at each logged update."""
     config = configs.saved(str(workdir))
-    tokens = config.train.batch_size * tokens_of_row(make_learner(config), config.data.length)
+    tokens = config.train.batch_size * tokens_of_row(TrainSpec.build_abstract(config), config.data.length)
     logged = workdir / "metrics" / "train.csv"
     if not logged.is_file():
         raise UserError(f"{workdir} has no {logged.relative_to(workdir)}; name runs with config.log.csv = true")

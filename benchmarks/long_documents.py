@@ -16,8 +16,7 @@ from benchmarks import report
 from configs import long_documents
 from input_pipeline.batch_spec import empty
 from pretrain.distributed.malloc import keep_freed_memory
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 ACCELERATED = jax.default_backend() != "cpu"
 SMALL = {"layers": 2, "width": 128, "heads": 2, "ff": 512, "vocab_size": 1024, "dtype": "float32"}
@@ -38,10 +37,9 @@ def config_of(family: str, length: int, dense: bool):
 def training_step(family: str, length: int, dense: bool):
     """(a function that makes one update and waits for it, bytes of temporaries)."""
     config = config_of(family, length, dense)
-    learner = make_learner(config)
-    engine = make_engine(learner, config, jax.devices()[:1])
+    spec = TrainSpec.build(config, jax.devices()[:1])
     draw = np.random.default_rng(0)
-    batch = empty(learner.features(1, length)) | {"row": np.zeros(1, np.int32)}
+    batch = empty(spec.features(1, length)) | {"row": np.zeros(1, np.int32)}
     for name, array in batch.items():
         if name.endswith("segments") or name == "weights":
             array[:] = 1
@@ -51,12 +49,12 @@ def training_step(family: str, length: int, dense: bool):
             array[:] = np.sort(draw.permutation(length)[: array.shape[1]])
         elif name != "row":
             array[:] = draw.integers(0, 1000, array.shape)
-    state, data = engine.init(0, 1), engine.put(batch, 1)
-    memory = engine.lower_step(1, length).compile().memory_analysis().temp_size_in_bytes
+    state, data = spec.init(0, 1), spec.put(batch, 1)
+    memory = spec.lower_train_step(1, length).compile().memory_analysis().temp_size_in_bytes
 
     def step():
         nonlocal state
-        state, metrics = engine.step(state, data)
+        state, metrics = spec.train_step(state, data)
         return float(metrics["grad_norm"])
 
     return step, memory

@@ -18,30 +18,30 @@ import jax
 
 from benchmarks import report
 from pretrain import config as configs
-from pretrain.assemble import assemble
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.distributed.malloc import keep_freed_memory
 from pretrain.metrics.progress import Ledger
 from pretrain.training.loop import Loop
 from pretrain.training.prefetch import Feed
+from pretrain.training.startup import build_run
 
 
 def silent(message: str) -> None:
     """Hears what a run reports."""
 
 
-def blocks(assembly, rounds: int, updates: int):
+def blocks(run, rounds: int, updates: int):
     """Seconds of blocks of updates, on real data and on one batch, in turn; and the last state."""
-    config, engine = assembly.config, assembly.engine
-    state = engine.init(0, config.train.batch_size)
-    feed = Feed(assembly, 0, silent)
+    config, spec = run.config, run.spec
+    state = spec.init(0, config.train.batch_size)
+    feed = Feed(run, 0, silent)
     fixed = next(feed)
     times = {"real data": [], "fixed batch": []}
     for round in range(rounds + 1):
         for name, seconds in times.items():
             began = time.perf_counter()
             for _ in range(updates):
-                state, metrics = engine.step(state, next(feed) if name == "real data" else fixed)
+                state, metrics = spec.train_step(state, next(feed) if name == "real data" else fixed)
             jax.block_until_ready(metrics)
             if round:  # the first compiles
                 seconds.append(time.perf_counter() - began)
@@ -49,33 +49,33 @@ def blocks(assembly, rounds: int, updates: int):
     return times, state
 
 
-def turn(assembly, workdir: str, updates: int, clock: Callable[[], float] = time.perf_counter) -> float:
+def turn(run, workdir: str, updates: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds, by a clock, of one turn of the loop around a step that takes no time."""
 
     class Instant:
-        """The engine, without its step."""
+        """The spec, without its step."""
 
-        def __init__(self, engine):
-            self.engine = engine
-            state = engine.init(0, assembly.config.train.batch_size)
-            batch = next(Feed(assembly, 0, silent))
-            self.state, self.metrics = engine.step(state, batch)
+        def __init__(self, spec):
+            self.spec = spec
+            state = spec.init(0, run.config.train.batch_size)
+            batch = next(Feed(run, 0, silent))
+            self.state, self.metrics = spec.train_step(state, batch)
             jax.block_until_ready(self.metrics)
 
         def __getattr__(self, name):
-            return getattr(self.engine, name)
+            return getattr(self.spec, name)
 
         def put(self, batch, size):
             return None
 
-        def step(self, state, batch):
+        def train_step(self, state, batch):
             return state, self.metrics
 
-    config = assembly.config.copy_and_resolve_references().unlock()
+    config = run.config.copy_and_resolve_references().unlock()
     config.train.steps = updates
     config.evaluate.every = 0
     config.checkpoint.every = 10 * updates
-    instant = type(assembly)(config, Instant(assembly.engine), assembly.corpus)
+    instant = type(run)(config, Instant(run.spec), run.corpus)
     checkpoints = CheckpointManager(workdir, config.checkpoint)
     loop = Loop(instant, checkpoints, Ledger(), workdir, silent)
     loop.finish = lambda: 0
@@ -86,13 +86,13 @@ def turn(assembly, workdir: str, updates: int, clock: Callable[[], float] = time
     return elapsed / updates
 
 
-def stall(assembly, state, workdir: str, rounds: int) -> list[float]:
+def stall(run, state, workdir: str, rounds: int) -> list[float]:
     """Seconds that the loop waits for each of some saves, the one before being still under way or not."""
-    checkpoints = CheckpointManager(workdir, assembly.config.checkpoint)
+    checkpoints = CheckpointManager(workdir, run.config.checkpoint)
     seconds = []
     for step in range(1, rounds + 1):
         jax.block_until_ready(state)
-        seconds.append(report.seconds(lambda step=step: checkpoints.save(step, assembly.engine.saved(state), step)))
+        seconds.append(report.seconds(lambda step=step: checkpoints.save(step, run.spec.to_checkpoint(state), step)))
         checkpoints.wait()
     checkpoints.close()
     return seconds
@@ -105,12 +105,12 @@ def main():
     overrides = [("mesh.data", str(jax.device_count())), ("log.tensorboard", "false")]
     config = configs.load("configs/quickstart.py", overrides)
     with tempfile.TemporaryDirectory() as folder:
-        assembly = assemble(config, folder, silent)
-        times, state = blocks(assembly, rounds, updates)
+        run = build_run(config, folder, silent)
+        times, state = blocks(run, rounds, updates)
         extra, spread = report.ratio(times["fixed batch"], times["real data"])
         step = statistics.median(times["fixed batch"]) / updates
-        saves = stall(assembly, state, f"{folder}/saves", rounds)
-        own = turn(assembly, f"{folder}/turn", 300)
+        saves = stall(run, state, f"{folder}/saves", rounds)
+        own = turn(run, f"{folder}/turn", 300)
     shares = (min(saves) / step, max(saves) / step)
     rows = [
         report.Result("step on real data", step * extra * 1e3, "ms", "a fixed batch", extra, 1.03, spread),

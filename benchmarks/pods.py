@@ -11,8 +11,7 @@ import jax
 
 from configs import common
 from pretrain.decoding import reading
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 CHIPS, ROWS, LENGTH = 4, 8, 256
 LAYOUTS = ({"data": 4}, {"fsdp": 4}, {"sequence": 4}, {"tensor": 4}, {"fsdp": 2, "tensor": 2})
@@ -103,19 +102,19 @@ def lowered(model: str, layout: dict[str, int], task: str, devices):
     FLOPs are not compared.
     """
     config = config_of(model, layout)
-    engine = make_engine(make_learner(config), config, devices[:CHIPS])
+    spec = TrainSpec.build(config, devices[:CHIPS])
     match task:
         case "step":
-            return engine.lower_step(ROWS, LENGTH), None
+            return spec.lower_train_step(ROWS, LENGTH), None
         case "evaluation":
-            return engine.lower_evaluation(ROWS, LENGTH), None
+            return spec.lower_eval_step(ROWS, LENGTH), None
         case "prompt" | "decoding":
-            params = engine.shapes(ROWS).params
-            features = engine.learner.features(ROWS, LENGTH) if model in WRITING else {}
+            params = spec.checkpoint_shapes(ROWS).params
+            features = spec.features(ROWS, LENGTH) if model in WRITING else {}
             source = {name: one for name, one in features.items() if name in ("inputs", "input_segments")}
             source = {name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in source.items()}
-            with engine.scope():
-                programs = reading.lower(engine.learner.model, params, ROWS, LENGTH, source)
+            with spec.scope():
+                programs = reading.lower(spec.model, params, ROWS, LENGTH, source)
             return programs["prompt" if task == "prompt" else "token"], None
 
 

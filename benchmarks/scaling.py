@@ -28,13 +28,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import loop, report, several
 from pretrain import config as configs
-from pretrain.assemble import assemble
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.distributed.init import quiet_background_threads, start
 from pretrain.distributed.malloc import keep_freed_memory
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
+from pretrain.training.startup import build_run
 
 CONFIG = "configs/quickstart.py:tiny"
 PROCESSES, EACH = 4, 2  # other processes, and virtual devices of each
@@ -71,14 +70,14 @@ def weak(over: Sequence[int], rounds: int, updates: int) -> list[report.Result]:
 def stepping(devices: int, rows: int, updates: int):
     """What makes so many updates on the first `devices` of them, with one batch of random ids."""
     config = configs.load(CONFIG, [*OVERRIDES, ("train.batch_size", str(rows)), ("mesh.data", str(devices))])
-    engine = make_engine(make_learner(config), config, jax.devices()[:devices])
-    state = [engine.init(0, rows)]
-    shapes = engine.learner.features(rows, config.data.length)
-    batch = engine.put({name: example(name, *given[:2]) for name, given in shapes.items()}, rows)
+    spec = TrainSpec.build(config, jax.devices()[:devices])
+    state = [spec.init(0, rows)]
+    shapes = spec.features(rows, config.data.length)
+    batch = spec.put({name: example(name, *given[:2]) for name, given in shapes.items()}, rows)
 
     def run() -> None:
         for _ in range(updates):
-            state[0], metrics = engine.step(state[0], batch)
+            state[0], metrics = spec.train_step(state[0], batch)
         jax.block_until_ready(metrics)
 
     return run
@@ -147,7 +146,7 @@ def part(path: str, folder: str, updates: int, megabytes: int) -> None:
     """One of several processes: the processor time of a turn of the loop, and what resharding takes."""
     start()
     config = configs.load(CONFIG, [*OVERRIDES, ("mesh.data", str(jax.device_count()))])
-    assembly = assemble(config, str(Path(folder).parent / "run"), loop.silent)
+    assembly = build_run(config, str(Path(folder).parent / "run"), loop.silent)
     found = {"turn": loop.turn(assembly, f"{folder}/turn", updates, time.process_time)}
     if jax.process_count() > 1:
         found["resharded"] = resharded(folder, megabytes)

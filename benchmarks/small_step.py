@@ -86,13 +86,12 @@ def longhaul(text: str):
     import jax
 
     from pretrain.distributed.malloc import keep_freed_memory
-    from pretrain.step.engine import make_engine
-    from pretrain.step.train_spec import make_learner
+    from pretrain.step.train_spec import TrainSpec
 
     keep_freed_memory()
     c = config()
-    engine = make_engine(make_learner(c), c, jax.devices()[:1])
-    state = engine.init(0, BATCH)
+    spec = TrainSpec.build(c, jax.devices()[:1])
+    state = spec.init(0, BATCH)
     made = 0
     fixed = {
         "row": np.arange(BATCH, dtype=np.int32),
@@ -102,17 +101,17 @@ def longhaul(text: str):
     }
 
     def put(rows):
-        return engine.put({"tokens": rows[0], "targets": rows[1]} | fixed, BATCH)
+        return spec.put({"tokens": rows[0], "targets": rows[1]} | fixed, BATCH)
 
     def update(times):
         nonlocal state, made
         for number in range(made, made + times):
-            state, _ = engine.step(state, put(batch(text, number)))
+            state, _ = spec.train_step(state, put(batch(text, number)))
         made += times
         jax.block_until_ready(state)
 
     def loss(times):
-        nll = sum(float(engine.evaluate(state.params, put(rows), {})[0]["sums"]["loss"]) for rows in held_out(text))
+        nll = sum(float(spec.eval_step(state.params, put(rows), {})[0]["sums"]["loss"]) for rows in held_out(text))
         return nll / (WINDOWS * LENGTH)
 
     return {"update": update, "loss": loss}

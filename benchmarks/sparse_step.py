@@ -24,8 +24,7 @@ from models.attention import attend
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from pretrain.distributed.malloc import keep_freed_memory
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 HEADS, SIZE = 2, 64
 ACCELERATED = jax.default_backend() != "cpu"
@@ -120,17 +119,17 @@ def training_step(attention, length):
         config.model.update(layers=2, width=128, heads=2, ff=512, dtype="float32", attention_path="auto")
     config.data.length, config.mesh.data = length, 1
     config.train.update(batch_size=1)
-    engine = make_engine(make_learner(config), config, jax.devices()[:1])
-    state = engine.init(0, 1)
+    spec = TrainSpec.build(config, jax.devices()[:1])
+    state = spec.init(0, 1)
     tokens = np.random.default_rng(0).integers(0, 256, (1, length + 1), dtype=np.int32)
     ones = np.ones((1, length), np.int32)
     batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": ones.astype(np.float32), "segments": ones}
     batch["row"] = np.zeros(1, np.int32)
-    data = engine.put(batch | {"positions": np.arange(length, dtype=np.int32)[None]}, 1)
+    data = spec.put(batch | {"positions": np.arange(length, dtype=np.int32)[None]}, 1)
 
     def step():
         nonlocal state
-        state, metrics = engine.step(state, data)
+        state, metrics = spec.train_step(state, data)
         return float(metrics["sums"]["loss"])
 
     return step

@@ -36,8 +36,7 @@ from models.attention.patterns import parse_pattern
 from models.attention.relative import attend_relative
 from pretrain.costs.attention import keys_per_query
 from pretrain.costs.flops import TRAIN, flops_per_token
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 HEADS, SIZE, LONG = 8, 64, 12_288
 KERNEL = "tpu_custom_call"  # what a Pallas kernel is called in a compiled program
@@ -106,12 +105,12 @@ def step(config, devices, *, expected=False):
     """A recipe's training step, lowered for a mesh of all `devices`, one row each; and the FLOPs that it needs."""
     rows = len(devices)
     config.mesh.data, config.train.batch_size, config.train.accumulate = rows, rows, 1
-    engine = make_engine(make_learner(config), config, devices)
-    lowered = engine.lower_step(rows, config.data.length)
+    spec = TrainSpec.build(config, devices)
+    lowered = spec.lower_train_step(rows, config.data.length)
     if not expected:
         return lowered, None
     length = config.data.length
-    return lowered, rows * length * flops_per_token(engine.learner, length)["causal"]
+    return lowered, rows * length * flops_per_token(spec, length)["causal"]
 
 
 def strided_layer(devices):

@@ -59,26 +59,24 @@ def longhaul():
     from pretrain.distributed.malloc import keep_freed_memory
     from pretrain.losses.applied import Applied
     from pretrain.parallel.devices import measure_matmul_ceiling
-    from pretrain.step.engine import make_engine
-    from pretrain.step.train_spec import make_learner
+    from pretrain.step.train_spec import TrainSpec
 
     keep_freed_memory()
     c = config()
-    engine = make_engine(make_learner(c), c, jax.devices()[:1])
-    state = engine.init(0, BATCH)
-    data = engine.put(batch(), BATCH)
+    spec = TrainSpec.build(c, jax.devices()[:1])
+    state = spec.init(0, BATCH)
+    data = spec.put(batch(), BATCH)
     params = jax.tree.map(lambda p: p.copy(), state.params)
-    learner = engine.learner
 
     def loss(params, rows):
-        return learner.objective.score(Applied(learner.model, params, learner.inputs), rows, {}, None)[0]["loss"]
+        return spec.objective.score(Applied(spec.model, params, spec.inputs), rows, {}, None)[0]["loss"]
 
     one, both = jax.jit(loss), jax.jit(jax.grad(loss))
 
     def step(times):
         nonlocal state
         for _ in range(times):
-            state, metrics = engine.step(state, data)
+            state, metrics = spec.train_step(state, data)
             nll = float(metrics["sums"]["loss"])
         return nll
 
@@ -118,7 +116,7 @@ def hugging_face(compiled: bool):
 
 
 def main():
-    from pretrain.step.train_spec import make_learner
+    from pretrain.step.train_spec import TrainSpec
 
     args = turns.arguments(__doc__.split("\n")[0]).parse_args()
     rounds, times = (5, 1) if args.quick else (9, 3)
@@ -139,7 +137,7 @@ def main():
     rows += [
         report.Result(
             "longhaul, share of the float32 ceiling",
-            tokens * flops_per_token(make_learner(c), LENGTH)["causal"] / seconds["longhaul"] / ceiling,
+            tokens * flops_per_token(TrainSpec.build_abstract(c), LENGTH)["causal"] / seconds["longhaul"] / ceiling,
             "",
             "causal FLOPs",
         ),

@@ -24,7 +24,6 @@ import jax
 from benchmarks import report, several
 from benchmarks.loop import silent
 from pretrain import config as configs
-from pretrain.assemble import assemble
 from pretrain.distributed import watchdog
 from pretrain.distributed.init import start
 from pretrain.distributed.malloc import keep_freed_memory
@@ -34,27 +33,28 @@ from pretrain.metrics import goodput
 from pretrain.metrics.goodput import Goodput
 from pretrain.metrics.progress import Ledger
 from pretrain.training.prefetch import Feed
-from pretrain.training.replica_check import Replicas
+from pretrain.training.replica_check import ReplicaCheck
+from pretrain.training.startup import build_run
 
 PROCESSES = 4
 
 
-def updates(assembly, rounds: int):
+def updates(run, rounds: int):
     """(seconds of an update, the state after the last)."""
-    state = assembly.engine.init(0, assembly.config.train.batch_size)
-    feed, seconds = Feed(assembly, 0, silent), []
+    state = run.spec.init(0, run.config.train.batch_size)
+    feed, seconds = Feed(run, 0, silent), []
     for _ in range(rounds + 1):
         began = time.perf_counter()
-        state, metrics = assembly.engine.step(state, next(feed))
+        state, metrics = run.spec.train_step(state, next(feed))
         jax.block_until_ready(metrics)
         seconds.append(time.perf_counter() - began)
     feed.close()
     return statistics.median(seconds[1:]), state
 
 
-def compared(assembly, state, rounds: int) -> float:
+def compared(run, state, rounds: int) -> float:
     """Seconds of a comparison."""
-    replicas, seconds = Replicas(assembly.engine, 1), []
+    replicas, seconds = ReplicaCheck(run.spec, enabled=True), []
     for step in range(rounds + 1):
         seconds.append(report.seconds(lambda step=step: replicas.compare(state, step + 1)))
     return statistics.median(seconds[1:])
@@ -110,9 +110,9 @@ def main():
         "configs/quickstart.py", [("mesh.data", str(jax.device_count())), ("log.tensorboard", "false")]
     )
     with tempfile.TemporaryDirectory() as folder:
-        assembly = assemble(config, folder, silent)
-        step, state = updates(assembly, rounds)
-        compare, look = compared(assembly, state, rounds), looked(1000)
+        run = build_run(config, folder, silent)
+        step, state = updates(run, rounds)
+        compare, look = compared(run, state, rounds), looked(1000)
         row, place = written(Path(folder), 1000), passed(10_000)
         together = several.parts("watch", Path(folder) / "parts", PROCESSES, 1, {"seconds": 5 if args.quick else 30})
     every = config.train.compare_every

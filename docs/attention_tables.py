@@ -23,7 +23,7 @@ from models.errors import ModelError
 from pretrain import config as configs
 from pretrain.losses.applied import Applied
 from pretrain.step import recurrent_state
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import unboxed
 
 PAGE = File(__file__).resolve().parent / "attention.md"
@@ -146,9 +146,9 @@ def recipe_table() -> str:
         sizes = {variant: module.get_config(variant) for variant in module.VARIANTS}
         variants[name] = {key: config for key, config in sizes.items() if config.model.dtype != "float32"}  # not CPU's
         for variant, config in variants[name].items():
-            learner = make_learner(config)
+            spec = TrainSpec.build_abstract(config)
             for train in (True, False):
-                for cells in attention_calls(learner, config.data.length, train):
+                for cells in attention_calls(spec, config.data.length, train):
                     users[cells][name][variant] = None
     rows = ["| call | recipes | gpu | tpu |", "|---|---|---|---|"]
     for (call, gpu, tpu), recipes in users.items():
@@ -160,7 +160,7 @@ def recipe_table() -> str:
     return "\n".join(rows)
 
 
-def attention_calls(learner, length: int, train: bool) -> list[tuple[str, str, str]]:
+def attention_calls(spec, length: int, train: bool) -> list[tuple[str, str, str]]:
     """Trace one forward pass and return its attention calls: (description, GPU backend, TPU backend)."""
     calls = []
 
@@ -182,15 +182,15 @@ def attention_calls(learner, length: int, train: bool) -> list[tuple[str, str, s
         calls.append((", ".join(words), *backends))
         return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
 
-    model = learner.model.clone(attention_path=Path("recorded", record, lambda request: None))
-    batch, carried = learner.batch_shapes(1, length), recurrent_state.shapes(model, 1)
+    model = spec.model.clone(attention_path=Path("recorded", record, lambda request: None))
+    batch, carried = spec.batch_shapes(1, length), recurrent_state.shapes(model, 1)
 
     def forward(params, batch, carried, frozen):
-        applied = Applied(model, params, learner.inputs, frozen)
-        return learner.objective.score(applied, batch, carried, jax.random.key(0) if train else None)
+        applied = Applied(model, params, spec.inputs, frozen)
+        return spec.objective.score(applied, batch, carried, jax.random.key(0) if train else None)
 
-    frozen = unboxed(learner.frozen) if learner.frozen else None
-    jax.eval_shape(forward, learner.shapes, batch, carried, frozen)
+    frozen = unboxed(spec.frozen_parameters) if spec.frozen_parameters else None
+    jax.eval_shape(forward, spec.param_shapes, batch, carried, frozen)
     return calls
 
 

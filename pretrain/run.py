@@ -10,15 +10,14 @@ import numpy as np
 from input_pipeline import corruption, pipeline
 from input_pipeline.corruption.prompts import Prompts
 from pretrain import config as configs
-from pretrain.assemble import check_vocabulary
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.decoding.decoding import generate
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, nearest
 from pretrain.parallel.mesh import OF_ANY_NUMBER
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.checks import check_vocabulary
+from pretrain.step.train_spec import TrainSpec
 from pretrain.workdir import Workdir
 
 
@@ -40,14 +39,14 @@ class Run:
     ):
         self.config = configs.saved(workdir)
         self.tokenizer = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer)
-        check_vocabulary(self.config, self.tokenizer.vocab_size)
         spread = copy.deepcopy(self.config)
         with spread.unlocked():
             spread.train.backend = "jit"
             spread.mesh.update(OF_ANY_NUMBER)
-        self._engine = make_engine(make_learner(spread), spread, devices)
+        self._spec = TrainSpec.build(spread, devices)
+        check_vocabulary(self._spec.model, self.tokenizer.vocab_size)
         checkpoints = Checkpoints(workdir)
-        shapes = self._engine.shapes(self._engine.layout.batch_shards()).params
+        shapes = self._spec.checkpoint_shapes(self._spec.layout.batch_shards()).params
 
         def read(number: int):
             checkpoints.check_made_with(number, self.tokenizer, self.config)
@@ -56,7 +55,7 @@ class Run:
         with quiet():
             self.step, params = checkpoints.read(step, checkpoints.find(step), read)
         # Rows have any length here, so each gets the attention backend that supports it.
-        self.model = self._engine.learner.model.clone(attention_path="auto")
+        self.model = self._spec.model.clone(attention_path="auto")
         self.variables = {"params": params}
 
     def logits(self, tokens, **inputs) -> jax.Array:
@@ -79,9 +78,9 @@ class Run:
             _check_shape(name, values, rows)
         rows = {name: values.astype(np.int32) for name, values in rows.items()}
         count = len(rows["tokens"])
-        more = self._engine.layout.filled(count) - count  # padding rows, so that the devices divide them
+        more = self._spec.layout.filled(count) - count  # padding rows, so that the devices divide them
         filled = {name: np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1)) for name, values in rows.items()}
-        with self._engine.scope():
+        with self._spec.scope():
             found = self._forward(self.variables, filled)[:count]
         return found[0] if np.ndim(tokens) == 1 else found
 
@@ -139,7 +138,7 @@ class Run:
     @property
     def local_params(self):
         """The parameters whole on one device, for decoding: one prompt is not sharded."""
-        return jax.device_put(self.variables["params"], self._engine.mesh.local_devices[0])
+        return jax.device_put(self.variables["params"], self._spec.mesh.local_devices[0])
 
     @cached_property
     def _forward(self):

@@ -9,7 +9,6 @@ from input_pipeline import pipeline, requirements
 from input_pipeline.tokenizers.settings import known_padding
 from models.layers.parameter import is_box, path_name
 from pretrain import config as configs
-from pretrain.assemble import check_sizes, check_split
 from pretrain.commands.arguments import Describe
 from pretrain.commands.shared import config_of
 from pretrain.costs import flops
@@ -20,8 +19,8 @@ from pretrain.metrics.progress import amount
 from pretrain.metrics.tables import show
 from pretrain.parallel.mesh import AXES
 from pretrain.step import recurrent_state
-from pretrain.step.engine import absent_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.checks import check_config, check_mesh, check_model
+from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import unboxed
 from pretrain.workdir import Workdir
 
@@ -36,16 +35,16 @@ def describe(config, workdir: str = "") -> dict:
     """
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     requirements.check_settings(*sections, configs.takes_tokenizer(config))
-    check_sizes(config)
-    learner = make_learner(config)
-    model, optimizer = learner.model, learner.optimizer
-    engine = absent_engine(learner, config)
-    check_split(engine, config, training=True)
-    params = learner.shapes
+    check_config(config)
+    spec = TrainSpec.build_abstract(config)
+    model, optimizer = spec.model, spec.optimizer
+    check_model(model, config)
+    check_mesh(spec, config, training=True)
+    params = spec.param_shapes
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
 
-    tokens_per_step = config.train.batch_size * flops.tokens_of_row(learner, config.data.length)
-    forward = flops.forward_flops(learner, config.data.length)
+    tokens_per_step = config.train.batch_size * flops.tokens_of_row(spec, config.data.length)
+    forward = flops.forward_flops(spec, config.data.length)
     per_token = flops.of_training(forward)
     bytes = {
         "parameters": whole_bytes(params),
@@ -54,17 +53,17 @@ def describe(config, workdir: str = "") -> dict:
         "optimizer": whole_bytes(jax.eval_shape(optimizer.init, params)),
         "recurrent_memory": whole_bytes(recurrent_state.shapes(model, config.train.batch_size)),
     }
-    if learner.frozen:
-        bytes["teacher"] = whole_bytes(unboxed(learner.frozen))
+    if spec.frozen_parameters:
+        bytes["teacher"] = whole_bytes(unboxed(spec.frozen_parameters))
     return {
         "name": config.name,
         "parameters": _count(params),
-        "parameters_without_embeddings": _count(params) - _picked(learner.parameters),
+        "parameters_without_embeddings": _count(params) - _picked(spec.parameters),
         "flops_per_token": {convention: round(value) for convention, value in per_token.items()},
         "flops_per_step": {convention: round(value * tokens_per_step) for convention, value in per_token.items()},
         "tokens_per_step": tokens_per_step,
         "bytes": bytes | {"total": sum(bytes.values())},
-        "mesh": _mesh(engine, config),
+        "mesh": _mesh(spec, config),
         "export": _export(config, workdir),
         "modules": _modules(leaves),
         "forward_flops_per_token": {
@@ -118,10 +117,10 @@ def _show_flops(facts: dict) -> None:
     )
 
 
-def _mesh(engine, config) -> dict:
+def _mesh(spec, config) -> dict:
     """Devices of the mesh, and bytes of parameters on each."""
-    mesh = engine.layout.mesh
-    params = engine.resting_shapes(engine.layout.batch_shards()).params
+    mesh = spec.layout.mesh
+    params = spec.padded_shapes(spec.layout.batch_shards()).params
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
     split = mesh.shape["fsdp"] > 1
     whole = [(name, leaf) for name, leaf in leaves if split and "fsdp" not in leaf.sharding.spec]

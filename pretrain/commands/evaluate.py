@@ -12,7 +12,6 @@ import jax
 from input_pipeline import pipeline, requirements
 from input_pipeline.errors import DataError
 from pretrain import config as configs
-from pretrain.assemble import assemble, check_scored
 from pretrain.checkpoints import params_only
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
@@ -27,6 +26,8 @@ from pretrain.evaluation.evaluation import score
 from pretrain.losses.base import perplexity
 from pretrain.metrics.tables import one_line, show
 from pretrain.parallel.mesh import OF_ANY_NUMBER, fits
+from pretrain.step.checks import check_scored
+from pretrain.training.startup import build_run
 from pretrain.workdir import Workdir
 
 COMPRESSORS = {
@@ -78,8 +79,8 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         prepare, split = functools.partial(_prepare_own, workdir, folder), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
-        assembly = assemble(config, workdir, say, prepare=prepare, teacher=kept(config, workdir))
-        engine, objective = assembly.engine, assembly.learner.objective
+        run = build_run(config, workdir, say, prepare=prepare, teacher=kept(config, workdir))
+        spec, objective = run.spec, run.spec.objective
         for name in asked:
             if objective.bits is None:
                 raise UserError(
@@ -88,11 +89,11 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
             if name in COMPRESSORS and tokenizer.byte_lengths is None:
                 raise UserError(f"--{name}: the tokenizer of {workdir} rewrites text, so bytes differ. Leave it out.")
         averaged = Averaged(checkpoints, config.checkpoint, arguments.average, say)
-        checkpoints.check_teacher(step, assembly.teacher)
-        compressed = _compress(assembly.corpus, split, asked)
-        step, params = checkpoints.read(arguments.step, step, lambda step: engine.restored_params(averaged, step))
+        checkpoints.check_teacher(step, run.teacher)
+        compressed = _compress(run.corpus, split, asked)
+        step, params = checkpoints.read(arguments.step, step, lambda step: spec.restore_params(averaged, step))
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": counted}
-        result = score(assembly, params, split, timed=True, report=say, **options)
+        result = score(run, params, split, timed=True, report=say, **options)
         result |= {f"{name}_{objective.bits}": bits for name, bits in compressed.items()}
     if jax.process_index() == 0:
         report(result, step, split, objective, arguments)

@@ -2,6 +2,7 @@
 
 import json
 
+import models
 from input_pipeline import pipeline, requirements
 from input_pipeline.token_store import beam
 from input_pipeline.token_store.workers import processes
@@ -21,14 +22,16 @@ def run(arguments: Prepare) -> None:
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     folders = Workdir(workdir).folders
     requirements.check(*sections, folders, configs.takes_tokenizer(config))
-    from pretrain.assemble import check_sizes, check_vocabulary
+    from pretrain.step.checks import check_config, check_model, check_vocabulary
     from pretrain.training.startup import check_own, leave_config, tokenizer_of_another
 
     check_own(config, workdir)
-    check_sizes(config)
+    check_config(config)
+    model = models.build(config.model.to_dict())
+    check_model(model, config)
 
     def accept(tokenizer) -> None:
-        check_vocabulary(config, tokenizer.vocab_size)
+        check_vocabulary(model, tokenizer.vocab_size)
         leave_config(config, workdir)  # before hours of tokenizing, so that --workdir alone continues
 
     with held(workdir, "prepare", say, in_turn=True):

@@ -40,16 +40,16 @@ class Need(NamedTuple):
     whole: int = 0  # bytes before the mesh divides them, of what more devices can share
 
 
-def check_training(engine, config) -> None:
+def check_training(spec, config) -> None:
     """Raises UserError where the devices or this host have not the memory to train."""
     train, length = config.train, config.data.length
-    state = engine.resting_shapes(train.batch_size)
+    state = spec.padded_shapes(train.batch_size)
     weights, whole = (
         2 * count(state.params) + count(state.opt_state) for count in (on_device, whole_bytes)
     )  # and gradients
     # Each layer's input waits for the backward pass, whatever else is computed again.
     rows = train.batch_size // train.accumulate
-    inputs = config.model.layers * _layer_input(engine, config, rows, length)
+    inputs = config.model.layers * _layer_input(spec, config, rows, length)
     needs = (
         Need(
             f"parameters, gradients and optimiser state (of which {_largest(state.params)} is the largest)",
@@ -57,31 +57,31 @@ def check_training(engine, config) -> None:
             "make the model smaller or split it over more devices with config.mesh.fsdp",
             whole=whole,
         ),
-        Need("the teacher", on_device(engine.frozen_shapes()), 0, "choose a smaller one in config.distill.teacher"),
+        Need("the teacher", on_device(spec.frozen_shapes()), 0, "choose a smaller one in config.distill.teacher"),
         Need("recurrent memory", on_device(state.carried), 0, "lower config.model.memory or config.train.batch_size"),
         Need(
             "the layers' inputs",
             *(inputs, 0),
             "lower config.train.batch_size or raise config.train.accumulate",
-            least=engine.layout.batch_shards() / rows,
+            least=spec.layout.batch_shards() / rows,
         ),
         Need(
             "batches",
-            *(0, _batches(engine, config, train.batch_size, length)),
+            *(0, _batches(spec, config, train.batch_size, length)),
             "lower config.train.batch_size or data.prefetch",
             least=0.0,
         ),
     )
-    devices = list(engine.layout.mesh.devices.flat)
+    devices = list(spec.layout.mesh.devices.flat)
     _compare("training", needs, devices)
     on_host = devices[0].platform == "cpu" and jax.process_count() == 1 and train.backend == "jit"
     if on_host and DOUBT * len(devices) * inputs > free_memory():
-        _check_step(engine, config, len(devices))
+        _check_step(spec, config, len(devices))
 
 
-def _check_step(engine, config, devices: int) -> None:
+def _check_step(spec, config, devices: int) -> None:
     """Raises UserError where so many devices of this host have not the memory for a step, as it is compiled."""
-    facts = engine.lower_step(config.train.batch_size, config.data.length).compile().memory_analysis()
+    facts = spec.lower_train_step(config.train.batch_size, config.data.length).compile().memory_analysis()
     own = facts.output_size_in_bytes - facts.alias_size_in_bytes + facts.temp_size_in_bytes
     needed, free = devices * (facts.argument_size_in_bytes + own), free_memory()
     if needed > free:
@@ -92,13 +92,13 @@ def _check_step(engine, config, devices: int) -> None:
         )
 
 
-def check_evaluation(engine, config) -> None:
+def check_evaluation(spec, config) -> None:
     """Raises UserError where the devices or this host have not the memory to evaluate."""
-    size = engine.layout.filled(config.evaluate.batch_size)
+    size = spec.layout.filled(config.evaluate.batch_size)
     length = configs.scored_length(config)
-    params = engine.resting_shapes(engine.layout.batch_shards()).params
-    memory = recurrent_state.shapes(engine.learner.evaluated, size)
-    shared = whole_bytes(memory) // engine.layout.batch_shards()
+    params = spec.padded_shapes(spec.layout.batch_shards()).params
+    memory = recurrent_state.shapes(spec.eval_model, size)
+    shared = whole_bytes(memory) // spec.layout.batch_shards()
     lower = "lower config.evaluate.batch_size, which is --batch_size of `pretrain evaluate`"
     needs = (
         Need(
@@ -111,13 +111,13 @@ def check_evaluation(engine, config) -> None:
         Need("recurrent memory", shared, 0, lower),
         Need(
             "a layer's input",
-            *(_layer_input(engine, config, size, length), 0),
+            *(_layer_input(spec, config, size, length), 0),
             lower,
-            least=engine.layout.batch_shards() / size,
+            least=spec.layout.batch_shards() / size,
         ),
-        Need("batches", 0, _batches(engine, config, size, length), lower, least=0.0),
+        Need("batches", 0, _batches(spec, config, size, length), lower, least=0.0),
     )
-    _compare("evaluation", needs, engine.layout.mesh.devices.flat)
+    _compare("evaluation", needs, spec.layout.mesh.devices.flat)
 
 
 def check_decoding(model, carried, prompts: int, beams: int, devices: Iterable, remedy: str) -> None:
@@ -187,15 +187,15 @@ def _largest(params) -> str:
     return f"{path_name(path)}, {' x '.join(f'{size:,}' for size in leaf.shape)},"
 
 
-def _layer_input(engine, config, batch_size: int, length: int) -> int:
+def _layer_input(spec, config, batch_size: int, length: int) -> int:
     """Bytes of the residual stream [B, T, D] of one layer on one device."""
-    shards = engine.layout.batch_shards() * engine.layout.mesh.shape["sequence"]
+    shards = spec.layout.batch_shards() * spec.layout.mesh.shape["sequence"]
     itemsize = jax.numpy.dtype(config.model.dtype).itemsize
     return batch_size * length * config.model.width * itemsize // shards
 
 
-def _batches(engine, config, batch_size: int, length: int) -> int:
+def _batches(spec, config, batch_size: int, length: int) -> int:
     """Bytes of the batches that are read ahead, on one host."""
-    features = engine.learner.features(batch_size, length).values()
+    features = spec.features(batch_size, length).values()
     one = sum(math.prod(feature.shape) * feature.dtype.itemsize for feature in features)
     return one * (config.data.prefetch + QUEUED) // jax.process_count()

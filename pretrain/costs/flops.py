@@ -27,14 +27,15 @@ from models.transformer.block import Block
 from pretrain.costs import attention, program
 from pretrain.losses.applied import STATES, TEACHER, Applied
 from pretrain.step import recurrent_state
-from pretrain.step.train_step import READ, Learner, unboxed
+from pretrain.step.train_spec import TrainSpec
+from pretrain.step.train_step import READ, unboxed
 
 TRAIN = 3  # forward passes in one training step: itself and a backward pass of twice its products
 
 
-def flops_per_token(learner: Learner, length: int) -> dict[str, float]:
+def flops_per_token(spec: TrainSpec, length: int) -> dict[str, float]:
     """FLOPs of training on one token that the model reads, of rows of `length`: {"full": FLOPs, "causal": FLOPs}."""
-    return of_training(forward_flops(learner, length))
+    return of_training(forward_flops(spec, length))
 
 
 def of_training(forward: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -45,15 +46,15 @@ def of_training(forward: dict[str, dict[str, float]]) -> dict[str, float]:
     }
 
 
-def forward_flops(learner: Learner, length: int) -> dict[str, dict[str, float]]:
+def forward_flops(spec: TrainSpec, length: int) -> dict[str, dict[str, float]]:
     """FLOPs of one token's forward pass by part of the model: {"full": {part: FLOPs}, "causal": {...}}.
 
     Parts are the branches of the layers by their names, attention's own products apart from its projections; what a
     model projects before the layers, and what comes after it; of a teacher, all together.
     """
-    model = learner.model.clone(attention_path=attention.DESCRIBED)
-    one, two = (_trace(learner, model, rows, length) for rows in (1, 2))
-    tokens, counts = tokens_of_row(learner, length), {}
+    model = spec.model.clone(attention_path=attention.DESCRIBED)
+    one, two = (_trace(spec, model, rows, length) for rows in (1, 2))
+    tokens, counts = tokens_of_row(spec, length), {}
     for convention in attention.CONVENTIONS:
         charges = program.PRODUCTS | {attention.ATTENTION.name: partial(attention.multiply_adds, convention=convention)}
         of_row = program.multiply_adds(two, charges)
@@ -62,25 +63,25 @@ def forward_flops(learner: Learner, length: int) -> dict[str, dict[str, float]]:
     return counts
 
 
-def tokens_of_row(learner: Learner, length: int) -> int:
+def tokens_of_row(spec: TrainSpec, length: int) -> int:
     """How many tokens the model reads of a row of `length` without padding."""
-    features = learner.features(1, length)
+    features = spec.features(1, length)
     return sum(math.prod(features[name].shape) for name in READ if name in features)
 
 
-def _trace(learner: Learner, model: nn.Module, rows: int, length: int):
+def _trace(spec: TrainSpec, model: nn.Module, rows: int, length: int):
     """The forward pass of so many rows, without dropout."""
-    batch, carried = learner.batch_shapes(rows, length), recurrent_state.shapes(model, rows)
-    objective, frozen = learner.objective, unboxed(learner.frozen)
+    batch, carried = spec.batch_shapes(rows, length), recurrent_state.shapes(model, rows)
+    objective, frozen = spec.objective, unboxed(spec.frozen_parameters)
     if frozen:
         teacher = objective.teacher.clone(attention_path=attention.DESCRIBED)
         objective = dataclasses.replace(objective, teacher=teacher)
 
     def forward(params, batch, carried, frozen):
-        return objective.score(Applied(model, params, learner.inputs, frozen), batch, carried, None)
+        return objective.score(Applied(model, params, spec.inputs, frozen), batch, carried, None)
 
     with undivided():
-        return jax.make_jaxpr(forward)(learner.shapes, batch, carried, frozen).jaxpr
+        return jax.make_jaxpr(forward)(spec.param_shapes, batch, carried, frozen).jaxpr
 
 
 def _by_part(counts: Counter) -> dict[str, int]:

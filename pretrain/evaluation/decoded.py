@@ -18,7 +18,6 @@ from configs import common
 from input_pipeline.batching.tasks import Task
 from input_pipeline.errors import DataError
 from pretrain import config as configs
-from pretrain.assemble import Assembly
 from pretrain.costs import capacity
 from pretrain.decoding.beams import NOTHING, beam_search, check_penalty
 from pretrain.decoding.greedy import greedy
@@ -73,19 +72,19 @@ MEASURES = {"exact_match": exact_match, "sequence_accuracy": sequence_accuracy, 
 KEYS = ("beams", "length_penalty", "stopping", "beyond")  # of config.evaluate: how what is decoded is searched for
 
 
-def tasks(assembly: Assembly, split: str, *, decode: int | None) -> dict[str, Task]:
+def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
     """The tasks of a split, by their sources: the first `decode` examples of each, None for all that there are.
 
     Errors: UserError where some are asked for and there are none, where the config says how to decode and its objective
     decodes nothing, where a device has not the memory to decode, or where BLEU needs text that is not there.
     """
-    config, engine = assembly.config, assembly.engine
-    _check_keys(config, assembly.learner.objective.decoded)
+    config, spec = run.config, run.spec
+    _check_keys(config, run.spec.objective.decoded)
     found = {}
-    if assembly.learner.objective.decoded and decode != 0:
+    if run.spec.objective.decoded and decode != 0:
         length, size = configs.scored_length(config), config.evaluate.batch_size
-        rows = engine.rows(engine.layout.filled(size))
-        found = assembly.corpus.tasks(split, length=length, batch_size=size, rows=rows, limit=decode or 0)
+        rows = spec.rows(spec.layout.filled(size))
+        found = run.corpus.tasks(split, length=length, batch_size=size, rows=rows, limit=decode or 0)
     if decode and not found:
         raise UserError(
             f"{decode} examples of each task are to be decoded, and split '{split}' has no source of two fields that "
@@ -94,32 +93,32 @@ def tasks(assembly: Assembly, split: str, *, decode: int | None) -> dict[str, Ta
         )
     if found:
         if config.evaluate.beams > 1:
-            check_penalty(config.evaluate.length_penalty, "gnmt", assembly.learner.evaluated.context)
-        _check_memory(assembly)
-        if "bleu" in assembly.learner.objective.decoded:
+            check_penalty(config.evaluate.length_penalty, "gnmt", run.spec.eval_model.context)
+        _check_memory(run)
+        if "bleu" in run.spec.objective.decoded:
             sacrebleu()
-        _check_originals(assembly, found)
+        _check_originals(run, found)
     return found
 
 
-def decoded(assembly: Assembly, params, found: dict[str, Task], cut: Callable[[], bool], report: Callable[[str], None]):
+def decoded(run, params, found: dict[str, Task], cut: Callable[[], bool], report: Callable[[str], None]):
     """The figures of each task, under its source, and over the examples of all of them: ({task: figures}, figures).
 
-    params: as the engine evaluates them. A task's figures are the terms of its examples, each alone in its row; what
+    params: as the spec evaluates them. A task's figures are the terms of its examples, each alone in its row; what
     the objective measures on decoded targets; how many tokens, without the end, were written and should have been in
     the mean; and the number of examples. None once `cut`, which is asked after every batch, says to stop.
     """
-    engine, objective = assembly.engine, assembly.learner.objective
+    spec, objective = run.spec, run.spec.objective
     each, everything = {}, []
-    whole = engine.whole(params)
+    whole = spec.to_global(params)
     for name, task in found.items():
         report(f"decoding {task.examples:,} examples of {name}")
-        sums, written, originals = [], [], iter(task.originals()) if _rewritten(assembly) else None
+        sums, written, originals = [], [], iter(task.originals()) if _rewritten(run) else None
         for batch, targets in task.batches():
-            size = engine.layout.filled(task.batching.batch_size)
-            result, _ = engine.evaluate(params, engine.put(batch, size), engine.start(size))
+            size = spec.layout.filled(task.batching.batch_size)
+            result, _ = spec.eval_step(params, spec.put(batch, size), spec.init_recurrent_state(size))
             sums.append(result)
-            written += _compared(_write(assembly, whole, batch, size), targets, originals, assembly.corpus.tokenizer)
+            written += _compared(_write(run, whole, batch, size), targets, originals, run.corpus.tokenizer)
             if cut():
                 return None
         total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
@@ -136,11 +135,11 @@ def _figures(objective, written: Sequence[Written]) -> dict:
     }
 
 
-def _write(assembly: Assembly, params, batch, size: int) -> np.ndarray:
+def _write(run, params, batch, size: int) -> np.ndarray:
     """The ids that the model writes for all rows of a batch, int32 [size, at most `_room`], NOTHING behind the last."""
-    tokenizer, layout, evaluate = assembly.corpus.tokenizer, assembly.engine.layout, assembly.config.evaluate
-    tokens, source = assembly.learner.objective.prompts(batch)
-    most = _room(assembly, batch)
+    tokenizer, layout, evaluate = run.corpus.tokenizer, run.spec.layout, run.config.evaluate
+    tokens, source = run.spec.objective.prompts(batch)
+    most = _room(run, batch)
     limits = np.full(len(tokens), most, np.int32)
     if evaluate.beyond:
         limits = np.minimum(limits, (source["input_segments"] > 0).sum(1) + evaluate.beyond).astype(np.int32)
@@ -151,7 +150,7 @@ def _write(assembly: Assembly, params, batch, size: int) -> np.ndarray:
     write = functools.partial(beam_search, **searched) if evaluate.beams > 1 else greedy
     with layout.scope():
         ids = write(
-            assembly.learner.evaluated,
+            run.spec.eval_model,
             params,
             given["tokens"],
             {name: given[name] for name in source},
@@ -164,10 +163,10 @@ def _write(assembly: Assembly, params, batch, size: int) -> np.ndarray:
     return np.asarray(ids)
 
 
-def _room(assembly: Assembly, batch) -> int:
+def _room(run, batch) -> int:
     """How many tokens are written for a row at most."""
-    if beyond := assembly.config.evaluate.beyond:
-        return min(assembly.learner.evaluated.context, batch["inputs"].shape[1] + beyond)
+    if beyond := run.config.evaluate.beyond:
+        return min(run.spec.eval_model.context, batch["inputs"].shape[1] + beyond)
     return batch["targets"].shape[1]
 
 
@@ -184,15 +183,15 @@ def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], originals, tokeni
     return found
 
 
-def _rewritten(assembly: Assembly) -> bool:
+def _rewritten(run) -> bool:
     """Whether BLEU is measured, of a reference that is not what the tokenizer makes of its ids."""
-    return "bleu" in assembly.learner.objective.decoded and assembly.corpus.tokenizer.byte_lengths is None
+    return "bleu" in run.spec.objective.decoded and run.corpus.tokenizer.byte_lengths is None
 
 
-def _check_originals(assembly: Assembly, found: dict[str, Task]) -> None:
+def _check_originals(run, found: dict[str, Task]) -> None:
     """Raises UserError where references are to be had from the data alone, and are not there."""
     try:
-        for task in found.values() if _rewritten(assembly) else ():
+        for task in found.values() if _rewritten(run) else ():
             task.originals()
     except DataError as error:
         raise UserError(
@@ -212,14 +211,14 @@ def _check_keys(config, measures: Sequence[str]) -> None:
         )
 
 
-def _check_memory(assembly: Assembly) -> None:
+def _check_memory(run) -> None:
     """Raises UserError where a device has not the memory for its rows of a batch that is decoded."""
-    config, layout, learner = assembly.config, assembly.engine.layout, assembly.learner
+    config, spec, layout = run.config, run.spec, run.spec.layout
     rows, length = layout.filled(config.evaluate.batch_size) // layout.batch_shards(), configs.scored_length(config)
-    batch = {name: np.zeros(shape, dtype) for name, (shape, dtype, _) in learner.features(rows, length).items()}
-    _, source = learner.objective.prompts(batch)
+    batch = {name: np.zeros(shape, dtype) for name, (shape, dtype, _) in spec.features(rows, length).items()}
+    _, source = spec.objective.prompts(batch)
     caches = jax.eval_shape(
-        functools.partial(empty, learner.evaluated, rows=rows, room=_room(assembly, batch)), learner.shapes, source
+        functools.partial(empty, spec.eval_model, rows=rows, room=_room(run, batch)), spec.param_shapes, source
     )
     devices, remedy = layout.mesh.devices.flat, "lower config.evaluate.batch_size"
-    capacity.check_decoding(learner.evaluated, caches, rows, config.evaluate.beams, devices, remedy)
+    capacity.check_decoding(spec.eval_model, caches, rows, config.evaluate.beams, devices, remedy)

@@ -11,19 +11,18 @@ import jax
 from input_pipeline.batching.eval_batches import Evaluation
 from input_pipeline.pipeline import Corpus
 from pretrain import config as configs
-from pretrain.assemble import Assembly
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import KEYS, decoded, tasks
 from pretrain.losses import reported
 
 
-def scoring_pass(assembly: Assembly, split: str, *, batches: int = 0) -> Evaluation:
+def scoring_pass(run, split: str, *, batches: int = 0) -> Evaluation:
     """The batches that `score` goes through; the options are its own. Errors: DataError for what cannot be."""
-    config = assembly.config
+    config = run.config
     length, size = configs.scored_length(config), config.evaluate.batch_size
     stride = config.evaluate.stride or length
-    rows = assembly.engine.rows(assembly.engine.layout.filled(size))  # rows beyond `size` are padding
-    return assembly.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
+    rows = run.spec.rows(run.spec.layout.filled(size))  # rows beyond `size` are padding
+    return run.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
 
 
 def measure(config, corpus: Corpus) -> str:
@@ -55,7 +54,7 @@ def worded(name: str, value: float) -> str:
 
 
 def score(
-    assembly: Assembly,
+    run,
     params,
     split: str,
     *,
@@ -76,18 +75,18 @@ def score(
     `cut` is asked after every batch whether to stop there; there are no scores then, but None.
     Errors: UserError where not one token is scored, or where nothing can be decoded of what is to be.
     """
-    config, engine = assembly.config, assembly.engine
-    to_decode = tasks(assembly, split, decode=decode)
-    data = scoring_pass(assembly, split, batches=batches)
-    size = engine.layout.filled(config.evaluate.batch_size)
-    carried = engine.start(size)
+    config, spec = run.config, run.spec
+    to_decode = tasks(run, split, decode=decode)
+    data = scoring_pass(run, split, batches=batches)
+    size = spec.layout.filled(config.evaluate.batch_size)
+    carried = spec.init_recurrent_state(size)
     sums, started = [], None
     for batch in data.batches():
-        batch = engine.put(batch, size)
+        batch = spec.put(batch, size)
         if timed and started is None:  # once more than is scored, to compile: that time is not the model's
-            jax.block_until_ready(engine.evaluate(params, batch, carried))
+            jax.block_until_ready(spec.eval_step(params, batch, carried))
             started = time.perf_counter()
-        result, carried = engine.evaluate(params, batch, carried)
+        result, carried = spec.eval_step(params, batch, carried)
         sums.append(result)
         if len(sums) > 1:
             jax.block_until_ready(sums[-2])  # one batch is queued at most: more would pile up on the device
@@ -96,12 +95,12 @@ def score(
     total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
     if not any(total["counts"].values()):
         raise UserError(f"split '{split}' has no token that the model could be scored on; give it more text")
-    objective = assembly.learner.objective
+    objective = run.spec.objective
     terms = reported(objective, total["sums"], total["counts"])
     scores = terms | objective.figures(terms, total, data)
     if timed:
         scores["tokens_per_second"] = total["read"] / (time.perf_counter() - started)
     if not to_decode:
         return scores
-    found = decoded(assembly, params, to_decode, cut, report)
+    found = decoded(run, params, to_decode, cut, report)
     return None if found is None else scores | found[1] | {"tasks": found[0]}

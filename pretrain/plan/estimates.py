@@ -9,7 +9,6 @@ import math
 import jax
 
 from models.layers.parameter import mesh_axes_of
-from pretrain.assemble import check_batches
 from pretrain.costs import flops
 from pretrain.costs.sizes import whole_bytes
 from pretrain.parallel.mesh import AXES, Layout, smallest_mesh
@@ -17,7 +16,8 @@ from pretrain.plan import roofline
 from pretrain.plan.activation_memory import Kept, kept_of_row
 from pretrain.plan.topology import Topology
 from pretrain.step import recurrent_state
-from pretrain.step.train_spec import make_learner
+from pretrain.step.checks import check_batches
+from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import state_shapes, unboxed
 
 
@@ -60,17 +60,17 @@ class Estimates:
 
     def __init__(self, config, topology: Topology, devices):
         self.config, self.topology, self.devices = config, topology, devices
-        self.learner = make_learner(config)
-        self.tokens = config.train.batch_size * flops.tokens_of_row(self.learner, config.data.length)
-        self.forward = flops.forward_flops(self.learner, config.data.length)
-        self.state = state_shapes(self.learner, 1).replace(carried={})
-        self.carried = whole_bytes(recurrent_state.shapes(self.learner.model, config.train.batch_size))
+        self.spec = TrainSpec.build_abstract(config)
+        self.tokens = config.train.batch_size * flops.tokens_of_row(self.spec, config.data.length)
+        self.forward = flops.forward_flops(self.spec, config.data.length)
+        self.state = state_shapes(self.spec, 1).replace(carried={})
+        self.carried = whole_bytes(recurrent_state.shapes(self.spec.model, config.train.batch_size))
         self._kept = {}
         self._held = {}
 
     def check(self, choice: Choice) -> None:
         """Raises UserError where the mesh of a choice does not divide rows or lengths."""
-        check_batches(self._layout(choice), self.learner, choice.apply(self.config), training=True)
+        check_batches(self._layout(choice), self.spec, choice.apply(self.config), training=True)
 
     def of(self, choice: Choice) -> Estimate:
         return Estimate(self._bytes_held(choice), self._activations(choice), self._seconds(choice))
@@ -81,12 +81,12 @@ class Estimates:
     def _bytes_held(self, choice: Choice) -> float:
         if choice.mesh not in self._held:
             layout = self._layout(choice)
-            params = layout.parameters(self.learner.parameters)
+            params = layout.parameters(self.spec.parameters)
             optimizer = layout.optimizer(self.state.opt_state, params, self.state.params)
-            frozen = layout.parameters(self.learner.frozen)
+            frozen = layout.parameters(self.spec.frozen_parameters)
             self._held[choice.mesh] = (
                 _bytes(self.state.params, params),
-                _bytes(self.state.opt_state, optimizer) + _bytes(unboxed(self.learner.frozen), frozen),
+                _bytes(self.state.opt_state, optimizer) + _bytes(unboxed(self.spec.frozen_parameters), frozen),
             )
         params, others = self._held[choice.mesh]
         carried = self.carried / (choice.sizes["data"] * choice.sizes["fsdp"])
@@ -102,7 +102,7 @@ class Estimates:
     def _kept_of_row(self, remat: str) -> Kept:
         if remat not in self._kept:
             config = Choice((1, 1, 1, 1), 1, remat).apply(self.config)
-            self._kept[remat] = kept_of_row(config, self.learner, self.devices)
+            self._kept[remat] = kept_of_row(config, self.spec, self.devices)
         return self._kept[remat]
 
     def _seconds(self, choice: Choice) -> float:
@@ -124,7 +124,7 @@ class Estimates:
         """
         sizes, model, parts = choice.sizes, self.config.model, choice.accumulate
         itemsize = jax.numpy.dtype(model.dtype).itemsize
-        count = sum(leaf.size for leaf in jax.tree.leaves(self.learner.shapes)) / sizes["tensor"]
+        count = sum(leaf.size for leaf in jax.tree.leaves(self.spec.param_shapes)) / sizes["tensor"]
         tokens = self.tokens / (sizes["data"] * sizes["fsdp"] * sizes["sequence"])
         share = {axis: (size - 1) / size for axis, size in sizes.items()}
         passes = 3 if choice.remat == "full" else 2

@@ -50,10 +50,10 @@ def compiled(program: jax.stages.Compiled) -> Compiled:
     )
 
 
-def held(engine, config) -> dict[str, int]:
+def held(spec, config) -> dict[str, int]:
     """Bytes of one device by category of what a step is given, and of the gradient that it makes; from shapes alone."""
     train = config.train
-    state = engine.resting_shapes(train.batch_size)
+    state = spec.padded_shapes(train.batch_size)
     # Parts of an accumulated batch are added up in float32, each after its own gradient was made.
     gradients = on_device(state.params)
     if train.accumulate > 1:
@@ -61,9 +61,9 @@ def held(engine, config) -> dict[str, int]:
     return {
         "parameters": on_device(state.params),
         "optimiser state": on_device(state.opt_state),
-        "teacher": on_device(engine.frozen_shapes()),
+        "teacher": on_device(spec.frozen_shapes()),
         "memory of lanes": on_device(state.carried),
-        "batch": on_device(engine.batch_shapes(train.batch_size, config.data.length)),
+        "batch": on_device(spec.sharded_batch_shapes(train.batch_size, config.data.length)),
         "gradients": gradients,
     }
 

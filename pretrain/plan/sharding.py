@@ -12,11 +12,11 @@ from pretrain.parallel.mesh import PADDED
 LARGE = 0.01  # a parameter is large that is so much of all of them
 
 
-def shardings(engine) -> list[dict]:
+def shardings(spec) -> list[dict]:
     """A row for each parameter: name, shape, logical axes, mesh axes of each dimension, bytes on a device, the rule."""
-    boxes = jax.tree_util.tree_leaves_with_path(engine.learner.parameters, is_leaf=is_box)
-    resting = jax.tree.leaves(engine.resting_shapes(engine.layout.batch_shards()).params)
-    return [_row(engine.layout, path_name(path), box, leaf) for (path, box), leaf in zip(boxes, resting, strict=True)]
+    boxes = jax.tree_util.tree_leaves_with_path(spec.parameters, is_leaf=is_box)
+    resting = jax.tree.leaves(spec.padded_shapes(spec.layout.batch_shards()).params)
+    return [_row(spec.layout, path_name(path), box, leaf) for (path, box), leaf in zip(boxes, resting, strict=True)]
 
 
 def warnings(rows: list[dict], mesh) -> list[str]:

@@ -9,7 +9,6 @@ import jax
 
 from input_pipeline import requirements
 from pretrain import config as configs
-from pretrain.assemble import check_sizes, check_split
 from pretrain.costs import flops
 from pretrain.errors import UserError
 from pretrain.metrics.progress import amount
@@ -18,8 +17,8 @@ from pretrain.plan import hlo, memory, roofline, sharding
 from pretrain.plan.activation_memory import kept_of_row
 from pretrain.plan.collectives import collectives, summed
 from pretrain.plan.topology import Topology
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step import checks
+from pretrain.step.train_spec import TrainSpec
 
 
 @dataclasses.dataclass
@@ -28,33 +27,30 @@ class Subject:
 
     config: object
     topology: Topology
-    engine: object
+    spec: TrainSpec
     warnings: list[str]
 
     @property
     def mesh(self) -> dict[str, int]:
-        return {axis: self.engine.layout.mesh.shape[axis] for axis in AXES}
-
-    @property
-    def learner(self):
-        return self.engine.learner
+        return {axis: self.spec.layout.mesh.shape[axis] for axis in AXES}
 
 
 def prepare(config, topology: Topology, devices=None) -> Subject:
-    """Builds a config's engine on the devices of a topology. Errors: UserError and its kin, as `train` says them."""
+    """Builds a config's spec on the devices of a topology. Errors: UserError and its kin, as `train` says them."""
     devices = topology.devices() if devices is None else devices  # before JAX begins, which may be with fewer
-    check_config(config)
+    checks.check_config(config)
     warnings = []
-    engine = make_engine(make_learner(config), config, devices, warnings.append)
-    check_split(engine, config, training=True)
-    return Subject(config, topology, engine, warnings)
+    spec = TrainSpec.build(config, devices, warnings.append)
+    checks.check_model(spec.model, config)
+    checks.check_mesh(spec, config, training=True)
+    return Subject(config, topology, spec, warnings)
 
 
 def check_config(config) -> None:
     """Raises UserError and its kin for what no hardware could plan, as `train` says it."""
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     requirements.check_settings(*sections, configs.takes_tokenizer(config))
-    check_sizes(config)
+    checks.check_config(config)
     if config.train.backend == "pmap":
         raise UserError(
             "config.train.backend = 'pmap' compiles for devices that are there alone; plan it with "
@@ -70,14 +66,14 @@ def plan(config, topology: Topology, devices=None, report: Callable[[str], None]
     size has no collectives, moves nothing and takes no time: those keys are None. Errors: UserError and its kin.
     """
     subject = prepare(config, topology, devices)
-    config, engine, mesh = subject.config, subject.engine, subject.mesh
+    config, spec, mesh = subject.config, subject.spec, subject.mesh
     report(f"compiling a step of {config.name} for {topology.name}: seconds, minutes for the largest")
     began = time.perf_counter()
-    lowered = _lowered(engine, config)
+    lowered = _lowered(spec, config)
     traced = time.perf_counter()
     program, refused = _compiled(lowered)
     seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
-    rows = sharding.shardings(engine)
+    rows = sharding.shardings(spec)
     return {
         "name": config.name,
         "topology": topology.name,
@@ -94,9 +90,9 @@ def plan(config, topology: Topology, devices=None, report: Callable[[str], None]
     }
 
 
-def _lowered(engine, config) -> jax.stages.Lowered:
+def _lowered(spec, config) -> jax.stages.Lowered:
     try:
-        return engine.lower_step(config.train.batch_size, config.data.length)
+        return spec.lower_train_step(config.train.batch_size, config.data.length)
     except RuntimeError as error:
         if "cuDNN not found" not in str(error):
             raise
@@ -133,8 +129,8 @@ def _compiled(lowered: jax.stages.Lowered):
 
 def _memory(subject: Subject, program, refused: str | None) -> dict:
     config, capacity = subject.config, subject.topology.hardware.memory
-    of_shapes = memory.held(subject.engine, config)
-    of_row = kept_of_row(config, subject.learner, list(subject.engine.layout.mesh.devices.flat))
+    of_shapes = memory.held(subject.spec, config)
+    of_row = kept_of_row(config, subject.spec, list(subject.spec.layout.mesh.devices.flat))
     kept = of_row.on_device(subject.mesh) * config.train.batch_size / config.train.accumulate
     if program is None:
         needed, capacity = memory.stated(refused) or (sum(of_shapes.values()), capacity)
@@ -155,8 +151,8 @@ def _memory(subject: Subject, program, refused: str | None) -> dict:
 def _work(subject: Subject, program) -> dict:
     """FLOPs, collectives, bytes and time of a step."""
     config, topology = subject.config, subject.topology
-    tokens = config.train.batch_size * flops.tokens_of_row(subject.learner, config.data.length)
-    forward = flops.forward_flops(subject.learner, config.data.length)
+    tokens = config.train.batch_size * flops.tokens_of_row(subject.spec, config.data.length)
+    forward = flops.forward_flops(subject.spec, config.data.length)
     of_step = {name: tokens * count for name, count in flops.of_training(forward).items()}
     again = roofline.recomputed(forward["causal"], config.model.remat, tokens)
     facts = {"tokens": tokens, "flops": of_step | {"recomputed": again}}
@@ -165,7 +161,7 @@ def _work(subject: Subject, program) -> dict:
     read = hlo.read(program.as_text())
     found = collectives(read, subject.mesh)
     moved = roofline.moved(read)
-    links = roofline.Links(topology.hardware, topology.shape, subject.engine.layout.mesh)
+    links = roofline.Links(topology.hardware, topology.shape, subject.spec.layout.mesh)
     return facts | {
         "bytes_accessed": (program.cost_analysis() or {}).get("bytes accessed"),
         "bytes_moved": moved,

@@ -1,100 +1,219 @@
-"""From a config to what a train step is made of."""
+"""What a train step is made of (model, losses, optimizer, mesh), and the operations that are compiled from it.
+
+`TrainSpec.build(config)` gives a `JitSpec` or a `PmapSpec`, by `config.train.backend`. The loop, evaluation and
+checkpoints use the interface below and do not know which one they have.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
 
 import jax
+import numpy as np
+import optax
+from flax import linen as nn
+from jax.sharding import Mesh
 
 import models
-from input_pipeline import corruption as corruptions
+from input_pipeline import corruption
 from input_pipeline.batch_spec import declared
 from models.errors import ModelError
-from pretrain import config as configs
 from pretrain import losses, optimizers
-from pretrain.errors import UserError
-from pretrain.losses.applied import Applied
+from pretrain.errors import UserError, nearest
 from pretrain.optimizers.roles import roles
 from pretrain.optimizers.schedules import schedule
-from pretrain.step import recurrent_state
-from pretrain.step.train_step import Learner, parameters_of
+from pretrain.parallel.mesh import Layout, make_mesh, smallest_mesh
+from pretrain.step.train_step import TrainState, parameters_of, unboxed
 
 
-def make_learner(config) -> Learner:
-    """Model, optimiser and loss of a config."""
+@dataclasses.dataclass(eq=False, kw_only=True)
+class TrainSpec(abc.ABC):
+    """Model, losses, optimizer and mesh of a config, and the compiled step.
+
+    Parameters are described by boxes that name axes and role (`models.layers.parameter`).
+    """
+
+    model: nn.Module
+    eval_model: nn.Module  # the model as evaluation runs it, on the same parameters
+    parameters: Any  # shapes of the model's parameters, boxed
+    inputs: tuple[str, ...]  # features of a batch that the model receives
+    features: Callable  # (rows, length) -> {name: shape, dtype and axes of a feature}
+    length: int  # config.data.length
+    objective: Any  # of pretrain.losses
+    optimizer: optax.GradientTransformation
+    learning_rate: Callable  # by update
+    accumulate: int
+    frozen_parameters: Any  # as `parameters`, of a teacher; {} without one
+    layout: Layout
+    frozen: Any = dataclasses.field(default_factory=dict)  # a teacher's arrays, set by `set_frozen`
+
+    @staticmethod
+    def build(config, devices=None, report: Callable[[str], None] = lambda message: None) -> "TrainSpec":
+        """Build the spec of a config on `devices` (default: all); `report` receives warnings.
+
+        Errors: UserError, ModelError.
+        """
+        return _build(config, partial(make_mesh, devices=devices, report=report))
+
+    @staticmethod
+    def build_abstract(config) -> "TrainSpec":
+        """Build the spec on the smallest abstract mesh: it knows shapes and runs nothing."""
+        return _build(config, smallest_mesh)
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.layout.mesh
+
+    @property
+    def param_shapes(self):
+        """Shapes of the model's parameters, without boxes."""
+        return unboxed(self.parameters)
+
+    def batch_shapes(self, rows: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes of the features of a batch."""
+        features = self.features(rows, length).items()
+        return {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
+
+    def rows(self, size: int) -> np.ndarray:
+        """Indices of this process's rows in a global batch of `size` rows."""
+        return self.layout.rows(size)
+
+    def init_recurrent_state(self, batch_size: int):
+        """The recurrent state before an evaluation; {} for models without."""
+        return self._init_recurrent_state(self.eval_model, batch_size)
+
+    def reset_recurrent_state(self, state: TrainState, batch_size: int) -> TrainState:
+        """The train state with an empty recurrent state, for data that does not continue where it was."""
+        return state.replace(carried=self._init_recurrent_state(self.model, batch_size))
+
+    @classmethod
+    @abc.abstractmethod
+    def mesh_sizes(cls, config) -> Mapping[str, int]:
+        """Sizes of the mesh axes. Errors: UserError where the backend cannot have those of `config.mesh`."""
+
+    @classmethod
+    @abc.abstractmethod
+    def mesh_rules(cls, config) -> tuple:
+        """Logical axis -> mesh axes, as `config.mesh.rules`."""
+
+    @abc.abstractmethod
+    def checkpoint_shapes(self, batch_size: int) -> TrainState:
+        """Shape, dtype and sharding of every leaf of the train state in a checkpoint."""
+
+    @abc.abstractmethod
+    def padded_shapes(self, batch_size: int) -> TrainState:
+        """Shape, dtype and sharding of every leaf between steps, when vocabularies are padded."""
+
+    @abc.abstractmethod
+    def init(self, seed: int, batch_size: int) -> TrainState:
+        """The state before update 0; each device makes its own part."""
+
+    @abc.abstractmethod
+    def put(self, batch: Mapping, size: int):
+        """This process's `rows` of a batch of `size`, feature -> [rows, ...], on its devices."""
+
+    @abc.abstractmethod
+    def train_step(self, state: TrainState, batch) -> tuple[TrainState, dict]:
+        """(state after one update, metrics); the state passed in is donated."""
+
+    @abc.abstractmethod
+    def eval_step(self, params, batch, carried) -> tuple[dict, dict]:
+        """(sums of the objective's terms over the whole batch, recurrent state after it)."""
+
+    @abc.abstractmethod
+    def scope(self) -> AbstractContextManager:
+        """Context in which models know the mesh and its logical axes."""
+
+    @abc.abstractmethod
+    def frozen_shapes(self):
+        """Shape, dtype and sharding of a teacher's parameters in a checkpoint."""
+
+    @abc.abstractmethod
+    def set_frozen(self, frozen) -> None:
+        """Set a teacher's parameters, restored into `frozen_shapes`; every step reads them."""
+
+    @abc.abstractmethod
+    def restore_params(self, checkpoints, step: int):
+        """The parameters of a checkpoint, ready for `eval_step`."""
+
+    @abc.abstractmethod
+    def to_global(self, params):
+        """The parameters of `eval_step` as global arrays of their true shapes."""
+
+    @abc.abstractmethod
+    def to_checkpoint(self, state: TrainState) -> TrainState:
+        """The state as a checkpoint holds it."""
+
+    @abc.abstractmethod
+    def from_checkpoint(self, state: TrainState) -> TrainState:
+        """The state as steps take it, from one restored into `checkpoint_shapes`."""
+
+    @abc.abstractmethod
+    def map_devices(self, function: Callable, leaves: list[jax.Array]) -> Callable:
+        """Compile `function`: each device's parts of `leaves` -> a vector. The result has one row a device."""
+
+    @abc.abstractmethod
+    def part_of_device(self, leaf: jax.Array) -> dict:
+        """Which part of an array each device holds: equal parts are replicas."""
+
+    @abc.abstractmethod
+    def _init_recurrent_state(self, model, batch_size: int): ...
+
+
+def _build(config, make_mesh: Callable) -> TrainSpec:
+    from pretrain.step.jit import JitSpec  # late: both are subclasses
+    from pretrain.step.pmap import PmapSpec
+
     model = models.build(config.model.to_dict())
     parameters = parameters_of(model)
-    features, objective = _features(config), losses.build(config, model)
-    return Learner(
-        model=model,
-        evaluated=_evaluated(config, model, parameters),
-        parameters=parameters,
-        inputs=_inputs(config, model, features),
-        features=features,
-        objective=objective,
-        optimizer=optimizers.build(config.optimizer, config.schedule, config.train.steps, roles(parameters)),
-        rate=schedule(config.schedule, config.train.steps),
-        accumulate=config.train.accumulate,
-        frozen={} if objective.teacher is None else parameters_of(objective.teacher),
-    )
+    task = corruption.build(config.objective.to_dict())
+    features = partial(declared, task, layout=config.data.layout)
+    objective = losses.build(config, model)
+    parts = {
+        "model": model,
+        "eval_model": _eval_model(config.model, config.evaluate.model, model, parameters),
+        "parameters": parameters,
+        "inputs": _inputs(model, features(1, config.data.length), config.data.layout),
+        "features": features,
+        "length": config.data.length,
+        "objective": objective,
+        "optimizer": optimizers.build(config.optimizer, config.schedule, config.train.steps, roles(parameters)),
+        "learning_rate": schedule(config.schedule, config.train.steps),
+        "accumulate": config.train.accumulate,
+        "frozen_parameters": {} if objective.teacher is None else parameters_of(objective.teacher),
+    }
+    backends = {"jit": JitSpec, "pmap": PmapSpec}
+    if config.train.backend not in backends:
+        raise UserError(f"config.train.backend is '{config.train.backend}'{nearest(config.train.backend, backends)}")
+    backend = backends[config.train.backend]
+    return backend(**parts, layout=Layout(make_mesh(backend.mesh_sizes(config)), backend.mesh_rules(config)))
 
 
-def _features(config):
-    """The features of a batch, as a function of its rows and their length."""
-    first_half = corruptions.build(config.objective.to_dict())
-    return lambda batch_size, length: declared(first_half, batch_size, length, config.data.layout)
+def _inputs(model, features: Mapping, layout: str) -> tuple[str, ...]:
+    """The features that the model takes, of those that a batch has.
 
-
-def _inputs(config, model, features) -> tuple[str, ...]:
-    """The features that the model is given: those that it takes, of those that there are.
-
-    Where rows are no more than one document each, whose padding comes last, a causal model needs no segments; and
-    kernels that know none, such as cuDNN's, can serve.
+    Without packing a row is one document with its padding last, so a causal model needs no segments; kernels that know
+    none, such as cuDNN's, can serve.
     """
-    known = features(1, config.data.length).keys()
-    needless = {"segments"} if model.causal and config.data.layout != "packed" else set()
-    return tuple(name for name in model.inputs if name in known - needless)
+    needless = {"segments"} if model.causal and layout != "packed" else set()
+    return tuple(name for name in model.inputs if name in features.keys() - needless)
 
 
-def check_attention(learner: Learner, config, training: bool) -> None:
-    """Raises ModelError where attention refuses the rows of evaluation, or of `training`, on the mesh in scope.
-
-    The path `auto` always finds one that serves, so that only heads which are to be traded for tokens can be too few.
-    """
-    trades = jax.sharding.get_abstract_mesh().shape.get("sequence", 1) > 1
-    train = config.train.batch_size // config.train.accumulate, config.data.length
-    evaluate = config.evaluate.batch_size, configs.scored_length(config)
-    key = jax.eval_shape(lambda: jax.random.key(0))  # a shape: where the mesh is of absent devices nothing is computed
-    uses = [(learner.model, train, key), (learner.evaluated, evaluate, None)]
-    for model, shape, rng in uses if training else uses[1:]:
-        if model.attention_path == "auto" and not trades:
-            continue
-        batch, carried = learner.batch_shapes(*shape), recurrent_state.shapes(model, shape[0])
-
-        def run(params, batch, carried, key, m=model):
-            return Applied(m, params, learner.inputs)(batch, carried, key)
-
-        jax.eval_shape(run, learner.shapes, batch, carried, rng)
-
-
-def _evaluated(config, model, parameters):
-    """The model as evaluation runs it: with the fields of config.evaluate.model, on the same parameters."""
-    changes = config.evaluate.model.to_dict()
+def _eval_model(section, changes, model, parameters):
+    """The model with the fields of `config.evaluate.model`, on the same parameters."""
+    section, changes = section.to_dict(), changes.to_dict()
     if not changes:
         return model
     try:
-        evaluated = models.build(config.model.to_dict() | changes)
+        changed = models.build(section | changes)
     except ModelError as error:
         raise ModelError(f"with config.evaluate.model: {error}") from None
-    if parameters_of(evaluated) != parameters:
-        section = config.model.to_dict()
-        alone = [name for name, value in changes.items() if _differs(section | {name: value}, parameters)]
+    if parameters_of(changed) != parameters:
         raise UserError(
-            f"config.evaluate.model changes the shapes of parameters by {', '.join(alone or changes)}; evaluation runs "
-            "on the trained ones, so change only fields that have none, such as how long a memory is"
+            f"config.evaluate.model ({', '.join(changes)}) changes the shapes of parameters, and evaluation uses the "
+            "trained ones. Change only fields without parameters, such as memory."
         )
-    return evaluated
-
-
-def _differs(section, parameters) -> bool:
-    """Whether a `model` section has other parameters, as far as there is such a model."""
-    try:
-        return parameters_of(models.build(section)) != parameters
-    except ModelError:
-        return False
+    return changed

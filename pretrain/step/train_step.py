@@ -1,14 +1,13 @@
 """The train step: pure functions over explicit state.
 
-    state, metrics = train_step(learner, state, batch)
+    state, metrics = train_step(spec, state, batch)
 
 A loss is a sum of named terms, each weight x sum / denominator (`pretrain.losses`). Denominators are summed over
 the whole global batch before anything is differentiated, and gradients are sums until the very end, where they are
 divided once; so one batch in one part, in many parts, on one device or on many, is the same update.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -38,32 +37,6 @@ class TrainState:
     bad_total: jax.Array
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Learner:
-    """What a step is made of, apart from state and data."""
-
-    model: nn.Module
-    evaluated: nn.Module  # the model as evaluation runs it, on the same parameters
-    parameters: Any  # shapes of the model's parameters, in boxes that say what each is (`models.layers.parameter`)
-    inputs: tuple[str, ...]  # features of a batch that the model is given
-    features: Callable  # of a batch, by its rows and their length
-    objective: Any  # of pretrain.losses
-    optimizer: optax.GradientTransformation
-    rate: Callable  # learning rate by update
-    accumulate: int
-    frozen: Any = dataclasses.field(default_factory=dict)  # as `parameters`, of what nothing changes: a teacher's
-
-    @property
-    def shapes(self):
-        """Shapes of the model's parameters, without boxes."""
-        return unboxed(self.parameters)
-
-    def batch_shapes(self, rows: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes of the features of a batch."""
-        features = self.features(rows, length).items()
-        return {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
-
-
 def unboxed(parameters):
     """Shapes of parameters, without boxes."""
     return jax.tree.map(lambda box: box.value, parameters, is_leaf=is_box)
@@ -79,37 +52,37 @@ def parameters_of(model):
     return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
 
 
-def init_state(learner: Learner, seed: int, batch_size: int) -> TrainState:
+def init_state(spec, seed: int, batch_size: int) -> TrainState:
     """The state before the first update; a function of `seed` alone, whatever the devices."""
     init_rng, run_rng = jax.random.split(jax.random.key(seed))
-    return _state(learner, nn.unbox(init_params(learner.model, init_rng)), run_rng, batch_size)
+    return _state(spec, nn.unbox(init_params(spec.model, init_rng)), run_rng, batch_size)
 
 
-def state_shapes(learner: Learner, batch_size: int) -> TrainState:
+def state_shapes(spec, batch_size: int) -> TrainState:
     """Shapes of what `init_state` gives, by those of the parameters: the model is not traced again."""
-    return jax.eval_shape(lambda params: _state(learner, params, jax.random.key(0), batch_size), learner.shapes)
+    return jax.eval_shape(lambda params: _state(spec, params, jax.random.key(0), batch_size), spec.param_shapes)
 
 
-def _state(learner: Learner, params, run_rng, batch_size: int) -> TrainState:
-    carried = recurrent_state.start(learner.model, batch_size)
+def _state(spec, params, run_rng, batch_size: int) -> TrainState:
+    carried = recurrent_state.start(spec.model, batch_size)
     zero = jnp.zeros([], jnp.int32)
-    return TrainState(zero, params, learner.optimizer.init(params), jax.random.key_data(run_rng), carried, zero, zero)
+    return TrainState(zero, params, spec.optimizer.init(params), jax.random.key_data(run_rng), carried, zero, zero)
 
 
-def gradients(learner: Learner, params, batch: Mapping, carried, key, counts: Mapping, frozen=None):
-    """Gradient of the loss times its first term's denominator, worked out in `learner.accumulate` parts.
+def gradients(spec, params, batch: Mapping, carried, key, counts: Mapping, frozen=None):
+    """Gradient of the loss times its first term's denominator, worked out in `spec.accumulate` parts.
 
     `counts` are the denominators of the whole global batch, `frozen` a teacher's parameters. Returns (gradient, sums of
     all terms, carried).
     """
 
     def joined(params, rows, carried, key):
-        model = Applied(learner.model, params, learner.inputs, frozen)
-        sums, carried = learner.objective.score(model, rows, carried, key)
-        return _joined(learner.objective.terms, sums, counts), (sums, carried)
+        model = Applied(spec.model, params, spec.inputs, frozen)
+        sums, carried = spec.objective.score(model, rows, carried, key)
+        return _joined(spec.objective.terms, sums, counts), (sums, carried)
 
     grad = jax.grad(joined, has_aux=True)
-    parts = learner.accumulate
+    parts = spec.accumulate
     if parts == 1:
         gradient, (sums, carried) = grad(params, batch, carried, key)
         return gradient, sums, carried
@@ -118,7 +91,7 @@ def gradients(learner: Learner, params, batch: Mapping, carried, key, counts: Ma
         gradient, (sums, carried) = grad(params, *part, key)  # one key for all: dropout draws by row
         return jax.tree.map(jnp.add, total, (gradient, sums)), carried
 
-    along = recurrent_state.axes(learner.model)
+    along = recurrent_state.axes(spec.model)
     rows = jax.tree.map(lambda a: recurrent_state.split(a, 0, parts), dict(batch))
     split = jax.tree.map(lambda a, axis: recurrent_state.split(a, axis, parts), carried, along)
     zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params), dict.fromkeys(counts, jnp.float32(0))
@@ -140,22 +113,22 @@ def _some(count):
     return jnp.where(count > 0, count, 1)
 
 
-def train_step(learner: Learner, state: TrainState, batch: Mapping, frozen=None, axis_name: str | None = None):
+def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: str | None = None):
     """One update: (new state, metrics). `axis_name` is pmap's axis, over which sums are then added up.
 
-    `frozen` are the parameters of `learner.frozen`.
+    `frozen` are the parameters of `spec.frozen_parameters`.
 
     An update whose loss or gradient is not finite changes nothing but the counters and what lanes carry, which goes on
     with the text all the same. Metrics: `sums` and `counts` of every term, whose quotient it is; `read`, the tokens
     that the model read, all but padding; `grad_norm` is before clipping; `learning_rate` scales the update, or would
     have if it had been good.
     """
-    terms = learner.objective.terms
+    terms = spec.objective.terms
     key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
-    counts, read = learner.objective.denominators(batch), tokens_read(batch)
+    counts, read = spec.objective.denominators(batch), tokens_read(batch)
     if axis_name:
         counts, read = jax.lax.psum((counts, read), axis_name)
-    gradient, sums, carried = gradients(learner, state.params, batch, state.carried, key, counts, frozen)
+    gradient, sums, carried = gradients(spec, state.params, batch, state.carried, key, counts, frozen)
     if axis_name:
         gradient, sums = jax.lax.psum((gradient, sums), axis_name)
     first = next(name for name, weight in terms.items() if weight)
@@ -165,7 +138,7 @@ def train_step(learner: Learner, state: TrainState, batch: Mapping, frozen=None,
     good = jnp.stack([jnp.isfinite(sums[name]) for name, weight in terms.items() if weight]).all()
     good &= jnp.isfinite(grad_norm)
 
-    updates, opt_state = learner.optimizer.update(gradient, state.opt_state, state.params, good=good)
+    updates, opt_state = spec.optimizer.update(gradient, state.opt_state, state.params, good=good)
     params = optax.apply_updates(state.params, updates)
 
     bad = (~good).astype(jnp.int32)
@@ -174,7 +147,9 @@ def train_step(learner: Learner, state: TrainState, batch: Mapping, frozen=None,
         "counts": counts,
         "read": read,
         "grad_norm": grad_norm,
-        "learning_rate": learner.rate(state.step - state.bad_total),  # the optimiser counts the updates that it made
+        "learning_rate": spec.learning_rate(
+            state.step - state.bad_total
+        ),  # the optimiser counts the updates that it made
         "bad_in_row": (state.bad_in_row + 1) * bad,
         "bad_total": state.bad_total + bad,
     }
@@ -183,18 +158,18 @@ def train_step(learner: Learner, state: TrainState, batch: Mapping, frozen=None,
         params=where(good, params, state.params),
         opt_state=opt_state,
         rng=state.rng,
-        carried=recurrent_state.finite(learner.model, carried),
+        carried=recurrent_state.finite(spec.model, carried),
         bad_in_row=metrics["bad_in_row"],
         bad_total=metrics["bad_total"],
     )
     return state, metrics
 
 
-def evaluate_step(learner: Learner, params, batch: Mapping, carried, frozen=None):
+def evaluate_step(spec, params, batch: Mapping, carried, frozen=None):
     """({"sums", "counts", "read"} of a batch, what lanes carry on), without dropout."""
-    model = Applied(learner.evaluated, params, learner.inputs, frozen)
-    sums, carried = learner.objective.score(model, batch, carried, None)
-    return {"sums": sums, "counts": learner.objective.denominators(batch), "read": tokens_read(batch)}, carried
+    model = Applied(spec.eval_model, params, spec.inputs, frozen)
+    sums, carried = spec.objective.score(model, batch, carried, None)
+    return {"sums": sums, "counts": spec.objective.denominators(batch), "read": tokens_read(batch)}, carried
 
 
 def tokens_read(batch: Mapping) -> jax.Array:

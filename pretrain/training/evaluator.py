@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from pretrain.assemble import Assembly
 from pretrain.evaluation.decoded import tasks
 from pretrain.evaluation.evaluation import measure, score, scoring_pass
 from pretrain.losses import cost
+from pretrain.training.startup import RunParts
 
 SPLIT = "validation"
 
@@ -13,18 +13,18 @@ SPLIT = "validation"
 class Validation:
     """Scores the validation split of a run, where it has one (`there`), and keeps the newest loss."""
 
-    def __init__(self, assembly: Assembly, say):
+    def __init__(self, run: RunParts, say):
         """Errors: DataError or UserError for what could not be scored later."""
-        self.there = SPLIT in assembly.corpus.splits
-        self._assembly, self._wanted = assembly, assembly.config.evaluate
+        self.there = SPLIT in run.corpus.splits
+        self._run, self._wanted = run, run.config.evaluate
         self.forget()
         if not self.there:
             self.measure = ""
             say("there is no validation data (config.data.holdout = 0): no validation figures and no best checkpoint")
             return
-        scoring_pass(assembly, SPLIT, batches=self._wanted.batches)
-        tasks(assembly, SPLIT, decode=self._wanted.decode)
-        self.measure = measure(assembly.config, assembly.corpus)
+        scoring_pass(run, SPLIT, batches=self._wanted.batches)
+        tasks(run, SPLIT, decode=self._wanted.decode)
+        self.measure = measure(run.config, run.corpus)
 
     def forget(self) -> None:
         """Nothing is known of any update."""
@@ -43,11 +43,11 @@ class Validation:
 
         None where `cut` ended it before all was scored.
         """
-        result = score(self._assembly, params, SPLIT, batches=self._wanted.batches, decode=self._wanted.decode, cut=cut)
+        result = score(self._run, params, SPLIT, batches=self._wanted.batches, decode=self._wanted.decode, cut=cut)
         if result is None:
             return None
-        self.found(update, cost(self._assembly.config.objective.selects, result))
-        objective = self._assembly.learner.objective
+        self.found(update, cost(self._run.config.objective.selects, result))
+        objective = self._run.spec.objective
         names = {*objective.measures, *objective.decoded}
         shown = {name: value for name, value in result.items() if name in names and value is not None}
         besides = {"tokens": result["tokens"]}

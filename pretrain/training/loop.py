@@ -8,7 +8,6 @@ import sys
 import jax
 
 from input_pipeline.errors import DataError
-from pretrain.assemble import Assembly
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.checkpoints.restore import CONFIG
 from pretrain.checkpoints.teacher import begun
@@ -24,8 +23,8 @@ from pretrain.metrics.writer import MetricWriter
 from pretrain.training.evaluator import Validation
 from pretrain.training.prefetch import Feed
 from pretrain.training.profiler import Profile
-from pretrain.training.replica_check import Replicas
-from pretrain.training.startup import tell_of_holdout, tell_of_measure
+from pretrain.training.replica_check import ReplicaCheck
+from pretrain.training.startup import RunParts, tell_of_holdout, tell_of_measure
 from pretrain.training.throughput import Rates
 from pretrain.workdir import Workdir
 
@@ -33,24 +32,20 @@ from pretrain.workdir import Workdir
 class Loop:
     """One run's loop, and what it carries from update to update."""
 
-    def __init__(
-        self, assembly: Assembly, checkpoints: CheckpointManager, ledger: Ledger, workdir: str, say, weights=None
-    ):
-        self.config, self.engine, self.assembly = assembly.config, assembly.engine, assembly
+    def __init__(self, run: RunParts, checkpoints: CheckpointManager, ledger: Ledger, workdir: str, say, weights=None):
+        self.config, self.spec, self.parts = run.config, run.spec, run
         self.checkpoints, self.ledger, self.weights = checkpoints, ledger, weights
-        self.validation = Validation(assembly, say)
-        self.replicas = Replicas(assembly.engine, self.config.train.compare_every)
+        self.validation = Validation(run, say)
+        self.replicas = ReplicaCheck(run.spec, self.config.train.compare_every > 0)
         self.state, self.step, self.position = self.restore(say)
         self.goodput = goodput(Workdir(workdir))  # a start that is refused leaves no row
         self.account()
         self.begun = self.step  # updates that were made before this start
-        self.otherwise = self.validation.there and tell_of_measure(
-            assembly, workdir, self.step, checkpoints.measures(), say
-        )
+        self.otherwise = self.validation.there and tell_of_measure(run, workdir, self.step, checkpoints.measures(), say)
         self.writer = self.open_writer(workdir, say)
         shown = open_null() if jax.process_index() else None
         self.progress = Progress(self.config.train.steps, self.step, self.config.name, shown)
-        self.rates = Rates(assembly.learner, self.config, ledger)
+        self.rates = Rates(run.spec, self.config, ledger)
         self.profile = Profile(self.config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.compiled = False
         self.pending = None  # what `update` says of the last one, read once the next one is on its way
@@ -66,13 +61,13 @@ class Loop:
     def restore(self, say):
         """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
         config = self.config
-        shapes = self.engine.shapes(config.train.batch_size)
+        shapes = self.spec.checkpoint_shapes(config.train.batch_size)
         with self.ledger.spend("restore"):
-            restored = self.checkpoints.restore_newest(shapes, say, self.assembly.origin)
+            restored = self.checkpoints.restore_newest(shapes, say, self.parts.origin)
         self.ledger.update = restored[1]["step"] if restored else 0
         if restored is None:
             if self.validation.there and not config.data.validation:
-                tell_of_holdout(config, self.assembly.corpus, say)
+                tell_of_holdout(config, self.parts.corpus, say)
             return self.begin(say), 0, 0
         state, data = restored
         going_on = f"going on with update {data['step'] + 1} of {config.train.steps}"
@@ -80,23 +75,22 @@ class Loop:
             asked = f", {config.train.steps} asked" if data["step"] > config.train.steps else ""
             going_on = f"all {data['step']} updates are made{asked} (raise --config.train.steps to go on)"
         say(f"restored checkpoint {data['step']}; {going_on}")
-        return self.engine.restored(state), data["step"], data["position"]
+        return self.spec.from_checkpoint(state), data["step"], data["position"]
 
     def begin(self, say):
         """The state before the first update: initial parameters, or those that `weights` or a teacher has."""
-        state, layers = self.engine.init(self.config.seed, self.config.train.batch_size), self.config.distill.layers
+        state, layers = self.spec.init(self.config.seed, self.config.train.batch_size), self.config.distill.layers
         if self.weights is None and not layers:
             return state
-        initial = self.engine.saved(state)
+        initial = self.spec.to_checkpoint(state)
         if self.weights:
             params, took = self.weights.taken(initial.params, self.config.model)
         else:
-            taught = self.assembly.teacher.read(self.engine.frozen_shapes())
-            learner = self.engine.learner
-            of = sets(layers, learner.model, learner.objective.teacher)
-            params, took = begun(initial.params, learner.parameters, taught, of, self.config)
+            taught = self.parts.teacher.read(self.spec.frozen_shapes())
+            of = sets(layers, self.spec.model, self.spec.objective.teacher)
+            params, took = begun(initial.params, self.spec.parameters, taught, of, self.config)
         say(took)
-        return self.engine.restored(initial.replace(params=params))
+        return self.spec.from_checkpoint(initial.replace(params=params))
 
     def run(self) -> int:
         config = self.config
@@ -121,7 +115,7 @@ class Loop:
                 if rewinds and bad is not None:
                     feed = self.rewind(feed, bad)
                     continue
-                if self.replicas.due(self.step):
+                if config.train.compare_every > 0 and self.step % config.train.compare_every == 0:
                     self.compare()
                 if self.due(config.evaluate.every):
                     self.evaluate()
@@ -152,10 +146,10 @@ class Loop:
         self.profile.before(self.step + 1)
         if self.compiled:
             with self.ledger.spend("step"):
-                self.state, metrics = self.engine.step(self.state, batch)
+                self.state, metrics = self.spec.train_step(self.state, batch)
         else:
             with self.ledger.spend("compile"), self.progress.waiting("compiling; a large model's update takes minutes"):
-                self.state, metrics = self.engine.step(self.state, batch)
+                self.state, metrics = self.spec.train_step(self.state, batch)
                 jax.block_until_ready(metrics)
                 leaving.hold()
         self.compiled = self.ledger.steady = True
@@ -221,7 +215,7 @@ class Loop:
                 f"data position {position - 1}{counted}"
             )
         if step % self.config.log.every == 0 or step == self.config.train.steps:
-            row = reported(self.engine.learner.objective, values["sums"], values["counts"])
+            row = reported(self.spec.objective, values["sums"], values["counts"])
             row |= {name: values[name] for name in ("learning_rate", "grad_norm", "bad_total")}
             self.writer.write("train", step, row)
             with self.ledger.spend("save"):
@@ -268,7 +262,7 @@ class Loop:
         self.position, self.pending = bad_position + 1, None
         self.validation.forget()
         if position != self.position:  # what the lanes remember is not what comes before their next rows
-            self.state = self.engine.forget(self.state, self.config.train.batch_size)
+            self.state = self.spec.reset_recurrent_state(self.state, self.config.train.batch_size)
         self.writer.close()
         self.writer = self.open_writer(self.checkpoints.workdir.path, self.progress.note)
         self.progress.note(f"rewound to update {self.step}; the data goes on at position {self.position}")
@@ -281,7 +275,7 @@ class Loop:
     def feed(self) -> "Feed":
         """Batches from the current position on. What becomes of its readers each process says for itself."""
         own = functools.partial(print, file=sys.stderr, flush=True)
-        return Feed(self.assembly, self.position, own if jax.process_index() else self.progress.note)
+        return Feed(self.parts, self.position, own if jax.process_index() else self.progress.note)
 
     def evaluate(self) -> bool:
         """Scores the validation split, if there is one; False if that was cut short, because the run is to stop."""
@@ -301,8 +295,8 @@ class Loop:
         self.compare()
         self.account()
         with self.ledger.spend("save"):
-            state = self.engine.saved(self.state)
-            origin = self.assembly.origin | {CONFIG: self.config.to_dict()}
+            state = self.spec.to_checkpoint(self.state)
+            origin = self.parts.origin | {CONFIG: self.config.to_dict()}
             told = state, self.position, self.validation.of(self.step), origin, int(state.bad_in_row)
             self.writer.flush()
             self.checkpoints.save(self.step, *told)

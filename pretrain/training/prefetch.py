@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable
 
 from input_pipeline.batching.loader import KilledReaderError
-from pretrain.assemble import Assembly
 from pretrain.distributed.shutdown import leaving
+from pretrain.training.startup import RunParts
 
 
 class Feed:
@@ -17,10 +17,10 @@ class Feed:
 
     AHEAD = 2
 
-    def __init__(self, assembly: Assembly, position: int, report: Callable[[str], None]):
-        self.config, self.corpus, self.engine = assembly.config, assembly.corpus, assembly.engine
-        self.size, self.position, self.report = assembly.config.train.batch_size, position, report
-        self.host = self.read(assembly.config.data.workers)
+    def __init__(self, run: RunParts, position: int, report: Callable[[str], None]):
+        self.config, self.corpus, self.spec = run.config, run.corpus, run.spec
+        self.size, self.position, self.report = run.config.train.batch_size, position, report
+        self.host = self.read(run.config.data.workers)
         self.ready = deque()
 
     def read(self, workers: int):
@@ -28,7 +28,7 @@ class Feed:
         return self.corpus.batches(
             seed=self.config.seed,
             batch_size=self.size,
-            rows=self.engine.rows(self.size),
+            rows=self.spec.rows(self.size),
             start=self.position,
             workers=workers,
             prefetch=self.config.data.prefetch,
@@ -45,7 +45,7 @@ class Feed:
                 self.host = self.read(workers=0)
                 continue
             self.position += 1
-            self.ready.append(self.engine.put(batch, self.size))
+            self.ready.append(self.spec.put(batch, self.size))
         return self.ready.popleft()
 
     def close(self) -> None:

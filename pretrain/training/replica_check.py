@@ -1,79 +1,98 @@
-"""Silent data corruption: whether all devices that hold the same parameters hold the same bits of them."""
+"""Detection of silent data corruption: devices that hold the same parameters must hold the same bits."""
 
 import socket
 from collections import Counter
+from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
 from models.layers.parameter import path_name
 from pretrain.distributed.consensus import gathered
 from pretrain.errors import FaultError, listed
+from pretrain.step.train_spec import TrainSpec
 
-SHOWN = 3  # devices that a sentence names
+SHOWN = 3  # devices named in an error
+WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
-class Replicas:
-    """Compares the train state of `engine` on all devices after every so many updates; `every` 0 never does."""
+class ReplicaCheck:
+    """Compares the replicas of the train state on all devices; `enabled` false never does."""
 
-    def __init__(self, engine, every: int):
-        self._engine, self._every, self._compared = engine, every, 0
-        self._devices = list(engine.layout.mesh.devices.flat)
-        self._first = None  # [devices, leaves]
-
-    def due(self, step: int) -> bool:
-        return self._every > 0 and step % self._every == 0
+    def __init__(self, spec: TrainSpec, enabled: bool):
+        self._spec, self._devices = spec, list(spec.mesh.devices.flat)
+        self._enabled = enabled and len(self._devices) > 1
+        self._step_compared = self._program = self._first = None
 
     def compare(self, state, step: int) -> None:
-        """Raises FaultError in all processes where devices differ in what they should hold alike."""
-        if not self._every or self._compared == step or len(self._devices) == 1:
+        """Raise FaultError in all processes where replicas differ. Each state is compared once."""
+        if not self._enabled or self._step_compared == step:
             return
-        state = state.replace(carried={})
-        leaves = [leaf for _, leaf in jax.tree_util.tree_leaves_with_path(state)]
+        # The recurrent state belongs to rows of the batch, and no row is on two devices.
+        paths, leaves = zip(*jax.tree_util.tree_leaves_with_path(state.replace(carried={})), strict=True)
         if self._first is None:
-            self._first = self._engine.checksums.first(leaves, self._devices)
-        if (self._first == np.arange(len(self._devices))[:, None]).all():  # nothing is held twice
+            self._first = self._first_replicas(leaves)
+            self._program = self._spec.map_devices(checksums, list(leaves))
+        if (self._first == np.arange(len(self._devices))[:, None]).all():  # no part is on two devices
             return
-        found = self._all(self._engine.checksums.weigh(leaves))
-        alike = np.take_along_axis(found, self._first, axis=0) == found
-        if not alike.all():
-            names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)]
-            raise FaultError(self._sentence(found, alike, names, step))
-        self._compared = step
+        sums = self._gather(self._program(list(leaves)))
+        equal = np.take_along_axis(sums, self._first, axis=0) == sums
+        if not equal.all():
+            raise FaultError(self._message(sums, equal, [path_name(path) for path in paths], step))
+        self._step_compared = step
 
-    def _all(self, own: dict) -> np.ndarray:
-        """The rows of all devices, [devices, leaves], from those of this process by device."""
-        place = {device: number for number, device in enumerate(self._devices)}
-        table = np.zeros((len(self._devices), len(next(iter(own.values())))), np.uint32)
-        for device, row in own.items():
-            table[place[device]] = row
+    def _first_replicas(self, leaves) -> np.ndarray:
+        """[devices, leaves]: the index of the first device that holds the same part of a leaf."""
+        columns = []
+        for leaf in leaves:
+            parts, first = self._spec.part_of_device(leaf), {}
+            columns.append([first.setdefault(parts[device], index) for index, device in enumerate(self._devices)])
+        return np.asarray(columns).T
+
+    def _gather(self, rows: jax.Array) -> np.ndarray:
+        """Checksums of all devices, [devices, leaves], from those of each process's own."""
+        index = {device: number for number, device in enumerate(self._devices)}
+        table = np.zeros(self._first.shape, np.uint32)
+        for shard in rows.addressable_shards:
+            table[index[shard.device]] = np.asarray(shard.data).reshape(-1)
         if jax.process_count() == 1:
             return table
         tables = np.asarray(multihost_utils.process_allgather(table))
-        owner = [device.process_index for device in self._devices]
-        return np.stack([tables[process, number] for number, process in enumerate(owner)])
+        return np.stack([tables[device.process_index, number] for number, device in enumerate(self._devices)])
 
-    def _sentence(self, found, alike, names, step: int) -> str:
-        leaf = int(np.argmin(alike.all(axis=0)))
-        place = int(np.argmin(alike[:, leaf]))
-        group = [p for p in range(len(self._devices)) if self._first[p, leaf] == self._first[place, leaf]]
-        (value, most), *_ = Counter(int(found[p, leaf]) for p in group).most_common()
+    def _message(self, sums, equal, names, step: int) -> str:
+        leaf = int(np.argmin(equal.all(axis=0)))
+        odd_one = int(np.argmin(equal[:, leaf]))
+        replicas = [d for d in range(len(self._devices)) if self._first[d, leaf] == self._first[odd_one, leaf]]
+        (value, most), *_ = Counter(int(sums[d, leaf]) for d in replicas).most_common()
+        # A majority shows which devices are at fault; without one any of them may be.
+        odd = [d for d in replicas if int(sums[d, leaf]) != value] if most > len(replicas) / 2 else replicas
         hosts = gathered(socket.gethostname())
-        odd = [p for p in group if int(found[p, leaf]) != value] if most > len(group) / 2 else group
-        named = [
-            f"{self._devices[p]} of process {self._devices[p].process_index} on {hosts[self._devices[p].process_index]}"
-            for p in odd
-        ]
-        named = listed(named, SHOWN)
-        others = sum(not fine for fine in alike.all(axis=0)) - 1
-        also = f" (and {others} more)" if others else ""
-        if len(odd) < len(group):
-            said = f"{named} has other bits than the {most} devices that should hold the same"
-        else:
-            said = f"{named} should hold the same bits, and do not"
+        devices = [self._devices[d] for d in odd]
+        faulty = listed([f"{d} of process {d.process_index} on {hosts[d.process_index]}" for d in devices], SHOWN)
+        others = sum(not column for column in equal.all(axis=0)) - 1
         return (
-            f"after update {step} the devices differ in '{names[leaf]}'{also}: {said}; a device's memory or arithmetic "
-            "is at fault, so nothing was saved; start the same command again to go on from the newest checkpoint, and "
-            "without that machine if this is said again"
+            f"after step {step} replicas of '{names[leaf]}'{f' and {others} more' if others else ''} differ on {faulty}"
+            ": a device's memory or arithmetic is at fault. Nothing was saved. Start the same command again, without "
+            "that machine if this repeats."
         )
+
+
+def checksums(leaves: Sequence[jax.Array]) -> jax.Array:
+    """uint32 [len(leaves)]: for each array the sum of its numbers' bits, each times an odd weight.
+
+    Modulo 2^32 an odd factor is invertible, so a change of any single number changes the sum.
+    """
+    return jnp.stack([_checksum(leaf) for leaf in leaves])
+
+
+def _checksum(leaf: jax.Array) -> jax.Array:
+    leaf = leaf.astype(jnp.uint8) if leaf.dtype == bool else leaf
+    bits = jax.lax.bitcast_convert_type(leaf, WORDS[leaf.dtype.itemsize]).astype(jnp.uint32)
+    # The flat index of each number, without a reshape: that would gather an array that is split.
+    index = jnp.zeros(leaf.shape, jnp.uint32)
+    for axis, size in enumerate(leaf.shape):
+        index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+    return jnp.sum(bits * (2 * index + 1), dtype=jnp.uint32)

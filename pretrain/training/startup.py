@@ -1,5 +1,8 @@
-"""Whether a start goes on with what a work folder holds, and what it begins with where it does not."""
+"""The start of a run: what is built of its config, what its work folder holds, and what it begins with."""
 
+import dataclasses
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -8,18 +11,100 @@ from configs import common
 from input_pipeline import pipeline
 from input_pipeline.pipeline import Corpus
 from pretrain import config as configs
-from pretrain.assemble import Assembly
 from pretrain.checkpoints import params_only, restore, teacher
 from pretrain.checkpoints.init_from import Weights, find
-from pretrain.distributed.consensus import decided
+from pretrain.costs import capacity
+from pretrain.distributed.consensus import check_alike, decided
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import measure
+from pretrain.losses.distill import sets
 from pretrain.metrics.goodput import newest_saved
 from pretrain.optimizers.schedules import ended, idle, moved
-from pretrain.step.train_spec import make_learner
+from pretrain.step.checks import check_config, check_mesh, check_model, check_vocabulary
+from pretrain.step.train_spec import TrainSpec
 from pretrain.workdir import ANEW, POSITION, Workdir, real
 
 FEW_ROWS = 20  # of validation, whose loss says little
+MOSTLY_USED = 0.8  # of a vocabulary: published tables have at most a few hundred rows without a token
+
+
+@dataclasses.dataclass(frozen=True)
+class RunParts:
+    """What a config describes, built: the step and the data."""
+
+    config: object
+    spec: TrainSpec
+    corpus: Corpus
+    teacher: teacher.Teacher | None = None
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Fingerprints of the tokenizer, the text and the teacher that a checkpoint belongs to."""
+        return self.corpus.origin | ({"teacher": self.teacher.fingerprint} if self.teacher else {})
+
+
+def build_spec(config, report, training: bool) -> TrainSpec:
+    """Build a config's spec and check it. Errors: UserError, ModelError, DataError."""
+    check_config(config)
+    spec = TrainSpec.build(config, report=report)
+    check_model(spec.model, config)
+    check_mesh(spec, config, training)
+    if training:
+        capacity.check_training(spec, config)
+    capacity.check_evaluation(spec, config)
+    return spec
+
+
+def build_run(
+    config,
+    workdir: str,
+    report: Callable[[str], None],
+    *,
+    training: bool = False,
+    begins: bool = False,
+    weights: Weights | None = None,
+    teacher: teacher.Teacher | None = None,
+    prepare: Callable = pipeline.prepare,
+    accepted: Callable[[], None] = lambda: None,
+) -> RunParts:
+    """Build a run's spec and open its data with `prepare`, the cheap checks first.
+
+    `weights` and `teacher` are other runs' parameters; without a tokenizer of its own the run has theirs. `begins`: the
+    run is at update 0, where table sizes can still change. `accepted` is called before hours of tokenizing may begin.
+    """
+    spec = build_spec(config, report, training)
+    if weights:
+        weights.check(spec.checkpoint_shapes(config.train.batch_size).params, config.model)
+    if teacher:
+        teacher.weights.check(spec.frozen_shapes(), teacher.weights.model)
+        if begins and config.distill.layers:
+            sets(config.distill.layers, spec.model, spec.objective.teacher)
+            teacher.weights.check_positions(spec.checkpoint_shapes(config.train.batch_size).params, config.model)
+    others = [one for one in (weights, teacher.weights if teacher and training else None) if one]
+    trained_with = [one.trained_with() for one in others]
+    if others:
+        prepare = functools.partial(prepare, taken=others[0].tokenizer)
+    sizes_are_free = begins and not others and not configs.takes_tokenizer(config)
+
+    def accept(tokenizer) -> None:  # perhaps in one process while others wait for it: no collectives here
+        check_vocabulary(spec.model, tokenizer.vocab_size)
+        if sizes_are_free and tokenizer.vocab_size < MOSTLY_USED * spec.model.vocab_size:
+            report(
+                f"warning: config.model.vocab_size={spec.model.vocab_size:,}, but the tokenizer has "
+                f"{tokenizer.vocab_size:,} entries; --config.model.vocab_size={tokenizer.vocab_size} saves the rest"
+            )
+        for other, fingerprint in zip(others, trained_with, strict=True):
+            other.check_tokenizer(tokenizer, fingerprint)
+        accepted()
+
+    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+    corpus = prepare(*sections, Workdir(workdir).folders, report=report, accept=accept)
+    texts = {f"the text of {split}": corpus.stream(split).identity for split in corpus.splits}
+    remedy = "let all of them read the same text with the same tokenizer"
+    check_alike({"the tokenizer": corpus.tokenizer.fingerprint} | texts, remedy)
+    if teacher:
+        spec.set_frozen(teacher.read(spec.frozen_shapes()))
+    return RunParts(config, spec, corpus, teacher)
 
 
 def cannot(why: str) -> str:
@@ -36,7 +121,7 @@ def check_own(config, workdir: str) -> None:
         try:
             configs.check_same_run(workdir, config)
         except UserError:
-            make_learner(config)  # a value that can be in no config is named first
+            TrainSpec.build_abstract(config)  # a value that can be in no config is named first
             raise
         here = Workdir(workdir)
         newest = (
@@ -124,17 +209,17 @@ def leave_config(config, workdir: str) -> None:
         configs.save(config, workdir)
 
 
-def tell_of_measure(assembly: Assembly, workdir: str, step: int, measures: list[str], say) -> bool:
+def tell_of_measure(run: RunParts, workdir: str, step: int, measures: list[str], say) -> bool:
     """Says if validations are made in another way than the run's before, and returns whether they are.
 
     `measures` are how its losses were measured, oldest first. A run whose updates are all made, and whose last loss may
     be still to come, measures as its own config has it.
     """
     own, then = measures[-1:], "earlier losses no longer count towards the best checkpoint"
-    if step >= assembly.config.train.steps:
-        own = [decided(lambda: measure(configs.saved(workdir), assembly.corpus), cannot)]
+    if step >= run.config.train.steps:
+        own = [decided(lambda: measure(configs.saved(workdir), run.corpus), cannot)]
         then = "nothing is measured anew"
-    if own in ([], [measure(assembly.config, assembly.corpus)]):
+    if own in ([], [measure(run.config, run.corpus)]):
         return False
     say(
         "the validation loss is measured in another way than before (config.evaluate, config.objective.selects "

@@ -5,7 +5,7 @@ import jax
 from pretrain.costs.flops import flops_per_token
 from pretrain.metrics.progress import Ledger
 from pretrain.parallel.devices import peak_flops
-from pretrain.step.train_step import Learner
+from pretrain.step.train_spec import TrainSpec
 
 
 class Rates:
@@ -16,10 +16,10 @@ class Rates:
     those that the model reads, padding left out, whether or not a loss scores them.
     """
 
-    def __init__(self, learner: Learner, config, ledger: Ledger):
+    def __init__(self, spec: TrainSpec, config, ledger: Ledger):
         self._peak = peak_flops(jax.devices()[0].device_kind, config.log.peak_flops)
         if self._peak:
-            self._flops = flops_per_token(learner, config.data.length)["full"]
+            self._flops = flops_per_token(spec, config.data.length)["full"]
         self._ledger = ledger
         self._since: dict[str, float] | None = None  # seconds by category at the last reading
         self._done = ledger.seconds()  # the same when the last update was done

@@ -1,12 +1,12 @@
 """A run's start: what it is asked for and what its folder holds are brought together, and the loop begins."""
 
 import contextlib
+import dataclasses
 import functools
 
 import jax
 
 from pretrain import config as configs
-from pretrain.assemble import assemble
 from pretrain.checkpoints.fresh import fresh_start_due, holds_run, start_fresh
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.checkpoints.teacher import keep, resolved
@@ -18,6 +18,7 @@ from pretrain.distributed.watchdog import Place, Watchdog
 from pretrain.metrics.progress import Ledger
 from pretrain.training.loop import Loop
 from pretrain.training.startup import (
+    build_run,
     cannot,
     check_goes_on,
     check_place,
@@ -53,14 +54,14 @@ def train(config, workdir: str, fresh: str = "") -> int:
         accepted = functools.partial(leave_config, config, workdir)
         begins = due or not decided(Workdir(workdir).steps, cannot)
         others = {"weights": weights, "teacher": teacher}
-        assembly = assemble(config, workdir, say, training=True, begins=begins, **others, accepted=accepted)
+        run = build_run(config, workdir, say, training=True, begins=begins, **others, accepted=accepted)
         if due:
             decided(lambda: start_fresh(workdir, fresh, config), cannot)
             tell_of_fresh(workdir, fresh, held_run, weights is not None, say)
         if teacher:
-            assembly.teacher = keep(teacher, workdir)
+            run = dataclasses.replace(run, teacher=keep(teacher, workdir))
         checkpoints = held.enter_context(contextlib.closing(CheckpointManager(workdir, config.checkpoint)))
-        loop = Loop(assembly, checkpoints, ledger, workdir, say, weights)
+        loop = Loop(run, checkpoints, ledger, workdir, say, weights)
         if jax.process_index() == 0:
             tell_of_changes(config, workdir, loop.step, say)
             if loop.step < config.train.steps:  # else nothing is made of it, and the folder's own says what was

@@ -1,4 +1,4 @@
-"""What small models learn: every objective has a learner, whose config can be, and a figure of what knows nothing."""
+"""What small models learn: every objective has a spec, whose config can be, and a figure of what knows nothing."""
 
 from types import SimpleNamespace
 
@@ -7,19 +7,19 @@ import pytest
 
 from benchmarks import learnt
 from pretrain import config as configs
-from pretrain.assemble import check_sizes
+from pretrain.step.checks import check_config
 
 PARALLEL = "parallel:train.{}?fields=en,de"
 
 
 def test_every_objective_has_a_learner_whose_config_can_be(tmp_path):
     kinds = set()
-    for name, learner in learnt.LEARNERS.items():
-        text = PARALLEL if learner.parallel else "stdlib"
+    for name, spec in learnt.LEARNERS.items():
+        text = PARALLEL if spec.parallel else "stdlib"
         recipe, keys = learnt.config(name, text, tmp_path, 10)
         config = configs.load(recipe, list(keys.items()))
-        check_sizes(config)
-        kinds.add(config.objective.kind + "-languages" * bool(learner.parallel and config.objective.languages))
+        check_config(config)
+        kinds.add(config.objective.kind + "-languages" * bool(spec.parallel and config.objective.languages))
     assert kinds == {"masked", "masked-languages", "replaced", "spans", "permutation", "denoising"}
 
 

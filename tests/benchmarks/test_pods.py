@@ -6,7 +6,7 @@ from benchmarks import pods
 from configs import common
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 CONFIGS = {model: pods.config_of(model, {}) for model in (*pods.MODELS, *pods.FAMILIES)}
 AS_SPLASH = ("xla", "chunked")  # dense models, which decode alike whatever path trains them
@@ -32,4 +32,4 @@ def test_every_row_has_all_layouts():
 @pytest.mark.parametrize("model", [m for m in CONFIGS if m not in pods.DECODED + pods.WRITING + AS_SPLASH])
 def test_what_is_not_decoded_cannot_be(model):
     with pytest.raises(ModelError, match="train a decoder"):
-        make_learner(CONFIGS[model]).model.start_decoding(1, 1)
+        TrainSpec.build_abstract(CONFIGS[model]).model.start_decoding(1, 1)

@@ -21,7 +21,7 @@ from configs import common
 from pretrain.losses.applied import Applied
 from pretrain.losses.causal import Causal
 from pretrain.optimizers.schedules import schedule
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import init_state, train_step
 
 ANSWERS = json.loads(asked.ANSWERS.read_text())
@@ -144,9 +144,9 @@ def trained(name):
 def test_twenty_updates_of_its_training_loop(name):
     """Adam, clipping, a cosine, an epoch's end; then its evaluation, whose rows are shorter and memory is longer."""
     config, expected = trained(name)
-    learner, began = make_learner(config), asked.weights(config.model)
-    state = jax.jit(lambda params: init_state(learner, 0, asked.LANES).replace(params=params))(params_of(began))
-    step, losses, rates = jax.jit(lambda state, batch: train_step(learner, state, batch)), [], []
+    spec, began = TrainSpec.build_abstract(config), asked.weights(config.model)
+    state = jax.jit(lambda params: init_state(spec, 0, asked.LANES).replace(params=params))(params_of(began))
+    step, losses, rates = jax.jit(lambda state, batch: train_step(spec, state, batch)), [], []
     for _ in range(2):
         for batch in batches(asked.text(asked.LANES, asked.EPOCH * asked.LENGTH), asked.LENGTH):
             state, metrics = step(state, batch)
@@ -161,11 +161,11 @@ def test_twenty_updates_of_its_training_loop(name):
 
     @jax.jit
     def score(params, carried, batch):
-        model = Applied(learner.evaluated, params, learner.inputs)
+        model = Applied(spec.eval_model, params, spec.inputs)
         terms, carried = CAUSAL.score(model, batch, carried, None)
         return terms["loss"] / batch["weights"].sum(), carried
 
-    carried, losses = nn.unbox(learner.evaluated.start(asked.EVALUATION_LANES)), []
+    carried, losses = nn.unbox(spec.eval_model.start(asked.EVALUATION_LANES)), []
     for batch in batches(asked.validation(), asked.EVALUATED_LENGTH):
         loss, carried = score(state.params, carried, batch)
         losses.append(loss)

@@ -6,8 +6,7 @@ import numpy as np
 from configs import common
 from input_pipeline.batch_spec import empty
 from pretrain import losses
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 BATCH, LENGTH, VOCABULARY = 8, 16, 64
 # Plain gradient descent at rate 1: what parameters change by is the gradient itself, every leaf of it.
@@ -90,10 +89,10 @@ def small(kind, **changes):
     return config
 
 
-def ragged(learner, seed):
+def ragged(spec, seed):
     """A batch whose rows differ in length, in what they score, and in whether they are pairs at all."""
     draw = np.random.default_rng(seed)
-    batch = empty(learner.features(BATCH, LENGTH)) | {"row": np.arange(BATCH, dtype=np.int32)}
+    batch = empty(spec.features(BATCH, LENGTH)) | {"row": np.arange(BATCH, dtype=np.int32)}
     two = "types" not in batch  # texts in a row, each with its own inputs
     for name, array in batch.items():
         if name.endswith("segments"):
@@ -128,20 +127,19 @@ def assert_same_run(result, reference, atol=3e-6):
 def two_updates(config, devices, start, batch=ragged):
     """(every term and the gradients' norm of two updates, final parameters), from the train state `start` in NumPy.
 
-    `batch(learner, n)` is that of update n.
+    `batch(spec, n)` is that of update n.
     """
-    learner = make_learner(config)
-    engine = make_engine(learner, config, jax.devices()[:devices])
-    placed = jax.tree.map(lambda a, shape: jax.device_put(a, shape.sharding), start, engine.shapes(BATCH))
-    state, history = engine.restored(placed), []
+    spec = TrainSpec.build(config, jax.devices()[:devices])
+    placed = jax.tree.map(lambda a, shape: jax.device_put(a, shape.sharding), start, spec.checkpoint_shapes(BATCH))
+    state, history = spec.from_checkpoint(placed), []
     for n in range(2):
-        state, metrics = engine.step(state, engine.put(batch(learner, n), BATCH))
+        state, metrics = spec.train_step(state, spec.put(batch(spec, n), BATCH))
         sums, counts = ({name: float(v) for name, v in metrics[which].items()} for which in ("sums", "counts"))
-        terms = losses.reported(learner.objective, sums, counts)
+        terms = losses.reported(spec.objective, sums, counts)
         history.append([*(terms[name] for name in sorted(terms)), float(metrics["grad_norm"]), float(metrics["read"])])
-    return np.array(history), jax.tree.map(np.asarray, engine.saved(state).params)
+    return np.array(history), jax.tree.map(np.asarray, spec.to_checkpoint(state).params)
 
 
 def first_state(config):
     """The train state that update 0 begins with, in NumPy."""
-    return jax.tree.map(np.asarray, make_engine(make_learner(config), config, jax.devices()[:1]).init(0, BATCH))
+    return jax.tree.map(np.asarray, TrainSpec.build(config, jax.devices()[:1]).init(0, BATCH))

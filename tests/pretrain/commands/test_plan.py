@@ -79,7 +79,7 @@ def test_what_every_device_holds_is_warned_of(overrides, devices, words):
     overrides = overrides | {"evaluate.batch_size": "24", "model.positions": "none"}
     config = load("configs/quickstart.py:tiny", tuple(overrides.items()))
     subject = step.prepare(config, parse(f"cpu:{devices}"))
-    said = " ".join(sharding.warnings(sharding.shardings(subject.engine), subject.mesh))
+    said = " ".join(sharding.warnings(sharding.shardings(subject.spec), subject.mesh))
     assert all(word in said for word in words) and bool(said) == bool(words)
 
 

@@ -13,8 +13,7 @@ from pretrain.commands import describe
 from pretrain.config import load
 from pretrain.costs import capacity
 from pretrain.errors import UserError
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 TINY = "configs/quickstart.py:tiny"
 GIGABYTE = 10**9
@@ -22,7 +21,7 @@ GIGABYTE = 10**9
 
 def built(spec=TINY, **overrides):
     config = load(spec, [(key.replace("__", "."), str(value)) for key, value in overrides.items()])
-    return make_engine(make_learner(config), config), config
+    return TrainSpec.build(config), config
 
 
 @pytest.fixture
@@ -53,16 +52,16 @@ def test_what_would_take_the_machines_memory(change, words, capsys, tmp_path):
 def test_the_floor_of_training(machine, monkeypatch):
     """Eight devices of one host hold a copy each: parameters, gradients and Adam's two moments in float32."""
     monkeypatch.setattr(capacity, "DOUBT", 0)
-    engine, config = built(optimizer__name="adamw", mesh__data=8)
-    count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(8).params))
+    spec, config = built(optimizer__name="adamw", mesh__data=8)
+    count = sum(leaf.size for leaf in jax.tree.leaves(spec.checkpoint_shapes(8).params))
     inputs = 2 * 8 * 64 * 64 * 4  # layers, rows, tokens, width: all eight rows, a device each
     batches = 8 * 64 * 5 * 4 * (config.data.prefetch + 2)
     floor = 8 * 4 * 4 * count + inputs + batches
     machine(floor + 8 * 100)  # and some counters
-    capacity.check_training(engine, config)
+    capacity.check_training(spec, config)
     machine(floor - 1)
     with pytest.raises(UserError, match=r"training needs at least .* on this machine, .* of it for "):
-        capacity.check_training(engine, config)
+        capacity.check_training(spec, config)
 
 
 def test_activations_that_a_host_has_not_the_memory_for(machine):
@@ -90,11 +89,11 @@ def test_a_smaller_batch_is_advised_only_where_it_helps(machine):
 def test_what_is_split_is_counted_once(machine, monkeypatch):
     """Sixteen bytes a parameter, on eight devices whole and then in eighths."""
     monkeypatch.setattr(capacity, "DOUBT", 0)
-    engine, config = built(optimizer__name="adamw")
-    count = sum(leaf.size for leaf in jax.tree.leaves(engine.shapes(8).params))
+    spec, config = built(optimizer__name="adamw")
+    count = sum(leaf.size for leaf in jax.tree.leaves(spec.checkpoint_shapes(8).params))
     machine(4 * 16 * count)
     with pytest.raises(UserError):
-        capacity.check_training(engine, config)
+        capacity.check_training(spec, config)
     capacity.check_training(*built(optimizer__name="adamw", mesh__data=1, mesh__fsdp=8))
 
 
@@ -102,43 +101,43 @@ def test_what_is_split_is_counted_once(machine, monkeypatch):
 def test_a_table_that_does_not_divide_is_counted_as_it_is_at_rest(machine, check, tables):
     """A prime number of rows over eight devices: an eighth of the padded table each. A checkpoint has it whole."""
     rows, width = 1_000_003, 60  # neither of which eight divides
-    engine, config = built(
+    spec, config = built(
         model__vocab_size=rows, model__width=width, model__heads=8, model__head_size=8, mesh__data=1, mesh__tensor=8
     )
     machine(tables * rows * width * 4)  # eight devices of one host: whole on each, it alone would be twice as much
-    check(engine, config)
+    check(spec, config)
 
 
 def test_recurrent_memory_counts(machine):
     spec, huge = "configs/transformer_xl.py:tiny", {"evaluate__model__memory": 100_000_000}
-    engine, config = built(spec, **huge)
+    spec, config = built(spec, **huge)
     machine(GIGABYTE)
-    capacity.check_training(engine, config)
+    capacity.check_training(spec, config)
     with pytest.raises(UserError, match=r"of it for recurrent memory, and 1.00GB are there"):
-        capacity.check_evaluation(engine, config)
-    engine, config = built(spec, model__memory=100_000_000)
+        capacity.check_evaluation(spec, config)
+    spec, config = built(spec, model__memory=100_000_000)
     with pytest.raises(UserError, match=r"lower config.model.memory or config.train.batch_size"):
-        capacity.check_training(engine, config)
+        capacity.check_training(spec, config)
 
 
 def test_a_device_with_memory_of_its_own(monkeypatch):
     """On a GPU or TPU the device's limit counts, and the host holds batches alone."""
-    engine, config = built()
-    state, layout = engine.resting_shapes(8), engine.layout
+    spec, config = built()
+    state, layout = spec.padded_shapes(8), spec.layout
     stats = {"bytes_limit": 1000}
     device = SimpleNamespace(platform="gpu", process_index=0, memory_stats=lambda: stats)
     mesh = SimpleNamespace(devices=SimpleNamespace(flat=[device]), shape=layout.mesh.shape)
-    monkeypatch.setattr(engine, "layout", SimpleNamespace(mesh=mesh, batch_shards=layout.batch_shards))
-    monkeypatch.setattr(engine, "resting_shapes", lambda *_: state)
+    monkeypatch.setattr(spec, "layout", SimpleNamespace(mesh=mesh, batch_shards=layout.batch_shards))
+    monkeypatch.setattr(spec, "resting_shapes", lambda *_: state)
     with pytest.raises(UserError, match=r"training needs at least .* on each device, .* and 1\.00kB are there"):
-        capacity.check_training(engine, config)
+        capacity.check_training(spec, config)
     stats["bytes_limit"] = GIGABYTE
-    capacity.check_training(engine, config)
+    capacity.check_training(spec, config)
 
 
 def test_decoding_has_a_floor_too(machine):
     """Keys and values in float32: 2 x 2 layers x 4 rows x 64 tokens x 64 numbers, and 4 x 512 logits."""
-    model = built()[0].learner.model
+    model = built()[0].spec.model
     machine(4 * (2 * 2 * 4 * 64 * 64 + 4 * 512) + 100)
     carried = jax.eval_shape(lambda: model.start_decoding(2, 64))
     here = jax.local_devices()[:1], "lower it"

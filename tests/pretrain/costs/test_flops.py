@@ -18,7 +18,7 @@ from models.layers.activations import GATED
 from pretrain.costs.attention import Visible, keys_per_query
 from pretrain.costs.flops import flops_per_token, forward_flops
 from pretrain.parallel import devices
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 
 def keys_both_ways(model: Mapping, length: int) -> float:
@@ -161,14 +161,14 @@ FORMULAS = {
 
 def forward(config):
     """FLOPs of a token's forward pass, by convention and part."""
-    return forward_flops(make_learner(config), config.data.length)
+    return forward_flops(TrainSpec.build_abstract(config), config.data.length)
 
 
 def check_formula(config):
     """What is counted is what the formula says, part by part, to the integer."""
-    learner = learner_of(config)
-    row = {name: feature.shape[-1] for name, feature in learner.features(1, config.data.length).items()}
-    for convention, parts in forward_flops(learner, config.data.length).items():
+    spec = learner_of(config)
+    row = {name: feature.shape[-1] for name, feature in spec.features(1, config.data.length).items()}
+    for convention, parts in forward_flops(spec, config.data.length).items():
         formula = FORMULAS[config.model.kind](config.model, row, convention)
         if config.distill.teacher:
             formula = distilled(config, row, formula, convention)
@@ -222,7 +222,7 @@ def test_counted_by_hand():
         "logits": 2 * 24 * 50,
     }
     assert parts["causal"] == parts["full"] | {"attention scores and values": 2 * 3 * 2 * 24 * 8.5}
-    training = flops_per_token(make_learner(small()), 16)
+    training = flops_per_token(TrainSpec.build_abstract(small()), 16)
     assert training == {name: 3 * sum(part.values()) for name, part in parts.items()}
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from configs import t5
 from configs.common import causal, translation
-from pretrain.assemble import assemble
 from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError
 from pretrain.evaluation import decoded
 from pretrain.evaluation.decoded import Written, exact_match, sequence_accuracy, tasks
 from pretrain.evaluation.evaluation import score
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
+from pretrain.training.startup import build_run
 
 LENGTH, ROOM = 32, 18  # tokens of a row that are read, and that are written
 END, START = 256, 257
@@ -43,7 +43,7 @@ def config_of(folder, mesh, backend="jit", **evaluate):
 @pytest.fixture(scope="module")
 def params():
     """Parameters with decided opinions, and a head that knows seven letters and the end."""
-    shapes, draw = make_learner(config_of("", {})).shapes, np.random.default_rng(2)
+    shapes, draw = TrainSpec.build_abstract(config_of("", {})).param_shapes, np.random.default_rng(2)
     params = jax.tree.map(lambda leaf: jnp.asarray(0.8 * draw.standard_normal(leaf.shape), leaf.dtype), shapes)
     head = np.zeros(params["head"].shape, np.float32)
     head[[*LETTERS, END]] = draw.standard_normal((len(LETTERS) + 1, head.shape[1]))
@@ -53,7 +53,7 @@ def params():
 @pytest.fixture(scope="module")
 def oracle(params):
     """{question: (what is written for it, whether it comes to an end)}: each token from all those before it."""
-    model = make_learner(config_of("", {})).model
+    model = TrainSpec.build_abstract(config_of("", {})).model
 
     @jax.jit
     def likeliest(inputs, there, tokens):
@@ -99,13 +99,13 @@ def folder(examples, tmp_path_factory):
 
 
 def scored(folder, params, mesh, backend="jit", decode=None, report=lambda message: None, **options):
-    assembly = assemble(config_of(folder, mesh, backend, **options), str(folder / "run"), lambda message: None)
+    run = build_run(config_of(folder, mesh, backend, **options), str(folder / "run"), lambda message: None)
 
     def restore_params(step, shapes):
         return jax.tree.map(lambda array, shape: jax.device_put(array, shape.sharding), params, shapes)
 
-    placed = assembly.engine.restored_params(SimpleNamespace(restore_params=restore_params), 0)
-    return score(assembly, placed, "validation", decode=decode, report=report)
+    placed = run.spec.restore_params(SimpleNamespace(restore_params=restore_params), 0)
+    return score(run, placed, "validation", decode=decode, report=report)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_the_first_examples_of_each_task(folder, params, examples):
 @pytest.mark.slow
 def test_a_search_stops_as_the_config_says(folder, params, examples):
     """What is written is as long as what `generate` finds with the same beams and the same stopping."""
-    model, lengths = make_learner(config_of("", {})).model, {}
+    model, lengths = TrainSpec.build_abstract(config_of("", {})).model, {}
     questions = [[*row[0].encode()[: LENGTH - 1], END] for row in (*examples[0:6:2], *examples[1:6:2])]
     source = {
         "inputs": np.stack([np.pad(ids, (0, LENGTH - len(ids))) for ids in questions]),
@@ -186,17 +186,15 @@ def test_keys_of_decoding_are_refused_where_nothing_is_decoded(folder, key):
     with config.unlocked():
         config.objective = causal()
         config.evaluate[key] = "full" if key == "stopping" else 3
-    assembly = SimpleNamespace(
-        config=config, engine=None, learner=SimpleNamespace(objective=SimpleNamespace(decoded=()))
-    )
+    run = SimpleNamespace(config=config, spec=SimpleNamespace(objective=SimpleNamespace(decoded=())))
     with pytest.raises(UserError, match=f"config.evaluate.{key} = (3|3.0|full) is of targets that are decoded, and"):
-        tasks(assembly, "validation", decode=None)
+        tasks(run, "validation", decode=None)
 
 
 def test_a_penalty_beyond_float32_is_refused_before_anything_is_decoded(folder):
-    assembly = assemble(config_of(folder, {"data": 8}, beams=3, length_penalty=-3000.0), str(folder / "run"), print)
+    run = build_run(config_of(folder, {"data": 8}, beams=3, length_penalty=-3000.0), str(folder / "run"), print)
     with pytest.raises(UserError, match="length_penalty=-3000 is beyond what float32 holds of texts of 32 tokens"):
-        tasks(assembly, "validation", decode=2)
+        tasks(run, "validation", decode=2)
 
 
 def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, params, monkeypatch):
@@ -219,25 +217,25 @@ def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, pa
         return SimpleNamespace(score=50.0)
 
     monkeypatch.setattr(decoded, "sacrebleu", lambda: SimpleNamespace(corpus_bleu=corpus_bleu))
-    assembly = assemble(config, str(tmp_path / "run"), print)
+    run = build_run(config, str(tmp_path / "run"), print)
     placed = jax.tree.map(
-        jax.device_put, params, jax.tree.map(lambda one: one.sharding, assembly.engine.shapes(4).params)
+        jax.device_put, params, jax.tree.map(lambda one: one.sharding, run.spec.checkpoint_shapes(4).params)
     )
-    result = score(assembly, placed, "validation", decode=6)
+    result = score(run, placed, "validation", decode=6)
     assert taken == [[words[:6]]] * 2  # of the task, and of all tasks
     assert result["bleu"] == 50
     (tmp_path / "val.jsonl").unlink()
-    assert tasks(assembly, "validation", decode=6)  # a run goes on
-    assembly = assemble(config, str(tmp_path / "run"), print)
+    assert tasks(run, "validation", decode=6)  # a run goes on
+    run = build_run(config, str(tmp_path / "run"), print)
     with pytest.raises(UserError, match=r"compares with the text itself, .* matches no file; .*, or decode 0 examples"):
-        tasks(assembly, "validation", decode=6)
+        tasks(run, "validation", decode=6)
 
 
 def test_nothing_to_decode(folder):
     config = config_of(folder, {"data": 8})
     with config.unlocked():
         config.data.validation = f"text:{folder}/text.txt"
-    assembly = assemble(config, str(folder / "run"), lambda message: None)
-    assert tasks(assembly, "validation", decode=None) == {}
+    run = build_run(config, str(folder / "run"), lambda message: None)
+    assert tasks(run, "validation", decode=None) == {}
     with pytest.raises(UserError, match=r"3 examples of each task .* split 'validation' has no source of two fields"):
-        tasks(assembly, "validation", decode=3)
+        tasks(run, "validation", decode=3)

@@ -16,8 +16,7 @@ from pretrain.checkpoints.teacher import begun
 from pretrain.errors import UserError
 from pretrain.losses.applied import Applied
 from pretrain.losses.distill import Distilled, sets
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import init_state
 
 ROWS, LENGTH, VOCABULARY = 8, 12, 24
@@ -49,9 +48,9 @@ def small(kind="masked", **changes):
     return config
 
 
-def drawn_batch(learner, seed=0):
+def drawn_batch(spec, seed=0):
     draw = np.random.default_rng(seed)
-    batch = empty(learner.features(ROWS, LENGTH)) | {"row": np.arange(ROWS, dtype=np.int32)}
+    batch = empty(spec.features(ROWS, LENGTH)) | {"row": np.arange(ROWS, dtype=np.int32)}
     batch["segments"][:] = np.arange(LENGTH) < draw.integers(3, LENGTH + 1, (ROWS, 1))
     batch["positions"][:] = np.arange(LENGTH)
     for name in ("tokens", "targets"):
@@ -67,39 +66,39 @@ def drawn_batch(learner, seed=0):
 @functools.cache
 def taught(kind):
     """The teacher's parameters."""
-    teacher = make_learner(small(kind)).objective.teacher
+    teacher = TrainSpec.build_abstract(small(kind)).objective.teacher
     params = jax.jit(lambda: teacher.init(jax.random.key(7), **teacher.example())["params"])()
     return jax.tree.map(np.asarray, nn.unbox(params))
 
 
 @functools.cache
 def made(kind):
-    learner = make_learner(small(kind))
-    return learner, initial(learner), drawn_batch(learner)
+    spec = TrainSpec.build_abstract(small(kind))
+    return spec, initial(spec), drawn_batch(spec)
 
 
-def initial(learner):
-    return jax.tree.map(np.asarray, jax.jit(lambda: init_state(learner, 0, ROWS).params)())
+def initial(spec):
+    return jax.tree.map(np.asarray, jax.jit(lambda: init_state(spec, 0, ROWS).params)())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 def test_the_losses_and_their_gradient_are_those_of_all_logits(kind):
-    learner, params, batch = made(kind)
-    objective, frozen = learner.objective, taught(kind)
+    spec, params, batch = made(kind)
+    objective, frozen = spec.objective, taught(kind)
     counts = objective.denominators(batch)
     real = batch["segments"] > 0 if kind == "masked" else batch["weights"] > 0
     assert float(counts["kl"]) == float(counts["cosine"]) == real.sum()
     assert kind == "causal" or float(counts["mlm"]) == batch["weights"].sum() != counts["kl"]
 
     def of_score(params):
-        sums, _ = objective.score(Applied(learner.model, params, learner.inputs, frozen), batch, {}, None)
+        sums, _ = objective.score(Applied(spec.model, params, spec.inputs, frozen), batch, {}, None)
         terms = {name: value / counts[name] for name, value in sums.items()}
         return sum(weight * terms[name] for name, weight in objective.terms.items()), terms
 
     def by_hand(params):
-        inputs = {name: batch[name] for name in learner.inputs}
-        run = functools.partial(learner.model.apply, {"params": params})
+        inputs = {name: batch[name] for name in spec.inputs}
+        run = functools.partial(spec.model.apply, {"params": params})
         of_teacher = functools.partial(objective.teacher.apply, {"params": frozen})
         hidden, wanted = run(**inputs).hidden, of_teacher(**inputs).hidden
         logits = run(hidden, method="logits")
@@ -127,28 +126,28 @@ def test_who_is_the_teacher_has_nothing_to_learn():
     config = small(distill__layers=())
     with config.unlocked():
         config.distill.model = {}
-    learner = make_learner(config)
-    batch = drawn_batch(learner)
+    spec = TrainSpec.build_abstract(config)
+    batch = drawn_batch(spec)
 
     @jax.jit
     def scored(params):
-        return learner.objective.score(Applied(learner.model, params, learner.inputs, params), batch, {}, None)[0]
+        return spec.objective.score(Applied(spec.model, params, spec.inputs, params), batch, {}, None)[0]
 
-    sums = scored(initial(learner))
+    sums = scored(initial(spec))
     assert abs(float(sums["kl"])) < 1e-4 and abs(float(sums["cosine"])) < 1e-4
 
 
 def test_windows_that_overlap_teach_a_token_once():
     """What is scored of a row in two windows is together what is scored of it in one."""
-    learner, params, batch = made("causal")
+    spec, params, batch = made("causal")
     both = params, taught("causal")
     scored, later = batch["weights"], batch["weights"] * (np.arange(LENGTH) >= 5)
 
     @jax.jit
     def taught_by(params, frozen, weights):
-        model = Applied(learner.model, params, learner.inputs, frozen)
-        sums, _ = learner.objective.score(model, batch | {"weights": weights}, {}, None)
-        counts = learner.objective.denominators(batch | {"weights": weights})
+        model = Applied(spec.model, params, spec.inputs, frozen)
+        sums, _ = spec.objective.score(model, batch | {"weights": weights}, {}, None)
+        counts = spec.objective.denominators(batch | {"weights": weights})
         return jnp.array([of[name] for of in (sums, counts) for name in ("kl", "cosine")])
 
     parts = taught_by(*both, scored - later) + taught_by(*both, later)
@@ -157,18 +156,17 @@ def test_windows_that_overlap_teach_a_token_once():
 
 
 def run(config, devices, frozen):
-    learner = make_learner(config)
-    engine = make_engine(learner, config, jax.devices()[:devices])
-    engine.hold(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), frozen, engine.frozen_shapes()))
-    shapes = engine.shapes(ROWS)
-    start = jax.tree.map(np.asarray, make_engine(learner, small(), jax.devices()[:1]).init(0, ROWS))
-    state = engine.restored(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), start, shapes))
+    spec = TrainSpec.build(config, jax.devices()[:devices])
+    spec.set_frozen(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), frozen, spec.frozen_shapes()))
+    shapes = spec.checkpoint_shapes(ROWS)
+    start = jax.tree.map(np.asarray, TrainSpec.build(small(), jax.devices()[:1]).init(0, ROWS))
+    state = spec.from_checkpoint(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), start, shapes))
     history = []
     for n in range(2):
-        state, metrics = engine.step(state, engine.put(drawn_batch(learner, n), ROWS))
+        state, metrics = spec.train_step(state, spec.put(drawn_batch(spec, n), ROWS))
         sums, counts = ({name: float(v) for name, v in metrics[which].items()} for which in ("sums", "counts"))
-        history.append([*losses.reported(learner.objective, sums, counts).values(), float(metrics["grad_norm"])])
-    return np.array(history), jax.tree.map(np.asarray, engine.saved(state).params)
+        history.append([*losses.reported(spec.objective, sums, counts).values(), float(metrics["grad_norm"])])
+    return np.array(history), jax.tree.map(np.asarray, spec.to_checkpoint(state).params)
 
 
 # Of weights that leave plain gradient descent at rate 1 where float32 is exact.
@@ -197,23 +195,23 @@ def test_one_update_is_one_update(name):
         np.testing.assert_allclose(one, other, atol=3e-6)
 
 
-def begins(learner, start, frozen, config):
-    of = sets(config.distill.layers, learner.model, learner.objective.teacher)
-    return begun(start, learner.parameters, frozen, of, config)
+def begins(spec, start, frozen, config):
+    of = sets(config.distill.layers, spec.model, spec.objective.teacher)
+    return begun(start, spec.parameters, frozen, of, config)
 
 
 def test_a_student_begins_as_the_layers_that_it_is_given():
     config = small(distill__layers=(1, 3))
-    learner = make_learner(config)
+    spec = TrainSpec.build_abstract(config)
     start, frozen = jax.tree.map(jnp.asarray, made("masked")[1]), taught("masked")
-    params, said = begins(learner, start, frozen, config)
+    params, said = begins(spec, start, frozen, config)
     assert "100.0% of the numbers" in said and said.endswith("layers 1, 3")
     for name in ("tokens", "positions", "head_bias"):
         np.testing.assert_array_equal(params[name], frozen[name])
     kernel = params["layers"]["attention"]["query"]["kernel"]
     np.testing.assert_array_equal(kernel, frozen["layers"]["attention"]["query"]["kernel"][[1, 3]])
     config = small(distill__layers=(1, 3), model__ff=12, distill__cosine=0.0)
-    narrow = make_learner(config)
+    narrow = TrainSpec.build_abstract(config)
     own = jax.tree.map(jnp.asarray, initial(narrow))
     params, said = begins(narrow, own, frozen, config)
     kernel = params["layers"]["feed_forward"]["in"]["kernel"]
@@ -235,10 +233,10 @@ def test_layers_that_share_parameters_are_taken_set_by_set(there, here, layers, 
     sharing = [dict(zip(("layers", "groups"), counts, strict=True)) for counts in (there, here)]
     config = small(distill__layers=layers, **{f"model__{key}": value for key, value in sharing[1].items()})
     config.distill.model.update(sharing[0])
-    learner = make_learner(config)
-    teacher = learner.objective.teacher
+    spec = TrainSpec.build_abstract(config)
+    teacher = spec.objective.teacher
     frozen = nn.unbox(jax.jit(lambda: teacher.init(jax.random.key(7), **teacher.example())["params"])())
-    params, said = begins(learner, jax.tree.map(jnp.asarray, initial(learner)), frozen, config)
+    params, said = begins(spec, jax.tree.map(jnp.asarray, initial(spec)), frozen, config)
     assert "took 100.0% of the numbers" in said and "differs" not in said
     for one, other in zip(jax.tree.leaves(params["layers"]), jax.tree.leaves(frozen["layers"]), strict=True):
         np.testing.assert_array_equal(one, other[np.array(sets)])
@@ -247,20 +245,21 @@ def test_layers_that_share_parameters_are_taken_set_by_set(there, here, layers, 
 def test_what_means_something_else_in_the_teacher_is_said():
     config = small(distill__layers=(1, 3))
     config.distill.model.activation = "relu"
-    said = begins(make_learner(config), jax.tree.map(jnp.asarray, made("masked")[1]), taught("masked"), config)[1]
+    spec, initial = TrainSpec.build_abstract(config), jax.tree.map(jnp.asarray, made("masked")[1])
+    said = begins(spec, initial, taught("masked"), config)[1]
     assert "config.model differs in activation ('relu' there, 'gelu" in said and said.endswith("mean something else")
 
 
 def test_layers_that_share_parameters_begin_as_one_set():
     config = small(model__groups=1, distill__layers=(1, 3))
     config.distill.model.groups = 0
-    learner = make_learner(config)
+    spec = TrainSpec.build_abstract(config)
     with pytest.raises(UserError, match=r"names layer 1 for a layer of the model that by config\.model\.groups"):
-        sets((1, 3), learner.model, learner.objective.teacher)
+        sets((1, 3), spec.model, spec.objective.teacher)
 
 
 def test_weights_of_nothing_are_not_asked_for():
-    objective = make_learner(small(distill__cosine=0.0)).objective
+    objective = TrainSpec.build_abstract(small(distill__cosine=0.0)).objective
     assert isinstance(objective, Distilled) and "cosine" not in objective.terms
     assert dict(objective.terms) == {"mlm": 2.0, "mlm_accuracy": 0.0, "kl": 20.0}
 
@@ -286,7 +285,7 @@ def test_weights_of_nothing_are_not_asked_for():
 )
 def test_what_cannot_be(changes, words):
     with pytest.raises(UserError, match=words):
-        make_learner(small(**changes))
+        TrainSpec.build_abstract(small(**changes))
 
 
 @pytest.mark.parametrize("name", ["t5", "transformer_xl"])
@@ -299,5 +298,5 @@ def test_a_teacher_is_for_models_of_one_softmax_without_memory(name):
     config.distill.teacher = "runs/teacher"
     words = "for objectives of kind masked or causal" if name == "t5" else "has cutoffs or a memory"
     with pytest.raises(UserError, match=words):
-        make_learner(config)
+        TrainSpec.build_abstract(config)
     assert models.build(config.model.to_dict())

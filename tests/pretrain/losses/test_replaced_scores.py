@@ -14,7 +14,7 @@ from pretrain.errors import UserError
 from pretrain.losses.applied import Applied
 from pretrain.losses.copying import copied
 from pretrain.losses.cross_entropy import cross_entropy
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import init_state
 
 ROWS, LENGTH, VOCABULARY = 4, 12, 23
@@ -34,9 +34,9 @@ def small(**changes):
     return config
 
 
-def drawn_batch(learner):
+def drawn_batch(spec):
     draw = np.random.default_rng(0)
-    batch = empty(learner.features(ROWS, LENGTH)) | {"row": np.arange(ROWS, dtype=np.int32)}
+    batch = empty(spec.features(ROWS, LENGTH)) | {"row": np.arange(ROWS, dtype=np.int32)}
     batch["segments"][:] = np.arange(LENGTH) < np.array([[12], [9], [5], [12]])
     batch["positions"][:] = np.arange(LENGTH)
     batch["originals"][:] = draw.integers(5, VOCABULARY, (ROWS, LENGTH)) * batch["segments"]
@@ -51,20 +51,20 @@ def drawn_batch(learner):
 
 @functools.cache
 def made(head="replaced"):
-    learner = make_learner(small(model__head=head))
-    return learner, initial(learner), drawn_batch(learner)
+    spec = TrainSpec.build_abstract(small(model__head=head))
+    return spec, initial(spec), drawn_batch(spec)
 
 
-def initial(learner):
-    return jax.jit(lambda: init_state(learner, 0, ROWS).params)()
+def initial(spec):
+    return jax.jit(lambda: init_state(spec, 0, ROWS).params)()
 
 
-def scored(learner, params, batch, key=None):
-    return learner.objective.score(Applied(learner.model, params, learner.inputs), batch, {}, key)[0]
+def scored(spec, params, batch, key=None):
+    return spec.objective.score(Applied(spec.model, params, spec.inputs), batch, {}, key)[0]
 
 
-def gradients(learner, params, batch, term):
-    return jax.jit(jax.grad(lambda params: scored(learner, params, batch)[term]))(params)
+def gradients(spec, params, batch, term):
+    return jax.jit(jax.grad(lambda params: scored(spec, params, batch)[term]))(params)
 
 
 def drawn_of(hidden, matrix, bias, keys, places, **options):
@@ -128,20 +128,20 @@ def test_a_copied_token_is_scored_as_by_all_logits():
 
 
 def test_the_discriminators_loss_and_counts_are_those_of_what_it_reads():
-    learner, params, batch = made()
+    spec, params, batch = made()
     given = {name: batch[name] for name in ("positions", "segments")}
 
     @jax.jit
     def watched(params):
         """(sums, what each model has read, the discriminator's logits)."""
-        seen, model = {}, learner.model.bind({"params": params})
+        seen, model = {}, spec.model.bind({"params": params})
 
         class Watched(Applied):
             def __call__(self, batch, carried, key, method="__call__"):
                 seen[method] = batch["tokens"]
                 return super().__call__(batch, carried, key, method)
 
-        sums, _ = learner.objective.score(Watched(learner.model, params, learner.inputs), batch, {}, None)
+        sums, _ = spec.objective.score(Watched(spec.model, params, spec.inputs), batch, {}, None)
         return sums, seen, model.replaced_logits(model(seen["__call__"], **given).hidden)
 
     sums, seen, logits = jax.tree.map(np.asarray, watched(params))
@@ -159,48 +159,48 @@ def test_the_discriminators_loss_and_counts_are_those_of_what_it_reads():
 
 
 def test_the_generator_learns_nothing_of_the_discriminators_loss():
-    learner, params, batch = made()
-    gradient = gradients(learner, params, batch, "rtd")
+    spec, params, batch = made()
+    gradient = gradients(spec, params, batch, "rtd")
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradient["generator"]))
     assert np.abs(gradient["tokens"]).max() > 0 and np.abs(gradient["verdict"]["kernel"]).max() > 0
-    gradient = gradients(learner, params, batch, "mlm")
+    gradient = gradients(spec, params, batch, "mlm")
     assert np.abs(gradient["generator"]["projection"]["kernel"]).max() > 0 and np.abs(gradient["tokens"]).max() > 0
     own = {name: leaf for name, leaf in gradient.items() if name in ("layers", "projection", "judge", "verdict")}
     assert own and not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(own))
 
 
 def test_who_calls_every_token_original_has_no_recall():
-    learner, params, batch = made()
+    spec, params, batch = made()
     blind = params | {"verdict": {"kernel": 0 * params["verdict"]["kernel"], "bias": params["verdict"]["bias"] - 9}}
-    counts = {name: float(n) for name, n in learner.objective.denominators(batch).items()}
-    sums = {name: float(x) for name, x in jax.jit(functools.partial(scored, learner))(blind, batch).items()}
-    terms = losses.reported(learner.objective, sums, counts)
+    counts = {name: float(n) for name, n in spec.objective.denominators(batch).items()}
+    sums = {name: float(x) for name, x in jax.jit(functools.partial(scored, spec))(blind, batch).items()}
+    terms = losses.reported(spec.objective, sums, counts)
     assert terms["rtd_accuracy"] > 0.8 and terms["recall"] == terms["precision"] == 0
-    assert not {"found", "replaced", "suspected"} & terms.keys() and set(learner.objective.measures) - {
+    assert not {"found", "replaced", "suspected"} & terms.keys() and set(spec.objective.measures) - {
         "perplexity"
     } == set(terms)
 
 
 def test_other_keys_draw_other_tokens_and_evaluation_the_same():
-    learner, params, batch = made()
-    score = jax.jit(functools.partial(scored, learner))
+    spec, params, batch = made()
+    score = jax.jit(functools.partial(scored, spec))
     drawn = [float(score(params, batch, key)["rtd"]) for key in (None, None, *jax.random.split(jax.random.key(0), 3))]
     assert drawn[0] == drawn[1] and len(set(drawn)) == 4
 
 
 @pytest.mark.parametrize("head", ["tokens", pytest.param("copied", marks=pytest.mark.slow)])
 def test_a_discriminator_may_predict_tokens(head):
-    learner, params, batch = made(head)
-    sums = jax.jit(functools.partial(scored, learner))(params, batch)
-    assert sums.keys() == {"mlm", "mlm_accuracy", "original", "original_accuracy"} == learner.objective.terms.keys()
-    gradient = gradients(learner, params, batch, "original")
+    spec, params, batch = made(head)
+    sums = jax.jit(functools.partial(scored, spec))(params, batch)
+    assert sums.keys() == {"mlm", "mlm_accuracy", "original", "original_accuracy"} == spec.objective.terms.keys()
+    gradient = gradients(spec, params, batch, "original")
     assert np.abs(gradient["head_bias"]).max() > 0 and ("copier" in gradient) == (head == "copied")
 
 
 def test_without_a_generator_any_token_may_replace():
-    learner = make_learner(small(model__generator_size=0.0))
-    params, batch = initial(learner), drawn_batch(learner)
-    sums = jax.jit(functools.partial(scored, learner))(params, batch)
+    spec = TrainSpec.build_abstract(small(model__generator_size=0.0))
+    params, batch = initial(spec), drawn_batch(spec)
+    sums = jax.jit(functools.partial(scored, spec))(params, batch)
     assert "generator" not in params and "mlm" not in sums and 0 < sums["replaced"] <= batch["chosen"].sum()
 
 
@@ -213,11 +213,11 @@ def test_without_a_generator_any_token_may_replace():
 )
 def test_what_cannot_be(changes, words):
     with pytest.raises(UserError, match=words):
-        make_learner(small(**changes))
+        TrainSpec.build_abstract(small(**changes))
 
 
 def test_the_objective_asks_for_its_model():
     config = small()
     config.model = common.encoder()
     with pytest.raises(UserError, match=r"config\.model\.kind = encoder is one model; choose kind replaced_tokens"):
-        make_learner(config)
+        TrainSpec.build_abstract(config)

@@ -11,8 +11,7 @@ from named import leaves, run
 
 from configs import common
 from models.layers.parameter import path_name
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 
 def test_adafactor_treats_layers_apart_and_factors_large_matrices():
@@ -90,8 +89,8 @@ def t5_small(**mesh):
 
 def test_adafactors_state_is_as_small_as_on_paper():
     config = t5_small()
-    engine = make_engine(make_learner(config), config, jax.devices()[:1])
-    leaves = jax.tree.leaves(engine.shapes(8).opt_state)
+    spec = TrainSpec.build(config, jax.devices()[:1])
+    leaves = jax.tree.leaves(spec.checkpoint_shapes(8).opt_state)
     # Whatever optax keeps of the moments that a tensor does not have is one number a layer, as are the counts.
     held = sum(leaf.size for leaf in leaves if leaf.size > 6)
     layer = 4 * (512 + 512) + 2 * (512 + 2048) + 2 * 512
@@ -100,8 +99,10 @@ def test_adafactors_state_is_as_small_as_on_paper():
 
 def test_adafactors_state_is_split_as_its_parameters_are():
     config = t5_small(fsdp=2, tensor=4)
-    engine = make_engine(make_learner(config), config)
-    named = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(engine.shapes(8).opt_state)}
+    spec = TrainSpec.build(config)
+    named = {
+        path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(spec.checkpoint_shapes(8).opt_state)
+    }
     whole = [name for name, leaf in named.items() if leaf.size > 512 * 6 and leaf.sharding.is_fully_replicated]
     assert not whole
     (columns,) = (leaf for name, leaf in named.items() if name.endswith("v_col/layers/feed_forward/in/kernel"))
@@ -147,8 +148,8 @@ def by_optax(params, gradients):
 )
 def test_adafactor_on_a_mesh_is_optaxs_of_the_flat_kernels(mesh):
     config = small_factored(**mesh)
-    engine = make_engine(make_learner(config), config, jax.devices()[: math.prod(mesh.values())])
-    shapes, rng = engine.shapes(8), np.random.default_rng(3)
+    spec = TrainSpec.build(config, jax.devices()[: math.prod(mesh.values())])
+    shapes, rng = spec.checkpoint_shapes(8), np.random.default_rng(3)
 
     def draw(scale):
         return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * scale, jnp.float32), shapes.params)
@@ -157,7 +158,7 @@ def test_adafactor_on_a_mesh_is_optaxs_of_the_flat_kernels(mesh):
         return jax.tree.map(lambda a, leaf: jax.device_put(a, leaf.sharding), tree, like)
 
     params, gradients = draw(0.05), [draw(scale) for scale in (1.0, 3.0, 0.1)]
-    tx, got = engine.learner.optimizer, place(params, shapes.params)
+    tx, got = spec.optimizer, place(params, shapes.params)
     state = place(tx.init(params), shapes.opt_state)
     update = jax.jit(tx.update)
     for gradient in gradients:
@@ -174,16 +175,16 @@ def test_whole_updates_with_adafactor_on_a_mesh_equal_one_devices():
         config = small_factored(**mesh)
         # The loss does not depend on a key's bias: its gradient is rounding, which Adafactor takes for a gradient.
         config.model.attention_bias = False
-        engine = make_engine(make_learner(config), config, jax.devices()[: math.prod(mesh.values())])
-        state = engine.init(0, 8)
+        spec = TrainSpec.build(config, jax.devices()[: math.prod(mesh.values())])
+        state = spec.init(0, 8)
         for seed in range(3):
             tokens = np.random.default_rng(seed).integers(0, 259, (8, 17)).astype(np.int32)
             ones = np.ones((8, 16), np.int32)
             batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": ones.astype(np.float32)}
             batch |= {"segments": ones, "positions": np.cumsum(ones, axis=1, dtype=np.int32) - 1}
             batch["row"] = np.arange(8, dtype=np.int32)
-            state, _ = engine.step(state, engine.put(batch, 8))
-        return leaves(engine.saved(state).params)
+            state, _ = spec.train_step(state, spec.put(batch, 8))
+        return leaves(spec.to_checkpoint(state).params)
 
     expected = trained()
     for name, value in trained(fsdp=2, tensor=2).items():

@@ -9,15 +9,14 @@ import pytest
 
 from configs import t5
 from models.layers.parameter import path_name
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 
 @pytest.fixture(scope="module")
-def engine():
+def spec():
     config = t5.get_config("small")
     config.train.batch_size = 8
-    return make_engine(make_learner(config), config, jax.devices()[:1])
+    return TrainSpec.build(config, jax.devices()[:1])
 
 
 def on_paper(name, shape):
@@ -27,8 +26,8 @@ def on_paper(name, shape):
     return (-1, shape[-1]) if "output" in name else (shape[0], -1)
 
 
-def test_its_state_is_as_small_as_on_paper(engine):
-    sizes = [leaf.size for leaf in jax.tree.leaves(engine.shapes(8).opt_state)]
+def test_its_state_is_as_small_as_on_paper(spec):
+    sizes = [leaf.size for leaf in jax.tree.leaves(spec.checkpoint_shapes(8).opt_state)]
     attention, feed_forward = 4 * (512 + 512), 2 * (512 + 2048)  # rows and columns of every matrix
     encoder, decoder = attention + feed_forward + 2 * 512, 2 * attention + feed_forward + 3 * 512
     whole = 2 * (8 * 32) + 2 * 512  # tables of distances and last norms
@@ -38,10 +37,10 @@ def test_its_state_is_as_small_as_on_paper(engine):
 
 @pytest.mark.oracle
 @pytest.mark.slow
-def test_its_updates_are_those_of_hugging_face(engine):
+def test_its_updates_are_those_of_hugging_face(spec):
     torch = pytest.importorskip("torch")
     adafactor = pytest.importorskip("transformers.optimization").Adafactor
-    rng, shapes = np.random.default_rng(0), engine.shapes(8).params
+    rng, shapes = np.random.default_rng(0), spec.checkpoint_shapes(8).params
 
     def draw(scale):
         """Rows and columns of very different size, so that what is factored matters."""
@@ -53,7 +52,7 @@ def test_its_updates_are_those_of_hugging_face(engine):
         return jax.tree.map(one, shapes)
 
     begun, gradients = draw(0.05), [draw(scale) for scale in (1e-3, 3e-3)]
-    transformation = engine.learner.optimizer
+    transformation = spec.optimizer
     params, state, update = begun, transformation.init(begun), jax.jit(transformation.update)
     for gradient in gradients:
         change, state = update(gradient, state, params)

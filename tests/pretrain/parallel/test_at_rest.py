@@ -11,8 +11,7 @@ from runs import mostly
 from configs import common
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.parallel import vocab_padding
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 BATCH, LENGTH, VOCABULARY = 8, 16, 67  # a prime
 TENSOR = {"data": 1, "tensor": 4}
@@ -51,18 +50,18 @@ def batch(number, layout):
 
 def engine_of(config, sizes):
     config.mesh.update(dict.fromkeys(("data", "fsdp", "sequence", "tensor"), 1) | sizes)
-    return make_engine(make_learner(config), config, jax.devices()[: int(np.prod([*sizes.values()]))])
+    return TrainSpec.build(config, jax.devices()[: int(np.prod([*sizes.values()]))])
 
 
 def train(config, sizes, updates=2):
-    engine = engine_of(config, sizes)
-    state, history = engine.init(0, BATCH), []
+    spec = engine_of(config, sizes)
+    state, history = spec.init(0, BATCH), []
     for number in range(updates):
-        rows = engine.put(batch(number, config.data.layout), BATCH)
-        state, metrics = engine.step(state, rows)
+        rows = spec.put(batch(number, config.data.layout), BATCH)
+        state, metrics = spec.train_step(state, rows)
         history.append([float(metrics["sums"]["loss"]), float(metrics["grad_norm"])])
-    scores, _ = engine.evaluate(state.params, rows, engine.start(BATCH))
-    return engine, state, np.array([*history, [float(scores[name]["loss"]) for name in ("sums", "counts")]])
+    scores, _ = spec.eval_step(state.params, rows, spec.init_recurrent_state(BATCH))
+    return spec, state, np.array([*history, [float(scores[name]["loss"]) for name in ("sums", "counts")]])
 
 
 def host(tree):
@@ -83,9 +82,9 @@ CASES = {
 def test_nothing_sees_the_padding(name):
     make, optimizer, sizes = CASES[name]
     _, alone, expected = train(make(optimizer), {"data": 1})
-    engine, state, found = train(make(optimizer), sizes)
+    spec, state, found = train(make(optimizer), sizes)
     np.testing.assert_allclose(found, expected, rtol=2e-4)  # float32 sums in another order, through three updates
-    expected, found = host(alone), host(engine.saved(state))
+    expected, found = host(alone), host(spec.to_checkpoint(state))
     assert {name: leaf.shape for name, leaf in found.items()} == {name: leaf.shape for name, leaf in expected.items()}
     for path, leaf in found.items():
         # Adam and its kin divide by roots of tiny moments, which magnifies rounding in near-zero gradients.
@@ -107,27 +106,27 @@ def test_every_device_holds_its_share():
 def test_a_checkpoint_fits_every_mesh(make, workdir):
     """Saved on one device, restored and saved on four, restored on a mixture: every leaf the same."""
     config = make("adamw")
-    engine, state, _ = train(config, {"data": 1}, updates=1)
-    expected = host(engine.saved(state))
+    spec, state, _ = train(config, {"data": 1}, updates=1)
+    expected = host(spec.to_checkpoint(state))
     checkpoints = CheckpointManager(workdir, config.checkpoint)
     for step, sizes in enumerate((TENSOR, MIXED, {"data": 1}), start=1):
-        checkpoints.save(step, engine.saved(state), step)
+        checkpoints.save(step, spec.to_checkpoint(state), step)
         checkpoints.wait()
-        engine = engine_of(config, sizes)
-        state = engine.restored(checkpoints.restore_newest(engine.shapes(BATCH), print)[0])
-        found = host(engine.saved(state))
+        spec = engine_of(config, sizes)
+        state = spec.from_checkpoint(checkpoints.restore_newest(spec.checkpoint_shapes(BATCH), print)[0])
+        found = host(spec.to_checkpoint(state))
         assert found.keys() == expected.keys()
         for path, leaf in found.items():
             np.testing.assert_array_equal(leaf, expected[path], err_msg=path)
-        params = host(engine.restored_params(checkpoints, step))
+        params = host(spec.restore_params(checkpoints, step))
         for path, leaf in host(state.params).items():
             np.testing.assert_array_equal(params[path], leaf, err_msg=path)
     checkpoints.close()
 
 
 def test_one_device_pads_nothing():
-    engine, state, _ = train(decoder("adamw"), {"data": 1}, updates=1)
-    for stored, resting in zip(jax.tree.leaves(engine.saved(state)), jax.tree.leaves(state), strict=True):
+    spec, state, _ = train(decoder("adamw"), {"data": 1}, updates=1)
+    for stored, resting in zip(jax.tree.leaves(spec.to_checkpoint(state)), jax.tree.leaves(state), strict=True):
         assert stored is resting
 
 

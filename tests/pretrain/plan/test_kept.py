@@ -5,12 +5,12 @@ import pytest
 
 from pretrain.config import load
 from pretrain.plan.activation_memory import Kept, kept_of_row
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 
 def of_row(layers: int, remat: str) -> Kept:
     config = load("configs/quickstart.py:tiny", [("model.layers", str(layers)), ("model.remat", remat)])
-    return kept_of_row(config, make_learner(config), jax.devices())
+    return kept_of_row(config, TrainSpec.build_abstract(config), jax.devices())
 
 
 @pytest.mark.parametrize("remat", ["full", "dots"])

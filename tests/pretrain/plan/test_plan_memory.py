@@ -177,10 +177,10 @@ def test_predicted_bytes_are_those_of_a_real_run(overrides):
     config = load("configs/quickstart.py:tiny", [("train.batch_size", "16"), *overrides])
     subject = step.prepare(config, parse("cpu:8"))
     facts = step.plan(config, parse("cpu:8"))
-    engine, size = subject.engine, config.train.batch_size
-    state = engine.init(config.seed, size)
-    features = engine.learner.features(size, config.data.length)
-    batch = engine.put({name: jax.numpy.zeros(one.shape, one.dtype) for name, one in features.items()}, size)
+    spec, size = subject.spec, config.train.batch_size
+    state = spec.init(config.seed, size)
+    features = spec.features(size, config.data.length)
+    batch = spec.put({name: jax.numpy.zeros(one.shape, one.dtype) for name, one in features.items()}, size)
     first = jax.devices()[0]
     given = sum(
         shard.data.nbytes
@@ -205,16 +205,16 @@ def resident(word):
 
 config = load("configs/quickstart.py:default", [("train.batch_size", "64"), ("mesh.fsdp", "2")])
 subject = step.prepare(config, parse("cpu:2"))
-engine, size = subject.engine, config.train.batch_size
-state = engine.init(config.seed, size)
-features = engine.learner.features(size, config.data.length)
-batch = engine.put({name: jnp.ones(one.shape, one.dtype) for name, one in features.items()}, size)
-program = engine.lower_step(size, config.data.length).compile()
+spec, size = subject.spec, config.train.batch_size
+state = spec.init(config.seed, size)
+features = spec.features(size, config.data.length)
+batch = spec.put({name: jnp.ones(one.shape, one.dtype) for name, one in features.items()}, size)
+program = spec.lower_train_step(size, config.data.length).compile()
 said = memory.compiled(program)
 jax.block_until_ready((state, batch))
 before = resident("VmRSS")
 open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
-jax.block_until_ready(program(state, batch, engine.frozen))
+jax.block_until_ready(program(state, batch, spec.frozen))
 took = resident("VmHWM") - before
 print(json.dumps({"took": took, "temporary": 2 * said.temporary, "given": 2 * said.argument}))
 """

@@ -35,7 +35,7 @@ from pretrain.plan.collectives import collectives
 recipe, *words = sys.argv[1:]
 subject = step.prepare(configs.load(recipe, [word.split("=") for word in words]), topology.parse("v5e:8x8"))
 config = subject.config
-program = hlo.read(subject.engine.lower_step(config.train.batch_size, config.data.length).compile().as_text())
+program = hlo.read(subject.spec.lower_train_step(config.train.batch_size, config.data.length).compile().as_text())
 begun = [of for of in program.computations.values() if any("AsyncCollectiveStart" in one.attributes for one in of)]
 print(json.dumps({
     "collectives": [dataclasses.asdict(one) for one in collectives(program, subject.mesh)],

@@ -9,8 +9,7 @@ import pytest
 import models
 from configs import gpt3
 from models.transformer import self_attention
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 ROWS, LENGTH, LAYERS, VOCABULARY = 2, 320, 4, 64
 EDIT = re.search(r"config\.model\.attention = (\(.*\))\.", gpt3.__doc__)[1]  # as the recipe says
@@ -47,7 +46,7 @@ def test_its_layers_take_turns(config, monkeypatch):
 
 def test_it_learns_a_batch(config):
     """Five updates on one batch, each with less loss than the one before, from that of a guess on."""
-    engine = make_engine(make_learner(config), config, jax.devices()[:1])
+    spec = TrainSpec.build(config, jax.devices()[:1])
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, LENGTH + 1)).astype(np.int32)
     ones = np.ones((ROWS, LENGTH), np.int32)
     batch = {
@@ -58,9 +57,9 @@ def test_it_learns_a_batch(config):
         "positions": np.arange(LENGTH, dtype=np.int32) * ones,
         "row": np.arange(ROWS, dtype=np.int32),
     }
-    state, losses = engine.init(0, ROWS), []
+    state, losses = spec.init(0, ROWS), []
     for _ in range(5):
-        state, metrics = engine.step(state, engine.put(batch, ROWS))
+        state, metrics = spec.train_step(state, spec.put(batch, ROWS))
         losses.append(float(metrics["sums"]["loss"] / metrics["counts"]["loss"]))
     assert np.isfinite(losses).all() and losses[0] == pytest.approx(np.log(VOCABULARY), rel=0.02)
     assert (np.diff(losses) < 0).all()

@@ -15,7 +15,8 @@ from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from configs import common
 from models import ModelError
 from pretrain.decoding.decoding import generate
-from pretrain.step.train_spec import check_attention, make_learner
+from pretrain.step.checks import check_attention
+from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import init_params, init_state, train_step
 
 ROWS, LENGTH = 2, 128
@@ -35,7 +36,7 @@ def recipe_of(path, kind="decoder", evaluated=(), **model):
     config.model.update(**SMALL, attention_path=path, **model)
     config.data.length = LENGTH
     config.evaluate.model.update(dict(evaluated))
-    return make_learner(config), config
+    return TrainSpec.build_abstract(config), config
 
 
 @pytest.fixture

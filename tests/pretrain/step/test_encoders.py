@@ -8,7 +8,7 @@ from updates import LENGTH, assert_same_run, first_state, ragged, small, two_upd
 
 from pretrain.errors import UserError
 from pretrain.losses.applied import Applied
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 ALBERT = {"model__layers": 2, "model__groups": 1, "model__embed": 16, "model__project_always": True}
 ALBERT |= {"objective__whole_words": True, "objective__ngrams": 3, "objective__swapped_pairs": True}
@@ -29,9 +29,9 @@ MESHES = {
 FIRST = "mixed"  # which alone is tried by default
 
 
-def batch_of(learner, seed):
+def batch_of(spec, seed):
     """A ragged batch, of two languages where they are told."""
-    batch = ragged(learner, seed)
+    batch = ragged(spec, seed)
     if "languages" in batch:
         batch["languages"] %= 2
     return batch
@@ -67,8 +67,8 @@ def test_one_update_is_one_update(family, mesh):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_two_halves_fit(family):
-    learner = make_learner(small("masked", **FAMILIES[family]))
-    features, seen = learner.features(2, LENGTH), set()
+    spec = TrainSpec.build_abstract(small("masked", **FAMILIES[family]))
+    features, seen = spec.features(2, LENGTH), set()
 
     class Watched(dict):
         def __getitem__(self, name):
@@ -77,15 +77,15 @@ def test_the_two_halves_fit(family):
 
     def score(params):
         batch = Watched({name: jax.numpy.zeros(feature.shape, feature.dtype) for name, feature in features.items()})
-        sums, _ = learner.objective.score(Applied(learner.model, params, learner.inputs), batch, {}, None)
-        return sums, learner.objective.denominators(batch)
+        sums, _ = spec.objective.score(Applied(spec.model, params, spec.inputs), batch, {}, None)
+        return sums, spec.objective.denominators(batch)
 
-    sums, counts = jax.eval_shape(score, learner.shapes)
-    assert sums.keys() == counts.keys() == learner.objective.terms.keys() == TERMS[family]
-    assert seen == {*learner.objective.reads, *learner.inputs, "row"} <= features.keys()
+    sums, counts = jax.eval_shape(score, spec.param_shapes)
+    assert sums.keys() == counts.keys() == spec.objective.terms.keys() == TERMS[family]
+    assert seen == {*spec.objective.reads, *spec.inputs, "row"} <= features.keys()
 
 
 @pytest.mark.parametrize("changes", [{"model__languages": 0}, {"objective__languages": False}, {"model__languages": 1}])
 def test_languages_are_told_to_a_table_of_them(changes):
     with pytest.raises(UserError, match=r"config\.model\.languages = \d is the rows of a table, .* or none of them"):
-        make_learner(small("masked", **XLM | changes))
+        TrainSpec.build_abstract(small("masked", **XLM | changes))

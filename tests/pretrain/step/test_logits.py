@@ -12,7 +12,7 @@ from flax import linen as nn
 from configs import common
 from pretrain.errors import UserError
 from pretrain.losses.applied import Applied
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import evaluate_step
 
 B, T, V = 2, 12, 23
@@ -45,17 +45,17 @@ for index, case in enumerate(RECURRENT):  # clusters of one width show less than
 
 
 def made(kind, evaluated=(), **fields):
-    """A learner, and parameters drawn wide so that no part of the model is all but silent."""
+    """A spec, and parameters drawn wide so that no part of the model is all but silent."""
     config = common.base()
     config.model = common.MODELS[kind]()
     config.model.update(SMALL | fields)
     config.evaluate.model.update(dict(evaluated))
     if kind == "recurrent":
         config.model.memory, config.data.layout = T, "stream"
-    learner = make_learner(config)
-    shapes = nn.unbox(jax.eval_shape(learner.model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
+    spec = TrainSpec.build_abstract(config)
+    shapes = nn.unbox(jax.eval_shape(spec.model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
     rng = np.random.default_rng(0)
-    return learner, jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.4, leaf.shape), jnp.float32), shapes)
+    return spec, jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.4, leaf.shape), jnp.float32), shapes)
 
 
 def batch():
@@ -74,20 +74,20 @@ def batch():
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def both(learner, params):
+def both(spec, params):
     """Value and gradient of the loss that training minimises, and of the cross-entropy of the logits."""
     rows = batch()
 
     def applied(params):
-        return Applied(learner.model, params, learner.inputs)
+        return Applied(spec.model, params, spec.inputs)
 
     def by_loss(params):
-        sums, _ = learner.objective.score(applied(params), rows, {}, None)
+        sums, _ = spec.objective.score(applied(params), rows, {}, None)
         return sums[next(iter(sums))], sums["loss"]
 
     def by_logits(params):
         hidden, _ = applied(params)(rows, {}, None)
-        log_p = jax.nn.log_softmax(learner.model.apply({"params": params}, hidden, method="logits"))
+        log_p = jax.nn.log_softmax(spec.model.apply({"params": params}, hidden, method="logits"))
         return -(rows["weights"] * jnp.take_along_axis(log_p, rows["targets"][..., None], -1)[..., 0]).sum()
 
     return jax.value_and_grad(by_loss, has_aux=True)(params), jax.value_and_grad(by_logits)(params)
@@ -108,18 +108,18 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(kind, fields):
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_start_symbol_is_never_predicted(tied):
     """With the table of tokens as head its row once took part in the softmax, and a bias did not fit."""
-    learner, params = made("decoder", start_row=True, tied_head=tied, head_bias=True)
-    hidden, _ = Applied(learner.model, params, learner.inputs)(batch(), {}, None)
-    assert learner.model.apply({"params": params}, hidden, method="logits").shape == (B, T, V)
+    spec, params = made("decoder", start_row=True, tied_head=tied, head_bias=True)
+    hidden, _ = Applied(spec.model, params, spec.inputs)(batch(), {}, None)
+    assert spec.model.apply({"params": params}, hidden, method="logits").shape == (B, T, V)
 
 
 def test_evaluation_computes_in_its_own_type():
     """A model trained in bfloat16 is scored in float32 where evaluation says so, to the bit."""
     nll = {}
     for trained, evaluated in (("bfloat16", {}), ("bfloat16", {"dtype": "float32"}), ("float32", {})):
-        learner, params = made("recurrent", evaluated, dtype=trained)
-        carried = nn.unbox(learner.evaluated.start(B))
-        sums, _ = jax.jit(evaluate_step, static_argnums=0)(learner, params, batch(), carried)
+        spec, params = made("recurrent", evaluated, dtype=trained)
+        carried = nn.unbox(spec.eval_model.start(B))
+        sums, _ = jax.jit(evaluate_step, static_argnums=0)(spec, params, batch(), carried)
         nll[trained, bool(evaluated)] = float(sums["sums"]["loss"])
     assert nll["bfloat16", True] == nll["float32", False] != nll["bfloat16", False]
 
@@ -132,6 +132,6 @@ def test_several_softmaxes_are_neither_smoothed_nor_drawn_to_zero(key):
     with pytest.raises(
         UserError, match=rf"config.train.{key} = 0.1 acts on one softmax .* set config.train.{key} to 0"
     ):
-        make_learner(config)
+        TrainSpec.build_abstract(config)
     config.train[key] = 0.0
-    assert make_learner(config).model.cutoffs == (5, 11)
+    assert TrainSpec.build_abstract(config).model.cutoffs == (5, 11)

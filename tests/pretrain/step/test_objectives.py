@@ -12,8 +12,7 @@ from configs import common
 from pretrain import losses
 from pretrain.errors import UserError
 from pretrain.losses.applied import Applied
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 
 @functools.cache
@@ -58,14 +57,14 @@ def test_one_update_is_one_update(kind, name):
 def test_the_gradient_is_that_of_the_sum_of_the_means(masked):
     """By JAX, of all logits at once: mean nll of the masked tokens, if there are any, and mean nll of the pairs."""
     config = small("masked", model__dropout=0.0, model__dropout_attention=0.0)
-    learner = make_learner(config)
-    batch = ragged(learner, 0)
+    spec = TrainSpec.build_abstract(config)
+    batch = ragged(spec, 0)
     batch["weights"] *= masked
     before = initial("masked").params
 
     def loss(params):
-        model = learner.model.bind({"params": params})
-        hidden = model(**{name: batch[name] for name in learner.inputs}).hidden
+        model = spec.model.bind({"params": params})
+        hidden = model(**{name: batch[name] for name in spec.inputs}).hidden
         states, table, bias = model.head_inputs(hidden)
         log_probs = jax.nn.log_softmax(states @ table.T + bias[None, None])
         rows = np.arange(BATCH)
@@ -75,21 +74,21 @@ def test_the_gradient_is_that_of_the_sum_of_the_means(masked):
         return -(weights * at_slots).sum() / max(weights.sum(), 1) - (next_weights * pairs).sum() / next_weights.sum()
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(before)
-    engine = make_engine(learner, config, jax.devices()[:1])
-    shapes = engine.shapes(BATCH)
-    state = engine.restored(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial("masked"), shapes))
-    state, metrics = engine.step(state, engine.put(batch, BATCH))
+    spec = TrainSpec.build(config, jax.devices()[:1])
+    shapes = spec.checkpoint_shapes(BATCH)
+    state = spec.from_checkpoint(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial("masked"), shapes))
+    state, metrics = spec.train_step(state, spec.put(batch, BATCH))
     counts = {name: float(count) for name, count in metrics["counts"].items()}
     assert counts["mlm"] == batch["weights"].sum() != counts["nsp"] == batch["next_weights"].sum()
-    terms = losses.reported(learner.objective, jax.tree.map(float, metrics["sums"]), counts)
+    terms = losses.reported(spec.objective, jax.tree.map(float, metrics["sums"]), counts)
     assert terms["loss"] == pytest.approx(float(value), rel=1e-5) and terms["loss"] == terms["mlm"] + terms["nsp"]
-    for old, new, g in zip(*map(jax.tree.leaves, (before, engine.saved(state).params, gradient)), strict=True):
+    for old, new, g in zip(*map(jax.tree.leaves, (before, spec.to_checkpoint(state).params, gradient)), strict=True):
         np.testing.assert_allclose(old - np.asarray(new), g, atol=2e-6)
 
 
 @pytest.mark.slow
 def test_tokens_read_are_those_of_both_sides():
-    batch = ragged(make_learner(small("spans")), 0)
+    batch = ragged(TrainSpec.build_abstract(small("spans")), 0)
     read = reference("spans")[0][0, -1]
     assert read == sum((batch[name] > 0).sum() for name in ("segments", "input_segments"))
 
@@ -97,8 +96,8 @@ def test_tokens_read_are_those_of_both_sides():
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_two_halves_of_an_objective_fit(kind):
     """A scorer reads nothing that its corruption does not declare; and the model neither."""
-    learner = make_learner(small(kind))
-    features, seen = learner.features(2, LENGTH), set()
+    spec = TrainSpec.build_abstract(small(kind))
+    features, seen = spec.features(2, LENGTH), set()
 
     class Watched(dict):
         def __getitem__(self, name):
@@ -107,12 +106,12 @@ def test_the_two_halves_of_an_objective_fit(kind):
 
     def score(params):
         batch = Watched({name: jnp.zeros(feature.shape, feature.dtype) for name, feature in features.items()})
-        sums, _ = learner.objective.score(Applied(learner.model, params, learner.inputs), batch, {}, None)
-        return sums, learner.objective.denominators(batch)
+        sums, _ = spec.objective.score(Applied(spec.model, params, spec.inputs), batch, {}, None)
+        return sums, spec.objective.denominators(batch)
 
     sums, counts = jax.eval_shape(score, initial(kind).params)
-    assert sums.keys() == counts.keys() == learner.objective.terms.keys()
-    assert seen == {*learner.objective.reads, *learner.inputs, "row"} <= features.keys()
+    assert sums.keys() == counts.keys() == spec.objective.terms.keys()
+    assert seen == {*spec.objective.reads, *spec.inputs, "row"} <= features.keys()
 
 
 def test_causal_prediction_is_not_for_a_model_that_sees_both_sides():
@@ -121,7 +120,7 @@ def test_causal_prediction_is_not_for_a_model_that_sees_both_sides():
     with pytest.raises(
         UserError, match=r"objective\.kind = causal .*model\.kind = encoder, sees more; choose another kind of either"
     ):
-        make_learner(config)
+        TrainSpec.build_abstract(config)
 
 
 def test_a_decoder_that_sees_both_sides_is_for_masked_prediction_alone():
@@ -130,15 +129,15 @@ def test_a_decoder_that_sees_both_sides_is_for_masked_prediction_alone():
     config.objective.next_sentence = False
     config.data.layout = "concat"
     with pytest.raises(UserError, match=r"choose an encoder or set config\.model\.bidirectional of a decoder"):
-        make_learner(config)
+        TrainSpec.build_abstract(config)
     config.model.bidirectional = True
-    assert make_learner(config).inputs == ("tokens", "positions", "segments")
+    assert TrainSpec.build_abstract(config).inputs == ("tokens", "positions", "segments")
     config.objective.next_sentence = True
     with pytest.raises(UserError, match=r"next_sentence = true needs a head .* of kind decoder has none"):
-        make_learner(config)
+        TrainSpec.build_abstract(config)
     config.objective = common.causal()
     with pytest.raises(UserError, match=r"causal .* sees more; .*model\.bidirectional of a decoder to false"):
-        make_learner(config)
+        TrainSpec.build_abstract(config)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_a_decoder_that_sees_both_sides_is_for_masked_prediction_alone():
 )
 def test_what_an_order_does_not_go_with(changes, words):
     with pytest.raises(UserError, match=words):
-        make_learner(small("permutation", **changes))
+        TrainSpec.build_abstract(small("permutation", **changes))
 
 
 @pytest.mark.parametrize("kind", ["encoder", "recurrent", "decoder"])
@@ -159,7 +158,7 @@ def test_an_order_needs_a_model_that_takes_it(kind):
     config = small("permutation")
     config.model = getattr(common, kind)()
     with pytest.raises(UserError, match=rf"permutation .*model\.kind = {kind} does not take; choose two_stream"):
-        make_learner(config)
+        TrainSpec.build_abstract(config)
 
 
 @pytest.mark.parametrize("task", ["causal", "masked", "spans"])
@@ -167,17 +166,19 @@ def test_two_streams_and_memory_are_for_no_other_task(task):
     config = small("permutation")
     config.objective = common.OBJECTIVES[task]()
     with pytest.raises(UserError, match=rf"objective\.kind = {task} .* two_stream"):
-        make_learner(config)
+        TrainSpec.build_abstract(config)
 
 
 def test_pairs_need_the_head_that_tells_them_apart():
     with pytest.raises(
         UserError, match=r"next_sentence = true needs a head .* or config\.model\.pair_head of an encoder to true"
     ):
-        make_learner(small("masked", model__pair_head=False))
+        TrainSpec.build_abstract(small("masked", model__pair_head=False))
     assert (
         "nsp"
-        not in make_learner(small("masked", model__pair_head=False, objective__next_sentence=False)).objective.terms
+        not in TrainSpec.build_abstract(
+            small("masked", model__pair_head=False, objective__next_sentence=False)
+        ).objective.terms
     )
 
 
@@ -185,5 +186,5 @@ def test_pairs_need_a_row_of_the_type_table_for_each_text():
     with pytest.raises(
         UserError, match=r"next_sentence = true .*model\.types = 1 has one row .*--config\.model\.types=2"
     ):
-        make_learner(small("masked", model__types=1))
-    make_learner(small("masked", model__types=1, objective__next_sentence=False))
+        TrainSpec.build_abstract(small("masked", model__types=1))
+    TrainSpec.build_abstract(small("masked", model__types=1, objective__next_sentence=False))

@@ -14,28 +14,27 @@ from runs import ROOT, mostly
 from updates import BATCH, GRADIENT, LENGTH, assert_same_run, ragged_batch, small_config
 
 from pretrain.parallel import reduce_scatter
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 
 @functools.cache
 def initial(plain: bool):
     """The state before the first update, on the host; `plain` for gradient descent, else AdamW."""
     config = small_config(**GRADIENT if plain else {})
-    return jax.tree.map(np.asarray, make_engine(make_learner(config), config, jax.devices()[:1]).init(0, BATCH))
+    return jax.tree.map(np.asarray, TrainSpec.build(config, jax.devices()[:1]).init(0, BATCH))
 
 
 def run(config, devices: int, updates: int = 2):
     """(losses and gradient norms, final parameters) of a few updates."""
-    engine = make_engine(make_learner(config), config, jax.devices()[:devices])
-    shapes = engine.shapes(BATCH)
+    spec = TrainSpec.build(config, jax.devices()[:devices])
+    shapes = spec.checkpoint_shapes(BATCH)
     placed = jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial(config.optimizer.name == "sgd"), shapes)
-    state = engine.restored(placed)
+    state = spec.from_checkpoint(placed)
     history = []
     for n in range(updates):
-        state, metrics = engine.step(state, engine.put(ragged_batch(n), BATCH))
+        state, metrics = spec.train_step(state, spec.put(ragged_batch(n), BATCH))
         history.append([float(metrics["sums"]["loss"] / metrics["counts"]["loss"]), float(metrics["grad_norm"])])
-    return np.array(history), jax.tree.map(np.asarray, engine.saved(state).params)
+    return np.array(history), jax.tree.map(np.asarray, spec.to_checkpoint(state).params)
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +96,8 @@ INITIAL = """if True:
 
     def initial(devices, **changes):
         config = test_step.small_config(**test_step.ODD, **changes)
-        engine = test_step.make_engine(test_step.make_learner(config), config, jax.devices()[:devices])
-        return jax.tree.leaves(jax.tree.map(numpy.asarray, engine.saved(engine.init(0, 1)).params))
+        spec = test_step.TrainSpec.build(config, jax.devices()[:devices])
+        return jax.tree.leaves(jax.tree.map(numpy.asarray, spec.to_checkpoint(spec.init(0, 1)).params))
 
     one = initial(1)
     print(sum(leaf.size for leaf in one))
@@ -125,8 +124,8 @@ def test_initial_parameters_do_not_depend_on_the_devices():
 
 def test_optimizer_state_is_sharded_like_its_parameters():
     config = small_config(mesh__fsdp=4, mesh__tensor=2)
-    engine = make_engine(make_learner(config), config)
-    shapes = engine.shapes(BATCH)
+    spec = TrainSpec.build(config)
+    shapes = spec.checkpoint_shapes(BATCH)
     moments = shapes.opt_state[1][0]
     for p, m in zip(jax.tree.leaves(shapes.params), jax.tree.leaves(moments.mu), strict=True):
         assert p.sharding == m.sharding
@@ -136,16 +135,16 @@ def test_optimizer_state_is_sharded_like_its_parameters():
 
 def test_a_bad_update_changes_nothing_but_the_counters():
     config = small_config()
-    engine = make_engine(make_learner(config), config, jax.devices()[:1])
-    state = engine.init(0, BATCH)
-    state, _ = engine.step(state, engine.put(ragged_batch(), BATCH))
+    spec = TrainSpec.build(config, jax.devices()[:1])
+    state = spec.init(0, BATCH)
+    state, _ = spec.train_step(state, spec.put(ragged_batch(), BATCH))
     before = jax.tree.map(np.asarray, {"params": state.params, "opt": state.opt_state})
     poisoned = ragged_batch() | {"weights": np.full((BATCH, LENGTH), np.inf, np.float32)}
-    state, metrics = engine.step(state, engine.put(poisoned, BATCH))
+    state, metrics = spec.train_step(state, spec.put(poisoned, BATCH))
     after = jax.tree.map(np.asarray, {"params": state.params, "opt": state.opt_state})
     jax.tree.map(np.testing.assert_array_equal, before, after)
     assert (int(state.step), int(state.bad_total), int(metrics["bad_in_row"])) == (2, 1, 1)
-    state, metrics = engine.step(state, engine.put(ragged_batch(), BATCH))
+    state, metrics = spec.train_step(state, spec.put(ragged_batch(), BATCH))
     assert (int(state.bad_total), int(metrics["bad_in_row"])) == (1, 0)
     assert jnp.isfinite(metrics["sums"]["loss"])
 
@@ -157,15 +156,15 @@ def test_the_rate_that_is_logged_is_the_one_that_is_applied(backend):
     config = small_config(
         **GRADIENT | {"schedule__warmup": 8, "schedule__peak": 8e-3}, train__backend=backend, mesh__data=2
     )
-    engine = make_engine(make_learner(config), config, jax.devices()[:2])
-    state, rates = engine.init(0, BATCH), []
+    spec = TrainSpec.build(config, jax.devices()[:2])
+    state, rates = spec.init(0, BATCH), []
     for update in range(4):
-        before = jax.tree.map(np.asarray, engine.saved(state).params)
+        before = jax.tree.map(np.asarray, spec.to_checkpoint(state).params)
         batch = ragged_batch()
         if update == 1:
             batch["weights"] += np.inf
-        state, metrics = engine.step(state, engine.put(batch, BATCH))
-        moved = jax.tree.map(lambda a, b: np.asarray(a) - b, engine.saved(state).params, before)
+        state, metrics = spec.train_step(state, spec.put(batch, BATCH))
+        moved = jax.tree.map(lambda a, b: np.asarray(a) - b, spec.to_checkpoint(state).params, before)
         size = np.sqrt(sum(np.square(leaf, dtype=np.float64).sum() for leaf in jax.tree.leaves(moved)))
         rates.append(float(metrics["learning_rate"]))
         assert size == pytest.approx(0 if update == 1 else rates[-1] * float(metrics["grad_norm"]), rel=1e-3)
@@ -175,10 +174,10 @@ def test_the_rate_that_is_logged_is_the_one_that_is_applied(backend):
 def test_tokens_read_are_those_that_are_not_padding():
     """Whether or not a loss scores them."""
     config = small_config()
-    engine = make_engine(make_learner(config), config, jax.devices()[:1])
+    spec = TrainSpec.build(config, jax.devices()[:1])
     batch = ragged_batch()
     batch["weights"] = batch["weights"] * (np.arange(LENGTH) % 2)
-    _, metrics = engine.step(engine.init(0, BATCH), engine.put(batch, BATCH))
+    _, metrics = spec.train_step(spec.init(0, BATCH), spec.put(batch, BATCH))
     assert (
         int(metrics["read"])
         == (batch["segments"] != 0).sum()

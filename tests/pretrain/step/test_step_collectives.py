@@ -6,8 +6,7 @@ from updates import BATCH, small_config
 from configs import common
 from pretrain.plan import hlo
 from pretrain.plan.collectives import collectives
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 VOCABULARY, LENGTH, LAYERS = 8209, 128, 3  # a prime, of which 512 rows of logits are made at a time; half of the batch
 WIDTH, FF = 32, 128
@@ -22,9 +21,9 @@ def found(**mesh):
 
 
 def of_step(config):
-    engine = make_engine(make_learner(config), config)
-    program = engine.lower_step(BATCH, LENGTH).compile()
-    return collectives(hlo.read(program.as_text()), dict(engine.mesh.shape))
+    spec = TrainSpec.build(config)
+    program = spec.lower_train_step(BATCH, LENGTH).compile()
+    return collectives(hlo.read(program.as_text()), dict(spec.mesh.shape))
 
 
 @pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str)

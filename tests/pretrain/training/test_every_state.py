@@ -10,14 +10,13 @@ from test_memory import LANES, recurrent, stream_batch
 from updates import BATCH, ragged, ragged_batch, small, small_config
 
 from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 two_stream = partial(small, "permutation")
 
 
 def permuted_batch(n: int):
-    return ragged(make_learner(two_stream()), n)
+    return ragged(TrainSpec.build_abstract(two_stream()), n)
 
 
 DECODER = {"model__dropout_residual": 0.1, "model__dropout_attention": 0.1}
@@ -51,29 +50,29 @@ def test_resuming_changes_no_bit(kind, tmp_path):
         """Batch 1 is one that cannot be learned from, so that the counters have something to count."""
         return make(n) | ({"weights": np.full_like(make(n)["weights"], np.inf)} if n == 1 else {})
 
-    def updates(engine, state, numbers):
+    def updates(spec, state, numbers):
         for n in numbers:
-            state, _ = engine.step(state, engine.put(batch(n), rows))
+            state, _ = spec.train_step(state, spec.put(batch(n), rows))
         return state
 
     def new_engine():
-        return make_engine(make_learner(config), config, jax.devices()[:devices])
+        return TrainSpec.build(config, jax.devices()[:devices])
 
     folder = str(tmp_path / "a[b]")  # a pattern, which its own name does not match
-    engine = new_engine()
-    first = updates(engine, engine.init(0, rows), range(3))
+    spec = new_engine()
+    first = updates(spec, spec.init(0, rows), range(3))
     checkpoints = CheckpointManager(folder, config.checkpoint)
-    checkpoints.save(3, engine.saved(first), position=3)
+    checkpoints.save(3, spec.to_checkpoint(first), position=3)
     checkpoints.wait()
-    whole = engine.saved(updates(engine, first, range(3, 6)))
+    whole = spec.to_checkpoint(updates(spec, first, range(3, 6)))
     checkpoints.close()
 
-    engine = new_engine()
+    spec = new_engine()
     checkpoints = CheckpointManager(folder, config.checkpoint)
-    state, data = checkpoints.restore_newest(engine.shapes(rows), print)
+    state, data = checkpoints.restore_newest(spec.checkpoint_shapes(rows), print)
     checkpoints.close()
     assert data == {"step": 3, "position": 3, "before": 0}
-    resumed = engine.saved(updates(engine, engine.restored(state), range(3, 6)))
+    resumed = spec.to_checkpoint(updates(spec, spec.from_checkpoint(state), range(3, 6)))
 
     ends = [jax.tree_util.tree_leaves_with_path(jax.tree.map(np.asarray, end)) for end in (resumed, whole)]
     for (path, found), (_, expected) in zip(*ends, strict=True):

@@ -4,7 +4,7 @@ import pytest
 
 from pretrain.cli import main
 from pretrain.config import load
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 SPARSE = "--config=configs/sparse_transformer.py:tiny"  # 2 layers, 4 heads, context 512 = 16 x 32
 CTRL = "--config=configs/ctrl.py:mini_stdlib"  # positions without parameters
@@ -94,7 +94,7 @@ def test_memories_that_cannot_be(sentence, keys, words):
 def test_evaluation_may_change_any_field_of_the_model():
     config = load("configs/quickstart.py:tiny", [("evaluate.model.attention_path", "chunked")])
     assert config.evaluate.model.to_dict() == {"attention_path": "chunked"}
-    assert make_learner(config).evaluated.attention_path == "chunked"
+    assert TrainSpec.build_abstract(config).eval_model.attention_path == "chunked"
 
 
 def test_a_model_without_memory_is_evaluated_without(sentence):

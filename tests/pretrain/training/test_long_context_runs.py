@@ -12,8 +12,7 @@ from runs import ROOT, assert_same_leaves, environment, leaves
 
 from configs import gpt3
 from pretrain.cli import main
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 
 STEPS, CUT, SEGMENT = 6, 3, 16
 EVERY = {
@@ -208,15 +207,15 @@ def test_gpt3_alternates_dense_and_local_layers():
     config.data.length = 32
     config.train.update(batch_size=8, steps=30, accumulate=1)
     config.schedule.update(peak=1e-2, warmup=2)
-    engine = make_engine(make_learner(config), config, jax.devices()[:1])
+    spec = TrainSpec.build(config, jax.devices()[:1])
     tokens = np.tile(np.random.default_rng(0).integers(0, 64, (8, 8), dtype=np.int32), 5)[:, :33]
     integers = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "segments": np.ones((8, 32), np.int32)}
     integers["positions"] = np.broadcast_to(np.arange(32, dtype=np.int32), (8, 32))
     integers["row"] = np.arange(8, dtype=np.int32)
-    batch = engine.put(integers | {"weights": np.ones((8, 32), np.float32)}, 8)
-    state, losses = engine.init(0, 8), []
+    batch = spec.put(integers | {"weights": np.ones((8, 32), np.float32)}, 8)
+    state, losses = spec.init(0, 8), []
     for _ in range(30):
-        state, metrics = engine.step(state, batch)
+        state, metrics = spec.train_step(state, batch)
         losses.append(float(metrics["sums"]["loss"]) / 256)
     assert losses[0] == pytest.approx(np.log(64), abs=0.1)
     assert losses[-1] < 0.5 * losses[0]  # each row repeats itself: learnt by heart, or by looking back

@@ -11,8 +11,7 @@ from runs import leaves, mostly
 from configs import common
 from input_pipeline import pipeline
 from pretrain import config as configs
-from pretrain.step.engine import make_engine
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 from pretrain.training.trainer import train
 
 LANES, LENGTH, MEMORY = 4, 4, 32  # more memory than all of a test's text
@@ -77,12 +76,12 @@ WAYS = {
 def test_memory_after_bad_updates_is_that_of_the_text_before_or_empty(way):
     devices, changes = WAYS[way]
     config = recurrent(**changes)
-    engine = make_engine(make_learner(config), config, jax.devices()[:devices])
-    state = jax.tree.map(np.asarray, engine.saved(engine.init(0, LANES)))
+    spec = TrainSpec.build(config, jax.devices()[:devices])
+    state = jax.tree.map(np.asarray, spec.to_checkpoint(spec.init(0, LANES)))
     words = state.params["vocabulary"]["words_0"]
     state.params["vocabulary"]["words_0"] = np.where(np.arange(31)[:, None] == BROKEN, np.float32(np.nan), words)
-    shapes = engine.shapes(LANES)
-    state = engine.restored(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), state, shapes))
+    shapes = spec.checkpoint_shapes(LANES)
+    state = spec.from_checkpoint(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), state, shapes))
     spoil = {2: unscorable, 4: unreadable, 6: unscorable_epoch}
     text = [np.zeros(0, np.int32)] * LANES
     for n in range(9):
@@ -93,11 +92,11 @@ def test_memory_after_bad_updates_is_that_of_the_text_before_or_empty(way):
             text[lane] = np.concatenate([before, batch["tokens"][lane]]).astype(np.int32)
             if BROKEN in text[lane]:
                 text[lane] = text[lane][:0]
-        state, metrics = engine.step(state, engine.put(batch, LANES))
+        state, metrics = spec.train_step(state, spec.put(batch, LANES))
         assert bool(metrics["bad_in_row"]) == (n in spoil)
-        saved = jax.tree.map(np.asarray, engine.saved(state))
+        saved = jax.tree.map(np.asarray, spec.to_checkpoint(state))
         for lane in range(LANES):
-            hidden, held = remembered(engine.learner.model, saved.params, text[lane])
+            hidden, held = remembered(spec.model, saved.params, text[lane])
             kept = saved.carried["attention"]
             assert kept.held[lane] == held == len(text[lane])
             np.testing.assert_allclose(kept.hidden[:, lane, MEMORY - held :], hidden[:, MEMORY - held :], atol=1e-5)

@@ -9,7 +9,7 @@ from runs import SMALL
 from pretrain import config as configs
 from pretrain.costs.flops import flops_per_token
 from pretrain.metrics.progress import Progress
-from pretrain.step.train_spec import make_learner
+from pretrain.step.train_spec import TrainSpec
 from pretrain.training import evaluator
 from pretrain.training.throughput import Rates
 from pretrain.training.trainer import train
@@ -32,7 +32,7 @@ class Seconds:
 def test_only_training_counts():
     config = configs.load("configs/quickstart.py:tiny", [("log.peak_flops", "1e12")])
     ledger = Seconds()
-    rates = Rates(make_learner(config), config, ledger)
+    rates = Rates(TrainSpec.build_abstract(config), config, ledger)
     assert rates.read() == {}
     ledger.add(compile=30.0, data=5.0)
     rates.count(512)  # the update that compiled
@@ -44,7 +44,7 @@ def test_only_training_counts():
     assert read["tokens_per_second"] == 256
     assert read["data_wait"] == 0.25
     assert read["mfu"] == pytest.approx(
-        256 * flops_per_token(make_learner(config), 64)["full"] / (1e12 * jax.device_count())
+        256 * flops_per_token(TrainSpec.build_abstract(config), 64)["full"] / (1e12 * jax.device_count())
     )
     assert rates.read() == {}
 
@@ -53,7 +53,7 @@ def test_an_update_ends_when_it_is_done_and_not_when_its_metrics_are_read():
     """On a CPU the next update is done too by the time that the last one's metrics are read."""
     config = configs.load("configs/quickstart.py:tiny")
     ledger = Seconds()
-    rates = Rates(make_learner(config), config, ledger)
+    rates = Rates(TrainSpec.build_abstract(config), config, ledger)
     ends = []
     for _ in range(4):
         ledger.add(step=2.0)
@@ -68,7 +68,7 @@ def test_seconds_never_go_back():
     """An update may be done before the metrics of the one before it have been waited for."""
     ledger = Seconds()
     config = configs.load("configs/quickstart.py:tiny")
-    rates = Rates(make_learner(config), config, ledger)
+    rates = Rates(TrainSpec.build_abstract(config), config, ledger)
     rates.count(512)
     ledger.add(step=1.0)
     early = ledger.seconds()
