@@ -72,7 +72,6 @@ FLOORS = {
         {"run"},
         {"evaluation"},
         {"decoding", "plan"},
-        {"assemble"},
         {"costs"},
         {"step"},
         {"losses", "optimizers"},

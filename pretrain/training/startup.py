@@ -11,7 +11,8 @@ from configs import common
 from input_pipeline import pipeline
 from input_pipeline.pipeline import Corpus
 from pretrain import config as configs
-from pretrain.checkpoints import params_only, restore, teacher
+from pretrain.checkpoints import params_only, restore
+from pretrain.checkpoints import teacher as teachers
 from pretrain.checkpoints.init_from import Weights, find
 from pretrain.costs import capacity
 from pretrain.distributed.consensus import check_alike, decided
@@ -35,7 +36,7 @@ class RunParts:
     config: object
     spec: TrainSpec
     corpus: Corpus
-    teacher: teacher.Teacher | None = None
+    teacher: teachers.Teacher | None = None
 
     @property
     def origin(self) -> dict[str, str]:
@@ -63,7 +64,7 @@ def build_run(
     training: bool = False,
     begins: bool = False,
     weights: Weights | None = None,
-    teacher: teacher.Teacher | None = None,
+    teacher: teachers.Teacher | None = None,
     prepare: Callable = pipeline.prepare,
     accepted: Callable[[], None] = lambda: None,
 ) -> RunParts:
@@ -272,13 +273,13 @@ def tokenizer_of_another(config, workdir: str) -> Path | None:
     return None
 
 
-def teacher_of(config, workdir: str, fresh: bool) -> teacher.Teacher | None:
+def teacher_of(config, workdir: str, fresh: bool) -> teachers.Teacher | None:
     """The teacher of a run: of one that goes on the work folder's own, at update 0 what `config` names."""
     here = Workdir(workdir)
     goes_on = not fresh and decided(lambda: bool(here.steps()) and not params_only.begins(here), cannot)
     if goes_on:
-        return teacher.kept(config, workdir)
-    found = teacher.named(config, workdir)
+        return teachers.kept(config, workdir)
+    found = teachers.named(config, workdir)
     if found and fresh and real(found.run) == real(here.teacher.path):
         raise UserError(
             f"config.distill.teacher = {config.distill.teacher} is the copy that {workdir} keeps, which --fresh puts "

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import pytest
 from every_recipe import MOSTLY, config_of
 from flax import linen as nn
-from shared_programs import learner_of
 
 import models
 from configs import sparse_transformer
@@ -166,7 +165,7 @@ def forward(config):
 
 def check_formula(config):
     """What is counted is what the formula says, part by part, to the integer."""
-    spec = learner_of(config)
+    spec = TrainSpec.build_abstract(config)
     row = {name: feature.shape[-1] for name, feature in spec.features(1, config.data.length).items()}
     for convention, parts in forward_flops(spec, config.data.length).items():
         formula = FORMULAS[config.model.kind](config.model, row, convention)

@@ -7,18 +7,18 @@ import pytest
 from every_recipe import MOSTLY, config_of
 from flax import linen as nn
 from named import named
-from shared_programs import learner_of
 
 import models
 from configs import common
 from models.build import KINDS
 from pretrain.optimizers.roles import Role, each, roles
+from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import parameters_of
 
 
 @pytest.mark.parametrize(("name", "variant"), MOSTLY)
 def test_roles_of_every_recipe_and_variant(name, variant):
-    parameters = learner_of(config_of(name, variant)).parameters
+    parameters = TrainSpec.build_abstract(config_of(name, variant)).parameters
     assert roles(parameters) == named(nn.unbox(parameters))
 
 
