@@ -1,34 +1,32 @@
 """BART (Lewis et al. 2019, "BART: Denoising Sequence-to-Sequence Pre-training").
 
     pretrain train --config=configs/bart.py:base --workdir=runs/bart
-    pretrain train --config=configs/bart.py:mini_stdlib       # a minute on 2 CPU cores, with text that is there
+    pretrain train --config=configs/bart.py:mini_stdlib       # a minute on 2 CPU cores, no files needed
 
-Variants: base (139M, the default) and large (406M). mini_stdlib is a small network on the standard library of the
-running interpreter.
+Variants: base (139M, the default) and large (406M). mini_stdlib is a small network on the Python standard library.
 
-Text is spoilt as in the released recipe: the sentences of a row stand in random order, and one mask in the place of
-each of some spans of words, 3 on average by Poisson, that make up 30 % of them; a span of no word is a mask more. Of
-the masks 10 % are random tokens. The other noises of the paper's section 2.2 are keys:
+Text is corrupted as in the released recipe: sentences are shuffled, and 30 % of the words are removed in spans of 3 on
+average (Poisson), one mask in place of each; an empty span inserts a mask. 10 % of the masks are random tokens. The
+other noises of section 2.2 are keys:
 
     --config.objective.noise=masking --config.objective.share=0.15     # of tokens; or deletion
-    --config.objective.permutation=0 --config.objective.rotation=1     # where a text begins
+    --config.objective.permutation=0 --config.objective.rotation=1     # start at a random token
 
-Rows are windows of the joined text, where the release has blocks of whole documents. The vocabulary is the release's,
-GPT-2's with ids of its own; docs/data.md has the command. Text is C4's English part, where the paper has RoBERTa's
-160 GB.
+Rows are windows of the joined text; the release uses blocks of whole documents. The vocabulary is the release's,
+GPT-2's with other ids (docs/data.md). Text is C4's English part, in place of RoBERTa's 160 GB.
 
-Norms stand after the residual, and one more on the embeddings of both stacks; positions are learned, and the first two
-rows of their tables never used. Adam with 0.9, 0.98 and 1e-6, 500,000 updates of 8,000 rows of 1,024 tokens. Peak and
-warm-up are not published: 4e-4 for large and 6e-4 for base, over the first 6 %, are RoBERTa's. Without dropout in the
-last tenth, as published: give the command twice, with these and then with those besides
+Norms follow the residual, with one more on the embeddings of both stacks; the first two rows of the learned position
+tables are unused. Adam with 0.9, 0.98 and 1e-6, 500,000 updates of 8,000 rows of 1,024 tokens. Peak and warm-up are not
+published: 4e-4 for large, 6e-4 for base and 6 % warm-up are RoBERTa's. The last tenth runs without dropout, as
+published: run the command twice, with the first of these lines and then with the second
 
     --config.schedule.decay_steps=500000 --config.train.steps=450000
     --config.schedule.decay_steps=500000 --config.model.dropout=0
 
-Cost: 8e12 tokens on both sides together: for large, about 3 x parameters x tokens, 1e22 FLOPs; for base 3.4e21.
+Cost: 8e12 tokens on both sides: for large, about 3 x parameters x tokens, 1e22 FLOPs; for base 3.4e21.
 
-Expect, of large after fine-tuning, 89.9 on MNLI, 88.8 / 94.6 on SQuAD 1.1 and ROUGE of 44.16 / 21.28 / 40.90 on CNN/DM.
-mini_stdlib learns to copy what is left of a text and how frequent pieces are.
+Expect, for large after fine-tuning, 89.9 on MNLI, 88.8 / 94.6 on SQuAD 1.1 and ROUGE of 44.16 / 21.28 / 40.90 on
+CNN/DM. mini_stdlib learns to copy what is left of a text, and token frequencies.
 """
 
 from configs import common
@@ -42,13 +40,14 @@ VARIANTS = tuple(SIZES)
 
 
 def get_config(variant=""):
-    """The recipe of one size; no variant means base."""
+    """Return the config of one size; no variant means base."""
     variant = common.check_variant("bart", variant or "base", VARIANTS)
     layers, width, heads, ff, peak = SIZES[variant]
     config = common.base()
     config.name = f"bart:{variant}"
     config.model = common.encoder_decoder()
     config.model.update(layers=layers, width=width, heads=heads, head_size=width // heads, ff=ff, vocab_size=50_265)
+    # fairseq numbers positions from padding_idx + 1 = 2.
     config.model.update(context=1024, positions="learned", position_offset=2, embedding_norm=True, final_norm=False)
     config.model.update(norm="layer", norm_epsilon=1e-5, placement="post", activation="gelu_erf")
     config.model.update(attention_bias=True, ff_bias=True, scale_scores=True, scale_head=False)
@@ -59,13 +58,10 @@ def get_config(variant=""):
     config.data.update(train="tfds:c4/en?split=train", validation="tfds:c4/en?split=validation", length=1024)
     config.train.update(steps=500_000, batch_size=8000)
     config.optimizer.update(name="adamw", b1=0.9, b2=0.98, epsilon=1e-6, weight_decay=0.01, clip=0.0)
+    # 6 % of 500,000 updates, RoBERTa's warm-up.
     config.schedule.update(kind="linear", peak=peak, warmup=30_000, end=0.0)
     if variant == "mini_stdlib":
-        config.tokenizer.update(kind="sentencepiece", path="", vocab_size=1000, train_bytes=1_000_000)
-        config.model.update(vocab_size=1002, context=128, dtype="float32")
-        config.data.update(train="stdlib", validation="", length=64)
-        config.train.update(steps=300, batch_size=32)
+        common.use_stdlib(config, pieces=1000, tokenizer="sentencepiece")
+        config.model.update(vocab_size=1002, context=128)
         config.schedule.update(warmup=30)
-        config.checkpoint.every = 100
-        config.evaluate.update(every=100, batches=20)
     return config

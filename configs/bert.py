@@ -1,37 +1,37 @@
 """BERT (Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding").
 
     pretrain train --config=configs/bert.py:base --workdir=runs/bert
-    pretrain train --config=configs/bert.py:mini_stdlib       # a minute on 2 CPU cores, with text that is there
+    pretrain train --config=configs/bert.py:mini_stdlib       # a minute on 2 CPU cores, no files needed
 
 Variants: base (110M, the default), large (336M), and the smaller ones of Turc et al. 2019: tiny (4.4M), mini (11M),
-small (29M), medium (42M); base_cased (109M) and large_cased (335M) keep case and accents; large_whole_words predicts
-all pieces of a word or none; multilingual_cased (179M) and multilingual_uncased (168M) read a source for each language,
-data/wikipedia/LANGUAGE.txt, mixed by size, in rows, to the power 0.7. mini_stdlib is a small network on the standard
-library of the running interpreter.
+small (29M), medium (42M). base_cased (109M) and large_cased (335M) keep case and accents; large_whole_words predicts
+all pieces of a word or none. multilingual_cased (179M) and multilingual_uncased (168M) read one source per language,
+data/wikipedia/LANGUAGE.txt, mixed by size in rows to the power 0.7. mini_stdlib is a small network on the Python
+standard library.
 
-Text is to have one sentence a line and a blank line between documents: data/books_wikipedia/*.txt. The paper's, books
-and the English Wikipedia, are 3.3 billion words. A document's sentences are cut into pairs as the released code does
-it, ten times over, each time otherwise; unlike there, masks are drawn when a row is read, so that no two epochs have
-the same. The vocabularies are the release's; docs/data.md has the commands. Reading or training one, mini_stdlib's
-too, takes the package tokenizers: pip install -e '.[hf]' in the clone.
+Data: data/books_wikipedia/*.txt, one sentence per line, a blank line between documents; the paper's text, books and
+English Wikipedia, has 3.3 billion words. Documents are cut into pairs by the released algorithm, in ten different ways;
+masks are drawn when a row is read, so they differ between epochs. The vocabularies are the release's (docs/data.md);
+all variants need the extra hf.
 
-The optimiser is the release's: Adam without bias correction, decay 0.01 of all but biases and norms, and a rate that
-falls linearly over all updates, the warm-up included. The paper reads rows of 128 tokens for 900,000 updates and of 512
-for the last 100,000. So do two runs, the first with
+Adam without bias correction, weight decay 0.01 except for biases and norms, and a rate that decays linearly over all
+updates, warm-up included, as released. The paper uses rows of 128 tokens for 900,000 updates and of 512 for the last
+100,000, which takes two runs. The first adds
 
     --config.train.steps=900000 --config.schedule.decay_steps=1000000
 
-and the second, which begins without the moments of the first, with
+and the second, which starts without the moments of the first,
 
     --config.train.start_from=runs/bert --config.train.steps=100000 --config.data.length=512
     --config.objective.max_predictions=77 --config.schedule.peak=1e-5 --config.schedule.warmup=0
 
-Cost: 1,000,000 updates of 256 rows of 128 are 33 billion tokens: for base 1.7e19 FLOPs, for large 6e19, attention aside
-(logits are made for the predicted tokens alone). The paper had 16 TPU chips for base and 64 for large, four days each.
+Cost: 1,000,000 updates of 256 rows of 128 are 33 billion tokens: 1.7e19 FLOPs for base, 6e19 for large, without
+attention (logits are computed for predicted tokens only). The paper used 16 TPU chips for base and 64 for large, four
+days each.
 
 Expect, after fine-tuning, GLUE test averages of 79.6 (base) and 82.1 (large), and of the small ones 64.2 (tiny), 65.8
-(mini), 71.2 (small) and 73.5 (medium). mini_stdlib learns how frequent pieces are, 6.0 nats a masked piece; to use what
-stands around them takes thousands of updates more.
+(mini), 71.2 (small) and 73.5 (medium). mini_stdlib learns token frequencies, 6.0 nats per masked token; using context
+takes thousands of updates more.
 """
 
 from configs import common
@@ -54,7 +54,7 @@ ALPHA = 0.7  # of multilingual variants: the power of a language's size in its s
 
 
 def get_config(variant=""):
-    """The recipe of one size; no variant means base."""
+    """Return the config of one size; no variant means base."""
     variant = common.check_variant("bert", variant or "base", VARIANTS)
     layers, width, heads, cased, whole_words = VARIANTS[variant]
     vocab_size, file = (28_996, "cased") if cased else (30_522, "uncased")
@@ -63,6 +63,7 @@ def get_config(variant=""):
     config.model = common.encoder()
     config.model.update(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=vocab_size, context=512)
     config.objective = common.masked()
+    # The release predicts at most 20 tokens of a row of 128: 15 % are 19.2.
     config.objective.update(max_predictions=20, whole_words=whole_words)
     config.tokenizer.update(
         kind="wordpiece", path=f"tokenizers/bert-base-{file}.json", cased=cased, vocab_size=vocab_size
@@ -78,6 +79,7 @@ def get_config(variant=""):
     config.optimizer.update(
         name="adamw", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
     )
+    # As released: linear decay starts at update 0, so the rate peaks at 0.99e-4.
     config.schedule.update(kind="linear", peak=1e-4, warmup=10_000, end=0.0, beneath_warmup=True)
     if variant.startswith("multilingual"):
         config.model.vocab_size = 119_547 if cased else 105_879
@@ -87,12 +89,8 @@ def get_config(variant=""):
         config.data.train = " + ".join(f"text:data/wikipedia/{one}.txt?document=blank_line" for one in languages)
         config.data.temperature = 1 / ALPHA
     if variant == "mini_stdlib":
-        config.tokenizer.update(path="", vocab_size=2048, train_bytes=1_000_000)
-        config.model.update(vocab_size=2048, context=64, dtype="float32")
-        config.data.update(train="stdlib", holdout=0.05, length=64)
+        common.use_stdlib(config, pieces=2048)
+        config.model.update(vocab_size=2048, context=64)
         config.objective.update(max_predictions=10, passes=1)
-        config.train.update(steps=300, batch_size=32)
         config.schedule.update(peak=1e-3, warmup=30)
-        config.checkpoint.every = 100
-        config.evaluate.update(every=100, batches=20)
     return config

@@ -3,24 +3,22 @@
     pretrain train --config=configs/distilbert.py:uncased --workdir=runs/distilbert
     pretrain train --config=configs/distilbert.py:mini_stdlib --config.distill.teacher=runs/bert:mini_stdlib
 
-The student of a BERT: half its layers, no types of texts, no pooler. It begins as the teacher's layers 0, 2, 4, 7, 9
-and 11 with its tables and its head, and learns, of masked rows, the teacher's probabilities (5 T^2 KL, at temperature
-T = 2, of every token), the masked tokens (2) and the direction of the teacher's last states (1). Tokens are masked as
-often as their counts in the text to -0.7 say, so that rare ones are seen; the release draws so many of a whole batch,
-here they are of each row.
+The student of a BERT has half its layers, no type table and no pooler. It starts from the teacher's layers 0, 2, 4, 7,
+9 and 11, its tables and its head, and learns from masked rows: the teacher's probabilities (5 T^2 KL per token, at
+temperature T = 2), the masked tokens (2) and the direction of the teacher's last states (1). The sampling weight of a
+token is count**-0.7, so rare tokens are seen; the release draws masks over the whole batch, here over each row.
 
-Rows are whole sentences, a line each, between [CLS] and [SEP], as RoBERTa's, whose practice the paper follows; the
-release takes a line for a row, however short. Text without a sentence a line, and mini_stdlib, is packed into rows of
-whole documents, which begin with [SEP] and have no [CLS]: --config.data.layout=packed --config.data.sentences= .
+Rows are whole sentences, one per line, between [CLS] and [SEP], as RoBERTa's; the release uses one row per line. Text
+without one sentence per line, and mini_stdlib, is packed into rows of whole documents, which begin with [SEP] and have
+no [CLS]: --config.data.layout=packed --config.data.sentences= .
 
-`config.distill.teacher` is a run of BERT, or what `pretrain import` makes of a released one; it is copied into the work
-folder, which from then on needs no other. Variants: uncased (the default), cased and multilingual, of the BERT of that
-name; roberta, of RoBERTa-base, with its rows and masks; gpt2, of GPT-2, whose text is predicted from left to right;
-mini_stdlib, of configs/bert.py:mini_stdlib on the standard library of the running interpreter.
+`config.distill.teacher` is a run of BERT or an imported one; it is copied into the work folder. Variants: uncased (the
+default), cased and multilingual, of the BERT of that name; roberta, of RoBERTa-base, with its rows and masks; gpt2, of
+GPT-2, with causal language modelling; mini_stdlib, of configs/bert.py:mini_stdlib, on the Python standard library.
 
-Cost: 3 epochs of BERT's text in batches of up to 4,000 rows of 512 tokens; the paper had 8 V100 for 90 hours. A step
-takes a forward pass of the teacher besides. The number of updates is yours: --config.train.steps, of which 5 % warm up
-(--config.schedule.warmup).
+Cost: 3 epochs of BERT's text in batches of up to 4,000 rows of 512 tokens; the paper used 8 V100 for 90 hours. A step
+adds a forward pass of the teacher. Set the number of updates, --config.train.steps, and 5 % of them as
+--config.schedule.warmup.
 
 Expect, after fine-tuning, a GLUE development average of 77.0, where BERT-base has 79.5; SQuAD 1.1 77.7 EM and 85.8 F1.
 """
@@ -38,11 +36,12 @@ VARIANTS = {  # rows of the token table, tokenizer
 
 
 def get_config(variant=""):
-    """The recipe of one student; no variant means uncased."""
+    """Return the config of one student; no variant means uncased."""
     variant = common.check_variant("distilbert", variant or "uncased", VARIANTS)
     vocab_size, tokenizer = VARIANTS[variant]
     config = common.base()
     config.name = f"distilbert:{variant}"
+    # Weights and temperature of the released training script.
     config.distill.update(layers=(0, 2, 4, 7, 9, 11), temperature=2.0, soft=5.0, hard=2.0, cosine=1.0)
     config.data.update(train="text:data/books_wikipedia/*.txt?document=blank_line", holdout=0.001, length=512)
     config.train.update(steps=50_000, batch_size=4000, accumulate=10)
@@ -75,14 +74,12 @@ def get_config(variant=""):
         kind="wordpiece", path=f"tokenizers/{tokenizer}.json", cased=variant != "uncased", vocab_size=vocab_size
     )
     if variant == "mini_stdlib":
+        common.use_stdlib(config, pieces=2048)
         config.distill.update(teacher="runs/bert:mini_stdlib", layers=(0,))
         config.distill.model.update(layers=2, activation="gelu_tanh")
-        config.tokenizer.update(path="", train_bytes=1_000_000)
-        config.model.update(layers=1, width=128, heads=2, ff=512, context=64, dtype="float32", activation="gelu_tanh")
-        config.data.update(train="stdlib", sentences="", holdout=0.05, layout="packed", length=64)
+        config.model.update(layers=1, width=128, heads=2, ff=512, context=64, activation="gelu_tanh")
+        config.data.update(sentences="", layout="packed")
         config.objective.max_predictions = 10
-        config.train.update(steps=300, batch_size=32, accumulate=1)
+        config.train.accumulate = 1
         config.schedule.update(peak=1e-3, warmup=30)
-        config.checkpoint.every = 100
-        config.evaluate.update(every=100, batches=20)
     return config

@@ -1,33 +1,31 @@
 """ELECTRA (Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators").
 
     pretrain train --config=configs/electra.py:base --workdir=runs/electra
-    pretrain train --config=configs/electra.py:mini_stdlib    # two minutes on 2 CPU cores, with text that is there
+    pretrain train --config=configs/electra.py:mini_stdlib    # two minutes on 2 CPU cores, no files needed
 
-Variants: small (14M, the default), base (110M) and large (335M), counted as they are used, without their generators;
-small_plus, the released "small", has a generator as wide as itself and rows of 512 tokens. The paper's ablations of
-small, of its section 3.4: small_masked_loss (ELECTRA 15 %: the discriminator is scored on the masked tokens alone),
-small_replace_mlm (it predicts the masked tokens, which the generator replaced), small_all_tokens (it predicts every
-token, with a gate that copies). mini_stdlib is a small network on the standard library of the running interpreter.
+Variants: small (14M, the default), base (110M) and large (335M), counted without their generators. small_plus, the
+released "small", has a generator of its own width and rows of 512 tokens. Ablations of small (section 3.4):
+small_masked_loss (ELECTRA 15 %: the discriminator is scored on masked tokens only), small_replace_mlm (it predicts the
+masked tokens, which the generator replaced), small_all_tokens (it predicts every token, with a copy gate). mini_stdlib
+is a small network on the Python standard library.
 
-A generator, an encoder of 1/4 or 1/3 of the width, fills in masked tokens; the discriminator tells of every token
-whether it is the text's own. Both read the same tables. The loss is the generator's and 50 times the discriminator's. A
-discriminator that calls every token original is right about nine times in ten, so watch `recall`, the share of replaced
-tokens that it finds, and `precision`.
+A generator, an encoder of 1/4 or 1/3 of the width, fills in masked tokens; the discriminator predicts for every token
+whether it was replaced. Both share their tables. The loss is the generator's plus 50 times the discriminator's. Calling
+every token original is right nine times in ten, so watch `recall`, the share of replaced tokens found, and `precision`.
 
-Text is that of BERT: data/books_wikipedia/*.txt, a sentence a line and a blank line between documents; the larger ones
-had XLNet's 33 billion words. Rows are made as the release makes them, of two segments of a document between [CLS] and
-[SEP], one in ten of one. Text without a sentence a line, and mini_stdlib, is packed into rows of whole documents, which
-begin with [SEP] and have no [CLS]: --config.data.layout=packed --config.data.sentences= . The vocabulary is BERT's
-uncased one (docs/data.md).
+Data: BERT's, data/books_wikipedia/*.txt, one sentence per line and a blank line between documents, and its uncased
+vocabulary (docs/data.md); the larger ones used XLNet's 33 billion words. Rows are made as in the release: two segments
+of a document between [CLS] and [SEP], one row in ten with one segment. Text without one sentence per line, and
+mini_stdlib, is packed into rows of whole documents, which begin with [SEP] and have no [CLS]:
+--config.data.layout=packed --config.data.sentences= .
 
 Cost: 1,000,000 updates of 128 rows of 128 tokens for small, four days on one V100; base takes 766,000 of 256 rows of
-512, large 400,000 of 2,048 (1,750,000 for the longer run: --config.train.steps=1750000).
+512, large 400,000 of 2,048 (1,750,000 for the longer run: --config.train.steps=1750000). During the warm-up the rate is
+up to 1 % above the release's, which multiplies warm-up and decay.
 
-During the warm-up the rate lies up to 1 % above the release's, which multiplies rise and fall.
-
-Expect, after fine-tuning, GLUE development averages of 79.9 (small), 85.1 (base), 89.0 (large) and 89.5 (large, for
-longer). mini_stdlib's generator learns how frequent pieces are, and its discriminator only begins to find what that
-wrote; tokens that are replaced at random (--config.model.generator_size=0) it finds within hundreds of updates.
+Expect, after fine-tuning, GLUE development averages of 79.9 (small), 85.1 (base), 89.0 (large) and 89.5 (large, longer
+run). mini_stdlib's generator learns token frequencies, and its discriminator only starts to find replacements; random
+replacements (--config.model.generator_size=0) are found within hundreds of updates.
 """
 
 from configs import common
@@ -50,7 +48,7 @@ ABLATIONS = {  # the discriminator's head, the tokens that it is scored on, the 
 
 
 def get_config(variant=""):
-    """The recipe of one size; no variant means small."""
+    """Return the config of one size; no variant means small."""
     variant = common.check_variant("electra", variant or "small", VARIANTS)
     layers, width, heads, embed, generator, share, peak, rows, steps, length = VARIANTS[variant]
     config = common.base()
@@ -73,12 +71,12 @@ def get_config(variant=""):
     config.optimizer.update(
         name="adamw", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
     )
+    # As released, except that warm-up and decay are not multiplied (up to 1 % lower there).
     config.schedule.update(kind="linear", peak=peak, warmup=10_000, end=0.0, beneath_warmup=True)
     if variant == "mini_stdlib":
-        config.tokenizer.update(path="", vocab_size=2048, train_bytes=1_000_000, cased=True)
-        config.model.update(vocab_size=2048, context=64, dtype="float32")
-        config.data.update(train="stdlib", sentences="", holdout=0.05, layout="packed")
+        common.use_stdlib(config, pieces=2048)
+        config.tokenizer.cased = True
+        config.model.update(vocab_size=2048, context=64)
+        config.data.update(sentences="", layout="packed")
         config.schedule.warmup = 30
-        config.checkpoint.every = 100
-        config.evaluate.update(every=100, batches=20)
     return config

@@ -5,15 +5,14 @@
 Variants: small (124M, the default), medium (355M), large (774M), xl (1,558M); the paper prints 117M, 345M, 762M and
 1,542M.
 
-The network and its initialisation are the paper's: pre-norm, residual projections scaled by 1/sqrt(2L), no dropout (the
-released code has none). Batch and context are the paper's too: 512 rows of 1,024 tokens. Its optimiser, learning rates
-and steps were never published; those below are GPT-3's for the same sizes, over 300 billion tokens. WebText was never
-released either: C4's "webtextlike", pages that Reddit linked to, stands for it, prepared once by TFDS in ArrayRecord
-files. The tokenizer is GPT-2's own: put its tokenizer.json at tokenizers/gpt2.json, and install the package that reads
-it by pip install -e '.[hf]' in the clone.
+Network and initialisation are the paper's: pre-norm, residual projections scaled by 1/sqrt(2L), no dropout (as in the
+released code), and so are batch and context: 512 rows of 1,024 tokens. Optimiser, learning rates and steps were never
+published; those here are GPT-3's for the same sizes, over 300 billion tokens. C4's "webtextlike", pages linked from
+Reddit, replaces WebText, prepared by TFDS as ArrayRecord files. The tokenizer is GPT-2's, tokenizers/gpt2.json
+(docs/data.md), and needs the extra hf.
 
-Cost: 6 x parameters x tokens FLOPs, attention aside. small: 2.2e20, two days on 8 A100 at half their peak; xl: 2.8e21,
-26 days. Where the batch does not fit, raise train.accumulate.
+Cost: 6 x parameters x tokens FLOPs, without attention. small: 2.2e20, two days on 8 A100 at half their peak; xl:
+2.8e21, 26 days. Raise train.accumulate if the batch does not fit.
 
 Expect, zero-shot, on the paper's data (perplexity per original word; WikiText-103, LAMBADA): small 37.50 and 35.13,
 medium 26.37 and 15.60, large 22.05 and 10.87, xl 17.48 and 8.63.
@@ -30,7 +29,7 @@ VARIANTS = {  # layers, width, heads, peak learning rate
 
 
 def get_config(variant=""):
-    """The recipe of one size; no variant means small."""
+    """Return the config of one size; no variant means small."""
     variant = common.check_variant("gpt2", variant or "small", VARIANTS)
     layers, width, heads, peak = VARIANTS[variant]
     config = common.base()
@@ -43,7 +42,9 @@ def get_config(variant=""):
         layout="concat",
         length=1024,
     )
-    config.train.update(steps=572_000, batch_size=512)  # 300 billion tokens
+    # 572,000 updates of 512 x 1,024 tokens are 300 billion.
+    config.train.update(steps=572_000, batch_size=512)
     config.optimizer.update(name="adamw", b1=0.9, b2=0.95, epsilon=1e-8, weight_decay=0.1, clip=1.0)
-    config.schedule.update(kind="cosine", peak=peak, warmup=715, end=0.1)  # 375 million tokens of warm-up
+    # 715 updates of warm-up are 375 million tokens, as in GPT-3.
+    config.schedule.update(kind="cosine", peak=peak, warmup=715, end=0.1)
     return config

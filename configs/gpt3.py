@@ -5,16 +5,16 @@
 
 Variants: small (the default), medium, large, xl, 2.7b, 6.7b, 13b, 175b: every row of the paper's table 2.1.
 
-Two rows of that table contradict themselves and are read as follows: xl has 16 heads of 128 (24 of 128, as printed,
-would not be its width of 2,048), and 13b is 5,120 wide (40 heads of 128; 5,140 is printed). The paper alternates dense
-and locally banded attention but gives neither band nor order, so the default is dense, which has the same parameters;
-alternation is one line: config.model.attention = ("dense", "local_256").
+Two rows of that table contradict themselves: xl has 16 heads of 128 here (24 of 128, as printed, is not its width of
+2,048), and 13b is 5,120 wide (40 heads of 128; printed is 5,140). The paper alternates dense and banded attention
+without giving band or order; the default is dense, which has the same parameters. Alternate with
+config.model.attention = ("dense", "local_256").
 
 Batch, learning rate, warm-up (375 million tokens) and decay (to a tenth over 260 billion of 300 billion tokens) are the
-paper's, rounded to whole batches; its gradual growth of the batch over the first 4 to 12 billion tokens is left out.
-Documents are joined and cut without a mask between them, as in the paper. Its data are not public: C4 stands for
-Common Crawl, C4's "webtextlike" for WebText2, PG-19 for the two sets of books, in the paper's proportions, each
-prepared once by TFDS in ArrayRecord files. The tokenizer is GPT-2's: put its tokenizer.json at tokenizers/gpt2.json.
+paper's, rounded to whole batches, without its gradual growth of the batch over the first 4 to 12 billion tokens.
+Documents are joined and cut without a mask between them, as in the paper. Its data are not public: C4 replaces Common
+Crawl, C4's "webtextlike" WebText2, PG-19 the two sets of books, in the paper's proportions, prepared by TFDS as
+ArrayRecord files. The tokenizer is GPT-2's, tokenizers/gpt2.json (docs/data.md).
 
 Cost: about 6 x parameters x 300e9 FLOPs: small 2.3e20 (2.6 petaflop/s-days), 175b 3.1e23 (3,640 petaflop/s-days).
 
@@ -38,22 +38,23 @@ CONTEXT = 2048
 
 
 def get_config(variant=""):
-    """The recipe of one size; no variant means small."""
+    """Return the config of one size; no variant means small."""
     variant = common.check_variant("gpt3", variant or "small", VARIANTS)
     layers, width, heads, rows, peak = VARIANTS[variant]
     tokens = rows * CONTEXT  # of one update
     config = common.base()
     config.name = f"gpt3:{variant}"
     config.model.update(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=50_257, context=CONTEXT)
-    config.evaluate.batch_size = max(32, rows // 8)  # a multiple of what shares a batch on a pod for this size
-    config.model.attention = (
-        "dense",
-    )  # ("dense", "local_256") alternates as the paper does, with a band of our choice
+    # Divisible by the devices that share a batch on a pod for this size.
+    config.evaluate.batch_size = max(32, rows // 8)
+    # ("dense", "local_256") alternates as the paper does, with a band of our choice.
+    config.model.attention = ("dense",)
     config.tokenizer.update(kind="huggingface", path="tokenizers/gpt2.json", vocab_size=50_257)
     config.data.update(
         train="tfds:c4/en?split=train + tfds:c4/webtextlike?split=train + tfds:pg19?split=train&field=book_text"
         " + tfds:wikipedia/20230601.en?split=train",
-        weights=(0.60, 0.22, 0.16, 0.03),  # as printed; they sum to 1.01 there too
+        # As printed in table 2.2; they sum to 1.01 there too.
+        weights=(0.60, 0.22, 0.16, 0.03),
         validation="tfds:c4/en?split=validation",
         layout="concat",
         length=CONTEXT,
@@ -67,6 +68,7 @@ def get_config(variant=""):
         decay_steps=260_000_000_000 // tokens,
         end=0.1,
     )
+    # From xl on, activations of a whole layer stack do not fit a chip's memory.
     if layers * width >= 24 * 2048:
         config.model.remat = "full"
     return config

@@ -1,4 +1,4 @@
-"""Three ways to a longer context, side by side: equal parameters, equal data, some minutes each on two CPU cores.
+"""Three attentions for a longer context: equal parameters, equal data, minutes each on two CPU cores.
 
     pretrain train --config=configs/long_context.py:transformer_xl --workdir=runs/transformer_xl
 
@@ -8,8 +8,8 @@
 | transformer_xl  | 64 lanes, 32 bytes and a memory of 96 | relative, over memory and segment    | 1,853,705  |
 | sparse          | 2 rows of 1,024 bytes                 | fixed: blocks of 64, 8 summary bytes | 1,853,784  |
 
-Each update reads 2,048 bytes. Transformer-XL spends D^2 parameters a layer on distances, taken from its feed-forward.
-Data: the standard library; `docs/attention.md` has the figures for a prefix of enwik8, with the commands.
+Each update reads 2,048 bytes. Transformer-XL spends D^2 parameters per layer on distances, taken from its feed-forward.
+Data: the Python standard library. docs/attention.md has results for a prefix of enwik8, with the commands.
 """
 
 from configs import common
@@ -18,11 +18,12 @@ VARIANTS = ("dense", "transformer_xl", "sparse")
 
 
 def get_config(variant=""):
-    """The recipe of one of three attentions."""
+    """Return the config of one attention; no variant means dense."""
     variant = common.check_variant("long_context", variant or "dense", VARIANTS)
     config = common.base()
     config.name = f"long_context:{variant}"
     config.tokenizer.update(kind="bytes", vocab_size=257)
+    # Feed-forward sizes differ so that all three have 1.85 million parameters.
     network = {"vocab_size": 257, "layers": 4, "width": 192, "heads": 4, "dtype": "float32"}
     if variant == "transformer_xl":
         config.model = common.recurrent()

@@ -1,26 +1,24 @@
-"""BERT and T5 that read whole documents: the encoder's attention is sparse, all else is theirs.
+"""BERT and T5 for whole documents: the encoder's attention is sparse, the rest is unchanged.
 
     pretrain train --config=configs/long_documents.py:t5_4k --workdir=runs/t5_4k
-    pretrain train --config=configs/long_documents.py:t5_tiny        # a minute on 2 CPU cores, with text that is there
+    pretrain train --config=configs/long_documents.py:t5_tiny        # a minute on 2 CPU cores, no files needed
 
-Variants: bert_4k, bert_8k, bert_16k, t5_4k (the default), t5_8k, t5_16k, and bert_tiny and t5_tiny, small networks that
-read rows of 512 tokens of the standard library of the running interpreter.
+Variants: bert_4k, bert_8k, bert_16k, t5_4k (the default), t5_8k, t5_16k; bert_tiny and t5_tiny are small networks on
+rows of 512 tokens of the Python standard library.
 
-Layers take turns (Child et al. 2019, on both sides): in one a token sees those less than 128 places from it, in the
-other also those at any multiple of 128 (`local_128`, `strided_128`), so that after two layers it has seen all. The
-keys of a token are 255 and some 255 + T / 128, where dense attention has T. The parameters are those of
-`configs/bert.py:base` and `configs/t5.py:base` but for the rows of the tables that a longer row needs: BERT's of
-positions, T5's of sentinels.
+Layers alternate (Child et al. 2019, in both directions): `local_128` sees tokens less than 128 positions away,
+`strided_128` also those at any multiple of 128, so two layers see everything. A token has 255 keys, or about
+255 + T / 128, where dense attention has T. The parameters are those of `configs/bert.py:base` and `configs/t5.py:base`
+except for the tables that a longer row enlarges: BERT's positions, T5's sentinels.
 
-BERT masks 15 tokens of 100 of whole documents, which are packed into rows, begin with [SEP], have no [CLS] and do not
-see each other, and tells no pairs apart. T5 takes out 15 of 100 in spans of 3, as it does at 512; its decoder, which
-writes a third as many tokens as the encoder reads at most, is dense. Tokenizers and text are those of the two recipes;
-docs/data.md says how to fetch them.
+BERT masks 15 % of the tokens of whole documents, packed into rows; they begin with [SEP], have no [CLS] and do not see
+each other; there are no pairs. T5 removes 15 % in spans of 3, as at 512; its decoder, which writes at most a third as
+many tokens as the encoder reads, is dense. Tokenizers and text are those of the two recipes (docs/data.md).
 
-Cost: an update of a recipe reads as many tokens as that of the recipe at its own length: 65,536 (BERT), and of T5
-1,048,576. `python -m benchmarks.long_documents` measures the encoder's step against the dense one.
+Cost: an update reads as many tokens as the recipe at its own length: 65,536 (BERT) and 1,048,576 (T5).
+`python -m benchmarks.long_documents` compares the encoder's step with the dense one.
 
-Expect what the two expect of text that fits their rows; nothing is published for these.
+Expect what the two recipes reach on text that fits their rows; nothing is published for these.
 """
 
 from configs import common
@@ -30,7 +28,7 @@ VARIANTS = tuple(f"{family}_{size}" for family in ("bert", "t5") for size in LEN
 
 
 def get_config(variant=""):
-    """The recipe of one family and length; no variant means t5_4k."""
+    """Return the config of one family and length; no variant means t5_4k."""
     variant = common.check_variant("long_documents", variant or "t5_4k", VARIANTS)
     family, size = variant.split("_")
     length, tiny = LENGTHS[size], size == "tiny"
@@ -71,6 +69,7 @@ def _t5(config, length):
     config.data.update(train="tfds:c4/en?split=train", validation="tfds:c4/en?split=validation", layout="concat")
     config.train.update(steps=1_000_000, batch_size=1_048_576 // length, z_loss=1e-4)
     config.optimizer.update(name="adafactor", weight_decay=0.0, clip=0.0)
+    # As in configs/t5.py.
     config.schedule.update(kind="rsqrt", peak=1e-2, warmup=0, hold=10_000)
 
 

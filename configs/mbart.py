@@ -2,23 +2,22 @@
 
     pretrain train --config=configs/mbart.py --workdir=runs/mbart
 
-Variant: large (611M, the default), the released network of 25 languages: BART's large, with norms before each branch
-and one more behind each stack, and embeddings times sqrt(width).
+Variant: large (611M, the default), the released network of 25 languages: BART's large, pre-norm, with one more norm
+after each stack, and embeddings times sqrt(width).
 
-Text is a source for each language, joined by " + ": data/cc25/en.txt and its like, a document a line. They are mixed
-by size to the power of 0.7; objective.languages and data.languages name them by the codes of the vocabulary. The noise
-takes out 35 % of the words, in spans of 3.5 on average by Poisson, and puts sentences in random order. What is read
-ends with the code of its language, and what is written begins with it; a prompt of `generate` begins with a code, and
-a space. The vocabulary is the release's, SentencePiece with a code for each language; docs/data.md has the command.
+Data: one source per language, joined by " + ": data/cc25/en.txt and so on, one document per line, mixed by size to the
+power 0.7. objective.languages and data.languages name them by the vocabulary's codes. 35 % of the words are removed in
+spans of 3.5 on average (Poisson), and sentences are shuffled. Inputs end with their language's code, targets begin with
+it, and so does a prompt of `generate`, followed by a space. The vocabulary is the release's, SentencePiece with a code
+for each language (docs/data.md).
 
-Adam with 0.9, 0.98 and 1e-6, and a rate that falls linearly over 500,000 updates, with dropout of 0.1, of 0.05 from
-update 250,000 on and of none from 400,000 on: train so far, and give the same command again with another
---config.model.dropout, and --config.train.steps=500000 --config.schedule.decay_steps=500000. Peak and warm-up are not
-published: those here are BART's.
+Adam with 0.9, 0.98 and 1e-6, and a rate that decays linearly over 500,000 updates; dropout is 0.1, then 0.05 from
+update 250,000 and 0 from 400,000: stop there, and repeat the command with another --config.model.dropout, and with
+--config.train.steps=500000 --config.schedule.decay_steps=500000. Peak and warm-up are not published; BART's are used.
 
-Cost: the paper had 256 V100 for two and a half weeks, with 128,000 tokens on each in an update.
+Cost: the paper used 256 V100 for two and a half weeks, with 128,000 tokens on each per update.
 
-Expect, fine-tuned on WMT 2016 from Romanian to English, BLEU of 37.8, where training from random has 34.0.
+Expect, fine-tuned on WMT 2016 from Romanian to English, BLEU of 37.8, where training from scratch has 34.0.
 """
 
 from configs import common
@@ -27,7 +26,7 @@ VARIANTS = ("large",)
 
 
 def get_config(variant=""):
-    """The recipe; no variant means large."""
+    """Return the config; no variant means large."""
     variant = common.check_variant("mbart", variant or "large", VARIANTS)
     config = common.base()
     config.name = f"mbart:{variant}"
@@ -40,6 +39,7 @@ def get_config(variant=""):
     config.model.update(initialiser="normal", init_scale=0.02)
     config.objective = common.denoising()
     languages = ("en_XX", "de_DE", "fr_XX", "es_XX", "ro_RO", "ru_RU", "zh_CN")
+    # Seven of the release's 25 languages; add sources and codes for more.
     config.objective.update(share=0.35, mean_span=3.5, languages=languages)
     config.tokenizer.update(kind="huggingface", path="tokenizers/mbart.json", vocab_size=250_019)
     config.data.update(

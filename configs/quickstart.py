@@ -1,9 +1,9 @@
-"""A small decoder on the running interpreter's own standard library: real text that every machine has.
+"""A small decoder on the Python standard library: real text that every machine has.
 
     pretrain train --config=configs/quickstart.py             # `default`: 3 to 5 minutes on 2 CPU cores
     pretrain train --config=configs/quickstart.py:tiny        # some seconds; saves several checkpoints
 
-Expect about 1.47 bits per byte on the held-out files, of which `gzip -9` makes 1.95 and `xz -9` 1.66.
+Expect about 1.47 bits per byte on the held-out files, where `gzip -9` needs 1.95 and `xz -9` 1.66.
 """
 
 from configs import common
@@ -12,7 +12,7 @@ VARIANTS = ("default", "tiny")
 
 
 def get_config(variant=""):
-    """Return the recipe; no variant means default."""
+    """Return the config; no variant means default."""
     variant = common.check_variant("quickstart", variant or "default", VARIANTS)
     config = common.base()
     config.name = "quickstart"
@@ -25,8 +25,10 @@ def get_config(variant=""):
         width=192,
         heads=3,
         ff=768,
-        dtype="float32",  # CPUs multiply float32 faster than bfloat16
-        scan=False,  # four layers compile soon enough, and run faster one after the other
+        # CPUs multiply float32 faster than bfloat16.
+        dtype="float32",
+        # Four unrolled layers compile quickly and run faster than a scan.
+        scan=False,
     )
     config.train.update(steps=800, batch_size=8)
     config.optimizer.update(name="muon", b1=0.95, b2=0.95, weight_decay=0.1)

@@ -1,35 +1,33 @@
-"""RoBERTa (Liu et al. 2019, "RoBERTa: A Robustly Optimized BERT Pretraining Approach"), and what was made like it.
+"""RoBERTa (Liu et al. 2019, "RoBERTa: A Robustly Optimized BERT Pretraining Approach"), CamemBERT and XLM-R.
 
     pretrain train --config=configs/roberta.py:base --workdir=runs/roberta
-    pretrain train --config=configs/roberta.py:mini_stdlib       # a minute on 2 CPU cores, with text that is there
+    pretrain train --config=configs/roberta.py:mini_stdlib       # a minute on 2 CPU cores, no files needed
 
-Variants: base (125M, the default) and large (355M); base_2k, the release's recipe for reproducing base with a quarter
-of the batch; camembert_base and camembert_large (Martin et al. 2019: French, whole words), xlmr_base and xlmr_large
-(Conneau et al. 2019: 100 languages). mini_stdlib is a small network on the standard library of the running interpreter.
+Variants: base (125M, the default) and large (355M); base_2k, the release's recipe with a quarter of the batch;
+camembert_base and camembert_large (Martin et al. 2019: French, whole words), xlmr_base and xlmr_large (Conneau et al.
+2019: 100 languages). mini_stdlib is a small network on the Python standard library.
 
-Text is to have one sentence a line and a blank line between documents: data/roberta/*.txt. The paper's are 160 GB:
-books and Wikipedia (16), CC-News (76), OpenWebText (38) and Stories (31). Whole sentences fill rows of 512 tokens,
-over the ends of documents, which get a separator more (FULL-SENTENCES); there are no pairs. Masks are drawn when a row
-is read, 15 % of all its positions on average, <s> and </s> among them, rounded down or up by chance; static masking,
-ten ways to mask each row as in the paper's table 1, is --config.objective.masks=10. The tokenizer.json files are the
-releases', with their own numbers of pieces; docs/data.md has the commands. With --config.tokenizer.kind=sentencepiece
---config.tokenizer.path= one is trained on the text instead; its padding is not id 1, as Hugging Face's class has it,
-so that such a model is not exported.
+Data: data/roberta/*.txt, one sentence per line and a blank line between documents. The paper's text is 160 GB: books
+and Wikipedia (16), CC-News (76), OpenWebText (38) and Stories (31). Whole sentences fill rows of 512 tokens, across
+documents, with an extra separator between them (FULL-SENTENCES); there are no pairs. Masks are drawn when a row is
+read, 15 % of all its positions on average, <s> and </s> included, rounded up or down at random; static masking, ten
+ways per row as in the paper's table 1, is --config.objective.masks=10. The tokenizer.json files are the releases'
+(docs/data.md). --config.tokenizer.kind=sentencepiece --config.tokenizer.path= trains one instead; its padding is not id
+1, which Hugging Face's class requires, so such a model cannot be exported.
 
-The network is BERT's with one row of types, an offset of two in the table of positions, whose first two rows are not
-used, erf GELU, epsilon 1e-5 and a plain normal at the start. Adam decays all matrices by 0.01, corrects the bias of its
-averages, and does not clip; the rate rises, then falls linearly to 0. The release's own command decays biases and gains
-too, as --config.optimizer.decay=all does.
+The network is BERT's with one type, a position offset of two, erf GELU, epsilon 1e-5 and normal initialisation. Adam
+with bias correction and without clipping; weight decay 0.01 on matrices; the rate rises, then decays linearly to 0. The
+release's own command decays biases and gains too: --config.optimizer.decay=all.
 
-CamemBERT hides whole words, of the text alone. XLM-R reads a source for each language, data/cc100/LANGUAGE.txt, mixed
-by size, in rows, to the power alpha = 0.3, which is data.temperature = 1 / 0.3; the paper counts sentences. Give yours
-with --config.data.train, joined by " + ".
+CamemBERT masks whole words, of text tokens only. XLM-R reads one source per language, data/cc100/LANGUAGE.txt, mixed by
+size in rows to the power alpha = 0.3, which is data.temperature = 1 / 0.3; the paper counts sentences. Name yours with
+--config.data.train, joined by " + ".
 
-Cost: 500,000 updates of 8,000 rows are 2e12 tokens: 1.1e21 FLOPs for base and 3.8e21 for large, attention aside. The
-paper had 1,024 V100 GPUs for a day for 100,000 updates of large; XLM-R 500 V100 for 1,500,000.
+Cost: 500,000 updates of 8,000 rows are 2e12 tokens: 1.1e21 FLOPs for base and 3.8e21 for large, without attention. The
+paper used 1,024 V100 for a day for 100,000 updates of large; XLM-R 500 V100 for 1,500,000.
 
-Expect, after fine-tuning, MNLI 87.6 (base) and 90.2 (large), SQuAD 1.1 F1 94.6 (large); of XLM-R XNLI averages of 76.2
-(base) and 80.9 (large) without training in the other languages. mini_stdlib learns how frequent pieces are.
+Expect, after fine-tuning, MNLI 87.6 (base) and 90.2 (large), SQuAD 1.1 F1 94.6 (large); for XLM-R XNLI averages of 76.2
+(base) and 80.9 (large) without training in the other languages. mini_stdlib learns token frequencies.
 """
 
 from configs import common
@@ -48,13 +46,14 @@ ALPHA = 0.3  # of XLM-R: the power of a language's size in its share of the batc
 
 
 def get_config(variant=""):
-    """The recipe of one size; no variant means base."""
+    """Return the config of one size; no variant means base."""
     variant = common.check_variant("roberta", variant or "base", VARIANTS)
     layers, width, heads, vocab_size, file, text, rows, peak, warmup, steps = VARIANTS[variant]
     config = common.base()
     config.name = f"roberta:{variant}"
     config.model = common.encoder()
     config.model.update(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=vocab_size, context=512)
+    # fairseq numbers positions from padding_idx + 1 = 2.
     config.model.update(position_offset=2, types=1, pair_head=False, activation="gelu_erf", norm_epsilon=1e-5)
     config.model.initialiser = "normal"
     config.objective = common.masked()
@@ -62,6 +61,7 @@ def get_config(variant=""):
     config.objective.update(candidates="any", replacements="text")
     if variant.startswith("camembert"):
         config.objective.update(candidates="text", whole_words=True)
+    # A tokenizer trained here adds 3 special ids.
     config.tokenizer.update(kind="huggingface", path=f"tokenizers/{file}.json", vocab_size=vocab_size - 3)
     config.data.update(
         train=f"text:data/{text}/*.txt?document=blank_line",
@@ -78,11 +78,8 @@ def get_config(variant=""):
         config.data.train = " + ".join(f"text:data/cc100/{one}.txt?document=blank_line" for one in languages)
         config.data.temperature = 1 / ALPHA
     if variant == "mini_stdlib":
-        config.tokenizer.update(kind="sentencepiece", path="", vocab_size=2047, train_bytes=1_000_000)
-        config.model.update(context=64, dtype="float32")
-        config.data.update(train="stdlib", holdout=0.05, length=64)
+        common.use_stdlib(config, pieces=2047, tokenizer="sentencepiece")
+        config.model.update(context=64)
         config.objective.max_predictions = 10
         config.optimizer.clip = 1.0
-        config.checkpoint.every = 100
-        config.evaluate.update(every=100, batches=20)
     return config

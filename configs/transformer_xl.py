@@ -19,67 +19,58 @@
 | tiny (default)     | 2, 64, 4             | 124,481     | 64    | 64 / 128 / none          | a minute's test  |
 
 Counts of wt103, enwik8 and text8 are those of the released scripts; the paper prints 257M for wt103_large, which its
-code does not give. Counts of lm1b and lm1b_large are the paper's, .46B and .8B, while the PyTorch scripts build the
-models called release here: they tie word vectors and project even those of the model's width. The 18-layer model's
-configuration was never released: its feed-forward width here is chosen to give the paper's 88M.
+code does not give. lm1b and lm1b_large have the paper's counts, .46B and .8B; the PyTorch scripts build the models
+called release here, which tie word vectors and project even those of the model's width. The 18-layer model was never
+released; its feed-forward width here gives the paper's 88M.
 
 The learning rate is that of the release's PyTorch scripts (TensorFlow's for text8_large warms up for 4,000 updates),
-whose cosine falls from update 0 beneath the warm-up, but for one update's delay in its warm-up, whose very first update
-it makes at the full rate. The release computes in float32. These recipes compute in bfloat16, in evaluation too, which
-moves single tokens' losses: by up to 0.056 nats in seven cases of the test named below, small models of wide weights,
-whose mean loss moves by 0.002 at most. `tiny`, trained, has the same perplexity in both to 1e-5 (20.6296, and 20.6298
-by `evaluate --config.evaluate.model.dtype=bfloat16 --batch_size=8 --batches=4`). `--config.model.dtype=float32` trains
-and scores as the release does, `--config.evaluate.model.dtype=float32` only scores so.
+whose cosine starts at update 0 beneath the warm-up; the release's very first update uses the full rate. The release
+computes in float32, these recipes in bfloat16, in evaluation too, which moves single tokens' losses by up to 0.056 nats
+in small models with wide weights, their mean by 0.002 at most. `tiny`, trained, has the same perplexity in both to 1e-5
+(20.6296, and 20.6298 with `evaluate --config.evaluate.model.dtype=bfloat16 --batch_size=8 --batches=4`).
+`--config.model.dtype=float32` trains and scores as the release does.
 
 tests/models/test_transformer_xl_release.py compares this model with the release's PyTorch code (github.com/kimiyoung/
 transformer-xl, commit 44781ed) on equal weights and text, in float32, over four segments with memory: every token's
-loss is within 4e-7 of its size, the memory after each segment and the gradient by each parameter within 2e-6 of their
-lengths. The 22 cases are memories shorter and longer than a row, same_length, clamp, with cutoffs and without, divisor
-1, 2 and 3, embed equal to width and below, words tied or not, each choice of shared_projections. Twenty updates of its
-train.py, past an epoch's end, have the same losses within 2e-6, and so has its evaluation after them. Cluster i's row
-of `clusters` is the i-th from the end there. Options of the release that none of its scripts uses are not offered:
-pre_lnorm, attn_type 1 to 3, ext_len, sample_softmax, varlen.
+loss agrees within 4e-7 of its size, memory and gradients within 2e-6 of their norms, in 22 cases of memory length,
+same_length, clamp, cutoffs, divisor, embed, tied words and shared_projections. Twenty updates of its train.py, past an
+epoch's end, have the same losses within 2e-6, and so does its evaluation after them. Cluster i's row of `clusters` is
+the i-th from the end there. Options that none of its scripts uses are not offered: pre_lnorm, attn_type 1 to 3,
+ext_len, sample_softmax, varlen.
 
-Not the paper's are rotary positions, by the key of the second line: queries and keys are turned by their places in
-memory and row, and the vectors of distances go with their parameters, of which enwik8 has 37,908,684 left. They need
-heads of an even size, such as `--config.model.head_size=42` of wt103, and know no clamp: where the table has one,
-`--config.evaluate.model.clamp=0`.
+Rotary positions (the second command) are not the paper's: queries and keys are rotated by their positions in memory and
+row, and distance vectors and their parameters are gone, which leaves enwik8 37,908,684. They need heads of an even
+size, such as `--config.model.head_size=42` for wt103, and no clamp: `--config.evaluate.model.clamp=0`.
 
-Rows are contiguous streams, one lane each; a lane's memory goes on from batch to batch and is part of the checkpoint.
-Memory starts empty, as in the PyTorch release, not as zeros to attend to. All evaluations have same_length.
+Rows are contiguous streams, one lane each; a lane's memory continues from batch to batch and is part of the checkpoint.
+Memory starts empty, as in the PyTorch release, not as zeros to attend to. All evaluations have same_length. Validations
+use the release's 10 lanes, all of its text, every 4,000 updates, with the memory of the final score, so that the best
+checkpoint is the one that scores best (the release uses the training memory): 5 million bytes of enwik8 cost about a
+fifth of the arithmetic of the 4,000 updates before. `evaluate` uses one lane, in which only the text's start lacks
+memory. The rest of a lane that fills no row, up to T - 1 tokens, is not read, as in the release's TPU code.
 
-Validation while training has the release's 10 lanes, all of its text, every 4,000 updates. It has the memory of the
-final score too, so that the best checkpoint is the one that scores best (the release's has the training memory): 5
-million bytes of enwik8 cost about a fifth of the arithmetic of the 4,000 updates before. The command `evaluate` scores
-in one lane, in which no token but those of the text's start lacks memory. Rows have one length, so that the rest of a
-lane that fills no row, up to T - 1 tokens, is not read: the release's PyTorch code reads it, its TPU code drops it too.
-
-Data: WikiText-103's files in data/wikitext-103, the files data/enwik8 and data/text8, one billion words through TFDS;
-docs/data.md has the command for each. Vocabularies are counted from them, most frequent first: words of the training
-text with one end-of-line token, or symbols of all splits without an end token. Line ends of enwik8 are dropped, as the
-release's reading drops them (204 of 205 symbols), and a bit is per symbol that is left. The release has a word
-boundary on both sides of a sentence of lm1b, here it has one; `tiny` needs no files.
+Data: WikiText-103 in data/wikitext-103, the files data/enwik8 and data/text8, one billion words from TFDS
+(docs/data.md). Vocabularies are counted, most frequent first: words of the training text with one end-of-line token, or
+symbols of all splits without an end token. Line ends of enwik8 are dropped, as in the release (204 of 205 symbols), and
+a bit is per remaining symbol. The release has a word boundary on both sides of a sentence of lm1b, here it has one.
 
 Cost: 32 TPU cores for enwik8 and text8, 64 for wt103, 512 for one billion words, four days and more.
 """
 
 from configs import common
 
-_WT103 = {"vocab_size": 267_735, "cutoffs": (20_000, 40_000, 200_000)}
-_LM1B = {
-    "vocab_size": 793_471,
-    "cutoffs": (60_000, 100_000, 640_000),
-    "divisor": 4,
-    "shared_projections": "none",
-}
-_LM1B_BASE = {"layers": 18, "width": 1024, "heads": 8, "ff": 4096, "dropout": 0.0, **_LM1B}
-_LM1B_LARGE = {"layers": 24, "width": 1280, "heads": 16, "ff": 8192, **_LM1B}
-_LM1B_LARGE |= {"dropout": 0.05, "dropout_attention": 0.05}
-_SMALL = {"layers": 12, "width": 512, "heads": 8, "ff": 2048, "dropout": 0.1}
-_MIDDLE = {"layers": 18, "width": 640, "heads": 8, "ff": 2208, "dropout": 0.1}
-_LARGE = {"layers": 24, "width": 1024, "heads": 8, "ff": 3072, "dropout": 0.15, "dropout_attention": 0.15}
+WT103 = {"vocab_size": 267_735, "cutoffs": (20_000, 40_000, 200_000)}
+WT103_LARGE = {"layers": 18, "width": 1024, "heads": 16, "ff": 4096, "divisor": 4, "project_always": True, **WT103}
+WT103_LARGE |= {"dropout": 0.2, "dropout_attention": 0.2}
+LM1B = {"vocab_size": 793_471, "cutoffs": (60_000, 100_000, 640_000), "divisor": 4, "shared_projections": "none"}
+LM1B_BASE = {"layers": 18, "width": 1024, "heads": 8, "ff": 4096, "dropout": 0.0, **LM1B}
+LM1B_LARGE = {"layers": 24, "width": 1280, "heads": 16, "ff": 8192, **LM1B}
+LM1B_LARGE |= {"dropout": 0.05, "dropout_attention": 0.05}
+SMALL = {"layers": 12, "width": 512, "heads": 8, "ff": 2048, "dropout": 0.1}
+MIDDLE = {"layers": 18, "width": 640, "heads": 8, "ff": 2208, "dropout": 0.1}
+LARGE = {"layers": 24, "width": 1024, "heads": 8, "ff": 3072, "dropout": 0.15, "dropout_attention": 0.15}
 
-_EVALUATED = {  # length, memory and clamp of evaluation
+EVALUATION = {  # length, memory and clamp
     "wt103": (64, 640, 400),
     "wt103_large": (128, 1600, 1000),
     "enwik8": (80, 2100, 820),
@@ -94,51 +85,52 @@ _EVALUATED = {  # length, memory and clamp of evaluation
     "tiny": (64, 128, 0),
 }
 VARIANTS = {  # data, network, T = M in training, lanes, warm-up, steps
-    "wt103": ("wt103", {"layers": 16, "width": 410, "heads": 10, "ff": 2100, **_WT103}, 150, 60, 0, 200_000),
-    "wt103_large": (
-        "wt103",
-        {
-            "layers": 18,
-            "width": 1024,
-            "heads": 16,
-            "ff": 4096,
-            "divisor": 4,
-            "project_always": True,
-            "dropout": 0.2,
-            "dropout_attention": 0.2,
-            **_WT103,
-        },
-        384,
-        128,
-        16_000,
-        4_000_000,
-    ),
-    "enwik8": ("enwik8", {"vocab_size": 204, **_SMALL}, 512, 22, 0, 400_000),
-    "enwik8_18": ("enwik8", {"vocab_size": 204, **_MIDDLE}, 512, 22, 0, 400_000),
-    "enwik8_large": ("enwik8", {"vocab_size": 204, **_LARGE}, 768, 64, 4_000, 400_000),
-    "text8": ("text8", {"vocab_size": 27, **_SMALL}, 512, 22, 0, 400_000),
-    "text8_large": ("text8", {"vocab_size": 27, **_LARGE}, 768, 64, 0, 400_000),
-    "lm1b": ("lm1b", {"tied_words": False, **_LM1B_BASE}, 32, 224, 20_000, 500_000),
-    "lm1b_large": ("lm1b", _LM1B_LARGE, 32, 512, 30_000, 1_200_000),
-    "lm1b_release": ("lm1b", {"project_always": True, **_LM1B_BASE}, 32, 224, 20_000, 500_000),
-    "lm1b_large_release": ("lm1b", {"project_always": True, **_LM1B_LARGE}, 32, 512, 30_000, 1_200_000),
+    "wt103": ("wt103", {"layers": 16, "width": 410, "heads": 10, "ff": 2100, **WT103}, 150, 60, 0, 200_000),
+    "wt103_large": ("wt103", WT103_LARGE, 384, 128, 16_000, 4_000_000),
+    "enwik8": ("enwik8", {"vocab_size": 204, **SMALL}, 512, 22, 0, 400_000),
+    "enwik8_18": ("enwik8", {"vocab_size": 204, **MIDDLE}, 512, 22, 0, 400_000),
+    "enwik8_large": ("enwik8", {"vocab_size": 204, **LARGE}, 768, 64, 4_000, 400_000),
+    "text8": ("text8", {"vocab_size": 27, **SMALL}, 512, 22, 0, 400_000),
+    "text8_large": ("text8", {"vocab_size": 27, **LARGE}, 768, 64, 0, 400_000),
+    "lm1b": ("lm1b", {"tied_words": False, **LM1B_BASE}, 32, 224, 20_000, 500_000),
+    "lm1b_large": ("lm1b", LM1B_LARGE, 32, 512, 30_000, 1_200_000),
+    "lm1b_release": ("lm1b", {"project_always": True, **LM1B_BASE}, 32, 224, 20_000, 500_000),
+    "lm1b_large_release": ("lm1b", {"project_always": True, **LM1B_LARGE}, 32, 512, 30_000, 1_200_000),
     "tiny": ("tiny", {"vocab_size": 257, "layers": 2, "width": 64, "heads": 4, "ff": 256}, 64, 8, 5, 60),
 }
 
 
+def split_bytes(file, *options):
+    """Return sources of the usual 90, 5 and 5 million bytes of a file of 100 million."""
+    parts = {"train": ":90000000", "validation": "90000000:95000000", "test": "95000000:100000000"}
+    return {name: f"text:data/{file}?bytes={'&'.join((part, *options))}" for name, part in parts.items()}
+
+
+WIKITEXT = {"train": "train", "validation": "valid", "test": "test"}
+DATA = {  # kind and size of the tokenizer, sources
+    "wt103": ("words", 267_735, {k: f"text:data/wikitext-103/wiki.{name}.tokens" for k, name in WIKITEXT.items()}),
+    "enwik8": ("symbols", 204, split_bytes("enwik8", "line_ends=dropped")),
+    "text8": ("symbols", 27, split_bytes("text8")),
+    "lm1b": ("words", 793_471, {"train": "tfds:lm1b?split=train", "validation": "tfds:lm1b?split=test"}),
+    "tiny": ("bytes", 257, {}),
+}
+
+
 def get_config(variant=""):
-    """The recipe of one variant; no variant means tiny."""
+    """Return the config of one variant; no variant means tiny."""
     variant = common.check_variant("transformer_xl", variant or "tiny", VARIANTS)
     data, network, length, lanes, warmup, steps = VARIANTS[variant]
     config = common.base()
     config.name = f"transformer_xl:{variant}"
     config.model = common.recurrent()
     config.model.update(memory=length, **network)
-    _DATA[data](config)
-    config.data.update(layout="stream", length=length, shuffle=False)
+    kind, vocab_size, sources = DATA[data]
+    config.tokenizer.update(kind=kind, vocab_size=vocab_size)
+    config.data.update(sources, layout="stream", length=length, shuffle=False)
     config.train.update(steps=steps, batch_size=lanes)
-    length, memory, clamp = _EVALUATED[variant]
-    config.evaluate.update(batch_size=10, length=length, every=4000)  # as the release's train.py
+    length, memory, clamp = EVALUATION[variant]
+    # As in the release's train.py.
+    config.evaluate.update(batch_size=10, length=length, every=4000)
     config.evaluate.model.update(memory=memory, clamp=clamp, same_length=True)
     config.optimizer.update(name="adamw", b1=0.9, b2=0.999, epsilon=1e-8, weight_decay=0.0, clip=0.25)
     config.schedule.update(kind="cosine", peak=2.5e-4, warmup=warmup, end=0.0, beneath_warmup=True)
@@ -149,34 +141,3 @@ def get_config(variant=""):
         config.evaluate.update(every=30, batches=2, batch_size=lanes)
         config.log.every = 5
     return config
-
-
-def _words(config, words, **data):
-    config.tokenizer.update(kind="words", vocab_size=words)
-    config.data.update(**data)
-
-
-def _symbols(config, symbols, **data):
-    config.tokenizer.update(kind="symbols", vocab_size=symbols)
-    config.data.update(**data)
-
-
-def _cut(file, *options):
-    """The literature's 90, 5 and 5 million bytes of a file of 100 million."""
-    parts = {"train": ":90000000", "validation": "90000000:95000000", "test": "95000000:100000000"}
-    return {name: f"text:data/{file}?bytes={'&'.join((part, *options))}" for name, part in parts.items()}
-
-
-_DATA = {
-    "wt103": lambda config: _words(
-        config,
-        267_735,
-        train="text:data/wikitext-103/wiki.train.tokens",
-        validation="text:data/wikitext-103/wiki.valid.tokens",
-        test="text:data/wikitext-103/wiki.test.tokens",
-    ),
-    "enwik8": lambda config: _symbols(config, 204, **_cut("enwik8", "line_ends=dropped")),
-    "text8": lambda config: _symbols(config, 27, **_cut("text8")),
-    "lm1b": lambda config: _words(config, 793_471, train="tfds:lm1b?split=train", validation="tfds:lm1b?split=test"),
-    "tiny": lambda config: config.tokenizer.update(kind="bytes", vocab_size=257),
-}
