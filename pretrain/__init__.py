@@ -21,7 +21,7 @@ def from_huggingface(folder, workdir, generator="", prepared=False):
     `generator` is ELECTRA's second folder, where `folder` is the discriminator's; `prepared` means, for XLM's
     vocab.json, that texts are tokenized and cleaned by XLM's tools. Errors: those of `pretrain.errors.USER_ERRORS`.
     """
-    from pretrain.interop.imports import import_folder
+    from pretrain.interop.hf_import import import_folder
 
     return import_folder(str(folder), str(workdir), generator=str(generator), prepared=prepared)
 
@@ -32,6 +32,6 @@ def to_huggingface(workdir, folder, step: str = "latest", part: str = "", averag
     `step` as in `open`, where "latest" requires a finished run; `part` chooses ELECTRA's discriminator (default) or
     generator; `average` > 1 takes the mean of that many checkpoints. Errors: those of `pretrain.errors.USER_ERRORS`.
     """
-    from pretrain.interop.exports import export_folder
+    from pretrain.interop.hf_export import export_folder
 
     return export_folder(str(workdir), str(folder), str(step), part=part, average=average)

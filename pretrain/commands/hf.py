@@ -3,8 +3,8 @@
 from pretrain.commands.arguments import Export, Import
 from pretrain.distributed.init import described, quiet_background_threads, say
 from pretrain.errors import UserError
-from pretrain.interop.exports import export_folder
-from pretrain.interop.imports import import_folder
+from pretrain.interop.hf_export import export_folder
+from pretrain.interop.hf_import import import_folder
 
 
 def run(arguments: Import | Export) -> None:

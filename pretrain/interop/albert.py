@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from pretrain.interop.bert import BERT, embeddings, plain
+from pretrain.interop.config_map import ACTIVATIONS, Key, Keys
 from pretrain.interop.family import Family
-from pretrain.interop.keys import ACTIVATIONS, Key, Keys
 from pretrain.interop.weight_map import FLAT, OUTPUTS_FIRST, Row, linear, norms, rows
 
 LAYER = "albert.encoder.albert_layer_groups.{layer}.albert_layers.0."  # of a group, whose layers share it

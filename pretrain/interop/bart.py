@@ -6,8 +6,8 @@ from ml_collections import ConfigDict
 
 from input_pipeline.tokenizers.exported import LANGUAGE
 from pretrain.errors import UserError
+from pretrain.interop.config_map import ACTIVATIONS, Key, Keys
 from pretrain.interop.family import Family
-from pretrain.interop.keys import ACTIVATIONS, Key, Keys
 from pretrain.interop.weight_map import OUTPUTS_FIRST, SAME, Row, linear, norms, rows
 
 OFFSET = 2  # first rows of the tables of positions, which no text uses

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from pretrain.interop.config_map import SUMMARY, Key, Keys
 from pretrain.interop.family import Family
 from pretrain.interop.gpt2 import plain, sizes
-from pretrain.interop.keys import SUMMARY, Key, Keys
 from pretrain.interop.weight_map import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
 
 LAYER = "transformer.h.{layer}."

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from ml_collections import ConfigDict
 
 from pretrain.interop.bert import BERT, plain
+from pretrain.interop.config_map import ACTIVATIONS, Key, Keys
 from pretrain.interop.family import Family
-from pretrain.interop.keys import ACTIVATIONS, Key, Keys
 from pretrain.interop.weight_map import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
 
 EMBEDDINGS, LAYER = "distilbert.embeddings.", "distilbert.transformer.layer.{layer}."

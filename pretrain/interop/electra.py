@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 from models.electra import generator_sizes
 from pretrain.errors import UserError
 from pretrain.interop.bert import BERT, NOT_XLM, embeddings, layers, plain
+from pretrain.interop.config_map import ACTIVATIONS, GELU, Key, Keys
 from pretrain.interop.family import Family
-from pretrain.interop.keys import ACTIVATIONS, GELU, Key, Keys
 from pretrain.interop.weight_map import FLAT, OUTPUTS_FIRST, Row, linear, norms, rows
 
 SHARED = ("tokens", "positions", "types", "embedding_norm/scale", "embedding_norm/bias")  # by both

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from pretrain.interop.keys import Keys
+from pretrain.interop.config_map import Keys
 from pretrain.interop.weight_map import Row
 
 # Those that a config.json gives.

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from pretrain.interop.config_map import SUMMARY, Key, Keys
 from pretrain.interop.family import Family
 from pretrain.interop.gpt2 import blocks, plain, sizes
-from pretrain.interop.keys import SUMMARY, Key, Keys
 from pretrain.interop.weight_map import SAME, Row, rows
 
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}  # its "gelu" is that with tanh

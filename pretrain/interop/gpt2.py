@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from pretrain.interop.config_map import ACTIVATIONS, SUMMARY, Key, Keys
 from pretrain.interop.family import Family
-from pretrain.interop.keys import ACTIVATIONS, SUMMARY, Key, Keys
 from pretrain.interop.weight_map import INPUTS_FIRST, SAME, Row, linear, norms, rows
 
 LAYER = "transformer.h.{layer}."

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from pretrain.interop.bert import KEYS, embeddings, layers, plain
+from pretrain.interop.config_map import GELU, Key, Keys
 from pretrain.interop.family import Family
-from pretrain.interop.keys import GELU, Key, Keys
 from pretrain.interop.weight_map import FLAT, OUTPUTS_FIRST, Row, linear, norms, rows
 
 PAD = 1  # the id of padding; positions begin behind it, and the rows up to it are those that no text uses

@@ -5,8 +5,8 @@
 import dataclasses
 from collections.abc import Mapping
 
+from pretrain.interop.config_map import ACTIVATIONS, Key, Keys
 from pretrain.interop.family import Family
-from pretrain.interop.keys import ACTIVATIONS, Key, Keys
 from pretrain.interop.weight_map import OUTPUTS_FIRST, SAME, TURNED, Row, linear, norms, rows
 
 GATED = "gated-"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from ml_collections import ConfigDict
 
 from pretrain.errors import UserError
+from pretrain.interop.config_map import SUMMARY, Key, Keys
 from pretrain.interop.family import Family
-from pretrain.interop.keys import SUMMARY, Key, Keys
 from pretrain.interop.weight_map import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
 
 NETWORK = "transformer."

@@ -16,7 +16,7 @@ from pretrain.checkpoints.restore import BEFORE
 from pretrain.cli import main
 from pretrain.commands.arguments import Export
 from pretrain.errors import UserError
-from pretrain.interop.exports import export_folder
+from pretrain.interop.hf_export import export_folder
 from pretrain.run import Run
 from pretrain.workdir import Workdir
 

@@ -16,7 +16,7 @@ from pretrain.checkpoints import integrity, params_only, restore
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.cli import main
 from pretrain.errors import UserError
-from pretrain.interop import exports
+from pretrain.interop import hf_export
 from pretrain.workdir import Workdir
 
 
@@ -267,7 +267,7 @@ def test_a_mean_is_of_what_is_there_if_a_training_has_deleted_a_part_of_it(copy,
 
 
 def test_an_export_begins_again_if_a_training_has_deleted_what_it_reads(copy, monkeypatch, capsys):
-    workdir, own = copy(16), exports.files.write
+    workdir, own = copy(16), hf_export.safetensors_io.write
     ends(workdir, 12)
 
     def written(folder, sizes, tensors, report):
@@ -275,7 +275,7 @@ def test_an_export_begins_again_if_a_training_has_deleted_what_it_reads(copy, mo
         shutil.rmtree(workdir / "checkpoints" / "16")
         return own(folder, sizes, tensors, report=report)
 
-    monkeypatch.setattr(exports.files, "write", written)
+    monkeypatch.setattr(hf_export.safetensors_io, "write", written)
     assert main(["export", f"--workdir={workdir}", f"--folder={workdir}/there"]) == 0
     assert f"{workdir}/there holds checkpoint 12 of {workdir}" in capsys.readouterr().err
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pretrain.errors import UserError
-from pretrain.interop import imports
+from pretrain.interop import hf_import
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def refused(tmp_path):
     def check(folder, *words):
         before = sorted(tmp_path.iterdir())
         with pytest.raises(UserError) as error:
-            imports.import_folder(str(folder), str(tmp_path / "new"))
+            hf_import.import_folder(str(folder), str(tmp_path / "new"))
         assert all(word in str(error.value) for word in words), error.value
         assert sorted(tmp_path.iterdir()) == before
 

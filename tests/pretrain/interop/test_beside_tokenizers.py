@@ -8,7 +8,7 @@ import tokenizers
 
 from input_pipeline import pipeline
 from input_pipeline.errors import DataError
-from pretrain.interop import imports
+from pretrain.interop import hf_import
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_the_class_of_a_tokenizer_json_makes_of_its_steps(refused, tmp_path
     if words:
         refused(folder, words)
     else:
-        config = imports.import_folder(str(folder), str(tmp_path / "run"))
+        config = hf_import.import_folder(str(folder), str(tmp_path / "run"))
         assert config.tokenizer.cased == (not step.get("lowercase", True))
 
 
@@ -112,7 +112,7 @@ def test_steps_of_a_tokenizer_json_that_its_class_does_not_take(refused, tmp_pat
     if words:
         refused(folder, words, '"tokenizer_class": "PreTrainedTokenizerFast"')
         (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    imports.import_folder(str(folder), str(tmp_path / "run"))
+    hf_import.import_folder(str(folder), str(tmp_path / "run"))
     opened = pipeline.open_tokenizer(tmp_path / "run" / "tokenizer")
     assert list(opened.encode("Ünlike don't")) == made.encode("Ünlike don't", add_special_tokens=False).ids
 
@@ -131,7 +131,7 @@ def test_a_tokenizer_json_is_taken_before_a_vocabulary(tmp_path, typed):
         del written["model"]["type"]
     (folder / "tokenizer.json").write_text(json.dumps(written))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    section = imports.import_folder(str(folder), str(tmp_path / "run")).tokenizer
+    section = hf_import.import_folder(str(folder), str(tmp_path / "run")).tokenizer
     assert (section.kind, section.cased) == ("wordpiece", True)
 
 
@@ -176,7 +176,7 @@ def test_special_tokens_beside_a_vocabulary_that_have_no_part_in_a_row(tmp_path,
     folder = hub.make(tmp_path / "theirs", "gpt2")
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"} | added))
     (folder / "added_tokens.json").write_text(json.dumps({"<new>" if "<new>" in str(added) else "[PAD]": 263}))
-    imports.import_folder(str(folder), str(tmp_path / "run"))
+    hf_import.import_folder(str(folder), str(tmp_path / "run"))
     tokenizer = pipeline.open_tokenizer(tmp_path / "run" / "tokenizer")
     assert len(tokenizer.encode("<new>")) > 1  # text, as any other
 
@@ -187,7 +187,7 @@ def test_a_tokenizer_json_whose_parts_are_none(tmp_path, case, kind):
     made = {"normalizer": [1], "model": {"type": kind, "vocab": {"a": 0}}}
     (folder / "tokenizer.json").write_text(json.dumps(made))
     with pytest.raises(DataError, match=r"(is no|nor a) tokenizer\.json"):
-        imports.import_folder(str(folder), str(tmp_path / "run"))
+        hf_import.import_folder(str(folder), str(tmp_path / "run"))
 
 
 def test_what_says_no_more_than_the_vocabulary(tmp_path):
@@ -195,4 +195,4 @@ def test_what_says_no_more_than_the_vocabulary(tmp_path):
     settings = {"do_lower_case": True, "strip_accents": True, "tokenize_chinese_chars": True, "never_split": None}
     settings |= {"added_tokens_decoder": {"0": {"content": "[PAD]"}}}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert imports.import_folder(str(folder), str(tmp_path / "run")).tokenizer.kind == "wordpiece"
+    assert hf_import.import_folder(str(folder), str(tmp_path / "run")).tokenizer.kind == "wordpiece"

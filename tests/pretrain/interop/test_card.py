@@ -9,7 +9,7 @@ import yaml
 from runs import SMALL, train_here
 
 import pretrain
-from pretrain.interop.exports import export_folder
+from pretrain.interop.hf_export import export_folder
 
 GPT2 = SMALL | {"model.dropout_residual": 0, "model.context": 32, "data.length": 32, "tokenizer.path": ""}
 GPT2 |= {"train.steps": 4, "train.batch_size": 8, "checkpoint.every": 2, "evaluate.every": 4, "schedule.warmup": 2}

@@ -8,7 +8,7 @@ import pytest
 from configs.common import MODELS
 from pretrain.errors import UserError
 from pretrain.interop import families
-from pretrain.interop.keys import DTYPE, OUTSIDE, PLAIN
+from pretrain.interop.config_map import DTYPE, OUTSIDE, PLAIN
 
 CASES = {  # of each model_type one; those of one family with other defaults too
     case: families.of_type(one["config"]["model_type"], one["shapes"], case)

@@ -8,7 +8,7 @@ import tokenizers
 
 import pretrain
 from pretrain.errors import UserError
-from pretrain.interop.imports import import_folder
+from pretrain.interop.hf_import import import_folder
 
 
 def xlm(folder, **keys):

@@ -14,8 +14,8 @@ import pretrain
 from pretrain.decoding.decoding import generate
 from pretrain.errors import UserError
 from pretrain.interop import families
-from pretrain.interop.exports import export_folder
-from pretrain.interop.imports import import_folder
+from pretrain.interop.hf_export import export_folder
+from pretrain.interop.hf_import import import_folder
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs the extra 'oracle'")
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs the extra 'oracle'")

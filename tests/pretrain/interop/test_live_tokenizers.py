@@ -11,8 +11,8 @@ import tokenizers
 
 import pretrain
 from pretrain.errors import UserError
-from pretrain.interop.exports import export_folder
-from pretrain.interop.imports import import_folder
+from pretrain.interop.hf_export import export_folder
+from pretrain.interop.hf_import import import_folder
 
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs the extra 'oracle'")
 sentencepiece = pytest.importorskip("sentencepiece")

@@ -18,8 +18,8 @@ from configs import common
 from pretrain import config as configs
 from pretrain.errors import UserError
 from pretrain.interop import families
-from pretrain.interop.exports import export_folder
-from pretrain.interop.imports import import_folder
+from pretrain.interop.hf_export import export_folder
+from pretrain.interop.hf_import import import_folder
 
 CASES = sorted(hub.answers())
 # Of a `model` section: how it is run and how it starts. What weights compute does not depend on that.

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from pretrain.errors import UserError
-from pretrain.interop import exports, imports
+from pretrain.interop import hf_export, hf_import
 from pretrain.interop.new_folder import check_free, new_folder
 
 
@@ -26,12 +26,12 @@ def test_places_that_a_new_folder_cannot_take(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     for name, place in (("link", "empty"), ("dangling", "later")):
         (tmp_path / name).symlink_to(tmp_path / place)
-        imports.import_folder(str(folder), str(tmp_path / name))
-        exports.export_folder(str(tmp_path / place), str(tmp_path / f"of {name}"))
+        hf_import.import_folder(str(folder), str(tmp_path / name))
+        hf_export.export_folder(str(tmp_path / place), str(tmp_path / f"of {name}"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(UserError, match=r"\. is where this was started, .* name a new one in it"):
-        imports.import_folder(str(folder), ".")
+        hf_import.import_folder(str(folder), ".")
 
 
 def test_names_that_no_folder_gets(tmp_path, monkeypatch):

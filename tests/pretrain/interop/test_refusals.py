@@ -12,7 +12,7 @@ import pretrain
 from input_pipeline.errors import DataError
 from pretrain.cli import main
 from pretrain.errors import UserError
-from pretrain.interop import exports, files, imports
+from pretrain.interop import hf_export, hf_import, safetensors_io
 from pretrain.interop.bart import BART
 
 
@@ -118,8 +118,8 @@ def test_configs(case, keys, words, refused, tmp_path):
 )
 def test_keys_of_older_files_as_the_released_models_have_them(case, keys, tmp_path):
     folder = hub.make(tmp_path / "theirs", case, config=changed(case, **keys))
-    assert imports.import_folder(str(folder), str(tmp_path / "run")).model.width > 0
-    exports.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
+    assert hf_import.import_folder(str(folder), str(tmp_path / "run")).model.width > 0
+    hf_export.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
     assert not keys.keys() & json.loads((tmp_path / "back" / "config.json").read_text()).keys()
 
 
@@ -211,15 +211,15 @@ def shard(folder, tensors, count=3):
         some = {name: tensors[name] for name in names[number::count]}
         save_file(some, folder / file)
         held |= dict.fromkeys(some, file)
-    (folder / files.FILE).unlink()
-    (folder / files.INDEX).write_text(json.dumps({"metadata": {}, "weight_map": held}))
+    (folder / safetensors_io.FILE).unlink()
+    (folder / safetensors_io.INDEX).write_text(json.dumps({"metadata": {}, "weight_map": held}))
     return held
 
 
 def test_what_was_saved_in_float16_is_computed_in_float32(tmp_path):
     """Its weights fit there, and gradients of float16 would be lost without a scaled loss."""
     folder = hub.make(tmp_path / "theirs", "gpt2", config=changed("gpt2", dtype="float16"))
-    imported = imports.import_folder(str(folder), str(tmp_path / "run"), print)
+    imported = hf_import.import_folder(str(folder), str(tmp_path / "run"), print)
     assert imported.model.dtype == imported.model.param_dtype == "float32"
 
 
@@ -234,26 +234,28 @@ def test_shards_in_bfloat16_and_names_without_the_prefix(tmp_path, refused):
     folder = hub.make(tmp_path / "theirs", "gpt2", tensors={}, config=config)
     held = shard(folder, tensors | mask)
     said = []
-    imported = imports.import_folder(str(folder), str(tmp_path / "run"), said.append)
+    imported = hf_import.import_folder(str(folder), str(tmp_path / "run"), said.append)
     assert imported.model.dtype == "bfloat16" and imported.model.param_dtype == "float32"
     assert "left out what is no weights: h.0.attn.bias" in said
     back = tmp_path / "back"
-    exports.export_folder(str(tmp_path / "run"), str(back))
-    written = files.Tensors(back)
+    hf_export.export_folder(str(tmp_path / "run"), str(back))
+    written = safetensors_io.Tensors(back)
     for name, array in tensors.items():
         np.testing.assert_array_equal(written.read(f"transformer.{name}"), array.astype(np.float32))
     (folder / held["wte.weight"]).unlink()
-    refused(folder, files.INDEX, held["wte.weight"], "not there")
+    refused(folder, safetensors_io.INDEX, held["wte.weight"], "not there")
 
 
 def test_what_does_not_fit_one_file_is_written_to_several(tmp_path):
     tensors = {f"t{i}": np.full((4, i + 1), i, np.float32) for i in range(6)}  # 16, 32, ... bytes
-    files.write(tmp_path, {name: array.nbytes for name, array in tensors.items()}, iter(tensors.items()), shard=100)
+    safetensors_io.write(
+        tmp_path, {name: array.nbytes for name, array in tensors.items()}, iter(tensors.items()), shard=100
+    )
     names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
     assert names == [f"model-{i:05}-of-00004.safetensors" for i in (1, 2, 3, 4)]
-    index = json.loads((tmp_path / files.INDEX).read_text())
+    index = json.loads((tmp_path / safetensors_io.INDEX).read_text())
     assert index["metadata"]["total_size"] == sum(array.nbytes for array in tensors.values())
-    back = files.Tensors(tmp_path)
+    back = safetensors_io.Tensors(tmp_path)
     assert list(back.shapes) == list(tensors)
     for name, array in tensors.items():
         np.testing.assert_array_equal(back.read(name), array)
@@ -267,19 +269,19 @@ def test_older_names_of_norms(tmp_path):
     tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
     tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
     old = {renamed(name): array for name, array in tensors.items()}
-    imports.import_folder(str(hub.make(tmp_path / "theirs", "bert", tensors=old)), str(tmp_path / "run"))
-    exports.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
-    back = files.Tensors(tmp_path / "back")
+    hf_import.import_folder(str(hub.make(tmp_path / "theirs", "bert", tensors=old)), str(tmp_path / "run"))
+    hf_export.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
+    back = safetensors_io.Tensors(tmp_path / "back")
     for name in back.shapes:
         np.testing.assert_array_equal(back.read(name), hub.weights({name: back.shapes[name]})[name])
 
 
 def test_nothing_is_overwritten(tmp_path):
     folder = hub.make(tmp_path / "theirs", "gpt2")
-    imports.import_folder(str(folder), str(tmp_path / "run"))
+    hf_import.import_folder(str(folder), str(tmp_path / "run"))
     for again in (
-        lambda: imports.import_folder(str(folder), str(tmp_path / "run")),
-        lambda: exports.export_folder(str(tmp_path / "run"), str(folder)),
+        lambda: hf_import.import_folder(str(folder), str(tmp_path / "run")),
+        lambda: hf_export.export_folder(str(tmp_path / "run"), str(folder)),
     ):
         with pytest.raises(UserError, match="is there already, and nothing is overwritten"):
             again()
@@ -289,17 +291,17 @@ def test_a_model_that_tells_no_texts_apart_reads_one_text_a_row(tmp_path):
     tensors = hub.weights(hub.answers()["bert"]["shapes"])
     tensors["bert.embeddings.token_type_embeddings.weight"] = np.zeros((1, 15), np.float32)
     folder = hub.make(tmp_path / "theirs", "bert", tensors=tensors, config=changed("bert", type_vocab_size=1))
-    config = imports.import_folder(str(folder), str(tmp_path / "run"))
+    config = hf_import.import_folder(str(folder), str(tmp_path / "run"))
     assert (config.objective.next_sentence, config.data.layout, config.model.pair_head) == (False, "packed", True)
     assert pretrain.open(tmp_path / "run").model.types == 1
 
 
-@pytest.mark.parametrize("name", ["config.json", files.INDEX, "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("name", ["config.json", safetensors_io.INDEX, "tokenizer.json", "tokenizer_config.json"])
 def test_json_that_has_no_bottom(refused, tmp_path, name):
     folder = hub.make(tmp_path / "theirs", "gpt2")
     (folder / name).write_text("[" * 100_000)
-    if name == files.INDEX:
-        (folder / files.FILE).unlink()
+    if name == safetensors_io.INDEX:
+        (folder / safetensors_io.FILE).unlink()
     refused(folder, name, "fetch it again")
 
 
@@ -307,18 +309,18 @@ def test_a_vocabulary_of_nothing(tmp_path):
     folder = hub.make(tmp_path / "theirs", "gpt2")
     (folder / "tokenizer.json").write_text('{"model": {"type": "Unigram", "vocab": []}, "added_tokens": []}')
     with pytest.raises(DataError, match=r"tokenizer\.json is no tokenizer\.json \(its vocabulary is empty\)"):
-        imports.import_folder(str(folder), str(tmp_path / "ours"))
+        hf_import.import_folder(str(folder), str(tmp_path / "ours"))
 
 
 def test_weights_of_two_saves(refused, tmp_path):
     folder = hub.make(tmp_path / "theirs", "gpt2")
     shard(folder, hub.weights(hub.answers()["gpt2"]["shapes"]))
-    save_file({"other": np.zeros(3, np.float32)}, folder / files.FILE)
+    save_file({"other": np.zeros(3, np.float32)}, folder / safetensors_io.FILE)
     refused(folder, "holds model.safetensors and model.safetensors.index.json, which are of two saves")
 
 
 def test_what_has_no_like_there_is_not_exported(tmp_path):
-    imports.import_folder(str(hub.make(tmp_path / "theirs", "gpt2")), str(tmp_path / "run"))
+    hf_import.import_folder(str(hub.make(tmp_path / "theirs", "gpt2")), str(tmp_path / "run"))
     file = tmp_path / "run" / "config.json"
     saved = json.loads(file.read_text())
     for keys, words in (
@@ -328,7 +330,7 @@ def test_what_has_no_like_there_is_not_exported(tmp_path):
     ):
         file.write_text(json.dumps(saved | {"model": saved["model"] | keys}))
         with pytest.raises(UserError) as error:
-            exports.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
+            hf_export.export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
         assert words in str(error.value) and "cannot be exported as gpt2" in str(error.value)
         assert not (tmp_path / "back").exists()
 
@@ -342,7 +344,7 @@ def test_a_pooler_that_pretraining_never_read(tmp_path):
     said = []
     older = changed("roberta", output_past=True)
     folder = hub.make(tmp_path / "theirs", "roberta", tensors=tensors, config=older)
-    imports.import_folder(str(folder), str(tmp_path / "run"), said.append)
+    hf_import.import_folder(str(folder), str(tmp_path / "run"), said.append)
     assert "left out 2 tensors that pretraining has no use for, such as roberta.pooler.dense.bias" in said
 
 
@@ -353,7 +355,7 @@ def test_a_tokenizer_whose_padding_is_another_id(tmp_path, capsys):
     """
     folder, run = hub.make(tmp_path / "theirs", "roberta", tokenizer=False), tmp_path / "run"
     hub.unigram(folder)
-    imports.import_folder(str(folder), str(run))
+    hf_import.import_folder(str(folder), str(run))
     said = (
         "cannot be exported as roberta, whose positions are counted by the id of padding, 1, and its tokenizer has "
         "padding of id 0; train with a tokenizer.json whose padding is id 1\n"
@@ -368,7 +370,7 @@ def test_a_tokenizer_whose_padding_is_another_id(tmp_path, capsys):
 def test_texts_are_prepared_for_xlm_alone(tmp_path):
     folder = hub.make(tmp_path / "theirs", "gpt2")
     with pytest.raises(UserError, match=r"--prepared is of XLM's vocab\.json, and .* is another; leave it out"):
-        imports.import_folder(str(folder), str(tmp_path / "run"), prepared=True)
+        hf_import.import_folder(str(folder), str(tmp_path / "run"), prepared=True)
     assert not (tmp_path / "run").exists()
 
 

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 import pretrain
 from input_pipeline import pipeline
 from pretrain.cli import main
-from pretrain.interop import exports
+from pretrain.interop import hf_export
 
 STILL = ["--config.schedule.peak=0", "--config.schedule.warmup=0", "--config.train.batch_size=8"]
 STILL += ["--config.train.steps=1", "--config.log.every=1", "--config.log.tensorboard=false"]
@@ -73,7 +73,7 @@ def test_training_begins_with_the_weights(case, length, imported, lines, signals
     assert main(["evaluate", f"--workdir={workdir}", "--step=0", f"--data={source}", "--format=json"]) == 0
     scored = json.loads(capsys.readouterr().out)
     assert scored["step"] == 0 and 0 < scored["loss"] < 30
-    assert exports.export_folder(str(workdir), str(workdir.parent / "back")) == 1
+    assert hf_export.export_folder(str(workdir), str(workdir.parent / "back")) == 1
     assert "after 1 of 1 updates. Its tokenizer" in (card := Path("back/README.md").read_text())
     assert "Training began with imported weights." in card
 
@@ -137,8 +137,8 @@ def test_from_python(imported, tmp_path, monkeypatch):
 
 MEASURED = """
 import resource, sys
-from pretrain.interop.imports import import_folder
-from pretrain.interop.exports import export_folder
+from pretrain.interop.hf_import import import_folder
+from pretrain.interop.hf_export import export_folder
 import jax, orbax.checkpoint
 jax.devices()
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

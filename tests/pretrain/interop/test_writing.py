@@ -7,7 +7,7 @@ import pytest
 
 from pretrain.errors import UserError
 from pretrain.interop.generation_config import left_out
-from pretrain.interop.imports import import_folder
+from pretrain.interop.hf_import import import_folder
 
 SAID = "; `pretrain generate` has flags for what it can do"
 

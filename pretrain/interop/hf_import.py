@@ -19,8 +19,8 @@ from pretrain.errors import UserError, listed
 from pretrain.interop import electra, families, generation_config, tokenizers
 from pretrain.interop.electra import GENERATOR
 from pretrain.interop.family import Family
-from pretrain.interop.files import Tensors
 from pretrain.interop.new_folder import check_free, new_folder
+from pretrain.interop.safetensors_io import Tensors
 from pretrain.interop.weight_map import Shape, Table
 from pretrain.workdir import CONFIG, Workdir
 

@@ -14,8 +14,8 @@ from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError
-from pretrain.interop import families, files, tokenizers
-from pretrain.interop.card import CARD, Exported, card
+from pretrain.interop import families, safetensors_io, tokenizers
+from pretrain.interop.model_card import CARD, Exported, card
 from pretrain.interop.new_folder import check_free, new_folder
 from pretrain.interop.weight_map import Table
 from pretrain.workdir import CONFIG, Workdir, write
@@ -60,7 +60,7 @@ def export_folder(
             whole = about | {"dtype": config.model.param_dtype} | written | family.ids(special) | family.more(config)
             write(folder / CONFIG, json.dumps(whole, indent=2).encode())
             tensors = _tensors(table, lambda path: read(family.path_of(path)))
-            files.write(folder, _sizes(table), tensors, report=report)
+            safetensors_io.write(folder, _sizes(table), tensors, report=report)
             exported = Exported(
                 family,
                 architecture=architecture,
