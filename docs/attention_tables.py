@@ -89,32 +89,23 @@ DISTANCE = {"bias": ByDistance(ARRAY, ARRAY, 0)}
 CALLS = (
     Call("dense", 1024),
     Call("dense", 8192),
-    Call("dense", 1024, mask=("bidirectional",)),
-    Call("dense", 1024, mask=("documents",)),
+    Call("dense", 1024, mask=("bidirectional", "documents")),
     Call("dense", 1024, mask=("prefix",)),
     Call("dense", 1024, mask=("permutation",)),
     Call("dense", 512, 1024, mask=("bidirectional", "padded keys")),
-    Call("dense", 512, 1024, mask=("bidirectional", "documents")),
     Call("dense", 1, 4096, mask=("cache",)),
     Call("dense", 1024, options={"dropout_rate": 0.1}),
     Call("dense", 1024, options={"bias": Stored(ARRAY)}),
     Call("dense", 1024, mask=("bidirectional", "documents"), options=BUCKETS),
-    Call("dense", 8192, mask=("bidirectional", "documents"), options=BUCKETS),
     Call("dense", 1024, kv_heads=2),
-    Call("dense", 1024, head_size=80),
     Call("dense", 512, memory=512),
     Call("dense", 512, memory=512, options=DISTANCE),
     Call("local_512", 512, memory=512),
-    Call("local_256", 4096),
     Call("local_256", 4096, mask=("documents",)),
-    Call("strided_128", 12_288),
     Call("strided_128", 12_288, mask=("documents",)),
-    Call("strided_128", 12_288, options={"dropout_rate": 0.1}),
     Call("strided_128", 1, 12_288, mask=("cache",)),
-    Call("strided_128", 16_384, mask=("bidirectional", "documents")),
     Call("strided_128", 4096, options=BUCKETS),
     Call("fixed_128_32", 12_288),
-    Call("column_128", 12_288),
     Call("dense+local_256", 4096),
 )
 
@@ -147,16 +138,16 @@ def recipe_table() -> str:
         variants[name] = {key: config for key, config in sizes.items() if config.model.dtype != "float32"}  # not CPU's
         for variant, config in variants[name].items():
             spec = TrainSpec.build_abstract(config)
-            for train in (True, False):
-                for cells in attention_calls(spec, config.data.length, train):
-                    users[cells][name][variant] = None
-    rows = ["| call | recipes | gpu | tpu |", "|---|---|---|---|"]
-    for (call, gpu, tpu), recipes in users.items():
+            calls = [attention_calls(spec, config.data.length, train) for train in (True, False)]
+            for (call, *training), (_, *evaluation) in zip(*calls, strict=True):
+                users[call, *training, *evaluation][name][variant] = None
+    rows = ["| call | recipes | training: gpu, tpu | evaluation: gpu, tpu |", "|---|---|---|---|"]
+    for (call, *backends), recipes in users.items():
         names = [
             f"`{name}`" + ("" if some.keys() == variants[name].keys() else f" ({', '.join(some)})")
             for name, some in recipes.items()
         ]
-        rows.append(f"| {call} | {', '.join(names)} | {gpu} | {tpu} |")
+        rows.append("| {} | {} | {}, {} | {}, {} |".format(call, ", ".join(names), *backends))
     return "\n".join(rows)
 
 
@@ -171,15 +162,10 @@ def attention_calls(spec, length: int, train: bool) -> list[tuple[str, str, str]
         words = [f"`{pattern}`", "causal" if mask.causal else "bidirectional"]
         words += [MASK_WORDS[name] for name in sorted(mask.features()) if name in MASK_WORDS]
         words += [describe_bias(bias)] if bias is not None else []
-        words += ["dropout"] if dropout is not None else []
         rate = 0.1 if dropout is not None else 0.0
-        backends = [
-            ", ".join(
-                dict.fromkeys(chosen_path(query, key, value, mask, platform=platform, bias=bias, dropout_rate=rate))
-            )
-            for platform in ("gpu", "tpu")
-        ]
-        calls.append((", ".join(words), *backends))
+        options = dict(bias=bias, dropout_rate=rate)
+        picked = [chosen_path(query, key, value, mask, platform=platform, **options) for platform in ("gpu", "tpu")]
+        calls.append((", ".join(words), *(" + ".join(dict.fromkeys(paths)) for paths in picked)))
         return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
 
     model = spec.model.clone(attention_path=Path("recorded", record, lambda request: None))
