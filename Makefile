@@ -1,8 +1,8 @@
-# Everything happens in a virtual environment of its own; `make` lists what there is.
+# Everything runs in a virtual environment; `make` lists the targets.
 PYTHON ?= python3
 VENV ?= .venv
 RUN = runs/quickstart
-PARALLEL = --numprocesses=3 --dist=worksteal  # more than two cores: tests wait for the programs that they start
+PARALLEL = --numprocesses=3 --dist=worksteal  # more processes than cores: tests wait for programs that they start
 
 .DEFAULT_GOAL := help
 .PHONY: help install quickstart test lint docs benchmarks clean
@@ -16,7 +16,7 @@ quickstart: $(VENV)/.installed  ## train a small model on real text, evaluate it
 	$(VENV)/bin/pretrain train --config=configs/quickstart.py --workdir=$(RUN)
 	$(VENV)/bin/pretrain evaluate --workdir=$(RUN) --gzip --xz
 	$(VENV)/bin/pretrain generate --workdir=$(RUN) --prompt='def main('
-	@echo "Config, tokenizer, checkpoints and metrics lie in $(RUN)."
+	@echo "Config, tokenizer, checkpoints and metrics are in $(RUN)."
 
 test: $(VENV)/.installed-test  ## run the tests
 	$(VENV)/bin/python -m pytest $(PARALLEL)
@@ -37,7 +37,7 @@ clean:  ## delete the virtual environment and what builds and tests leave; runs/
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps make an installation follow the files that describe it.
+# Stamps: reinstall when the files that describe the installation change.
 $(VENV)/.installed: pyproject.toml setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Longhaul needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 ...")'
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)

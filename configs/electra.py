@@ -4,7 +4,7 @@
     pretrain train --config=configs/electra.py:mini_stdlib    # two minutes on 2 CPU cores, no files needed
 
 Variants: small (14M, the default), base (110M) and large (335M), counted without their generators. small_plus, the
-released "small", has a generator of its own width and rows of 512 tokens. Ablations of small (section 3.4):
+released "small", has a generator as wide as the discriminator and rows of 512 tokens. Ablations of small (section 3.4):
 small_masked_loss (ELECTRA 15 %: the discriminator is scored on masked tokens only), small_replace_mlm (it predicts the
 masked tokens, which the generator replaced), small_all_tokens (it predicts every token, with a copy gate). mini_stdlib
 is a small network on the Python standard library.

@@ -1,4 +1,7 @@
-"""Draw the loss of a run: `python docs/loss_curve.py runs/quickstart docs/figures/quickstart.svg`."""
+"""Draw the loss of a run with the extra `plots`.
+
+python docs/loss_curve.py runs/quickstart docs/figures/quickstart.svg
+"""
 
 import csv
 import sys
