@@ -4,7 +4,7 @@
 
 Both keep keys and values of what was read. 4 prompts of 64 tokens each; 64 tokens are written for each, whichever they
 are: nothing ends a text. Float32, random weights, no dropout. Beams count by length and stop as there with
-early_stopping off, on both sides. Ours is `pretrain.decoding.decoding.generate`, what `pretrain generate` calls. Each
+early_stopping off, on both sides. Ours is `pretrain.decoding.sampling.generate`, what `pretrain generate` calls. Each
 program runs in a process of its own, on all cores, and they take turns (turns.py). `--quick` writes 16 tokens for 2
 prompts of 16, in fewer rounds.
 """
@@ -42,7 +42,7 @@ def longhaul(name: str, quick: bool):
     from flax import linen as nn
 
     import models
-    from pretrain.decoding.decoding import generate
+    from pretrain.decoding.sampling import generate
     from pretrain.distributed.malloc import keep_freed_memory
 
     keep_freed_memory()

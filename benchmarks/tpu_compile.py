@@ -34,8 +34,7 @@ from models.attention import attend
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.attention.relative import attend_relative
-from pretrain.costs.attention import keys_per_query
-from pretrain.costs.flops import TRAIN, flops_per_token
+from pretrain.costs.flops import TRAIN, flops_per_token, keys_per_query
 from pretrain.step.train_spec import TrainSpec
 
 HEADS, SIZE, LONG = 8, 64, 12_288

@@ -12,7 +12,7 @@ from input_pipeline.corruption.prompts import Prompts
 from pretrain import config as configs
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
-from pretrain.decoding.decoding import generate
+from pretrain.decoding.sampling import generate
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, nearest
 from pretrain.parallel.mesh import OF_ANY_NUMBER

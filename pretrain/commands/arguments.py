@@ -184,7 +184,7 @@ class DecodingArguments(CheckpointArguments):
                 raise UserError(f"--{name}: has no effect with --beams={self.beams}. Leave it out, or change --beams.")
 
     def options(self, usual: float = OPTIONS["temperature"].default) -> dict:
-        """Keyword arguments of `pretrain.decoding.decoding.generate`; `usual` is the temperature of sampling."""
+        """Keyword arguments of `pretrain.decoding.sampling.generate`; `usual` is the temperature of sampling."""
         options = {name: getattr(self, name) for name in (*OPTIONS, *CHOICES, "cached") if hasattr(self, name)}
         if self.temperature is None:
             options["temperature"] = usual if self.beams == 1 else 0.0

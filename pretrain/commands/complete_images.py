@@ -12,7 +12,7 @@ from input_pipeline.sources import images, sources
 from pretrain import config as configs
 from pretrain.commands.arguments import Complete
 from pretrain.commands.shared import check_processes
-from pretrain.decoding.decoding import generate
+from pretrain.decoding.sampling import generate
 from pretrain.distributed.init import say, start
 from pretrain.errors import UserError
 from pretrain.run import Run

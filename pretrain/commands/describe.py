@@ -12,7 +12,7 @@ from pretrain import config as configs
 from pretrain.commands.arguments import Describe
 from pretrain.commands.shared import config_of
 from pretrain.costs import flops
-from pretrain.costs.sizes import on_device, whole_bytes
+from pretrain.costs.capacity import on_device, whole_bytes
 from pretrain.errors import USER_ERRORS
 from pretrain.interop import families
 from pretrain.metrics.progress import amount

@@ -11,7 +11,7 @@ from input_pipeline.sources import sources
 from pretrain import config as configs
 from pretrain.commands.arguments import Generate
 from pretrain.commands.shared import check_processes
-from pretrain.decoding.decoding import generate
+from pretrain.decoding.sampling import generate
 from pretrain.distributed.init import say, start
 from pretrain.errors import UserError, reason
 from pretrain.metrics.tables import one_line

@@ -10,7 +10,7 @@ from pretrain.commands.shared import config_of
 from pretrain.distributed.init import say
 from pretrain.metrics.progress import amount
 from pretrain.metrics.tables import show
-from pretrain.plan import starting, step
+from pretrain.plan import launch_commands, step
 from pretrain.plan.search import search
 from pretrain.plan.topology import Topology, parse
 from pretrain.training.startup import check_kept
@@ -57,7 +57,7 @@ def _start(arguments: Plan, topology: Topology, config, begun: bool, best: Seque
     flags = {"config": f"--config={arguments.config}"} if arguments.config else {}
     flags |= {key: f"--config.{key}={value}" for key, value in arguments.overrides}
     flags |= {flag.removeprefix("--config.").partition("=")[0]: flag for flag in best}
-    return starting.commands(topology, config.name, [*flags.values()], arguments.workdir)
+    return launch_commands.commands(topology, config.name, [*flags.values()], arguments.workdir)
 
 
 def _search(config, topology: Topology, arguments: Plan, begun: bool) -> None:

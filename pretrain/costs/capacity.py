@@ -12,13 +12,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from models.layers.parameter import path_name
 from pretrain import config as configs
-from pretrain.costs.sizes import on_device, whole_bytes
 from pretrain.errors import UserError
 from pretrain.metrics.progress import amount
 from pretrain.step import recurrent_state
+
+
+def whole_bytes(shapes) -> int:
+    """Bytes of all of a tree of shapes, wherever it lies."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def on_device(shapes, dtype=None) -> int:
+    """Bytes on one device of a tree of shapes with shardings; in another type if one is given."""
+    leaves = jax.tree.leaves(shapes)
+    sizes = ((leaf.sharding.shard_shape(leaf.shape), jnp.dtype(dtype or leaf.dtype).itemsize) for leaf in leaves)
+    return sum(math.prod(shape) * itemsize for shape, itemsize in sizes)
+
 
 # Where Linux keeps a container's memory, its end and what is used of it: control groups of version 2 and 1.
 CONTAINER = (

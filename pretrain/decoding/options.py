@@ -17,7 +17,7 @@ OPTIONS = {
     "seed": non_negative(0, below=2**32),
     "beyond": non_negative(None, below=2**20),
 }
-# Words of beam search, which `pretrain.decoding.beams` explains; the first where nobody says which.
+# Words of beam search, which `pretrain.decoding.beam_search` explains; the first where nobody says which.
 CHOICES = {"normalisation": ("gnmt", "length"), "stopping": STOPPING}
 
 

@@ -19,9 +19,9 @@ from input_pipeline.batching.tasks import Task
 from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.costs import capacity
-from pretrain.decoding.beams import NOTHING, beam_search, check_penalty
-from pretrain.decoding.greedy import greedy
+from pretrain.decoding.beam_search import NOTHING, beam_search, check_penalty
 from pretrain.decoding.reading import empty
+from pretrain.decoding.sampling import greedy
 from pretrain.errors import UserError
 from pretrain.losses import reported
 

@@ -10,10 +10,10 @@ import jax
 
 from models.layers.parameter import mesh_axes_of
 from pretrain.costs import flops
-from pretrain.costs.sizes import whole_bytes
+from pretrain.costs.capacity import whole_bytes
 from pretrain.parallel.mesh import AXES, Layout, smallest_mesh
 from pretrain.plan import roofline
-from pretrain.plan.activation_memory import Kept, kept_of_row
+from pretrain.plan.memory import Kept, kept_of_row
 from pretrain.plan.topology import Topology
 from pretrain.step import recurrent_state
 from pretrain.step.checks import check_batches

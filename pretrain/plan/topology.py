@@ -15,7 +15,7 @@ import jax
 from jax.experimental import topologies
 
 from pretrain.errors import UserError, nearest
-from pretrain.plan import gpus, slices
+from pretrain.plan import hardware, launch_commands
 from pretrain.plan.hardware import HARDWARE, Hardware
 
 EXAMPLES = {
@@ -55,7 +55,7 @@ class Topology:
             case "tpu":
                 return _tpus(self)
             case "cuda":
-                return gpus.devices(self.name, self.hardware.family, self.count)
+                return hardware.devices(self.name, self.hardware.family, self.count)
         return _cpus(self)
 
 
@@ -76,7 +76,7 @@ def parse(name: str) -> Topology:
             f"--topology={name} is no shape of {kind}; after the colon write {wanted}, as in {EXAMPLES[kind]}"
         )
     if hardware.platform == "tpu":
-        slices.check(kind, shape)
+        launch_commands.check(kind, shape)
     return Topology(name, hardware, shape)
 
 
@@ -86,7 +86,7 @@ def _of_gcloud(name: str, kind: str, number: str) -> str:
     hardware = HARDWARE[kind]
     chips = int(number) // 2 if hardware.core else int(number)
     shape = _shape(chips, hardware.dims)
-    example = f"{kind}:{slices.joined(shape)}" if slices.launchers(kind, shape) else EXAMPLES[kind]
+    example = f"{kind}:{launch_commands.joined(shape)}" if launch_commands.launchers(kind, shape) else EXAMPLES[kind]
     return (
         f"--topology={name} is the cloud's name of a slice; write its shape in chips after a colon, "
         f"such as --topology={example}"

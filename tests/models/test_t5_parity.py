@@ -10,7 +10,7 @@ from flax import linen as nn
 
 import models
 from configs.common import encoder_decoder
-from pretrain.decoding.decoding import generate
+from pretrain.decoding.sampling import generate
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs the extra 'oracle'")
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs the extra 'oracle'")

@@ -10,7 +10,7 @@ from pretrain.checkpoints import params_only
 from pretrain.cli import main
 from pretrain.commands import plan
 from pretrain.config import load
-from pretrain.plan import search, sharding, step
+from pretrain.plan import search, step
 from pretrain.plan.topology import parse
 from pretrain.workdir import POSITION, Workdir
 
@@ -79,7 +79,7 @@ def test_what_every_device_holds_is_warned_of(overrides, devices, words):
     overrides = overrides | {"evaluate.batch_size": "24", "model.positions": "none"}
     config = load("configs/quickstart.py:tiny", tuple(overrides.items()))
     subject = step.prepare(config, parse(f"cpu:{devices}"))
-    said = " ".join(sharding.warnings(sharding.shardings(subject.spec), subject.mesh))
+    said = " ".join(step.warnings(step.shardings(subject.spec), subject.mesh))
     assert all(word in said for word in words) and bool(said) == bool(words)
 
 

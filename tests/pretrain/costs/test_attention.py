@@ -13,8 +13,8 @@ from models.attention import attend
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern, per_head
 from models.attention.relative import attend_relative
-from pretrain.costs import attention
-from pretrain.costs.attention import keys_per_query
+from pretrain.costs import flops
+from pretrain.costs.flops import keys_per_query
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_keys_are_counted_as_the_mask_shows_them(word, length, memory, causal):
     query, key = memory + np.arange(length)[:, None], np.arange(memory + length)[None]
     for pattern in per_head(parse_pattern(word), 4):
         seen = np.broadcast_to(pattern.sees(query, key) & ((key <= query) | (not causal)), (length, memory + length))
-        charged = attention.Visible(pattern, causal, memory).keys(length, memory + length, "causal")
+        charged = flops.Visible(pattern, causal, memory).keys(length, memory + length, "causal")
         assert charged == seen.sum()
 
 
@@ -73,22 +73,22 @@ def charged(convention, mask, T, S, *, heads=4, kv_heads=2, size=3, value_size=5
 
     def call(query, key, value, distances, arrays):
         if not relative:
-            return attend(query, key, value, mask.replace(**arrays), path=attention.DESCRIBED)
+            return attend(query, key, value, mask.replace(**arrays), path=flops.DESCRIBED)
         biases = jnp.zeros((heads, size))
         asked = mask.replace(**arrays)
-        return attend_relative(query, key, value, distances, biases, biases, asked, path=attention.DESCRIBED)
+        return attend_relative(query, key, value, distances, biases, biases, asked, path=flops.DESCRIBED)
 
     keys, values = array(2, S, kv_heads, size), array(2, S, kv_heads, value_size)
     traced = jax.make_jaxpr(call)(array(2, T, heads, size), keys, values, array(S, heads, size), arrays)
     assert traced.out_avals[0].shape == (2, T, heads, value_size)
     return sum(
-        attention.multiply_adds(equation, convention)
+        flops.multiply_adds(equation, convention)
         for equation in traced.jaxpr.eqns
-        if equation.primitive is attention.ATTENTION
+        if equation.primitive is flops.ATTENTION
     )
 
 
-@pytest.mark.parametrize("convention", attention.CONVENTIONS)
+@pytest.mark.parametrize("convention", flops.CONVENTIONS)
 def test_charges_of_a_call(convention):
     half = convention == "causal"
     pair = 2 * 4 * (3 + 5)  # rows, heads, sizes of keys and values
@@ -113,4 +113,4 @@ def test_what_only_data_tell_hides_nothing():
 def test_a_described_attention_does_not_run():
     query = jnp.ones((1, 2, 1, 4))
     with pytest.raises(NotImplementedError, match="attention"):
-        attend(query, query, query, Mask(), path=attention.DESCRIBED)
+        attend(query, query, query, Mask(), path=flops.DESCRIBED)

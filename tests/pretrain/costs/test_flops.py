@@ -14,8 +14,7 @@ from configs import sparse_transformer
 from configs.common import base, recurrent
 from models.attention.patterns import parse_pattern
 from models.layers.activations import GATED
-from pretrain.costs.attention import Visible, keys_per_query
-from pretrain.costs.flops import flops_per_token, forward_flops
+from pretrain.costs.flops import Visible, flops_per_token, forward_flops, keys_per_query
 from pretrain.parallel import devices
 from pretrain.step.train_spec import TrainSpec
 

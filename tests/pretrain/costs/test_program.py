@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
-from pretrain.costs.program import multiply_adds
+from pretrain.costs.flops import multiply_adds
 
 A, B = jnp.zeros((3, 4)), jnp.zeros((4, 5))
 ONE = 3 * 4 * 5

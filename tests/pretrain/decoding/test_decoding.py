@@ -10,8 +10,8 @@ from flax import linen as nn
 
 import models
 from configs.common import decoder
-from pretrain.decoding import decoding, reading
-from pretrain.decoding.decoding import generate, truncate
+from pretrain.decoding import reading, sampling
+from pretrain.decoding.sampling import generate, truncate
 from pretrain.errors import UserError
 
 GREEDY = {
@@ -214,7 +214,7 @@ def test_sampling_is_a_function_of_the_seed(tiny):
 
 def test_nothing_compiles_per_token_or_per_call(tiny):
     generate(*tiny, [np.array([1, 2, 3])], **{**GREEDY, "max_tokens": 4})
-    programs = reading.advance, reading.begin_cached, decoding._pick
+    programs = reading.advance, reading.begin_cached, sampling._pick
     before = [program._cache_size() for program in programs]
     generate(*tiny, [np.array([4, 3, 2, 1])], **{**GREEDY, "max_tokens": 3})  # both fit 4 tokens of prompt, 8 in all
     assert before == [program._cache_size() for program in programs]

@@ -8,7 +8,7 @@ from flax import linen as nn
 
 import models
 from configs.common import encoder_decoder
-from pretrain.decoding.decoding import generate
+from pretrain.decoding.sampling import generate
 from pretrain.errors import UserError
 
 V = 31

@@ -10,7 +10,7 @@ import pytest
 
 from configs import t5
 from configs.common import causal, translation
-from pretrain.decoding.decoding import generate
+from pretrain.decoding.sampling import generate
 from pretrain.errors import UserError
 from pretrain.evaluation import decoded
 from pretrain.evaluation.decoded import Written, exact_match, sequence_accuracy, tasks

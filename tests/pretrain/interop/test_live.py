@@ -11,7 +11,7 @@ from goldens import make_models as asked
 from test_models import asked_of_ours, question
 
 import pretrain
-from pretrain.decoding.decoding import generate
+from pretrain.decoding.sampling import generate
 from pretrain.errors import UserError
 from pretrain.interop import families
 from pretrain.interop.hf_export import export_folder

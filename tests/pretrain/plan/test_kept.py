@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from pretrain.config import load
-from pretrain.plan.activation_memory import Kept, kept_of_row
+from pretrain.plan.memory import Kept, kept_of_row
 from pretrain.step.train_spec import TrainSpec
 
 

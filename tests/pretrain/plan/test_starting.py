@@ -9,7 +9,7 @@ import pytest
 from pretrain.commands.flags import commands as known
 from pretrain.commands.flags import split_config
 
-from pretrain.plan import starting, topology
+from pretrain.plan import launch_commands, topology
 from tests.pretrain.runs import ROOT
 
 FLAGS = ["--config=configs/gpt2.py:small", "--config.data.train=text:/a b/it's/*.py", "--config.mesh.fsdp=4"]
@@ -27,7 +27,7 @@ LINES = [
         "h200:4",
         "cpu:8",
     )
-    for line in starting.commands(topology.parse(name), "gpt2:small", FLAGS)
+    for line in launch_commands.commands(topology.parse(name), "gpt2:small", FLAGS)
 ]
 
 
@@ -47,7 +47,7 @@ def test_each_launcher_takes_its_line(name, line):
         assert done.returncode == 0, done.stderr
         assert "warning" not in done.stderr
         if "tpu_pod" in line:
-            assert re.search(rf"{starting.SOFTWARE[name.partition(':')[0]]}", done.stdout)
+            assert re.search(rf"{launch_commands.SOFTWARE[name.partition(':')[0]]}", done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -55,16 +55,16 @@ def test_each_launcher_takes_its_line(name, line):
     [("GPT;rm", "gpt-rm"), ("my Run/x", "my-run-x"), ("books.v2", "books-v2"), ("1b", "run-1b"), ("é", "run")],
 )
 def test_a_pod_has_a_name_that_it_can_have(name, tpu):
-    for line in starting.commands(topology.parse("v5e:2x2"), name, ()):
+    for line in launch_commands.commands(topology.parse("v5e:2x2"), name, ()):
         assert f"/{tpu}" in line and (f"--tpu {tpu} --zone" in line or "launch.gke" in line)
 
 
 def test_a_slice_that_gcloud_cannot_name_is_started_by_the_other_launcher():
     for name in ("v5p:1x1x1", "v5p:4x4x24"):
-        (line,) = starting.commands(topology.parse(name), "run", ())
+        (line,) = launch_commands.commands(topology.parse(name), "run", ())
         assert "launch.gke" in line and f"--tpu {name} " in line
 
 
 def test_a_run_goes_on_in_its_own_folder():
-    (line,) = starting.commands(topology.parse("cpu:2"), "tiny", (), "runs/x y")
+    (line,) = launch_commands.commands(topology.parse("cpu:2"), "tiny", (), "runs/x y")
     assert shlex.split(line)[-2:] == ["train", "--workdir=runs/x y"]

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from pretrain.errors import UserError
-from pretrain.plan import gpus, topology
+from pretrain.plan import hardware, topology
 from pretrain.plan.hardware import HARDWARE
 
 
@@ -84,7 +84,7 @@ def test_compilers_that_are_not_installed(monkeypatch, name, words):
 
 def test_every_kind_has_an_example_and_every_gpu_a_description():
     assert HARDWARE.keys() == topology.EXAMPLES.keys()
-    assert {name for name, kind in HARDWARE.items() if kind.platform == "cuda"} == gpus.TARGETS.keys()
+    assert {name for name, kind in HARDWARE.items() if kind.platform == "cuda"} == hardware.TARGETS.keys()
     for name, kind in HARDWARE.items():
         assert topology.parse(topology.EXAMPLES[name]).hardware is kind
         rates = kind.memory, kind.flops, kind.bandwidth, kind.link

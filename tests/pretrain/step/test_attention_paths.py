@@ -14,7 +14,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from configs import common
 from models import ModelError
-from pretrain.decoding.decoding import generate
+from pretrain.decoding.sampling import generate
 from pretrain.step.checks import check_attention
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import init_params, init_state, train_step

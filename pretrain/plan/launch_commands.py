@@ -6,8 +6,12 @@ pages "TPU v4", "TPU v5e", "TPU v5p" and "TPU v6e" of docs.cloud.google.com/tpu/
 
 import itertools
 import math
+import re
+import shlex
+from collections.abc import Sequence
 
 from pretrain.errors import UserError
+from pretrain.plan.topology import Topology
 
 Shape = tuple[int, ...]
 FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))  # of v5e and v6e
@@ -58,3 +62,42 @@ def _most_compact(count: int) -> Shape:
     """So many cubes side by side, with the shortest of longest edges, and then of the next; edges in rising order."""
     shapes = itertools.combinations_with_replacement(range(1, count + 1), 3)
     return min((shape for shape in shapes if math.prod(shape) == count), key=lambda shape: shape[::-1])
+
+
+SOFTWARE = {
+    "v4": "tpu-ubuntu2204-base",
+    "v5e": "v2-alpha-tpuv5-lite",
+    "v5p": "v2-alpha-tpuv5",
+    "v6e": "v2-alpha-tpuv6e",
+}
+
+
+def commands(topology: Topology, name: str, flags: Sequence[str], workdir: str = "") -> list[str]:
+    """The lines that start `pretrain train` with `flags` on `topology`, the simplest first.
+
+    `name` is the run's; `workdir` the folder of a run that is gone on with.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")  # gcloud's rule for names of TPUs
+    name = name if name[:1].isalpha() else f"run-{name}".rstrip("-")
+
+    def train(place: str) -> str:
+        return f"train {shlex.join([*flags, f'--workdir={workdir or place}'])}"
+
+    family, count = topology.name.partition(":")[0], topology.count
+    match topology.hardware.platform:
+        case "tpu":
+            made = f"--create {topology.name} --version {SOFTWARE[family]} --install --restarts 20 --delete"
+            image = f"--image REGISTRY/longhaul --tpu {topology.name} --restarts 20 --apply"
+            bucket = train(f"gs://BUCKET/{name}")
+            lines = {
+                "tpu_pod": f"python -m launch.tpu_pod --tpu {name} --zone ZONE {made} -- {bucket}",
+                "gke": f"python -m launch.gke {image} -- {bucket}",
+            }
+            return [lines[launcher] for launcher in launchers(family, topology.shape)]
+        case "cuda":
+            node = f"--nodes 1 --gpus-per-node {count} --restarts 20"
+            return [
+                f"pretrain {train(f'runs/{name}')}",
+                f"python -m launch.slurm {node} -- {train(f'/SHARED/{name}')}",
+            ]
+    return [f"python -m launch.local --processes 1 --devices {count} -- {train(f'runs/{name}')}"]

@@ -12,10 +12,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from pretrain.costs import capacity
 from pretrain.decoding import options
-from pretrain.decoding.beams import NOTHING, check_penalty, search
+from pretrain.decoding.beam_search import NOTHING, check_penalty, search
 from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, for_tokens, known, reader
 from pretrain.errors import UserError
 
@@ -52,7 +53,7 @@ def generate(
     float32, takes the likeliest token; above that it samples, a function of `seed` and of the prompt's index, from the
     `top_k` likeliest (0: all) and then from the smallest set that holds `top_p` of what is left (Holtzman et al. 2020).
     `beams` above 1 searches for the best log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14),
-    or as `normalisation` and `stopping` have it (`pretrain.decoding.beams`). With `beyond`, no more tokens are written
+    or as `normalisation` and `stopping` have it (`pretrain.decoding.beam_search`). With `beyond`, no more tokens are written
     than the source has, and so many more (Vaswani et al. 2017 have 50). Where one token is chosen at a time, logits of
     those that the prompt has or that were written are divided by `repetition_penalty`, and negative ones multiplied
     (Keskar et al. 2019, section 4.1). The log-probability is always the model's own, at
@@ -266,3 +267,45 @@ def _check_source(model, source: Mapping[str, np.ndarray]) -> None:
 def _room(model, length: int) -> int:
     """How many tokens can follow a prompt of so many: the last one is not read."""
     return model.context + 1 - length
+
+
+@partial(jax.jit, static_argnames=("model", "max_tokens"))
+def greedy(
+    model,
+    params,
+    tokens: jax.Array,
+    source: Mapping[str, jax.Array],
+    there: jax.Array,
+    limits: jax.Array,
+    *,
+    max_tokens: int,
+    end_id: int,
+    vocabulary: int,
+) -> jax.Array:
+    """What each row writes, int32 [B, max_tokens]: the likeliest id of those below `vocabulary`, again and again.
+
+    tokens: prompts [B, P], P + max_tokens - 1 of at most the model's context; source: what the model reads besides, by
+    name; there: bool [B], rows of padding write nothing. A row ends with `end_id`, where it comes to that, or with its
+    last of `limits` [B] tokens; behind it are NOTHING. In the scope of a mesh, rows and parameters may be split over
+    it; what is written is whole everywhere.
+    """
+    rows, begun = tokens.shape
+    model = reader(model)
+    lengths = jnp.full((rows,), begun, jnp.int32)
+    logits, carried = begin_cached(model, params, tokens, lengths, begun + max_tokens - 1, source)
+    params, carried = for_tokens(params, carried)
+
+    def unfinished(state):
+        step, writing, *_ = state
+        return (step < max_tokens) & writing.any()
+
+    def write(state):
+        step, writing, written, logits, carried = state
+        token = jnp.argmax(known(logits, vocabulary), axis=-1).astype(jnp.int32)
+        written = written.at[:, step].set(jnp.where(writing, token, NOTHING))
+        writing &= (token != end_id) & (step + 1 < limits)
+        return step + 1, writing, written, *advance(model, params, carried, token)
+
+    nothing = jnp.full((rows, max_tokens), NOTHING, jnp.int32)
+    _, _, written, _, _ = jax.lax.while_loop(unfinished, write, (0, there, nothing, logits, carried))
+    return nn.with_logical_constraint(written, (None, None))
