@@ -53,8 +53,8 @@ def generate(
     float32, takes the likeliest token; above that it samples, a function of `seed` and of the prompt's index, from the
     `top_k` likeliest (0: all) and then from the smallest set that holds `top_p` of what is left (Holtzman et al. 2020).
     `beams` above 1 searches for the best log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14),
-    or as `normalisation` and `stopping` have it (`pretrain.decoding.beam_search`). With `beyond`, no more tokens are written
-    than the source has, and so many more (Vaswani et al. 2017 have 50). Where one token is chosen at a time, logits of
+    or as `normalisation` and `stopping` have it (`pretrain.decoding.beam_search`). With `beyond`, no more tokens are
+    written than the source has, and so many more (Vaswani et al. 2017 have 50). Where one token is chosen at a time, logits of
     those that the prompt has or that were written are divided by `repetition_penalty`, and negative ones multiplied
     (Keskar et al. 2019, section 4.1). The log-probability is always the model's own, at
     temperature 1. `on_token(prompt's index, id)` hears of each token as it is chosen, of a beam search's at its end.

@@ -221,33 +221,6 @@ def test_nothing_compiles_per_token_or_per_call(tiny):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"beams": 2, "temperature": 1.0}, "set beams to 1 or temperature to 0"),
-        ({"max_tokens": 13}, r"prompt 0 \(5 tokens, .*max_tokens=13 exceed the model's context of 16"),
-        ({"max_tokens": 0}, "max_tokens=0; it must be at least 1"),
-        ({"max_tokens": 2.0}, "max_tokens=2.0; it must be a whole number"),
-        ({"top_k": -1}, "top_k=-1; it must be at least 0"),
-        ({"temperature": -1.0}, "temperature=-1.0; it must be at least 0"),
-        ({"temperature": np.nan}, "temperature=nan; it must be a finite number, at least 0"),
-        ({"temperature": "hot"}, "temperature='hot'; it must be a number"),
-        ({"top_p": 0}, "top_p=0; it must be above 0 and at most 1"),
-        ({"beams": 0}, "beams=0; it must be at least 1"),
-        ({"length_penalty": np.float32(np.inf)}, "length_penalty=inf; it must be a finite number"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0; it must be from 0.1 to 100"),
-        ({"beams": 2, "repetition_penalty": 1.2}, "repetition_penalty=1.2 changes .* set beams or repetition_penalty"),
-        ({"seed": -1}, "seed=-1; it must be at least 0"),
-        ({"normalisation": "gmt"}, "normalisation is 'gmt', did you mean 'gnmt'?"),
-        ({"stopping": "soon"}, "stopping is 'soon'; choose one of: best, full, never"),
-        ({"beyond": 5}, "beyond=5 is counted from the text that an encoder reads, and this model has none"),
-    ],
-)
-def test_impossible_options(tiny, change, message):
-    with pytest.raises(UserError, match=message):
-        generate(*tiny, PROMPTS, **{**GREEDY, **change})
-
-
-@pytest.mark.parametrize(
     ("prompts", "message"),
     [([], "there is no prompt"), ([np.array([], int)], "prompt 0 has no token"), ([np.array([1, 5])], "holds token 5")],
 )
