@@ -1,10 +1,10 @@
-"""Beam search: the continuation of the best log-probability by length, in one program.
+"""Beam search: the continuation with the best length-normalised log-probability, in one program.
 
-How a length counts: "gnmt" divides by ((5 + length) / 6) ** penalty (Wu et al. 2016, equation 14), as the original
-Transformer has it, "length" by length ** penalty, as Hugging Face's library. When a search stops: "never" before no
-unfinished beam could beat a finished one at any length; "best" once the best of the unfinished, at the length that it
-has, beats none; "full" then, or once there are as many finished as beams. With the last two, which are that library's
-early_stopping of False and True, a beam finishes only among the best as many continuations as there are beams.
+Normalisation: "gnmt" divides by ((5 + length) / 6) ** penalty (Wu et al. 2016, eq. 14; the original Transformer),
+"length" by length ** penalty (Hugging Face). Stopping: "never" continues until no unfinished beam could beat a finished
+one at any length; "best" until the best unfinished beam, at its present length, beats none; "full" stops as "best", or
+once as many are finished as there are beams. "best" and "full" are Hugging Face's early_stopping=False and True, where
+only the best `beams` candidates of a step may finish.
 """
 
 import math
@@ -16,38 +16,35 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from pretrain.decoding.reading import advance, begin_cached, for_tokens, known, reader, regroup, take
+from pretrain.decoding.reading import advance, begin_cached, for_tokens, mask_unused_ids, reader, regroup, take
 from pretrain.errors import UserError
 
-NOTHING = -1  # in the place of ids that are not written
+NOTHING = -1  # padding after the end
 NORMALISATIONS = {"gnmt": lambda length: (5.0 + length) / 6.0, "length": lambda length: 1.0 * length}
 
 
 def check_penalty(length_penalty: float, normalisation: str, longest: int) -> None:
-    """Raises UserError where the scores of texts of up to `longest` tokens would be beyond float32."""
+    """Raises UserError where scores of texts of `longest` tokens overflow float32."""
     if abs(length_penalty) * math.log10(NORMALISATIONS[normalisation](longest)) > 30:  # float32 ends at 1e38
-        raise UserError(
-            f"length_penalty={length_penalty:g} is beyond what float32 holds of texts of {longest} tokens; give a "
-            "number nearer to 0, such as 0.6"
-        )
+        raise UserError(f"length_penalty={length_penalty:g}: scores overflow float32. Use one nearer 0.")
 
 
 @struct.dataclass
 class Beams:
-    """K unfinished and K finished continuations of each of B prompts; those that are not there score -inf."""
+    """K unfinished and K finished continuations of each of B prompts; empty places score -inf."""
 
     step: jax.Array  # []
-    open: jax.Array  # [B] bool: whether a better one may still be found
+    open: jax.Array  # [B] bool: a better one may still be found
     logits: jax.Array  # [B K, V] of the next token
     carried: object  # for B K rows
     tokens: jax.Array  # [B, K, max_tokens]
     nats: jax.Array  # [B, K] log-probability so far
-    done_tokens: jax.Array  # [B, K, max_tokens], NOTHING behind the last
+    done_tokens: jax.Array  # [B, K, max_tokens], NOTHING after the end
     done_nats: jax.Array  # [B, K]
     done_scores: jax.Array  # [B, K]
 
     def best(self) -> tuple[jax.Array, jax.Array]:
-        """The best finished one of each prompt: ids [B, max_tokens], and its log-probability [B]."""
+        """The best finished continuation of each prompt: ids [B, max_tokens], log-probability [B]."""
         rows, which = jnp.arange(len(self.done_scores)), self.done_scores.argmax(1)
         return self.done_tokens[rows, which], self.done_nats[rows, which]
 
@@ -68,9 +65,9 @@ def search(
     end_id: int,
     vocabulary: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """`Beams.best` of a search from what was read: logits [B, V] of the first token, and what is carried.
+    """`Beams.best` of a search from logits [B, V] of the first token and the caches `carried`.
 
-    A continuation ends with `end_id`, or where it has `limits` [B] tokens, of at most `max_tokens`.
+    A continuation ends with `end_id`, or after `limits` [B] tokens, each at most `max_tokens`.
     """
     B, V = logits.shape
     K = beams
@@ -80,7 +77,7 @@ def search(
         return nats / NORMALISATIONS[normalisation](length) ** length_penalty
 
     def hopeful(nats, done_scores, length):
-        """Whether each prompt's best unfinished beam, after `length` tokens, may still beat a finished one."""
+        """Whether a prompt's best unfinished beam, after `length` tokens, may still beat a finished one."""
         if stopping == "never":  # its score at its best possible length
             hope = jnp.maximum(score(nats[:, 0], length + 1), score(nats[:, 0], limits))
         else:
@@ -89,8 +86,8 @@ def search(
         return (hope > done_scores.min(1)) & ~full
 
     def step(state):
-        log_probabilities = known(jax.nn.log_softmax(state.logits, axis=-1), vocabulary)
-        # Each beam can end in one way only, so of 2K candidates at least K go on; no beam gives more than those.
+        log_probabilities = mask_unused_ids(jax.nn.log_softmax(state.logits, axis=-1), vocabulary)
+        # A beam can end in one way only, so at least K of 2K candidates continue.
         each, token = jax.lax.top_k(log_probabilities, min(2 * K, V))
         candidates = (state.nats[:, :, None] + each.reshape(B, K, -1)).reshape(B, -1)
         nats, flat = jax.lax.top_k(candidates, min(2 * K, K * V))
@@ -155,7 +152,7 @@ def beam_search(
     end_id: int,
     vocabulary: int,
 ) -> jax.Array:
-    """What each row writes, int32 [B, max_tokens], as `greedy` has it, by a search with so many beams."""
+    """Like `pretrain.decoding.sampling.greedy`, by a search with `beams` beams."""
     rows, begun = tokens.shape
     model = reader(model)
     lengths = jnp.full((rows,), begun, jnp.int32)

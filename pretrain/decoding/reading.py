@@ -1,6 +1,7 @@
-"""How a model reads while it writes: prompts at once, then a token a row at a time, with a cache or without.
+"""Forward passes of decoding: the prompts at once, then one token per row, with a cache or without.
 
-To begin gives the logits of the next token and what is carried on; `advance` takes the one and gives both again.
+`begin_cached` and `begin_recomputing` return logits of the next token and what is carried; `advance` takes the chosen
+token and returns both again.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from models.transformer.layer_stack import apart
 
 @struct.dataclass
 class Recomputing:
-    """What decoding without a cache carries: all tokens so far, and the source, read again for each new one."""
+    """State of decoding without a cache: all tokens so far and the source."""
 
     tokens: jax.Array  # [B, S]
     lengths: jax.Array  # [B]
@@ -27,21 +28,20 @@ class Recomputing:
 
 
 def reader(model):
-    """The model as it decodes: attention takes the path that serves, and nothing is made again for gradients."""
+    """The model for decoding: any attention backend, no rematerialization."""
     return model.clone(attention_path="auto", remat="none")
 
 
 def empty(model, params, source, rows, room):
-    """What a model carries before it has read a token."""
+    """Empty caches for `rows` rows of `room` tokens."""
     return model.apply({"params": params}, rows, room, **source, method="start_decoding")
 
 
 def for_tokens(params, carried):
-    """Parameters and caches as `advance` takes them best: on a CPU with an array for each layer, elsewhere as they are.
+    """Parameters and caches in the layout that `advance` reads fastest: on a CPU one array per layer.
 
-    A layer's part of an array [L, ...] is a copy there, made for every token: with copies of weights GPT-2 small took
-    42 ms of processor time a token, without 24. Kernels lie as `turned_product` wants them. Weights of layers are held
-    twice meanwhile.
+    XLA's CPU backend copies a layer out of an array [L, ...] for every token: GPT-2 small took 42 ms of processor time
+    a token with those copies, 24 ms without. Kernels are transposed as well. Layer weights are held twice meanwhile.
     """
     if jax.default_backend() != "cpu" or isinstance(carried, Recomputing):
         return params, carried
@@ -81,14 +81,14 @@ def begin_cached(model, params, tokens, lengths, room, source):
 
 @partial(jax.jit, static_argnames=("model", "room"))
 def begin_recomputing(model, params, tokens, lengths, room, source):
-    """As `begin_cached`, without caches: the reference."""
+    """Like `begin_cached`, without caches: the reference."""
     carried = Recomputing(jnp.pad(tokens, ((0, 0), (0, room - tokens.shape[1]))), lengths, source)
     return _reread(model, params, carried), carried
 
 
 @partial(jax.jit, static_argnames="model", donate_argnames="carried")
 def advance(model, params, carried, token):
-    """Reads one more token [B] of each row: (logits [B, V] of the next, what is carried on)."""
+    """Reads one more token [B] of each row: (logits [B, V] of the next, caches)."""
     if isinstance(carried, Recomputing):
         rows = jnp.arange(len(token))
         tokens = carried.tokens.at[rows, carried.lengths].set(token)
@@ -99,28 +99,28 @@ def advance(model, params, carried, token):
 
 
 def take(carried, rows):
-    """What is carried for a batch whose rows are `rows` of this one's."""
+    """The caches of the given rows."""
     if isinstance(carried, Recomputing):
         return carried.take(rows)
     return {name: one.take(rows) for name, one in carried.items()}
 
 
 def regroup(carried, rows):
-    """As `take`, where rows change places among those of one prompt alone: what these share stays where it is."""
+    """Like `take` for rows that move within one prompt: what they share is not copied."""
     if isinstance(carried, Recomputing):
         return carried.take(rows)
     return {name: one if one.of_prompt else one.take(rows) for name, one in carried.items()}
 
 
-def known(logits, vocabulary):
-    """logits [B, V] with -inf at ids that are no tokens."""
+def mask_unused_ids(logits, vocabulary):
+    """Logits [B, V] with -inf at ids without a token."""
     return jnp.where(jnp.arange(logits.shape[-1])[None] < vocabulary, logits, -jnp.inf)
 
 
 def lower(model, params, rows: int, length: int, source: Mapping | None = None) -> dict[str, jax.stages.Lowered]:
-    """The programs of cached decoding before they are compiled: reading `rows` prompts, and one more token of each.
+    """Lowers both programs of cached decoding: reading `rows` prompts of length / 2, and one more token of each.
 
-    Prompts have half of `length` tokens, which is the room of the cache. `params` and `source` may be shapes.
+    `length` is the room of the cache. `params` and `source` may be shapes.
     """
     model, source = reader(model), dict(source or {})
     tokens, lengths = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((rows, length // 2), (rows,)))
@@ -139,5 +139,5 @@ def _reread(model, params, carried):
 
 
 def _logits_at(model, params, hidden, index):
-    """Logits [B, V] at one position of each row; the others' are never made."""
+    """Logits [B, V] at one position of each row; no others are computed."""
     return model.apply({"params": params}, hidden[jnp.arange(hidden.shape[0]), index], method="logits")

@@ -1,8 +1,8 @@
 """Text from a model: greedy, sampled (temperature, top-k, nucleus) and beam search, with a cache or without.
 
-A prompt is read once; after that the model sees one new token a step. Prompts of different length share a batch: they
-are padded on the right, and each row goes on from its own last token. Lengths are rounded up to powers of two, so that
-prompts of similar length share one compiled program; no token compiles anything.
+A prompt is read once; then the model reads one new token per step. Prompts of different lengths share a batch, padded
+on the right; each row continues from its last token. Lengths are rounded up to powers of two, so that prompts of similar
+length share one compiled program.
 """
 
 import math
@@ -17,10 +17,10 @@ from flax import linen as nn
 from pretrain.costs import capacity
 from pretrain.decoding import options
 from pretrain.decoding.beam_search import NOTHING, check_penalty, search
-from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, for_tokens, known, reader
+from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, for_tokens, mask_unused_ids, reader
 from pretrain.errors import UserError
 
-MOST = options.OPTIONS["max_tokens"].default  # tokens that follow a prompt where nobody says how many
+MOST = options.OPTIONS["max_tokens"].default  # tokens after a prompt, by default
 
 
 def generate(
@@ -45,25 +45,23 @@ def generate(
     cached: bool = True,
     on_token: Callable[[int, int], None] | None = None,
 ) -> list[tuple[np.ndarray, float]]:
-    """What follows each prompt: (new token ids, their log-probability in nats) in the order of `prompts`.
+    """Continues each prompt; returns (new token ids, their log-probability in nats) in the order of `prompts`.
 
-    params: the tree under "params". prompts: at least one id each. `max_tokens` of None are 100, or as many as the
-    context leaves room for. The ids end with `end_id` where it came within those; None never ends. Only ids below
-    `vocabulary` are chosen, since a model may have rows that stand for no token. `temperature` 0, or too small for
-    float32, takes the likeliest token; above that it samples, a function of `seed` and of the prompt's index, from the
-    `top_k` likeliest (0: all) and then from the smallest set that holds `top_p` of what is left (Holtzman et al. 2020).
-    `beams` above 1 searches for the best log-probability / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14),
-    or as `normalisation` and `stopping` have it (`pretrain.decoding.beam_search`). With `beyond`, no more tokens are
-    written than the source has, and so many more (Vaswani et al. 2017 have 50). Where one token is chosen at a time, logits of
-    those that the prompt has or that were written are divided by `repetition_penalty`, and negative ones multiplied
-    (Keskar et al. 2019, section 4.1). The log-probability is always the model's own, at
-    temperature 1. `on_token(prompt's index, id)` hears of each token as it is chosen, of a beam search's at its end.
-    `source` holds, by name, what a model reads besides tokens to follow from, such as an encoder's inputs: a row for
-    each prompt. Uncached decoding recomputes everything for each token: the reference.
+    params: the tree under "params". prompts: at least one id each. source: the model's other inputs by name, such as an
+    encoder's, one row per prompt. max_tokens: None means 100, or the room left in the context. beyond: at most that
+    many tokens more than the source has (Vaswani et al. 2017 use 50). end_id: ends a text; None never does. vocabulary:
+    only ids below it are chosen, since padded tables have rows without a token.
 
-    Attention takes the path that serves: one that is named for training's rows may refuse prompts and caches.
+    temperature: 0 is greedy; above, samples depend on `seed` and the prompt's index alone, drawn from the `top_k`
+    likeliest (0: all), then from the smallest set that holds `top_p` of their probability (Holtzman et al. 2020).
+    repetition_penalty: divides positive logits of tokens in the text so far, multiplies negative ones (Keskar et al.
+    2019, section 4.1). beams > 1: searches for the best log-probability / ((5 + length) / 6) ** length_penalty (Wu et
+    al. 2016, eq. 14), or as `normalisation` and `stopping` say (`pretrain.decoding.beam_search`). The returned
+    log-probability is the model's at temperature 1.
 
-    Raises UserError for options that cannot be, and for a prompt that leaves no room in the context.
+    cached=False recomputes everything for each token: the reference. on_token(prompt's index, id) is called for each
+    chosen token; for beam search, at its end. Attention uses the first backend that supports prompts and caches.
+    Errors: UserError for impossible options and for a prompt that fills the context.
     """
     model = reader(model)
     source = dict(source or {})
@@ -116,7 +114,7 @@ def generate(
     for step in range(max_tokens):
         token, log_probability = _pick(logits, vocabulary, key, step, *sampling, penalty)
         if penalty:
-            penalty = _with(penalty[0], token), repetition_penalty
+            penalty = _add_token(penalty[0], token), repetition_penalty
         if step + 1 < max_tokens:  # queued before the host waits for the token
             logits, carried = advance(model, params, carried, token)
         for row, (one, nats) in enumerate(zip(np.asarray(token), np.asarray(log_probability), strict=True)):
@@ -132,17 +130,14 @@ def generate(
 
 
 def _probable(results: list[tuple[np.ndarray, float]]) -> list[tuple[np.ndarray, float]]:
-    """The results. Errors: UserError where they were picked by no probabilities."""
+    """The results. Errors: UserError if the logits were not finite."""
     if not all(math.isfinite(nats) for _, nats in results):
-        raise UserError(
-            "the model gives no probabilities (its logits are not finite numbers), so that it writes nothing; choose "
-            "another checkpoint"
-        )
+        raise UserError("--step: the checkpoint's logits are not finite. Choose another checkpoint.")
     return results
 
 
 def truncate(logits: jax.Array, top_k: int, top_p: jax.Array | float, nucleus: bool) -> jax.Array:
-    """logits [..., V] with -inf at tokens that top-k, then nucleus sampling leaves out; ties with the last one stay.
+    """Sets logits [..., V] outside top-k, then outside the nucleus, to -inf; ties with the last token stay.
 
     The nucleus is the smallest set of likeliest tokens whose probability reaches `top_p`.
     """
@@ -163,10 +158,10 @@ def truncate(logits: jax.Array, top_k: int, top_p: jax.Array | float, nucleus: b
 def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucleus, penalty=None):
     """The next token of each row [B] and its log-probability [B], from logits [B, V].
 
-    `penalty` is which tokens [B, V] there are already, and the number by which their logits are made less.
+    `penalty`: the tokens in the text so far, bool [B, V], and the divisor of their logits.
     """
     log_probability = jax.nn.log_softmax(logits, axis=-1)
-    logits = known(logits, vocabulary)
+    logits = mask_unused_ids(logits, vocabulary)
     if penalty is not None:
         seen, divisor = penalty
         logits = jnp.where(seen, jnp.where(logits > 0, logits / divisor, logits * divisor), logits)
@@ -181,7 +176,7 @@ def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucl
 
 
 def _seen(tokens: np.ndarray, lengths: np.ndarray, vocabulary: int) -> jax.Array:
-    """Which tokens each prompt has: bool [B, V]."""
+    """Tokens of each prompt: bool [B, V]."""
     seen = np.zeros((len(tokens), vocabulary), bool)
     for row, prompt, length in zip(seen, tokens, lengths, strict=True):
         row[prompt[:length][prompt[:length] < vocabulary]] = True  # a start symbol is never predicted
@@ -189,12 +184,9 @@ def _seen(tokens: np.ndarray, lengths: np.ndarray, vocabulary: int) -> jax.Array
 
 
 @jax.jit
-def _with(seen, token):
-    """The same with one more token [B] of each row."""
+def _add_token(seen, token):
+    """`seen` with one more token [B] of each row."""
     return seen.at[jnp.arange(len(token)), token].set(True)
-
-
-# Input
 
 
 def _pad(prompts, max_tokens: int, context: int):
@@ -208,11 +200,9 @@ def _pad(prompts, max_tokens: int, context: int):
 
 
 def _read(source: Mapping[str, np.ndarray], beyond: int) -> np.ndarray:
-    """How many tokens each row may write, where it is to be `beyond` those that are read at most."""
+    """Tokens that each row may write: those of its source plus `beyond`."""
     if "input_segments" not in source:
-        raise UserError(
-            f"beyond={beyond} is counted from the text that an encoder reads, and this model has none; give max_tokens"
-        )
+        raise UserError(f"beyond={beyond}: needs an encoder-decoder. Give max_tokens instead.")
     options.check(beyond=beyond)
     return (np.asarray(source["input_segments"]) > 0).sum(1) + beyond
 
@@ -222,50 +212,36 @@ def _power_of_two(least: int) -> int:
 
 
 def _check(model, prompts, max_tokens, temperature, beams, length_penalty, normalisation, repetition_penalty):
+    """Raises UserError for options that exclude each other and prompts that do not fit."""
     if not len(prompts):
-        raise UserError("there is no prompt; give at least one")
+        raise UserError("prompts: empty. Give at least one.")
     if beams > 1 and temperature > 0:
-        raise UserError(
-            f"beams={beams} searches and temperature={temperature} samples; set beams to 1 or temperature to 0"
-        )
+        raise UserError(f"beams={beams}: beam search takes no temperature={temperature}. Set one of them to 1 or 0.")
     if beams > 1 and repetition_penalty != 1:
-        raise UserError(
-            f"beams={beams} searches for the likeliest text, and repetition_penalty={repetition_penalty:g} changes "
-            "what is likely token by token; set beams or repetition_penalty to 1"
-        )
+        raise UserError(f"beams={beams}: beam search takes no repetition_penalty. Set one of them to 1.")
     if beams > 1:
         check_penalty(length_penalty, normalisation, max_tokens)
     for index, prompt in enumerate(prompts):
         if not len(prompt):
-            raise UserError(f"prompt {index} has no token; start it with the tokenizer's beginning-of-text token")
+            raise UserError(f"prompt {index}: no token. Start it with the tokenizer's beginning-of-text token.")
         if max(prompt) >= model.reads or min(prompt) < 0:
+            raise UserError(f"prompt {index}: token {max(prompt)} is outside the vocabulary. Use the run's tokenizer.")
+        if max_tokens > _room(model, len(prompt)):
             raise UserError(
-                f"prompt {index} holds token {max(prompt)}, outside the model's vocabulary of {model.vocab_size}; "
-                "use the tokenizer that the model was trained with"
-            )
-        room, count = _room(model, len(prompt)), len(prompt)
-        told = f"prompt {index} ({count} token{'s' * (count > 1)}, a start token included)"
-        if room < 1:
-            raise UserError(f"{told} leaves no room in the model's context of {model.context}; shorten the prompt")
-        if max_tokens > room:
-            raise UserError(
-                f"{told} and --max_tokens={max_tokens} exceed the model's context of {model.context}; lower that to at "
-                f"most {room}, or shorten the prompt"
+                f"prompt {index}: {len(prompt)} tokens and max_tokens={max_tokens} exceed the context of "
+                f"{model.context}. Shorten one of them."
             )
 
 
 def _check_source(model, source: Mapping[str, np.ndarray]) -> None:
-    """Raises UserError where a text is longer than what an encoder reads."""
-    for index, there in enumerate(np.asarray(source.get("input_segments", ()))):
-        if (length := int((there > 0).sum())) > model.context:
-            raise UserError(
-                f"prompt {index} has {length} tokens to be read, which exceed the model's context of {model.context}; "
-                "shorten the prompt"
-            )
+    """Raises UserError where a text is longer than the encoder's context."""
+    for index, segments in enumerate(np.asarray(source.get("input_segments", ()))):
+        if (length := int((segments > 0).sum())) > model.context:
+            raise UserError(f"prompt {index}: {length} tokens exceed the context of {model.context}. Shorten it.")
 
 
 def _room(model, length: int) -> int:
-    """How many tokens can follow a prompt of so many: the last one is not read."""
+    """Tokens that can follow a prompt of `length` tokens: the last one is never read."""
     return model.context + 1 - length
 
 
@@ -282,12 +258,11 @@ def greedy(
     end_id: int,
     vocabulary: int,
 ) -> jax.Array:
-    """What each row writes, int32 [B, max_tokens]: the likeliest id of those below `vocabulary`, again and again.
+    """Decodes every row greedily in one program: int32 [B, max_tokens], NOTHING after the end.
 
-    tokens: prompts [B, P], P + max_tokens - 1 of at most the model's context; source: what the model reads besides, by
-    name; there: bool [B], rows of padding write nothing. A row ends with `end_id`, where it comes to that, or with its
-    last of `limits` [B] tokens; behind it are NOTHING. In the scope of a mesh, rows and parameters may be split over
-    it; what is written is whole everywhere.
+    tokens: prompts [B, P], where P + max_tokens - 1 is at most the context; source: other inputs by name; there: bool
+    [B], False for padding rows. A row ends with `end_id` or after `limits` [B] tokens. Under a mesh, rows and
+    parameters may be sharded; the result is replicated.
     """
     rows, begun = tokens.shape
     model = reader(model)
@@ -301,7 +276,7 @@ def greedy(
 
     def write(state):
         step, writing, written, logits, carried = state
-        token = jnp.argmax(known(logits, vocabulary), axis=-1).astype(jnp.int32)
+        token = jnp.argmax(mask_unused_ids(logits, vocabulary), axis=-1).astype(jnp.int32)
         written = written.at[:, step].set(jnp.where(writing, token, NOTHING))
         writing &= (token != end_id) & (step + 1 < limits)
         return step + 1, writing, written, *advance(model, params, carried, token)
