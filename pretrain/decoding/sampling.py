@@ -1,8 +1,8 @@
 """Text from a model: greedy, sampled (temperature, top-k, nucleus) and beam search, with a cache or without.
 
 A prompt is read once; then the model reads one new token per step. Prompts of different lengths share a batch, padded
-on the right; each row continues from its last token. Lengths are rounded up to powers of two, so that prompts of similar
-length share one compiled program.
+on the right; each row continues from its last token. Lengths are rounded up to powers of two, so that prompts of
+similar length share one compiled program.
 """
 
 import math
