@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from pretrain.costs import capacity
 from pretrain.decoding import options
 from pretrain.decoding.beam_search import NOTHING, check_penalty, search
 from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, for_tokens, mask_unused_ids, reader
@@ -86,10 +85,6 @@ def generate(
     if beyond is not None:
         limits = np.minimum(limits, _read(source, beyond))
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
-    if cached:
-        _, caches = begin_cached.eval_shape(model, params, tokens, lengths, room, source)
-        remedy = "lower the number of prompts or of beams"
-        capacity.check_decoding(model, caches, len(prompts), beams, jax.local_devices()[:1], remedy)
     begin = begin_cached if cached else begin_recomputing
     logits, carried = begin(model, params, tokens, lengths, room, source)
     params, carried = for_tokens(params, carried)

@@ -18,9 +18,7 @@ from configs import common
 from input_pipeline.batching.tasks import Task
 from input_pipeline.errors import DataError
 from pretrain import config as configs
-from pretrain.costs import capacity
 from pretrain.decoding.beam_search import NOTHING, beam_search, check_penalty
-from pretrain.decoding.reading import empty
 from pretrain.decoding.sampling import greedy
 from pretrain.errors import UserError
 from pretrain.losses import reported
@@ -94,7 +92,6 @@ def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
     if found:
         if config.evaluate.beams > 1:
             check_penalty(config.evaluate.length_penalty, "gnmt", run.spec.eval_model.context)
-        _check_memory(run)
         if "bleu" in run.spec.objective.decoded:
             sacrebleu()
         _check_originals(run, found)
@@ -209,16 +206,3 @@ def _check_keys(config, measures: Sequence[str]) -> None:
             f"config.evaluate.{key} = {config.evaluate[key]} is of targets that are decoded, and config.objective.kind "
             f"= {config.objective.kind} decodes none; set it to {usual[key]}"
         )
-
-
-def _check_memory(run) -> None:
-    """Raises UserError where a device has not the memory for its rows of a batch that is decoded."""
-    config, spec, layout = run.config, run.spec, run.spec.layout
-    rows, length = layout.filled(config.evaluate.batch_size) // layout.batch_shards(), configs.scored_length(config)
-    batch = {name: np.zeros(shape, dtype) for name, (shape, dtype, _) in spec.features(rows, length).items()}
-    _, source = spec.objective.prompts(batch)
-    caches = jax.eval_shape(
-        functools.partial(empty, spec.eval_model, rows=rows, room=_room(run, batch)), spec.param_shapes, source
-    )
-    devices, remedy = layout.mesh.devices.flat, "lower config.evaluate.batch_size"
-    capacity.check_decoding(spec.eval_model, caches, rows, config.evaluate.beams, devices, remedy)

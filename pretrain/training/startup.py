@@ -51,8 +51,7 @@ def build_spec(config, report, training: bool) -> TrainSpec:
     check_model(spec.model, config)
     check_mesh(spec, config, training)
     if training:
-        capacity.check_training(spec, config)
-    capacity.check_evaluation(spec, config)
+        capacity.check_memory(spec, config)
     return spec
 
 

@@ -9,7 +9,6 @@ from flax import linen as nn
 import models
 from configs.common import encoder_decoder
 from pretrain.decoding.sampling import generate
-from pretrain.errors import UserError
 
 V = 31
 OPTIONS = {"max_tokens": 9, "top_k": 0, "top_p": 1.0, "length_penalty": 0.6, "end_id": 1, "vocabulary": V, "seed": 0}
@@ -91,8 +90,3 @@ def test_beams_of_a_batch_are_those_of_each_row_alone(model):
             [(alone, total)] = generate(*model, PROMPTS[row : row + 1], **options, source=mine)
             np.testing.assert_array_equal(ids, alone)
             assert nats == pytest.approx(total, abs=1e-4)
-
-
-def test_a_text_that_is_too_long_is_named(model):
-    with pytest.raises(UserError, match="prompt 1 has 33 tokens to be read, which exceed the model's context of 32"):
-        generate(*model, PROMPTS, **WAYS["greedy"], **OPTIONS, source=read(11, 33, 8))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs import t5
-from configs.common import causal, translation
+from configs.common import translation
 from pretrain.decoding.sampling import generate
 from pretrain.errors import UserError
 from pretrain.evaluation import decoded
@@ -173,30 +173,6 @@ def test_what_counts_as_a_match():
     assert sequence_accuracy([same, pieces, endless, endless]) == 0.25
 
 
-def test_a_search_over_no_numbers_writes_nothing(folder, params):
-    """Parameters that are not finite: no beam is better than another, and none is written."""
-    nowhere = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), params)
-    result = scored(folder, nowhere, {"data": 8}, decode=2, beams=2)
-    assert result["exact_match"] == result["written_length"] == 0
-
-
-@pytest.mark.parametrize("key", ["beams", "length_penalty", "stopping", "beyond"])
-def test_keys_of_decoding_are_refused_where_nothing_is_decoded(folder, key):
-    config = config_of(folder, {"data": 8})
-    with config.unlocked():
-        config.objective = causal()
-        config.evaluate[key] = "full" if key == "stopping" else 3
-    run = SimpleNamespace(config=config, spec=SimpleNamespace(objective=SimpleNamespace(decoded=())))
-    with pytest.raises(UserError, match=f"config.evaluate.{key} = (3|3.0|full) is of targets that are decoded, and"):
-        tasks(run, "validation", decode=None)
-
-
-def test_a_penalty_beyond_float32_is_refused_before_anything_is_decoded(folder):
-    run = build_run(config_of(folder, {"data": 8}, beams=3, length_penalty=-3000.0), str(folder / "run"), print)
-    with pytest.raises(UserError, match="length_penalty=-3000 is beyond what float32 holds of texts of 32 tokens"):
-        tasks(run, "validation", decode=2)
-
-
 def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, params, monkeypatch):
     """Of a vocabulary that knows few of its words; in order, none that lacks a text; and refused once it is gone."""
     taken, words = [], [f"Wort{n},  das  {'so' * n} ist" for n in range(7)]
@@ -229,13 +205,3 @@ def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, pa
     run = build_run(config, str(tmp_path / "run"), print)
     with pytest.raises(UserError, match=r"compares with the text itself, .* matches no file; .*, or decode 0 examples"):
         tasks(run, "validation", decode=6)
-
-
-def test_nothing_to_decode(folder):
-    config = config_of(folder, {"data": 8})
-    with config.unlocked():
-        config.data.validation = f"text:{folder}/text.txt"
-    run = build_run(config, str(folder / "run"), lambda message: None)
-    assert tasks(run, "validation", decode=None) == {}
-    with pytest.raises(UserError, match=r"3 examples of each task .* split 'validation' has no source of two fields"):
-        tasks(run, "validation", decode=3)
