@@ -38,13 +38,13 @@ VARIANTS = {  # layers, width, heads, whether dropout is on, updates
 def get_config(variant=""):
     """Return the config of one size; no variant means base."""
     variant = common.check_variant("albert", variant or "base", VARIANTS)
-    layers, width, heads, drops, steps = VARIANTS[variant]
+    layers, width, heads, has_dropout, steps = VARIANTS[variant]
     config = common.base()
     config.name = f"albert:{variant}"
     config.model = common.encoder()
     config.model.update(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=30_000, context=512)
     config.model.update(groups=1, embed=128, project_always=True)
-    if not drops:
+    if not has_dropout:
         config.model.update(dropout=0.0, dropout_attention=0.0)
     config.objective = common.masked()
     config.objective.update(max_predictions=77, whole_words=True, ngrams=3, swapped_pairs=True)
