@@ -1,6 +1,7 @@
 """Strict surroundings for every test: eight virtual CPU devices, no implicit rank promotion, real subprocesses."""
 
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -15,6 +16,7 @@ import hypothesis
 import pytest
 
 from input_pipeline import away
+from input_pipeline.io import open_path
 from launch.local import WAIT_FOR_DEVICES
 from tests import object_store
 
@@ -66,18 +68,37 @@ def _no_wait_was_in_vain(monkeypatch):
     monkeypatch.setattr(away, "_vain", False)
 
 
+@pytest.fixture(scope="session")
+def store_servers(tmp_path_factory):
+    """`store_servers("s3")`: a local server of that kind of object store, started once."""
+    with contextlib.ExitStack() as stack:
+        serve = contextlib.contextmanager(object_store.served)
+        yield functools.cache(lambda scheme: stack.enter_context(serve(scheme, tmp_path_factory.mktemp(scheme))))
+
+
 @pytest.fixture(scope="session", params=object_store.KINDS)
-def store(request, tmp_path_factory):
-    """A server of an object store, of each kind in turn."""
-    yield from object_store.served(request.param, tmp_path_factory.mktemp(request.param))
+def store(request, store_servers):
+    """A local server of each kind of object store."""
+    return store_servers(request.param)
+
+
+def new_bucket(store, monkeypatch) -> str:
+    """The name of an unused folder in a store, `s3://bucket/0`; sets the environment in which programs reach it."""
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"{store.bucket}/{next(FOLDERS)}"
 
 
 @pytest.fixture
 def bucket(store, monkeypatch):
-    """The name of a folder that a test has for itself in an object store, `s3://bucket/0`; its programs find it."""
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
-    return f"{store.bucket}/{next(FOLDERS)}"
+    """The name of an unused folder in each kind of store."""
+    return new_bucket(store, monkeypatch)
+
+
+@pytest.fixture(params=["disk", *object_store.KINDS])
+def root(request, tmp_path, store_servers, monkeypatch):
+    """A folder on a disk, then one in each kind of store whose server is installed."""
+    return tmp_path if request.param == "disk" else open_path(new_bucket(store_servers(request.param), monkeypatch))
 
 
 @pytest.fixture
