@@ -1,119 +1,81 @@
-"""Runs the program as several processes of this machine, joined over loopback.
+"""Run the program as several processes of this machine.
 
     python -m launch.local --processes 2 --devices 2 -- train --config=configs/quickstart.py --workdir=runs/two
 
-Each process writes a log of its own; the first one's output is shown too. When one ends in error the rest are ended,
-and its exit code becomes the launcher's. SIGTERM and Ctrl-C reach every process, so that each can save and stop; a
-second one kills them. If the launcher itself is killed, so are they (on Linux), and the same command can start again.
+Each process writes a log of its own; the output of process 0 is shown too. If one fails the others are asked to stop,
+and its exit code becomes the launcher's. SIGTERM and Ctrl-C reach every process, so that each saves and stops; a
+second one kills them. The processes die with the launcher (on Linux).
 """
 
 import os
 import shlex
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from launch import count, environment, log_folder, parse, parser, positive, restarts, seconds
-from launch.output import hints, put, show
-from launch.supervise import Child, Signals, again, begin, supervise, with_parent
+from launch import common
+from launch.supervisor import Process, Signals, run_attempts, supervise
 
-# On a busy machine devices may be late for one another; after 40 s JAX would take that for the end.
+# XLA ends a process whose CPU devices are 40 s late for a collective; on a busy machine that happens.
 WAIT_FOR_DEVICES = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
-PAUSE = 1.0  # seconds before the processes are started again
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command line and returns the exit code."""
-    flags = parser("local", __doc__)
-    flags.add_argument("--processes", type=positive, default=2, help="how many processes (default: 2)")
+    """Run the command line; return the exit code."""
+    flags = common.parser("local", __doc__)
+    flags.add_argument("--processes", type=common.positive, default=2, help="number of processes (default: 2)")
     flags.add_argument(
-        "--devices", type=positive, help="virtual CPU devices of each process; left out, each sees the machine's own"
+        "--devices", type=common.positive, help="virtual CPU devices per process (default: the machine's own)"
     )
-    flags.add_argument("--logs", type=Path, help="folder of the logs, process-0.log and so on (default: a new one)")
+    flags.add_argument("--logs", type=common.text, help="folder of process-0.log and so on (default: a new one)")
     flags.add_argument(
-        "--grace",
-        type=seconds,
-        default=30.0,
-        help="seconds between asking the rest to stop and killing them (default: 30)",
+        "--grace", type=float, default=30, help="seconds between asking the others to stop and a kill (default: 30)"
     )
-    restarts(flags)
-    flags.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
-    options, program = parse(flags, argv)
+    common.add_shared(flags)
+    options, program = common.parse(flags, argv)
     command = [sys.executable, "-m", "pretrain", *program]
-    logs = options.logs or Path("LOGS" if options.dry_run else tempfile.mkdtemp(prefix="longhaul-"))
     if options.dry_run:
-        every = [_places(i, options.processes, "127.0.0.1:PORT", options.devices) for i in range(options.processes)]
-        show(*(["env", *(f"{name}={value}" for name, value in places.items()), *command] for places in every))
+        for index in range(options.processes):
+            variables = place(index, options.processes, "127.0.0.1:PORT", options.devices)
+            common.show([["env", *(f"{key}={value}" for key, value in variables.items()), *command]])
         return 0
-    log_folder(flags, logs)
+    logs = Path(options.logs or tempfile.mkdtemp(prefix="longhaul-"))
     watch = f"tail -f {shlex.quote(str(logs / 'process-0.log'))}"
-    stop = f"Ctrl-C here, or kill -TERM {os.getpid()}"
-    numbers = options.processes, options.devices, logs, options.grace, options.restarts
-    return launch(command, *numbers, told=lambda: hints(program, watch, stop))
+    common.hints(program, watch, f"Ctrl-C here, or kill -TERM {os.getpid()}")
+    return launch(command, options.processes, options.devices, logs, options.grace, options.restarts)
 
 
 def launch(
-    command: Sequence[str],
-    processes: int,
-    devices: int | None,
-    logs: Path,
-    grace: float,
-    restarts: int = 0,
-    told: Callable[[], None] = lambda: None,
+    command: Sequence[str], processes: int, devices: int | None, logs: Path, grace: float, restarts: int = 0
 ) -> int:
-    """Runs `command` as `processes` processes and returns the exit code of the first that failed, or 0.
-
-    `devices` None leaves JAX its choice. `restarts` is how often they are started again, as `supervise.again` does.
-    `told` says what is to be said before.
-    """
+    """Run `command` as several processes; return the exit code of the first that failed, or 0."""
     logs.mkdir(parents=True, exist_ok=True)
-    paths = [logs / f"process-{index}.log" for index in range(processes)]
 
     def start(attempt: int) -> int:
         coordinator = f"127.0.0.1:{free_port()}"
-        children = []
-        for index, path in enumerate(paths):
-            places, since = _places(index, processes, coordinator, devices), begin(path, attempt)
-            process = _start(command, os.environ | places, path)
-            children.append(Child(f"process {index}", process, path, since))
-        return supervise(children, grace, signals, more=attempt < restarts)
+        places = [place(index, processes, coordinator, devices) for index in range(processes)]
+        logged = [logs / f"process-{index}.log" for index in range(processes)]
+        workers = [Process(f"process {i}", command, logged[i], places[i]) for i in range(processes)]
+        return supervise(workers, grace, signals)
 
     with Signals() as signals:
-        told()
-        put(sys.stdout, f"launch: {count(processes, 'process')}, logs in {logs}\n")
-        return again(start, restarts, PAUSE, signals)
+        return run_attempts(start, restarts, 1.0, signals)
 
 
-def _places(index: int, processes: int, coordinator: str, devices: int | None) -> dict[str, str]:
-    """What the environment of process `index` has beside this one's."""
-    places = environment(coordinator, processes, index)
+def place(index: int, processes: int, coordinator: str, devices: int | None) -> dict[str, str]:
+    """Environment of process `index`."""
+    variables = common.environment(coordinator, processes, index)
     if devices is not None:
         flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
         flags = [WAIT_FOR_DEVICES, *flags, f"--xla_force_host_platform_device_count={devices}"]
-        places |= {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
-    return places
-
-
-def _start(command: Sequence[str], environment: dict[str, str], log: Path) -> subprocess.Popen:
-    """A process in a session of its own, so that a Ctrl-C reaches it from here alone, and once."""
-    with log.open("ab") as out:
-        return subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # Two runs in one work folder would spoil it, so no process outlives a launcher that was killed.
-            preexec_fn=with_parent(signal.SIGKILL),
-        )
+        variables |= {"XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
+    return variables
 
 
 def free_port() -> int:
+    """A TCP port of loopback that nothing uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -1,42 +1,25 @@
-"""Submits the program to SLURM, as one process per node or per GPU.
+"""Submit the program to SLURM, as one process per node or per GPU.
 
     python -m launch.slurm --nodes 4 --gpus-per-node 8 -- train --config=configs/gpt3.py:xl --workdir=/shared/xl
 
-Two minutes before the time limit SLURM warns the job; every process saves and stops, and the job goes back into the
-queue to go on from there. A job that is preempted or whose node fails is queued again by SLURM itself; with
-`--restarts N` one that a fault ended too, N times at most. `scancel --batch --signal=USR2 JOB` stops one with all
-saved, and it stays stopped; a plain `scancel` leaves it some 30 seconds. The work folder must be on a file system that
-all nodes share.
+Two minutes before the time limit SLURM warns the job: every process saves and stops, and the job returns to the queue.
+SLURM itself requeues a job that is preempted or whose node fails; `--restarts N` also requeues after a fault, N times
+at most. `scancel --batch --signal=USR2 JOB` stops a job for good with everything saved; a plain `scancel` leaves it
+about 30 seconds. The work folder must be on a file system that all nodes share.
 """
 
 import argparse
-import math
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch import (
-    IMAGE_FOLDER,
-    MISTAKE,
-    NOT_RUN,
-    PREEMPTED,
-    flag,
-    hand_over,
-    line,
-    log_folder,
-    name,
-    parse,
-    parser,
-    positive,
-    restarts,
-)
-from launch.output import answer, hints
+from launch import common
 
-# SLURM says USR1 to this shell before the time limit, as it is told here, and TERM to the processes where it preempts
-# and to all where it cancels; users say USR2 to the shell. A job that is to go back into the queue must still be
-# running: one that SLURM ends is not ours to bring back.
+# Signals to the batch shell: SLURM sends USR1 before the time limit and TERM on preemption, users send USR2 to stop.
+# Only a job that is still RUNNING may requeue itself: one that SLURM ends was cancelled, or is requeued by SLURM.
 SCRIPT = """\
 #!/usr/bin/env bash
 {options}
@@ -46,26 +29,26 @@ SCRIPT = """\
 set -euo pipefail
 
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
-# Even, since process 0 listens on the port above too; below those that systems give away.
+# Even ports, two apart, below the ephemeral range: jobs that share a node do not collide.
 export LONGHAUL_COORDINATOR="$first:$((20000 + SLURM_JOB_ID % 6000 * 2))"
 
 stopped=0
-# Passed on to every process of the job but this shell and srun; this shell waits until they have saved.
+# Signals every process of the job except this shell and srun.
 pass_on() {{ scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null || true; }}
 trap pass_on USR1 TERM
 trap 'stopped=1; pass_on' USR2
 
-# Once one process has ended, the others get a minute to follow.
+# Once one process has ended, the others have a minute to follow.
 srun {srun} bash -c '
   {places}exec "$@"
 ' process {program} &
 task=$!
 
 while kill -0 "$task" 2>/dev/null; do
-  wait "$task" || true  # a trapped signal ends it early
+  wait "$task" || true  # a trapped signal interrupts it
 done
 code=0
-wait "$task" || code=$?  # bash remembers
+wait "$task" || code=$?
 
 state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T || true)
 if ((stopped)) || [[ $state != RUNNING ]]; then
@@ -87,68 +70,66 @@ elif (({fault})); then
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command line and returns the exit code, sbatch's own unless --dry-run."""
-    flags = parser("slurm", __doc__)
-    flags.add_argument("--nodes", type=positive, default=1, help="how many nodes (default: 1)")
-    flags.add_argument("--gpus-per-node", type=positive, help="GPUs of each node; left out, none are asked for")
+    """Run the command line; return sbatch's exit code."""
+    flags = common.parser("slurm", __doc__)
+    flags.add_argument("--nodes", type=common.positive, default=1, help="number of nodes (default: 1)")
+    flags.add_argument("--gpus-per-node", type=common.positive, help="GPUs of each node (default: none)")
     flags.add_argument(
-        "--per", choices=("node", "gpu"), default="node", help="a process for each of these (default: node)"
+        "--per", choices=("node", "gpu"), default="node", help="one process per node or GPU (default: node)"
     )
-    flags.add_argument("--cpus", type=positive, default=8, help="CPU cores of each process (default: 8)")
-    flags.add_argument("--time", type=line, default="24:00:00", help="time limit (default: 24:00:00)")
+    flags.add_argument("--cpus", type=common.positive, default=8, help="CPU cores per process (default: 8)")
+    flags.add_argument("--time", type=common.text, default="24:00:00", help="time limit (default: 24:00:00)")
     flags.add_argument(
-        "--warning", type=positive, default=120, help="seconds before that at which all is saved (default: 120)"
+        "--warning", type=common.positive, default=120, help="seconds before it to save and requeue (default: 120)"
     )
-    flags.add_argument("--name", type=name, default="longhaul", help="name of the job (default: longhaul)")
-    flags.add_argument("--partition", type=line, help="partition to submit to")
-    flags.add_argument("--account", type=line, help="account to charge")
+    flags.add_argument("--name", type=common.text, default="longhaul", help="name of the job (default: longhaul)")
+    flags.add_argument("--partition", type=common.text, help="partition to submit to")
+    flags.add_argument("--account", type=common.text, help="account to charge")
     flags.add_argument(
         "--sbatch",
-        type=option,
+        type=common.text,
         action="append",
         default=[],
         metavar="OPTION",
-        help="another option of sbatch, such as --sbatch=--qos=high; may be given several times",
+        help="another option of sbatch; repeatable",
     )
-    flags.add_argument("--logs", type=folder, default="runs/slurm", help="folder of the log (default: runs/slurm)")
-    restarts(flags, "a fault (what is preempted or out of time goes on in any case)")
-    flags.add_argument("--container-image", type=line, help="image to run in, through the plugin pyxis (enroot)")
-    flags.add_argument("--apptainer", type=line, help="image to run in, through apptainer")
-    flags.add_argument("--mounts", type=line, help="folders that the container sees, FROM:TO with commas between")
+    flags.add_argument("--logs", type=common.text, default="runs/slurm", help="folder of the log (default: runs/slurm)")
+    common.add_shared(flags)
+    flags.add_argument("--container-image", type=common.text, help="image to run in, with the plugin pyxis (enroot)")
+    flags.add_argument("--apptainer", type=common.text, help="image to run in, with apptainer")
+    flags.add_argument(
+        "--mounts", type=common.text, help="folders visible in the container, FROM:TO separated by commas"
+    )
     flags.add_argument("--python", help="interpreter on the nodes (default: .venv/bin/python, in a container python)")
-    flags.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
-    options, program = parse(flags, argv)
+    options, program = common.parse(flags, argv)
+    container = options.container_image or options.apptainer
     if options.per == "gpu" and not options.gpus_per_node:
         flags.error("--per gpu needs --gpus-per-node")
     if options.container_image and options.apptainer:
-        flags.error("--container-image and --apptainer are two ways to run in a container; choose one")
-    if options.mounts and not (options.container_image or options.apptainer):
+        flags.error("--container-image and --apptainer are alternatives; choose one")
+    if options.mounts and not container:
         flags.error("--mounts needs --container-image or --apptainer")
-    if options.warning >= limit(options.time):
-        flags.error(
-            f"--warning {options.warning} leaves nothing of --time {options.time}, so that the job would save and be "
-            "queued again for ever; give a longer --time (hours:minutes:seconds), or a shorter --warning"
-        )
-    text = script(options, program)
+    script = batch_script(options, program)
     if options.dry_run:
-        answer(text)
+        print(script, end="")
         return 0
-    recipe = flag(program, "config").partition(":")[0]
-    if recipe and not (options.container_image or options.apptainer) and not Path(recipe).is_file():
-        flags.error(f"--config names {recipe}, and there is no such file here, where the job will look for it")
-    log_folder(flags, Path(options.logs))
-    code, printed = hand_over(["sbatch"], text)
-    if code == 0:
-        number = re.search(r"(?:batch job |^)(\d+)", printed, re.MULTILINE)
-        job = number[1] if number else "JOB"
+    recipe = common.flag(program, "config").partition(":")[0]
+    if recipe and not container and not Path(recipe).is_file():  # else the job would wait hours to fail
+        flags.error(f"--config={recipe}: no such file here, in the folder of the job")
+    common.require("sbatch")
+    Path(options.logs).mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["sbatch"], input=script, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="")
+    if done.returncode == 0:
+        job = re.search(r"\d+", done.stdout)[0]
         log = f"{options.logs}/{options.name}-{job}.log"
-        hints(program, f"tail -F {shlex.quote(log)}", f"scancel --batch --signal=USR2 {job}")
-    return code
+        common.hints(program, f"tail -F {shlex.quote(log)}", f"scancel --batch --signal=USR2 {job}")
+    return done.returncode
 
 
-def script(options, program: Sequence[str]) -> str:
-    """The batch script that `sbatch` is given."""
-    asked = {
+def batch_script(options: argparse.Namespace, program: Sequence[str]) -> str:
+    """The batch script for sbatch."""
+    fields = {
         "job-name": options.name,
         "nodes": options.nodes,
         "ntasks-per-node": options.gpus_per_node if options.per == "gpu" else 1,
@@ -159,77 +140,41 @@ def script(options, program: Sequence[str]) -> str:
         "account": options.account,
         "output": f"{options.logs}/%x-%j.log",
     }
-    lines = [f"#SBATCH --{key}={quoted(str(value))}" for key, value in asked.items() if value is not None]
-    for text in options.sbatch:
-        key, equals, value = text.partition("=")
-        lines.append(f"#SBATCH {key}{equals}{quoted(value)}" if equals else f"#SBATCH {key}")
+    lines = [f"--{key}={value}" for key, value in fields.items() if value is not None] + options.sbatch
     places = "export LONGHAUL_PROCESSES=$SLURM_NTASKS LONGHAUL_PROCESS=$SLURM_PROCID PYTHONUNBUFFERED=1\n  "
     if options.per == "gpu":
         places += "export CUDA_VISIBLE_DEVICES=$SLURM_LOCALID\n  "
-    fault = " && ".join(f"code != {code}" for code in (0, MISTAKE, *NOT_RUN))
-    again = RESTARTS.format(fault=fault, logs=shlex.quote(options.logs), restarts=options.restarts)
+    srun = [f"--cpus-per-task={options.cpus}", "--kill-on-bad-exit=0", "--wait=60"]
+    command = [options.python or ".venv/bin/python", "-m", "pretrain", *program]
+    if options.container_image or options.apptainer:
+        command[0] = options.python or "python"
+    if options.container_image:
+        srun += [f"--container-image={options.container_image}", f"--container-workdir={common.IMAGE_FOLDER}"]
+        srun += [f"--container-mounts={options.mounts}"] if options.mounts else []
+    if options.apptainer:
+        gpus = ["--nv"] if options.gpus_per_node else []
+        mounts = ["--bind", options.mounts] if options.mounts else []
+        command = ["apptainer", "exec", *gpus, *mounts, "--pwd", common.IMAGE_FOLDER, options.apptainer, *command]
+    fault = " && ".join(f"code != {code}" for code in (0, common.MISTAKE, *common.NOT_RUN))
+    restarts = RESTARTS.format(fault=fault, logs=shlex.quote(options.logs), restarts=options.restarts)
     return SCRIPT.format(
-        options="\n".join(lines),
+        options="\n".join(f"#SBATCH {quote(line)}" for line in lines),
         warning=options.warning,
-        srun=shlex.join([f"--cpus-per-task={options.cpus}", "--kill-on-bad-exit=0", "--wait=60", *pyxis(options)]),
+        srun=shlex.join(srun),
         places=places,
-        program=shlex.join([*apptainer(options), *python(options), "-m", "pretrain", *program]),
-        preempted=PREEMPTED,
-        restarts=again if options.restarts else "",
+        program=shlex.join(command),
+        preempted=common.PREEMPTED,
+        restarts=restarts if options.restarts else "",
     )
 
 
-def python(options) -> list[str]:
-    contained = options.container_image or options.apptainer
-    return [options.python or ("python" if contained else ".venv/bin/python")]
-
-
-def pyxis(options) -> list[str]:
-    """What srun is told of the container, where that plugin runs it."""
-    if not options.container_image:
-        return []
-    mounts = [f"--container-mounts={options.mounts}"] if options.mounts else []
-    return [f"--container-image={options.container_image}", f"--container-workdir={IMAGE_FOLDER}", *mounts]
-
-
-def apptainer(options) -> list[str]:
-    """What stands before the program, where apptainer runs it."""
-    if not options.apptainer:
-        return []
-    gpus = ["--nv"] if options.gpus_per_node else []
-    mounts = ["--bind", options.mounts] if options.mounts else []
-    return ["apptainer", "exec", *gpus, *mounts, "--pwd", IMAGE_FOLDER, options.apptainer]
-
-
-def limit(text: str) -> float:
-    """Seconds of a time limit as sbatch reads it: 0 is none, and what is no time it refuses itself."""
-    days, dash, rest = text.rpartition("-")
-    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
-        return math.inf
-    numbers = [int(number) for number in rest.split(":")]
-    units = (3600, 60, 1) if dash or len(numbers) == 3 else (60, 1)
-    return int(days or 0) * 86_400 + sum(map(math.prod, zip(numbers, units, strict=False))) or math.inf
-
-
-def quoted(value: str) -> str:
-    """A value as sbatch reads it in a line of the script: in quotes, with a backslash before what ends them."""
-    if all(letter.isalnum() or letter in "%+,-./:@_=" for letter in value):
-        return value
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def option(text: str) -> str:
-    """An argparse type: an option of sbatch on one line."""
-    if not text.startswith("-"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no option of sbatch; write it as --sbatch=--qos=high")
-    return line(text)
-
-
-def folder(text: str) -> str:
-    """An argparse type: a folder in whose name SLURM finds no pattern of its own."""
-    if "%" in text or "\\" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} has a '%' or '\\', which SLURM would read as a pattern")
-    return line(text)
+def quote(option: str) -> str:
+    """Quote the value of an option as sbatch reads it in a script: double quotes, with backslashes inside."""
+    key, equals, value = option.partition("=")
+    if re.fullmatch(r"[\w%+,\-./:@=]*", value):
+        return option
+    value = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{key}{equals}"{value}"'
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""Runs the program on a list of hosts that ssh reaches, one process on each.
+"""Run the program on a list of hosts that ssh reaches, one process on each.
 
     python -m launch.ssh --hosts node1,node2 --folder longhaul -- train --config=configs/gpt2.py --workdir=/shared/gpt2
 
-Every host has the project in the same folder and sees the same work folder. The first host is where the processes
-meet: the others must reach it under its name in the list, or under the address given by `--coordinator`. When one
-fails the rest are asked to stop, and its exit code becomes the launcher's. SIGTERM and Ctrl-C reach every process, so
-that each can save and stop; a second one kills them. When this launcher or a connection ends, the programs save and
-stop too, so keep it in a terminal that outlives you (tmux).
+Every host has the project in the same folder and sees the same work folder. The processes meet at the first host, or
+at the address given by `--coordinator`. If one fails the others are asked to stop, and its exit code becomes the
+launcher's. SIGTERM and Ctrl-C reach every process, so that each saves and stops. The programs also save and stop when
+this launcher or a connection ends, so keep it in a terminal that outlives you (tmux).
 """
 
 import argparse
@@ -14,158 +13,151 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from launch import (
-    MISTAKE,
-    PORT,
-    carried,
-    count,
-    environment,
-    installed,
-    line,
-    log_folder,
-    name,
-    parse,
-    parser,
-    restarts,
-    seconds,
-)
-from launch.output import hints, put, show
-from launch.remote import SILENCE, Remote, kept, new_launch, start
-from launch.supervise import Signals, again, begin, supervise
+from launch import common
+from launch.supervisor import Process, Signals, run_attempts, supervise
 
-ELSEWHERE = "name its folder with --folder, or install it there"
-PAUSE = 10.0  # seconds before the processes are started again
+# A silent connection counts as lost after a minute.
 OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"]
+LINGER = 10  # seconds that a connection has to end by itself once its host has killed the program
+
+# For a host: bash -c START FOLDER NAME GRACE COMMAND... A connection without a terminal leaves its program running when
+# it ends, so a listener asks the program to save once standard input ends, and kills it after the grace.
+START = """\
+cd "$0" && [ -d pretrain ] || { echo "launch: no project in $0 on $HOSTNAME; install it" >&2; exit 2; }
+pid=runs/launch/$1.pid; grace=$2; shift 2
+mkdir -p runs/launch; rm -f "$pid.stopped"
+"$@" < /dev/null & program=$!
+echo $program > "$pid"
+{ cat; kill $program; sleep $grace; kill -9 $program; } <&0 > /dev/null 2>&1 & listener=$!
+wait $program; code=$?
+kill $listener; rm -f "$pid"
+[ $code = 75 ] && [ -e "$pid.stopped" ] && code=76
+exit $code
+"""
+# For a host: bash -c STOP FOLDER NAME.
+STOP = """\
+pid=$0/runs/launch/$1.pid
+[ -e "$pid" ] || { echo "launch: nothing runs as $1 on $HOSTNAME"; exit; }
+program=$(cat "$pid"); touch "$pid.stopped"; kill $program
+while kill -0 $program 2> /dev/null; do sleep 0.2; done
+echo "launch: $1 stopped on $HOSTNAME"
+"""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command line and returns the exit code of the first process that failed, or 0."""
-    flags = parser("ssh", __doc__)
-    flags.add_argument("--hosts", help="the hosts as ssh takes them, with commas between: node1,user@node2")
-    flags.add_argument("--hostfile", type=Path, help="a file that has them, one a line")
-    flags.add_argument("--coordinator", type=meeting, help=f"address:port of the first host (default: its name:{PORT})")
-    flags.add_argument("--folder", type=line, default="longhaul", help="the project on each host (default: longhaul)")
-    flags.add_argument("--python", default=".venv/bin/python", help="interpreter there (default: .venv/bin/python)")
-    flags.add_argument("--name", type=name, default="longhaul", help="name of the run on the hosts (default: longhaul)")
-    flags.add_argument("--ssh", type=words, default="ssh", help="how to call ssh, such as 'ssh -p 2222' (default: ssh)")
-    flags.add_argument("--logs", type=Path, default=Path("runs/ssh"), help="folder of the logs (default: runs/ssh)")
+    """Run the command line; return the exit code of the first process that failed, or 0."""
+    flags = common.parser("ssh", __doc__)
     flags.add_argument(
-        "--grace",
-        type=seconds,
-        default=300.0,
-        help="seconds between asking the rest to stop and killing them (default: 300)",
+        "--hosts", type=common.text, help="hosts as ssh takes them, separated by commas: node1,user@node2"
     )
-    carried(flags)
-    restarts(flags)
+    flags.add_argument("--hostfile", type=common.text, help="file with one host per line")
+    flags.add_argument(
+        "--coordinator", type=address, help=f"address:port of the first host (default: its name:{common.PORT})"
+    )
+    flags.add_argument(
+        "--folder", type=common.text, default="longhaul", help="the project on each host (default: longhaul)"
+    )
+    flags.add_argument(
+        "--python", type=common.text, default=".venv/bin/python", help="interpreter (default: .venv/bin/python)"
+    )
+    flags.add_argument(
+        "--name", type=common.text, default="longhaul", help="name of the run on the hosts (default: longhaul)"
+    )
+    flags.add_argument(
+        "--ssh", type=common.text, default="ssh", help="ssh with options, such as 'ssh -p 2222' (default: ssh)"
+    )
+    flags.add_argument("--logs", type=common.text, default="runs/ssh", help="folder of the logs (default: runs/ssh)")
+    flags.add_argument(
+        "--grace", type=float, default=300, help="seconds between asking a program to stop and a kill (default: 300)"
+    )
+    common.add_shared(flags, env=True)
     flags.add_argument("--stop", action="store_true", help="stop the run on all hosts, with everything saved")
-    flags.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
-    options, program = parse(flags, argv, without=["stop"])
-    hosts = listed(flags, options)
-    coordinator = options.coordinator or f"{hosts[0].rpartition('@')[2]}:{PORT}"
-
-    def commands(launch: str, attempt: int) -> list[list[str]]:
-        """What is called here for each host."""
-        found = []
-        for index, host in enumerate(hosts):
-            keeping = ["--name", f"{options.name}-{host.rpartition('@')[2]}"]
-            if options.stop:
-                keeping, variables = [*keeping, "--stop"], []
-            else:
-                keeping += ["--launch", launch, "--attempt", str(attempt), "--silence", str(SILENCE)]
-                places = environment(coordinator, len(hosts), index)
-                variables = [*(f"{key}={value}" for key, value in places.items()), *options.env]
-            there = kept(options.folder, ELSEWHERE, options.python, variables, keeping, program)
-            found.append([*options.ssh, *OPTIONS, host, there])
-        return found
-
+    options, program = common.parse(flags, argv, standalone=["stop"])
+    hosts = read_hosts(flags, options)
+    commands = [[*shlex.split(options.ssh), *OPTIONS, host] for host in hosts]
+    for index, command in enumerate(commands):
+        run = f"{options.name}-{hosts[index].rpartition('@')[2]}"  # hosts may share the folder
+        if options.stop:
+            command.append(stop_command(options.folder, run))
+        else:
+            coordinator = options.coordinator or f"{hosts[0].rpartition('@')[2]}:{common.PORT}"
+            variables = [f"{key}={value}" for key, value in common.environment(coordinator, len(hosts), index).items()]
+            variables += options.env
+            command.append(start_command(options.folder, run, options.grace, options.python, variables, program))
     if options.dry_run:
-        show(*commands("LAUNCH", 0))
+        common.show(commands)
         return 0
-    if not installed(options.ssh[0]):
-        return MISTAKE
+    common.require(commands[0][0])
     if options.stop:
-        connections = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in commands("", 0)]
-        return max(connection.wait() for connection in connections)
-    log_folder(flags, options.logs)
-    first = shlex.quote(str(options.logs / f"{hosts[0]}.log"))
-    stop = "Ctrl-C here, or this command with --stop instead of '-- ...'"
-    return run(hosts, commands, options, lambda: hints(program, f"tail -f {first}", stop))
+        clients = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in commands]
+        return max(client.wait() for client in clients)
+    logs = [Path(options.logs, f"{host}.log") for host in hosts]
+    logs[0].parent.mkdir(parents=True, exist_ok=True)
+    watch = f"tail -f {shlex.quote(str(logs[0]))}"
+    common.hints(program, watch, "Ctrl-C here, or this command with --stop instead of '-- ...'")
 
-
-def run(hosts: Sequence[str], commands, options, told: Callable[[], None]) -> int:
-    """Runs `commands(launch, attempt)`, one for each host, and starts them again as often as is asked for.
-
-    `told` says what is to be said before.
-    """
-    paths = [options.logs / f"{host}.log" for host in hosts]
-    launch = new_launch()
-
-    def attempt(number: int) -> int:
-        children = []
-        for host, command, path in zip(hosts, commands(launch, number), paths, strict=True):
-            since = begin(path, number)
-            children.append(Remote(f"host {host}", start(command, path), path, since))
-        code = supervise(children, options.grace, signals, more=number < options.restarts)
-        for child in children:
-            child.process.stdin.close()
-        return code
+    def start(attempt: int) -> int:
+        named = zip(hosts, commands, logs, strict=True)
+        clients = [Process(f"host {host}", command, log, remote=True) for host, command, log in named]
+        return supervise(clients, options.grace + LINGER, signals)
 
     with Signals() as signals:
-        told()
-        put(sys.stdout, f"launch: {count(len(hosts), 'host')}, logs in {options.logs}\n")
-        return again(attempt, options.restarts, PAUSE, signals)
+        return run_attempts(start, options.restarts, 10.0, signals)
 
 
-def listed(flags, options) -> list[str]:
-    """The hosts that were named, of which there must be one at least, each once."""
+def start_command(
+    folder: str,
+    run: str,
+    grace: float,
+    python: str,
+    variables: Sequence[str],
+    program: Sequence[str],
+    prefix: bool = False,
+) -> str:
+    """Command for the shell of a host, which runs the program until it or standard input ends.
+
+    `prefix` puts the name of the host before each line of output.
+    """
+    script = 'exec > >(sed -u "s/^/$HOSTNAME | /") 2>&1\n' + START if prefix else START
+    command = f"env {shlex.join(variables)} {quote(python)} -m pretrain {shlex.join(program)}"
+    return f"exec bash -c {shlex.quote(script)} {quote(folder)} {run} {grace:g} {command}"
+
+
+def stop_command(folder: str, run: str) -> str:
+    """Command for the shell of a host, which stops the program and waits for its end."""
+    return f"exec bash -c {shlex.quote(STOP)} {quote(folder)} {run}"
+
+
+def quote(path: str) -> str:
+    """Quote a path for the shell of a host, but leave a leading `~` or `~user` for it to expand."""
+    home, rest = re.fullmatch(r"(~(?:[A-Za-z_][A-Za-z0-9._-]*)?(?:/|\Z))?(.*)", path).groups()
+    return (home or "") + (shlex.quote(rest) if rest or not home else "")
+
+
+def read_hosts(flags: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
+    """Hosts of `--hosts` or `--hostfile`, each once."""
     if bool(options.hosts) == bool(options.hostfile):
-        both = ", not both" if options.hosts else ""
-        flags.error(f"name the hosts as --hosts=node1,node2 or in a file with --hostfile{both}")
-    if options.hosts:
-        hosts = [host.strip() for host in options.hosts.split(",")]
-    else:
-        try:
-            lines = options.hostfile.read_text().splitlines()
-        except OSError as error:
-            flags.error(f"--hostfile {options.hostfile} cannot be read ({error.strerror})")
-        except UnicodeDecodeError:
-            flags.error(f"--hostfile {options.hostfile} is not text in UTF-8; write one host a line")
-        hosts = [host for host in (line.partition("#")[0].strip() for line in lines) if host]
-    machines = [host.rpartition("@")[2] for host in hosts]
-    for at, host in enumerate(hosts):
-        if not host or host.startswith("-") or not all(letter.isalnum() or letter in "@._-" for letter in host):
-            flags.error(f"{host!r} is no host; write node1 or user@node1 (a port or a key goes into ~/.ssh/config)")
-        if machines[at] in machines[:at]:
-            flags.error(
-                f"{machines[at]} is named twice; there is one process on each host, which drives all its devices"
-            )
-    if not hosts:
-        flags.error(f"--hostfile {options.hostfile} names no host")
+        flags.error("name the hosts, either as --hosts=node1,node2 or in a file with --hostfile")
+    if options.hostfile and not Path(options.hostfile).is_file():
+        flags.error(f"--hostfile={options.hostfile}: no such file")
+    lines = Path(options.hostfile).read_text().splitlines() if options.hostfile else options.hosts.split(",")
+    hosts = [host for host in (line.partition("#")[0].strip() for line in lines) if host]
+    for host in hosts:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9@._-]*", host):
+            flags.error(f"{host!r} is not a host; write node1 or user@node1 (ports and keys go into ~/.ssh/config)")
+    if not hosts or len({host.rpartition("@")[2] for host in hosts}) < len(hosts):
+        flags.error("name at least one host, each once: one process drives all devices of a host")
     return hosts
 
 
-def meeting(text: str) -> str:
-    """An argparse type: an address and a port, above which another is free."""
-    host, _, port = text.rpartition(":")
-    if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host) or not re.fullmatch(r"[1-9]\d{0,4}", port):
-        raise argparse.ArgumentTypeError(f"{text!r} is not ADDRESS:PORT, such as 10.0.0.1:{PORT}")
-    if int(port) >= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} has a port above 65534; give another, such as {PORT}")
-    return text
-
-
-def words(text: str) -> list[str]:
-    """An argparse type: a command's words, as a shell takes them apart."""
-    try:
-        found = shlex.split(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no command ({error})") from None
-    if not found or not found[0]:
-        raise argparse.ArgumentTypeError(f"{text!r} is no command; write how to call it, such as 'ssh -p 2222'")
-    return found
+def address(value: str) -> str:
+    """ADDRESS:PORT, for argparse."""
+    if not re.fullmatch(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9]\d{0,4}", value):
+        raise argparse.ArgumentTypeError(f"{value!r} is not ADDRESS:PORT, such as 10.0.0.1:{common.PORT}")
+    return value
 
 
 if __name__ == "__main__":
