@@ -26,7 +26,7 @@ import sys
 import time
 
 from benchmarks import report
-from launch.supervise import with_parent
+from launch.supervisor import die_with_parent
 
 TUNABLES = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=17179869184:glibc.malloc.hugetlb=1"
 MEMORY = {
@@ -126,8 +126,7 @@ def versions(programs: dict[str, Program]) -> dict[str, str]:
 
 def serve(target: str, options: dict) -> None:
     """The other end of a `Program`: does what it is asked to, line by line, until nobody asks."""
-    if ends := with_parent(signal.SIGKILL):  # one that is stopped hears of nothing else
-        ends()
+    die_with_parent()  # a stopped process notices nothing else
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is no answer
     module, _, function = target.partition(":")

@@ -50,7 +50,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 # An ssh client outlives a killed launcher: it carries the output while its program saves.
-                preexec_fn=None if self.remote or not _libc else _die_with_parent,
+                preexec_fn=None if self.remote else die_with_parent,
             )
 
     @property
@@ -176,6 +176,7 @@ def _report(process: Process, shown: bool) -> None:
         common.say(f"{process.name} failed with exit code {process.code}; log: {process.log}{tail}")
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Have Linux kill this process when the launcher dies; else a second run could write to its work folder."""
-    _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if _libc:
+        _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
