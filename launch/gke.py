@@ -83,8 +83,8 @@ TPUS = {
 def main(argv: Sequence[str]) -> int:
     """Run the command line; return the exit code, kubectl's own with --apply."""
     flags = common.parser("gke", __doc__)
-    flags.add_argument("--name", type=label, default="longhaul", help="name of the JobSet (default: longhaul)")
-    flags.add_argument("--namespace", type=label, help="its namespace (default: kubectl's own)")
+    flags.add_argument("--name", type=common.text, default="longhaul", help="name of the JobSet (default: longhaul)")
+    flags.add_argument("--namespace", type=common.text, help="its namespace (default: kubectl's own)")
     flags.add_argument(
         "--image", type=common.text, required=True, help="image built from the Dockerfile, in a registry"
     )
@@ -187,13 +187,6 @@ def tpu(value: str) -> tuple[str, str]:
         more = f", or rising multiples of 4 up to {'x'.join(map(str, largest))}" if len(largest) == 3 else ""
         raise argparse.ArgumentTypeError(f"{value} is not a topology of {kind}: {', '.join(known)}{more}")
     return kind, topology
-
-
-def label(value: str) -> str:
-    """A name that Kubernetes accepts, short enough for the names derived from it."""
-    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", value):
-        raise argparse.ArgumentTypeError(f"{value!r} is not a name; use up to 40 small letters, digits and '-'")
-    return value
 
 
 def claim(value: str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
     python -m launch.local --processes 2 --devices 2 -- train --config=configs/quickstart.py --workdir=runs/two
 
-Each process writes a log of its own; the output of process 0 is shown too. If one fails the others are asked to stop,
+Each process writes its own log; the output of process 0 is shown too. If one fails the others are asked to stop,
 and its exit code becomes the launcher's. SIGTERM and Ctrl-C reach every process, so that each saves and stops; a
 second one kills them. The processes die with the launcher (on Linux).
 """

@@ -36,7 +36,7 @@ class Process:
     signal: int = 0  # passed on last
 
     def start(self) -> None:
-        """Start the process in a session of its own, so that a terminal's Ctrl-C reaches it only through us."""
+        """Start the process in a new session, so that a terminal's Ctrl-C reaches it only through us."""
         with self.log.open("ab") as out:
             if out.tell():
                 out.write(f"\nlaunch: start at {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())

@@ -25,7 +25,6 @@ MISTAKES = [
     ("ssh", ["--hostfile=/no/such/file", "--", "train"], "/no/such/file"),
     ("ssh", ["--hostfile=/dev/null", "--", "train"], "/dev/null"),
     ("ssh", ["--hosts=a", "--env=A", "--", "train"], "--env"),
-    ("ssh", ["--hosts=a", "--coordinator=10.0.0.1", "--", "train"], "--coordinator"),
     ("ssh", ["--hosts=a", "--ssh=no-such-ssh", "--", "train"], "no-such-ssh"),
     ("slurm", ["--per", "gpu", "--", "train"], "--gpus-per-node"),
     ("slurm", ["--mounts", "/a:/b", "--", "train"], "--mounts"),
@@ -43,7 +42,6 @@ MISTAKES = [
     ("gke", ["--tpu=v5e:4x4", "--", "train"], "--image"),
     ("gke", ["--image=i", "--tpu=v9:4x4", "--", "train"], "v9"),
     ("gke", ["--image=i", "--tpu=v5p:8x4x4", "--", "train"], "v5p:8x4x4"),
-    ("gke", [*GKE, "--name=A_b", "--", "train"], "--name"),
     ("gke", [*GKE, "--claim=shared", "--", "train"], "--claim"),
 ]
 
