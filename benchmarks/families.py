@@ -142,7 +142,7 @@ def longhaul(family: str, path: str, everywhere: bool = False):
         for _ in range(times):
             state, metrics = spec.train_step(state, data)
         sums, counts = jax.device_get((metrics["sums"], metrics["counts"]))
-        return float(losses.reported(spec.objective, sums, counts)["loss"])
+        return float(losses.compute_terms(spec.objective, sums, counts)["loss"])
 
     return {"step": step}
 

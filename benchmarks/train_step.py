@@ -57,7 +57,7 @@ def longhaul():
     import jax
 
     from pretrain.distributed.malloc import keep_freed_memory
-    from pretrain.losses.applied import Applied
+    from pretrain.losses.objective import BoundModel
     from pretrain.parallel.devices import measure_matmul_ceiling
     from pretrain.step.train_spec import TrainSpec
 
@@ -69,7 +69,7 @@ def longhaul():
     params = jax.tree.map(lambda p: p.copy(), state.params)
 
     def loss(params, rows):
-        return spec.objective.score(Applied(spec.model, params, spec.inputs), rows, {}, None)[0]["loss"]
+        return spec.objective.score(BoundModel(spec.model, params, spec.inputs), rows, {}, None)[0]["loss"]
 
     one, both = jax.jit(loss), jax.jit(jax.grad(loss))
 

@@ -21,7 +21,7 @@ from models.attention.masks import Mask
 from models.attention.patterns import Union, parse_pattern
 from models.errors import ModelError
 from pretrain import config as configs
-from pretrain.losses.applied import Applied
+from pretrain.losses.objective import BoundModel
 from pretrain.step import recurrent_state
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import unboxed
@@ -172,7 +172,7 @@ def attention_calls(spec, length: int, train: bool) -> list[tuple[str, str, str]
     batch, carried = spec.batch_shapes(1, length), recurrent_state.shapes(model, 1)
 
     def forward(params, batch, carried, frozen):
-        applied = Applied(model, params, spec.inputs, frozen)
+        applied = BoundModel(model, params, spec.inputs, frozen)
         return spec.objective.score(applied, batch, carried, jax.random.key(0) if train else None)
 
     frozen = unboxed(spec.frozen_parameters) if spec.frozen_parameters else None

@@ -23,7 +23,7 @@ from pretrain.distributed.shutdown import leaving
 from pretrain.distributed.watchdog import scoring
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import score
-from pretrain.losses.base import perplexity
+from pretrain.losses.objective import perplexity
 from pretrain.metrics.tables import one_line, show
 from pretrain.parallel.mesh import OF_ANY_NUMBER, fits
 from pretrain.step.checks import check_scored
@@ -82,7 +82,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         run = build_run(config, workdir, say, prepare=prepare, teacher=kept(config, workdir))
         spec, objective = run.spec, run.spec.objective
         for name in asked:
-            if objective.bits is None:
+            if objective.bits_metric is None:
                 raise UserError(
                     f"--{name}: objective '{config.objective.kind}' scores a part of the text. Leave it out."
                 )
@@ -94,7 +94,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         step, params = checkpoints.read(arguments.step, step, lambda step: spec.restore_params(averaged, step))
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": counted}
         result = score(run, params, split, timed=True, report=say, **options)
-        result |= {f"{name}_{objective.bits}": bits for name, bits in compressed.items()}
+        result |= {f"{name}_{objective.bits_metric}": bits for name, bits in compressed.items()}
     if jax.process_index() == 0:
         report(result, step, split, objective, arguments)
 
@@ -119,8 +119,8 @@ def _compress(corpus: pipeline.Corpus, split: str, asked: Sequence[str]) -> dict
 def report(result: dict, step: int, split: str, objective, arguments: Evaluate) -> None:
     """Prints the scores as tables, or as one JSON object."""
     compressed = [name for name in result if name.partition("_")[0] in COMPRESSORS]
-    decoded = [name for name in objective.decoded if name in result]
-    names = [*objective.measures, *decoded, *compressed, "tokens", "tokens_per_second"]
+    decoded = [name for name in objective.decode_metrics if name in result]
+    names = [*objective.metric_names, *decoded, *compressed, "tokens", "tokens_per_second"]
     if arguments.word_level:
         # As the literature has it for sub-word models: exp(total nll / (words + line ends)).
         result["word_perplexity"] = perplexity(result["nll"] / result["words"])

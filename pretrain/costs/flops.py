@@ -30,7 +30,7 @@ from models.attention.backend import Path
 from models.attention.patterns import Dense, Pattern, parse_pattern, per_head
 from models.layers.chunks import undivided
 from models.transformer.block import Block
-from pretrain.losses.applied import STATES, TEACHER, Applied
+from pretrain.losses.objective import STATES, TEACHER, BoundModel
 from pretrain.step import recurrent_state
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import READ, unboxed
@@ -83,7 +83,7 @@ def _trace(spec: TrainSpec, model: nn.Module, rows: int, length: int):
         objective = dataclasses.replace(objective, teacher=teacher)
 
     def forward(params, batch, carried, frozen):
-        return objective.score(Applied(model, params, spec.inputs, frozen), batch, carried, None)
+        return objective.score(BoundModel(model, params, spec.inputs, frozen), batch, carried, None)
 
     with undivided():
         return jax.make_jaxpr(forward)(spec.param_shapes, batch, carried, frozen).jaxpr

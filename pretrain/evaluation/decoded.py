@@ -21,7 +21,7 @@ from pretrain import config as configs
 from pretrain.decoding.beam_search import NOTHING, beam_search, check_penalty
 from pretrain.decoding.sampling import greedy
 from pretrain.errors import UserError
-from pretrain.losses import reported
+from pretrain.losses import compute_terms
 
 
 class Written(NamedTuple):
@@ -77,9 +77,9 @@ def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
     decodes nothing, where a device has not the memory to decode, or where BLEU needs text that is not there.
     """
     config, spec = run.config, run.spec
-    _check_keys(config, run.spec.objective.decoded)
+    _check_keys(config, run.spec.objective.decode_metrics)
     found = {}
-    if run.spec.objective.decoded and decode != 0:
+    if run.spec.objective.decode_metrics and decode != 0:
         length, size = configs.scored_length(config), config.evaluate.batch_size
         rows = spec.rows(spec.layout.filled(size))
         found = run.corpus.tasks(split, length=length, batch_size=size, rows=rows, limit=decode or 0)
@@ -92,7 +92,7 @@ def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
     if found:
         if config.evaluate.beams > 1:
             check_penalty(config.evaluate.length_penalty, "gnmt", run.spec.eval_model.context)
-        if "bleu" in run.spec.objective.decoded:
+        if "bleu" in run.spec.objective.decode_metrics:
             sacrebleu()
         _check_originals(run, found)
     return found
@@ -119,13 +119,13 @@ def decoded(run, params, found: dict[str, Task], cut: Callable[[], bool], report
             if cut():
                 return None
         total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
-        each[name] = reported(objective, total["sums"], total["counts"]) | _figures(objective, written)
+        each[name] = compute_terms(objective, total["sums"], total["counts"]) | _figures(objective, written)
         everything += written
     return each, _figures(objective, everything)
 
 
 def _figures(objective, written: Sequence[Written]) -> dict:
-    return {name: MEASURES[name](written) for name in objective.decoded} | {
+    return {name: MEASURES[name](written) for name in objective.decode_metrics} | {
         "written_length": float(np.mean([len(one.ids) for one in written])),
         "target_length": float(np.mean([len(one.target) for one in written])),
         "examples": len(written),
@@ -182,7 +182,7 @@ def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], originals, tokeni
 
 def _rewritten(run) -> bool:
     """Whether BLEU is measured, of a reference that is not what the tokenizer makes of its ids."""
-    return "bleu" in run.spec.objective.decoded and run.corpus.tokenizer.byte_lengths is None
+    return "bleu" in run.spec.objective.decode_metrics and run.corpus.tokenizer.byte_lengths is None
 
 
 def _check_originals(run, found: dict[str, Task]) -> None:

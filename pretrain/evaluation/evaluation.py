@@ -13,7 +13,7 @@ from input_pipeline.pipeline import Corpus
 from pretrain import config as configs
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import KEYS, decoded, tasks
-from pretrain.losses import reported
+from pretrain.losses import compute_terms
 
 
 def scoring_pass(run, split: str, *, batches: int = 0) -> Evaluation:
@@ -96,8 +96,8 @@ def score(
     if not any(total["counts"].values()):
         raise UserError(f"split '{split}' has no token that the model could be scored on; give it more text")
     objective = run.spec.objective
-    terms = reported(objective, total["sums"], total["counts"])
-    scores = terms | objective.figures(terms, total, data)
+    terms = compute_terms(objective, total["sums"], total["counts"])
+    scores = terms | objective.summarize(terms, total, data)
     if timed:
         scores["tokens_per_second"] = total["read"] / (time.perf_counter() - started)
     if not to_decode:

@@ -8,51 +8,48 @@ import jax
 import jax.numpy as jnp
 
 from pretrain.errors import UserError
-from pretrain.losses import adaptive
-from pretrain.losses.applied import Applied
-from pretrain.losses.base import Smoothed, perplexity
+from pretrain.losses.adaptive import adaptive_cross_entropy
 from pretrain.losses.cross_entropy import cross_entropy
+from pretrain.losses.objective import BoundModel, SmoothedObjective, perplexity
 
 
 @dataclasses.dataclass(frozen=True)
-class Causal(Smoothed):
-    """The terms of `Smoothed`, of every token of a text."""
+class Causal(SmoothedObjective):
+    """`loss` in nats a token, over every token of a text."""
 
-    predicted: int | None  # ids from here on are read but never predicted (a start symbol); None: all are
-    bits: str  # what the literature calls bits of such data
+    predicted: int | None  # ids from here on are read but never predicted, such as a start symbol; None: all are
+    bits_metric: str  # the name that the literature uses for such data
 
-    reads = ("targets", "weights")
-    taught = "weights"  # where windows overlap each token is scored once
+    batch_features = ("targets", "weights")
+    distill_mask = "weights"  # where windows overlap each token is scored once
 
     @classmethod
-    def of(cls, config, model) -> "Causal":
-        """The objective of a config."""
+    def from_config(cls, config, model) -> "Causal":
         if not model.causal:
             raise UserError(
-                "config.objective.kind = causal predicts each token from those before it, and this model, of "
-                f"config.model.kind = {config.model.kind}, sees more; choose another kind of either, or set "
-                "config.model.bidirectional of a decoder to false"
+                f"config.objective.kind=causal needs a causal model, and config.model.kind={config.model.kind} is not. "
+                "Choose another kind, or set config.model.bidirectional to false."
             )
         for key in ("z_loss", "label_smoothing"):
             if config.train[key] and not model.one_softmax:
                 raise UserError(
-                    f"config.train.{key} = {config.train[key]} acts on one softmax over the whole vocabulary, and "
-                    f"config.model.cutoffs makes several; set config.train.{key} to 0 or drop the cutoffs"
+                    f"config.train.{key}={config.train[key]} needs one softmax, and config.model.cutoffs makes several."
+                    f" Set config.train.{key} to 0 or drop the cutoffs."
                 )
         predicted = model.vocab_size if model.reads > model.vocab_size else None
-        bits = "bits_per_dim" if config.data.image else "bits_per_byte"
-        return cls(config.train.z_loss, config.train.label_smoothing, predicted, bits)
+        bits_metric = "bits_per_dim" if config.data.image else "bits_per_byte"
+        return cls(config.train.z_loss, config.train.label_smoothing, predicted, bits_metric)
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
-        _, weights = self._scorable(batch)
+        _, weights = self._targets(batch)
         return dict.fromkeys(self.terms, jnp.sum(weights))
 
-    def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
-        targets, weights = self._scorable(batch)
+    def score(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None):
+        targets, weights = self._targets(batch)
         hidden, carried = model(batch, carried, key)
         head = model.run("head_inputs", hidden)
-        if head is None:  # no single matrix
-            return {"loss": adaptive.cross_entropy(model.run("softmaxes", hidden), targets, weights)}, carried
+        if head is None:  # an adaptive softmax has several matrices
+            return {"loss": adaptive_cross_entropy(model.run("softmaxes", hidden), targets, weights)}, carried
         hidden, matrix, bias = head
         objective, nll = cross_entropy(
             hidden,
@@ -63,19 +60,17 @@ class Causal(Smoothed):
             z_loss=self.z_loss,
             label_smoothing=self.label_smoothing,
         )
-        return self.losses(objective, nll), carried
+        return self.sums(objective, nll), carried
 
-    def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
-        """What a scoring pass says besides its terms: of all its tokens, each scored once.
+    def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        """Perplexity, bits a byte (an image's dimension is a byte too), and the totals they are made of.
 
-        Perplexity; the bits of a byte of text, a dimension of an image being one colour of one pixel, which is a byte
-        too: None where the tokenizer rewrites text, which is not all predicted then; the number of tokens scored, their
-        nll in nats, bytes, and where all of a split was scored its words.
+        Bits are None where the tokenizer rewrites text, whose bytes are then unknown.
         """
         nll, tokens = totals["sums"]["loss"], totals["counts"]["loss"]
         return {
             "perplexity": perplexity(terms["loss"]),
-            self.bits: nll / math.log(2) / data.bytes if data.bytes else None,
+            self.bits_metric: nll / math.log(2) / data.bytes if data.bytes else None,
             "tokens": int(tokens),
             "nll": nll,
             "bytes": data.bytes,
@@ -83,12 +78,11 @@ class Causal(Smoothed):
         }
 
     @property
-    def measures(self) -> tuple[str, ...]:
-        """The names of what is shown."""
-        return (*self.terms, "perplexity", self.bits)
+    def metric_names(self) -> tuple[str, ...]:
+        return (*self.terms, "perplexity", self.bits_metric)
 
-    def _scorable(self, batch: Mapping) -> tuple[jax.Array, jax.Array]:
-        """Targets and weights, without weight on a start symbol that has a row to be read, but none to be predicted."""
+    def _targets(self, batch: Mapping) -> tuple[jax.Array, jax.Array]:
+        """Targets and weights; ids that are never predicted have no weight."""
         targets, weights = batch["targets"], batch["weights"]
         if self.predicted is None:
             return targets, weights

@@ -1,9 +1,11 @@
-"""Scoring: from the last hidden states to sums of losses. The other half of each objective is in input_pipeline.
+"""Cross-entropy without all logits at once: chunk by chunk, the gradient made together with the value.
 
-Every loss is a pair of sums, numerator and denominator, so that devices, hosts and parts of an
-accumulated batch add theirs up and divide once.
+A loss is a sum over tokens; its denominator is summed apart, so that devices, hosts and parts of an accumulated batch
+add up theirs and divide once. `cross_entropy` has a gradient written out by hand. `sum_in_chunks` takes any function of
+a chunk's logits and differentiates it with JAX.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -11,41 +13,37 @@ import jax.numpy as jnp
 
 from models.layers.chunks import in_chunks, whole
 from models.layers.logits import over_rows
-from pretrain.losses.sampled import sampled
 from pretrain.parallel import sharded_sum
 
-LOGITS_PER_CHUNK = 2**22  # made at a time: 16 MB of float32, which stays in a CPU's cache
-ROWS_PER_CHUNK = 512  # at least, of a vocabulary beyond 8,192, whose products would be too small otherwise
+LOGITS_PER_CHUNK = 2**22  # 16 MB of float32, which stays in a CPU's cache
+ROWS_PER_CHUNK = 512  # at least: of vocabularies beyond 8,192 the matrix products would be too small otherwise
+SAMPLE_BLOCK = 256  # ids whose probabilities are summed at a time while sampling
 
 
 def cross_entropy(
-    hidden, matrix, bias, targets, weights, *, z_loss=0.0, label_smoothing=0.0, hits=False, draws=None, chunk=None
+    hidden, matrix, bias, targets, weights, *, z_loss=0.0, label_smoothing=0.0, accuracy=False, draws=None, chunk=None
 ):
-    """Weighted sum of next-token losses, without ever holding all logits.
+    """Weighted sums of token losses: (objective, nll), float32 scalars, of which `objective` is differentiated.
 
-    hidden [B, T, D] in the compute dtype, matrix [V, D], bias [V] or None, targets [B, T] int,
-    weights [B, T] float32. Returns (objective, nll), two float32 scalars: the sum to differentiate
-    (with smoothing and z-loss) and the plain negative log-likelihood in nats. With `hits` a third: the weights of the
-    targets that no other id is likelier than, which costs nothing, since the highest logit is sought anyway. With
-    `draws`, the keys and places that `sampled` takes, last of all what is drawn of the same logits, [B, T] int32.
-
-    The gradient is made together with the value, chunk by chunk, while a chunk's logits are still at
-    hand: three matrix products in all, nothing kept and nothing computed twice.
+    hidden [B, T, D] in the compute dtype, matrix [V, D], bias [V] or None, targets [B, T] int, weights [B, T] float32.
+    `objective` includes label smoothing and z-loss; `nll` is the negative log-likelihood in nats. `accuracy` adds a
+    third sum: the weights of targets that no other id exceeds. `draws`, the keys and places of `sample_ids`, adds ids
+    drawn from the same logits, [B, T] int32.
     """
     if bias is None:
         bias = jnp.zeros(matrix.shape[0], jnp.float32)
-    chunk = chunk or chunk_rows(matrix.shape[0])
-    sums, drawn = _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, label_smoothing, hits, chunk)
-    return sums if draws is None else (*sums, drawn)
+    chunk = chunk or rows_per_chunk(matrix.shape[0])
+    sums, ids = _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, label_smoothing, accuracy, chunk)
+    return sums if draws is None else (*sums, ids)
 
 
-def chunk_rows(vocab: int) -> int:
+def rows_per_chunk(vocab: int) -> int:
     """How many rows of logits over `vocab` ids are made at a time."""
     return max(ROWS_PER_CHUNK, LOGITS_PER_CHUNK // vocab)
 
 
-def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits):
-    """Over one chunk: ((objective, nll) and perhaps hits, logits [B, c, V], log Z [B, c], probabilities as logits)."""
+def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, accuracy):
+    """One chunk: (sums, logits [B, c, V], log Z [B, c], probabilities [B, c, V])."""
     logits = (
         jnp.einsum("btd,vd->btv", hidden, matrix, preferred_element_type=jnp.float32)
         + bias.astype(jnp.float32)[None, None]
@@ -59,14 +57,14 @@ def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, hits)
     if z_loss:
         loss += z_loss * jnp.square(log_z)
     sums = jnp.sum(weights * loss), nll
-    if hits:
+    if accuracy:  # at no cost: the softmax needs the highest logit anyway
         sums += (jnp.sum(weights * (target >= logits.max(-1))),)
     return sums, logits, log_z, shares / total[..., None]
 
 
 def softmax(logits):
-    """log Z [...], and shares [..., V] and their totals [...], of which the quotients are probabilities."""
-    return jax.lax.platform_dependent(logits, cpu=_softmax_once, default=_softmax)
+    """(log Z [...], shares [..., V], totals [...]): probabilities are shares / totals."""
+    return jax.lax.platform_dependent(logits, cpu=_softmax_on_cpu, default=_softmax)
 
 
 def _softmax(logits):
@@ -74,38 +72,36 @@ def _softmax(logits):
     return log_z, jnp.exp(logits - log_z[..., None]), jnp.ones_like(log_z)
 
 
-def _softmax_once(logits):
-    """The same with one exponential of each logit, which XLA's CPU programs would else make twice, once slowly."""
+def _softmax_on_cpu(logits):
+    """The same with one exponential of each logit: XLA's CPU programs would make two, one of them slowly."""
     highest = logits.max(-1)
-    shares = jax.lax.optimization_barrier(jnp.exp(logits - highest[..., None]))  # of the likeliest id's
+    # The barrier keeps XLA from fusing the exponential into both of its users, which would compute it twice.
+    shares = jax.lax.optimization_barrier(jnp.exp(logits - highest[..., None]))
     total = shares.sum(-1)
     return highest + jnp.log(total), shares, total
 
 
-def _added(sums, more):
-    return tuple(a + b for a, b in zip(sums, more, strict=True))
-
-
-def _drawn(logits, keys, places):
-    return None if keys is None else sampled(logits, keys, places)
+def _sample(logits, keys, places):
+    return None if keys is None else sample_ids(logits, keys, places)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8, 9))
-def _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, hits, chunk):
+def _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, accuracy, chunk):
     def run(tokens, keys, shared):
         def body(sums, part):
             hidden, targets, weights, places = part
-            more, logits, *_ = _chunk_loss(hidden, *shared, targets, weights, z_loss, smoothing, hits)
-            return _added(sums, more), _drawn(logits, keys, places)
+            more, logits, *_ = _chunk_loss(hidden, *shared, targets, weights, z_loss, smoothing, accuracy)
+            return _add(sums, more), _sample(logits, keys, places)
 
-        sums, drawn = jax.lax.scan(body, (jnp.float32(0),) * (2 + hits), in_chunks(tokens, chunk))
-        return sums, whole(drawn, tokens[1].shape[1])
+        sums, ids = jax.lax.scan(body, (jnp.float32(0),) * (2 + accuracy), in_chunks(tokens, chunk))
+        return sums, whole(ids, tokens[1].shape[1])
 
     keys, places = draws or (None, None)
     return sharded_sum.summed(run, (hidden, targets, weights, places), keys, (matrix, bias))
 
 
-def _forward(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, hits, chunk):
+def _cross_entropy_forward(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, accuracy, chunk):
+    """Three matrix products in all: a chunk's logits are still at hand when its gradient is made, and then dropped."""
     vocab = matrix.shape[0]
 
     def run(tokens, keys, shared):
@@ -115,8 +111,9 @@ def _forward(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, h
             sums, d_matrix, d_bias = carry
             hidden, targets, weights, places = part
             more, logits, log_z, probability = _chunk_loss(
-                hidden, matrix, bias, targets, weights, z_loss, smoothing, hits
+                hidden, matrix, bias, targets, weights, z_loss, smoothing, accuracy
             )
+            # d loss / d logits = p (1 + 2 z log Z) - (1 - s) one_hot - s / V, with z-loss z and smoothing s.
             scale = weights * (1 + 2 * z_loss * log_z) if z_loss else weights
             here = jnp.arange(vocab)[None, None] == targets[..., None]
             d_logits = probability * scale[..., None] - jnp.where(here, ((1 - smoothing) * weights)[..., None], 0.0)
@@ -127,25 +124,126 @@ def _forward(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, h
             d_hidden = jnp.einsum("btv,vd->btd", d_logits, matrix)
             # [D, V], because XLA's matrix product on CPUs transposes its left operand: better hidden than the logits.
             d_matrix += jnp.einsum("btd,btv->dv", hidden, d_logits, preferred_element_type=jnp.float32)
-            return (_added(sums, more), d_matrix, d_bias), (d_hidden, _drawn(logits, keys, places))
+            return (_add(sums, more), d_matrix, d_bias), (d_hidden, _sample(logits, keys, places))
 
         zeros = jnp.zeros(matrix.shape[::-1], jnp.float32), jnp.zeros(vocab, jnp.float32)
-        sums, kept = jax.lax.scan(body, ((jnp.float32(0),) * (2 + hits), *zeros), in_chunks(tokens, chunk))
-        return sums, whole(kept, tokens[1].shape[1])
+        sums, by_token = jax.lax.scan(body, ((jnp.float32(0),) * (2 + accuracy), *zeros), in_chunks(tokens, chunk))
+        return sums, whole(by_token, tokens[1].shape[1])
 
     keys, places = draws or (None, None)
-    sums, (d_hidden, drawn) = sharded_sum.summed(run, (hidden, targets, weights, places), keys, (matrix, bias))
+    sums, (d_hidden, ids) = sharded_sum.summed(run, (hidden, targets, weights, places), keys, (matrix, bias))
     sums, d_matrix, d_bias = sums
-    saved = d_hidden, d_matrix.T.astype(matrix.dtype), d_bias.astype(bias.dtype), targets, weights
-    return (sums, drawn), saved
+    residuals = d_hidden, d_matrix.T.astype(matrix.dtype), d_bias.astype(bias.dtype), targets, weights
+    return (sums, ids), residuals
 
 
-def _backward(z_loss, smoothing, hits, chunk, saved, cotangents):
-    """Only the objective carries gradient; the others are for reporting."""
-    d_hidden, d_matrix, d_bias, _, weights = saved
+def _cross_entropy_backward(z_loss, smoothing, accuracy, chunk, residuals, cotangents):
+    """Only the objective carries gradient; the other sums are for reporting."""
+    d_hidden, d_matrix, d_bias, _, weights = residuals
     scale = cotangents[0][0]
-    given = scale.astype(d_hidden.dtype) * d_hidden, *((scale * d).astype(d.dtype) for d in (d_matrix, d_bias))
-    return *given, None, jnp.zeros_like(weights), None
+    gradients = scale.astype(d_hidden.dtype) * d_hidden, *((scale * d).astype(d.dtype) for d in (d_matrix, d_bias))
+    return *gradients, None, jnp.zeros_like(weights), None
 
 
-_cross_entropy.defvjp(_forward, _backward)
+_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
+
+
+def sample_ids(logits: jax.Array, keys: jax.Array, places: jax.Array) -> jax.Array:
+    """Draw one id from the softmax of each of the logits [B, K, V]: [B, K] int32, without gradient.
+
+    A draw depends on the row's key (keys [B]) and the place (places [B, K] int32): slots of one place draw alike. One
+    uniform number is inverted through the cumulative distribution, first by blocks and then inside a block.
+    (The released code of Clark et al. 2020 adds Gumbel noise, a random number for each of V logits.)
+    """
+
+    def uniform(key, place):
+        return jax.random.uniform(jax.random.fold_in(key, place), (), jnp.float32)
+
+    B, K, V = logits.shape
+    masses = jnp.exp(logits - logits.max(-1, keepdims=True))
+    masses = jnp.pad(masses, ((0, 0), (0, 0), (0, -V % SAMPLE_BLOCK))).reshape(B, K, -1, SAMPLE_BLOCK)
+    sums = masses.sum(-1)
+    ends = jnp.cumsum(sums, axis=-1)
+    aim = jax.vmap(jax.vmap(uniform, (None, 0)))(keys, places)[..., None] * ends[..., -1:]
+    block = jnp.sum(ends <= aim, axis=-1, keepdims=True)
+    within = jnp.cumsum(jnp.take_along_axis(masses, block[..., None], axis=2)[:, :, 0], axis=-1)
+    begins = jnp.take_along_axis(ends - sums, block, axis=-1)
+    # Sums in two orders may differ in their last bit, which must not lead out of the block.
+    aim = jnp.clip(aim - begins, 0, jnp.nextafter(within[..., -1:], jnp.float32(0)))
+    ids = (block * SAMPLE_BLOCK + jnp.sum(within <= aim, axis=-1, keepdims=True))[..., 0]
+    return jax.lax.stop_gradient(ids).astype(jnp.int32)
+
+
+def sum_in_chunks(function: Callable, rows: int, learned, shared, given, known=()):
+    """Sums of `function` over chunks of at most `rows` rows: a tuple of float32; the first is differentiated.
+
+    function(learned, shared, given, known) receives a chunk [B, c, ...] of each array [B, T, ...] of `learned` and
+    `given`, and `shared` and `known` whole. `learned` and `shared` have gradients, `given` and `known` none.
+    """
+    return _sum_in_chunks(function, rows, learned, shared, given, known)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _sum_in_chunks(function, rows, learned, shared, given, known):
+    def run(tokens, _, all_need):
+        shared, known = all_need
+        parts = in_chunks(tokens, rows)
+
+        def body(sums, part):
+            return _add_trees(sums, function(part[0], shared, part[1], known)), None
+
+        return jax.lax.scan(body, _zeros(_chunk_shapes(function, parts, shared, known)), parts)
+
+    return sharded_sum.summed(run, (learned, given), (), (shared, known))[0]
+
+
+def _sum_in_chunks_forward(function, rows, learned, shared, given, known):
+    def run(tokens, _, all_need):
+        shared, known = all_need
+        parts = in_chunks(tokens, rows)
+
+        def body(carry, part):
+            sums, d_shared = carry
+
+            def first(learned, shared):
+                more = function(learned, shared, part[1], known)
+                return more[0], more
+
+            _, backward, more = jax.vjp(first, part[0], shared, has_aux=True)
+            d_learned, d_more = backward(jnp.ones((), jnp.float32))
+            return (_add_trees(sums, more), _add_trees(d_shared, d_more)), d_learned
+
+        # Gradients of what all chunks share are added up in float32, whatever the compute dtype.
+        zeros = jax.tree.map(lambda array: jnp.zeros(array.shape, jnp.float32), shared)
+        sums, d_learned = jax.lax.scan(body, (_zeros(_chunk_shapes(function, parts, shared, known)), zeros), parts)
+        return sums, whole(d_learned, jax.tree.leaves(tokens)[0].shape[1])
+
+    (sums, d_shared), d_learned = sharded_sum.summed(run, (learned, given), (), (shared, known))
+    d_shared = jax.tree.map(lambda d, a: d.astype(a.dtype), d_shared, shared)
+    return sums, (d_learned, d_shared)
+
+
+def _sum_in_chunks_backward(function, rows, residuals, cotangents):
+    d_learned, d_shared = jax.tree.map(lambda d: cotangents[0].astype(d.dtype) * d, residuals)
+    return d_learned, d_shared, None, None
+
+
+_sum_in_chunks.defvjp(_sum_in_chunks_forward, _sum_in_chunks_backward)
+
+
+def _chunk_shapes(function, parts, shared, known):
+    """The shapes of what `function` returns for one chunk."""
+    learned, given = jax.tree.map(lambda array: array[0], parts)
+    return jax.eval_shape(function, learned, shared, given, known)
+
+
+def _add(sums, more):
+    return tuple(a + b for a, b in zip(sums, more, strict=True))
+
+
+def _add_trees(sums, more):
+    return jax.tree.map(jnp.add, sums, more)
+
+
+def _zeros(shapes):
+    return jax.tree.map(lambda one: jnp.zeros(one.shape, jnp.float32), shapes)

@@ -1,6 +1,6 @@
 """Distillation (Sanh et al. 2019, section 3): a student learns a teacher's probabilities and states beside the text.
 
-Both read the same rows. Logits of both are made chunk by chunk, those of all tokens never at once.
+Both read the same rows. Logits of both are made chunk by chunk, never those of all tokens at once.
 """
 
 import dataclasses
@@ -16,23 +16,22 @@ import models
 from models.layers.logits import biased, head_logits
 from models.layers.products import product
 from pretrain.errors import UserError
-from pretrain.losses.applied import TEACHER, Applied
-from pretrain.losses.base import Objective
-from pretrain.losses.chunked import summed
-from pretrain.losses.cross_entropy import chunk_rows, softmax
+from pretrain.losses.cross_entropy import rows_per_chunk, softmax, sum_in_chunks
+from pretrain.losses.objective import TEACHER, BoundModel, Objective
 
-KINDS = ("masked", "causal")  # of objectives whose student can have a teacher
+KINDS = ("masked", "causal")  # objectives whose student can have a teacher
 
 
 @dataclasses.dataclass(frozen=True)
 class Distilled(Objective):
-    """The terms of the text's own objective, `hard`, with its weights times `weight`; and, a token that it says is
-    `taught`, `kl`, in nats, from the teacher's probabilities to the student's at the temperature, and `cosine`.
+    """The terms of the text's own objective, `kl` and `cosine`.
 
-    kl is weighted by the temperature's square too, which its gradient is divided by.
+    `kl` is KL(teacher || student) at the temperature, in nats, and `cosine` is 1 - cosine of the last hidden states,
+    both a token of the objective's `distill_mask`. The weight of `kl` is times the squared temperature, which its
+    gradient is divided by (Hinton et al. 2015, section 2).
     """
 
-    hard: Any  # of pretrain.losses
+    hard: Any  # the objective of the text itself
     weight: float
     soft: float
     cosine: float
@@ -40,55 +39,28 @@ class Distilled(Objective):
     teacher: nn.Module
 
     @classmethod
-    def of(cls, config, model, hard) -> "Distilled":
-        """The objective of a config whose student, `model`, has a teacher, around its `hard` objective."""
-        distill, kind = config.distill, config.objective.kind
-        if kind not in KINDS:
-            raise UserError(
-                f"config.distill.teacher = {distill.teacher} is for objectives of kind {' or '.join(KINDS)}, not "
-                f"{kind}; leave it empty, or choose one of those"
-            )
-        if not (distill.soft or distill.hard or distill.cosine):
-            raise UserError(
-                "config.distill.soft, .hard and .cosine are 0, all three, so that there is nothing to learn; set one "
-                "of them above 0"
-            )
+    def from_config(cls, config, model, hard) -> "Distilled":
+        """The objective of a student, `model`, around its `hard` objective."""
+        distill = config.distill
+        _check_weights(distill, config.objective.kind)
         teacher = models.build(config.model.to_dict() | distill.model.to_dict())
-        for one, section in ((model, "config.model"), (teacher, "config.distill.model")):
-            if not one.one_softmax or jax.eval_shape(partial(one.start, 1)):
-                raise UserError(
-                    f"{section} has cutoffs or a memory, and config.distill.teacher compares logits of one softmax, "
-                    "row by row; use models without"
-                )
-        if teacher.vocab_size != model.vocab_size:
-            raise UserError(
-                f"the teacher of config.distill.teacher = {distill.teacher} has {teacher.vocab_size} ids and "
-                f"config.model.vocab_size = {model.vocab_size}, so that their probabilities cannot be compared; set "
-                f"--config.model.vocab_size={teacher.vocab_size}"
-            )
-        if distill.cosine and teacher.width != model.width:
-            raise UserError(
-                f"config.distill.cosine = {distill.cosine} compares states, of which the teacher's have width "
-                f"{teacher.width} and the model's {model.width}; set --config.model.width={teacher.width}, or "
-                "--config.distill.cosine=0"
-            )
+        _check_models(distill, model, teacher)
         length = max(config.data.length, config.evaluate.length)
         if teacher.context < length:
             raise UserError(
-                f"the teacher of config.distill.teacher = {distill.teacher} reads rows of {teacher.context} tokens at "
-                f"most, and config.data.length or config.evaluate.length is {length}; lower that"
+                f"config.distill.teacher={distill.teacher} has a context of {teacher.context}, and config.data.length"
+                f" or config.evaluate.length is {length}. Lower that."
             )
         if config.train.start_from and distill.layers:
             raise UserError(
-                f"config.train.start_from = {config.train.start_from} and config.distill.layers both say what update 0 "
-                "begins with; leave one out"
+                f"config.train.start_from={config.train.start_from} and config.distill.layers both give initial "
+                "parameters. Leave one out."
             )
-        _check_layers(distill.layers, model, teacher)
         return cls(hard, distill.hard, distill.soft, distill.cosine, distill.temperature, teacher)
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.hard.reads, self.hard.taught)))
+    def batch_features(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.hard.batch_features, self.hard.distill_mask)))
 
     @property
     def terms(self) -> Mapping[str, float]:
@@ -97,55 +69,53 @@ class Distilled(Objective):
         return hard | {"kl": self.soft * self.temperature**2} | cosine
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
-        tokens = jnp.sum(batch[self.hard.taught] > 0).astype(jnp.float32)
+        tokens = jnp.sum(batch[self.hard.distill_mask] > 0).astype(jnp.float32)
         return self.hard.denominators(batch) | {name: tokens for name in ("kl", "cosine") if name in self.terms}
 
-    def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
+    def score(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None):
         states, carried = model(batch, carried, key)
-        sums, _ = self.hard.score(_Known(model, states, carried), batch, carried, key)
-        weights = (batch[self.hard.taught] > 0).astype(jnp.float32)
+        sums, _ = self.hard.score(_Computed(model, states, carried), batch, carried, key)
+        weights = (batch[self.hard.distill_mask] > 0).astype(jnp.float32)
         inputs = tuple(name for name in self.teacher.inputs if name in model.inputs)
         with jax.named_scope(TEACHER):
-            teacher = Applied(self.teacher, model.frozen, inputs)
-            taught = jax.lax.stop_gradient(teacher(batch, {}, None)[0])
-            known = jax.lax.stop_gradient(teacher.run("head_inputs", taught))
+            teacher = BoundModel(self.teacher, model.frozen, inputs)
+            teacher_states = jax.lax.stop_gradient(teacher(batch, {}, None)[0])
+            teacher_head = jax.lax.stop_gradient(teacher.run("head_inputs", teacher_states))
         hidden, matrix, bias = model.run("head_inputs", states)
-        rows = max(1, chunk_rows(self.teacher.vocab_size) // 2)  # two of them are at hand
+        rows = max(1, rows_per_chunk(self.teacher.vocab_size) // 2)  # logits of two models are in memory
         of_chunk = partial(_kl, self.temperature)
         # [D, V], whose gradient is a product with hidden states on the left, which XLA transposes on a CPU.
         shared = matrix.T, bias
-        (sums["kl"],) = summed(of_chunk, rows, hidden, shared, (known[0], weights), known[1:])
+        (sums["kl"],) = sum_in_chunks(of_chunk, rows, hidden, shared, (teacher_head[0], weights), teacher_head[1:])
         if self.cosine:
-            sums["cosine"] = jnp.sum(weights * (1 - _cosine(states, taught)))
+            sums["cosine"] = jnp.sum(weights * (1 - _cosine(states, teacher_states)))
         return sums, carried
 
-    def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
-        """Those of the objective that has no teacher."""
-        return self.hard.figures(terms, totals, data)
+    def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        return self.hard.summarize(terms, totals, data)
 
     @property
-    def measures(self) -> tuple[str, ...]:
-        """The names of what is shown."""
-        return tuple(dict.fromkeys((*self.hard.measures, *self.terms)))
+    def metric_names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.hard.metric_names, *self.terms)))
 
     @property
-    def bits(self):
-        return self.hard.bits
+    def bits_metric(self):
+        return self.hard.bits_metric
 
     @property
-    def decoded(self):
-        return self.hard.decoded
+    def decode_metrics(self):
+        return self.hard.decode_metrics
 
 
 @dataclasses.dataclass(frozen=True)
-class _Known:
-    """A model whose states of a batch are known already."""
+class _Computed:
+    """A model whose hidden states are already computed, so that the hard objective does not run it again."""
 
-    model: Applied
+    model: BoundModel
     states: jax.Array
     carried: Any
 
-    def __call__(self, batch: Mapping, carried, key: jax.Array | None):
+    def __call__(self, *_):
         return self.states, self.carried
 
     def run(self, method: str, *arguments):
@@ -153,66 +123,86 @@ class _Known:
 
 
 def _kl(temperature: float, hidden, shared, given, known):
-    """Of a chunk: the weighted sum of KL(teacher, student), without the teacher's gradient."""
-    (turned, bias), (of_teacher, weights) = shared, given
+    """One chunk: the weighted sum of KL(teacher || student)."""
+    (matrix, bias), (teacher_hidden, weights) = shared, given
     with jax.named_scope(TEACHER):
-        wanted = head_logits(of_teacher, *known) / temperature
-    found = biased(product(hidden, turned, 1, jnp.float32), bias)
-    return (_divergence(found / temperature, wanted, weights),)
+        teacher_logits = head_logits(teacher_hidden, *known) / temperature
+    logits = biased(product(hidden, matrix, 1, jnp.float32), bias)
+    return (_divergence(logits / temperature, teacher_logits, weights),)
 
 
 @jax.custom_vjp
-def _divergence(found, wanted, weights):
-    """The weighted sum of KL(wanted, found): logits [B, c, V] twice, weights [B, c]; differentiated by `found` alone.
+def _divergence(logits, teacher_logits, weights):
+    """The weighted sum of KL(teacher || student) of logits [B, c, V], weights [B, c]; differentiated by `logits`.
 
-    The gradient is made of the probabilities that the value needs.
+    The gradient is made of the probabilities that the value needs, so both softmaxes are computed once.
     """
-    return _forward(found, wanted, weights)[0]
+    return _divergence_forward(logits, teacher_logits, weights)[0]
 
 
-def _forward(found, wanted, weights):
+def _divergence_forward(logits, teacher_logits, weights):
     with jax.named_scope(TEACHER):
-        wanted_log_z, wanted_shares, wanted_total = softmax(wanted)
-    log_z, shares, total = softmax(found)
-    kl = jnp.sum(wanted_shares * (wanted - found), axis=-1) / wanted_total + log_z - wanted_log_z
-    apart = shares / total[..., None] - wanted_shares / wanted_total[..., None]
-    return jnp.sum(weights * kl), weights[..., None] * apart
+        teacher_log_z, teacher_shares, teacher_total = softmax(teacher_logits)
+    log_z, shares, total = softmax(logits)
+    # sum p_t (log p_t - log p_s), with log p = logits - log Z and the shares unnormalised.
+    kl = jnp.sum(teacher_shares * (teacher_logits - logits), axis=-1) / teacher_total + log_z - teacher_log_z
+    difference = shares / total[..., None] - teacher_shares / teacher_total[..., None]
+    return jnp.sum(weights * kl), weights[..., None] * difference
 
 
-def _backward(d_found, cotangent):
-    return cotangent * d_found, None, None
+def _divergence_backward(d_logits, cotangent):
+    return cotangent * d_logits, None, None
 
 
-_divergence.defvjp(_forward, _backward)
+_divergence.defvjp(_divergence_forward, _divergence_backward)
 
 
 def _cosine(one: jax.Array, other: jax.Array) -> jax.Array:
     """[..., D] each -> [...]: the cosine of the angle between them."""
     one, other = one.astype(jnp.float32), other.astype(jnp.float32)
-    lengths = jnp.sqrt(jnp.sum(one**2, -1) * jnp.sum(other**2, -1) + 1e-12)
+    lengths = jnp.sqrt(jnp.sum(one**2, -1) * jnp.sum(other**2, -1) + 1e-12)  # padding can be all zeros
     return jnp.sum(one * other, -1) / lengths
 
 
-def _check_layers(layers: tuple[int, ...], model, teacher) -> None:
+def _check_weights(distill, kind: str) -> None:
+    if kind not in KINDS:
+        raise UserError(
+            f"config.distill.teacher={distill.teacher} does not serve config.objective.kind={kind}. Choose "
+            f"{' or '.join(KINDS)}, or leave the teacher empty."
+        )
+    if not (distill.soft or distill.hard or distill.cosine):
+        raise UserError("config.distill.soft, .hard and .cosine are all 0: nothing to learn. Set one above 0.")
+
+
+def _check_models(distill, model, teacher) -> None:
+    """Raise UserError where a teacher's logits, states or layers cannot be compared with the model's."""
+    for one, section in ((model, "config.model"), (teacher, "config.distill.model")):
+        if not one.one_softmax or jax.eval_shape(partial(one.start, 1)):
+            raise UserError(f"{section} has cutoffs or a memory, which config.distill.teacher excludes. Drop them.")
+    for key, needed in (("vocab_size", True), ("width", bool(distill.cosine))):
+        if needed and getattr(teacher, key) != getattr(model, key):
+            raise UserError(
+                f"config.model.{key}={getattr(model, key)} differs from {getattr(teacher, key)} of config.distill."
+                f"teacher={distill.teacher}. Set --config.model.{key}={getattr(teacher, key)}."
+            )
+    layers = distill.layers
     if layers and (len(layers) != model.layers or max(layers) >= teacher.layers):
         raise UserError(
-            f"config.distill.layers = {tuple(layers)} names {len(layers)} layers of a teacher that has "
-            f"{teacher.layers}, from 0 on, for the {model.layers} of config.model.layers; name one for each, or none: "
-            "--config.distill.layers=()"
+            f"config.distill.layers={tuple(layers)} must name one of the teacher's layers 0 to {teacher.layers - 1} "
+            f"for each of config.model.layers={model.layers}."
         )
 
 
-def sets(layers: tuple[int, ...], model, teacher) -> tuple[int, ...]:
-    """Which set of the teacher's parameters each of the model's begins as, where its layers begin as those `layers`.
+def teacher_sets(layers: tuple[int, ...], model, teacher) -> tuple[int, ...]:
+    """The teacher's parameter set that each set of the model starts from, by the teacher's `layers`.
 
-    A set is of one layer or of several, which share it. Errors: UserError where one would begin as several.
+    A set is shared by one layer or several. Errors: UserError where one set would start from several.
     """
     here, there = (one.stack_by("reference").sets for one in (model, teacher))
-    begins = dict(zip(here, (there[layer] for layer in layers), strict=True))
-    if unlike := [layer for own, layer in zip(here, layers, strict=True) if there[layer] != begins[own]]:
+    starts = dict(zip(here, (there[layer] for layer in layers), strict=True))
+    if unlike := [layer for own, layer in zip(here, layers, strict=True) if there[layer] != starts[own]]:
         raise UserError(
-            f"config.distill.layers = {tuple(layers)} names layer {unlike[0]} for a layer of the model that by "
-            f"config.model.groups = {model.groups} has the same parameters as one for which it names a layer of others"
-            "; name layers that share theirs, or none: --config.distill.layers=()"
+            f"config.distill.layers={tuple(layers)}: layer {unlike[0]} starts a layer that shares its parameters "
+            f"(config.model.groups={model.groups}) with one that starts otherwise. Name layers that share theirs."
         )
-    return tuple(begins.values())
+    return tuple(starts.values())

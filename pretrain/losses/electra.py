@@ -1,7 +1,7 @@
-"""Replaced-token detection (Clark et al. 2020): a generator's loss on masked tokens, and a discriminator's on all.
+"""ELECTRA (Clark et al. 2020): a generator's loss on masked tokens, and a discriminator's on all tokens.
 
-The discriminator reads the text with what the generator wrote in place of what was masked. As its model's head has it,
-it tells which tokens are not the text's own, or predicts those that are (the paper's ablations).
+The discriminator reads the text with the generator's samples in place of the masked tokens. Its model's head decides
+whether it detects replaced tokens, or predicts the original ones (the paper's ablations, section 3.4).
 """
 
 import dataclasses
@@ -10,42 +10,39 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from models.layers.logits import head_logits
 from pretrain.errors import UserError
-from pretrain.losses.applied import Applied
-from pretrain.losses.base import Objective, perplexity
-from pretrain.losses.copying import copied
-from pretrain.losses.cross_entropy import cross_entropy
+from pretrain.losses.cross_entropy import cross_entropy, rows_per_chunk, sum_in_chunks
+from pretrain.losses.objective import BoundModel, Objective, perplexity
 
-SAMPLING = 1  # what of a step's key is for samples
+SAMPLING = 1  # folded into a step's key for samples; dropout uses the key itself
 
 
 @dataclasses.dataclass(frozen=True)
 class Replaced(Objective):
-    """The terms `mlm`, in nats a slot of the generator's, and of the discriminator, in nats a token that is scored,
-    `rtd` (which tokens are replaced) or `original` (which token of the text it is).
+    """`mlm` in nats a slot of the generator; `rtd` or `original` in nats a scored token of the discriminator.
 
-    Of `rtd` the share of tokens that are `replaced`, that it takes for replaced (`suspected`), and that are and are
-    taken for it (`found`) give recall and precision at even odds: who calls every token original is right about nine
-    tokens in ten and has a recall of 0.
+    `rtd` (replaced-token detection) also reports the shares of tokens that are `replaced`, `suspected` by the
+    discriminator at even odds, and both (`found`), which give recall and precision. Calling every token original is
+    right for nine tokens in ten and has a recall of 0.
     """
 
     head: str
     weight: float
-    generates: bool  # whether there is a generator; else replacements are drawn from all ids alike
+    generates: bool  # False: replacements are drawn uniformly from all ids
     vocab_size: int
 
     @classmethod
-    def of(cls, config, model) -> "Replaced":
-        """The objective of a config."""
+    def from_config(cls, config, model) -> "Replaced":
         if not model.tells_replaced:
             raise UserError(
-                f"config.objective.kind = replaced has a generator and a discriminator, and config.model.kind = "
-                f"{config.model.kind} is one model; choose kind replaced_tokens, or another config.objective.kind"
+                "config.objective.kind=replaced needs a generator and a discriminator, and config.model.kind="
+                f"{config.model.kind} is one model. Choose replaced_tokens, or another config.objective.kind."
             )
         return cls(model.head, config.objective.weight, model.generator_size > 0, model.vocab_size)
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def batch_features(self) -> tuple[str, ...]:
         generator = ("targets", "weights") if self.generates else ()
         return ("slots", "originals", "chosen", "token_weights", "draw", *generator)
 
@@ -54,8 +51,8 @@ class Replaced(Objective):
         generator = {"mlm": 1.0, "mlm_accuracy": 0.0} if self.generates else {}
         if self.head != "replaced":
             return generator | {"original": self.weight, "original_accuracy": 0.0}
-        counted = dict.fromkeys(("rtd_accuracy", "replaced", "suspected", "found"), 0.0)
-        return generator | {"rtd": self.weight} | counted
+        reported = dict.fromkeys(("rtd_accuracy", "replaced", "suspected", "found"), 0.0)
+        return generator | {"rtd": self.weight} | reported
 
     @property
     def ratios(self) -> Mapping[str, tuple[str, str]]:
@@ -67,19 +64,20 @@ class Replaced(Objective):
         slots, tokens = jnp.sum(batch["weights"]) if self.generates else None, jnp.sum(batch["token_weights"])
         return {name: slots if name.startswith("mlm") else tokens for name in self.terms}
 
-    def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
-        base = jax.random.key(0) if key is None else key  # evaluation draws the same each time
+    def score(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None):
+        base = jax.random.key(0) if key is None else key  # evaluation draws the same samples each time
         base = jax.random.fold_in(base, SAMPLING)
+        # One key a row, by its number in the data: however a batch is split, a row draws the same samples.
         keys = jax.vmap(lambda number: jax.random.fold_in(base, number))(batch["draw"])
-        sums, drawn = self._generated(model, batch, keys, key)
-        written = jnp.put_along_axis(batch["originals"], batch["slots"], drawn, axis=1, inplace=False)
-        read = jnp.where(batch["chosen"], written, batch["originals"])
-        states, carried = model(batch | {"tokens": read}, carried, key)
-        judged = self._told if self.head == "replaced" else self._predicted
-        return sums | judged(model, states, read, batch), carried
+        sums, samples = self._generate(model, batch, keys, key)
+        written = jnp.put_along_axis(batch["originals"], batch["slots"], samples, axis=1, inplace=False)
+        tokens = jnp.where(batch["chosen"], written, batch["originals"])
+        states, carried = model(batch | {"tokens": tokens}, carried, key)
+        score_tokens = self._detect if self.head == "replaced" else self._predict
+        return sums | score_tokens(model, states, tokens, batch), carried
 
-    def _generated(self, model: Applied, batch: Mapping, keys, key):
-        """The generator's sums, and the tokens that it writes [B, N]: two slots of one place have the same."""
+    def _generate(self, model: BoundModel, batch: Mapping, keys, key):
+        """The generator's sums and its samples [B, N]; two slots of one place have the same sample."""
         if not self.generates:
             places = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(keys, batch["slots"])
             return {}, jax.vmap(jax.vmap(lambda one: jax.random.randint(one, (), 0, self.vocab_size)))(places)
@@ -87,45 +85,70 @@ class Replaced(Objective):
         at_slots = jnp.take_along_axis(states, batch["slots"][..., None], axis=1)  # [B, N, D]
         hidden, matrix, bias = model.run("generator_inputs", at_slots)
         matrix = matrix.astype(hidden.dtype)
-        loss, _, right, drawn = cross_entropy(
-            hidden, matrix, bias, batch["targets"], batch["weights"], hits=True, draws=(keys, batch["slots"])
+        loss, _, right, samples = cross_entropy(
+            hidden, matrix, bias, batch["targets"], batch["weights"], accuracy=True, draws=(keys, batch["slots"])
         )
-        return {"mlm": loss, "mlm_accuracy": right}, drawn
+        return {"mlm": loss, "mlm_accuracy": right}, samples
 
-    def _told(self, model: Applied, states, read, batch: Mapping):
-        """Of which tokens the discriminator tells that they are replaced."""
+    def _detect(self, model: BoundModel, states, tokens, batch: Mapping):
+        """Which tokens are replaced: a sample that equals the original is none (section 2)."""
         logits = model.run("replaced_logits", states)
-        is_replaced, weights = read != batch["originals"], batch["token_weights"]
+        is_replaced, weights = tokens != batch["originals"], batch["token_weights"]
         suspected = logits > 0
-        counted = {
+        reported = {
             "rtd_accuracy": suspected == is_replaced,
             "replaced": is_replaced,
             "suspected": suspected,
             "found": suspected & is_replaced,
         }
+        # Binary cross-entropy with logits: log(1 + e^x) - y x.
         loss = jnp.sum(weights * (jax.nn.softplus(logits) - jnp.where(is_replaced, logits, 0.0)))
-        return {"rtd": loss} | {name: jnp.sum(weights * which) for name, which in counted.items()}
+        return {"rtd": loss} | {name: jnp.sum(weights * which) for name, which in reported.items()}
 
-    def _predicted(self, model: Applied, states, read, batch: Mapping):
-        """Which tokens of the text the discriminator predicts."""
+    def _predict(self, model: BoundModel, states, tokens, batch: Mapping):
+        """Which token of the original text is at each place."""
         hidden, matrix, bias = model.run("head_inputs", states)
         matrix, targets, weights = matrix.astype(hidden.dtype), batch["originals"], batch["token_weights"]
         if self.head == "copied":
-            logits = model.run("copy_logits", states)
-            loss, right = copied(hidden, matrix, bias, logits, read, targets, weights)
+            gates = model.run("copy_logits", states)
+            loss, right = copy_cross_entropy(hidden, matrix, bias, gates, tokens, targets, weights)
         else:
-            loss, _, right = cross_entropy(hidden, matrix, bias, targets, weights, hits=True)
+            loss, _, right = cross_entropy(hidden, matrix, bias, targets, weights, accuracy=True)
         return {"original": loss, "original_accuracy": right}
 
-    def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
-        """The generator's perplexity, where there is one, and how many tokens the discriminator is scored on."""
+    def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        """The generator's perplexity, and the number of tokens that the discriminator is scored on."""
         generator = {"perplexity": perplexity(terms["mlm"])} if self.generates else {}
         scored = "rtd" if self.head == "replaced" else "original"
         return generator | {"tokens": int(totals["counts"][scored])}
 
     @property
-    def measures(self) -> tuple[str, ...]:
-        """The names of what is shown."""
-        counted = {name for ratio in self.ratios.values() for name in ratio}
-        shown = [name for name in self.terms if name not in counted]
-        return ("loss", *shown, *self.ratios, *(["perplexity"] if self.generates else []))
+    def metric_names(self) -> tuple[str, ...]:
+        inside_ratios = {name for ratio in self.ratios.values() for name in ratio}
+        terms = [name for name in self.terms if name not in inside_ratios]
+        return ("loss", *terms, *self.ratios, *(["perplexity"] if self.generates else []))
+
+
+def copy_cross_entropy(hidden, matrix, bias, gates, tokens, targets, weights, *, chunk: int | None = None):
+    """(loss, right) of a softmax with a copy mechanism (section 3.4, All-Tokens MLM): weighted sums over targets.
+
+    A token is copied from `tokens` with probability sigmoid(gate), and else drawn from the softmax. hidden [B, T, E],
+    matrix [V, E], bias [V]; gates [B, T]; tokens, targets [B, T] int; weights [B, T] float32.
+    """
+    rows = chunk or rows_per_chunk(matrix.shape[0])
+    return sum_in_chunks(_copy_chunk, rows, (hidden, gates), (matrix, bias), (tokens, targets, weights))
+
+
+def _copy_chunk(learned, shared, given, known):
+    (hidden, gates), (tokens, targets, weights) = learned, given
+    log_probs = jax.nn.log_softmax(head_logits(hidden, *shared))
+    copy, draw = jax.nn.log_sigmoid(gates), jax.nn.log_sigmoid(-gates)
+
+    def log_drawn(ids):
+        return draw + jnp.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
+
+    # The token that is read can come both ways: log(p_copy + p_draw p_softmax).
+    of_target, of_token = log_drawn(targets), jnp.logaddexp(copy, log_drawn(tokens))
+    log_likelihood = jnp.where(tokens == targets, of_token, of_target)
+    right = log_likelihood >= jnp.maximum(draw + log_probs.max(-1), of_token)
+    return -jnp.sum(weights * log_likelihood), jnp.sum(weights * right)

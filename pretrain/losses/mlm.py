@@ -1,6 +1,6 @@
-"""Masked language modelling and next-sentence prediction (Devlin et al. 2018): the sum of two means.
+"""Masked language modelling and sentence pairs: the sum of two means.
 
-Or sentence-order prediction (Lan et al. 2019), where what does not follow precedes. Logits over the vocabulary are made
+Next-sentence prediction is Devlin et al. 2018's, sentence order Lan et al. 2019's. Logits over the vocabulary are made
 for the masked tokens alone.
 """
 
@@ -11,58 +11,52 @@ import jax
 import jax.numpy as jnp
 
 from pretrain.errors import UserError
-from pretrain.losses.applied import Applied
-from pretrain.losses.base import Objective, perplexity
 from pretrain.losses.cross_entropy import cross_entropy
+from pretrain.losses.objective import BoundModel, Objective, perplexity
 
 
 @dataclasses.dataclass(frozen=True)
 class Masked(Objective):
-    """The terms `mlm`, in nats a masked token, and `nsp` or `sop`, in nats a pair; of each how many are right.
+    """`mlm` in nats a masked token, `nsp` or `sop` in nats a pair, and the accuracy of each."""
 
-    pairs: the name of the second term; empty where rows are of one text.
-    """
+    pairs: str  # the name of the second term; "" where rows are of one text
 
-    pairs: str
-
-    taught = "segments"
+    distill_mask = "segments"
 
     @classmethod
-    def of(cls, config, model) -> "Masked":
-        """The objective of a config."""
+    def from_config(cls, config, model) -> "Masked":
+        kind, objective = config.model.kind, config.objective
         if model.causal or "inputs" in model.inputs:
             raise UserError(
-                f"config.objective.kind = masked predicts tokens from both sides, and config.model.kind = "
-                f"{config.model.kind} predicts from one; choose an encoder or set config.model.bidirectional of a "
-                "decoder, or choose another config.objective.kind"
+                f"config.objective.kind=masked predicts from both sides, and config.model.kind={kind} from one. "
+                "Choose an encoder, or set config.model.bidirectional of a decoder."
             )
         if "ranks" in model.inputs:
             raise UserError(
-                f"config.objective.kind = masked hides tokens, and config.model.kind = {config.model.kind} predicts "
-                "them in an order; choose an encoder, or config.objective.kind = permutation"
+                f"config.objective.kind=masked does not serve config.model.kind={kind}, which predicts in an order. "
+                "Choose an encoder, or config.objective.kind=permutation."
             )
-        if config.objective.next_sentence and not model.tells_pairs:
+        if objective.next_sentence and not model.tells_pairs:
             raise UserError(
-                "config.objective.next_sentence = true needs a head that tells pairs of texts apart, and this model of "
-                f"kind {config.model.kind} has none; set it to false, or config.model.pair_head of an encoder to true"
+                f"config.objective.next_sentence=true needs a pair head, and config.model.kind={kind} has none. Set it "
+                "to false, or config.model.pair_head of an encoder to true."
             )
-        if config.objective.next_sentence and model.types < 2:
+        if objective.next_sentence and model.types < 2:
             raise UserError(
-                f"config.objective.next_sentence = true tells two texts apart, and config.model.types = {model.types} "
-                "has one row for both; set --config.model.types=2"
+                f"config.objective.next_sentence=true needs a type for each text, and config.model.types={model.types}."
+                " Set --config.model.types=2."
             )
         rows = model.limits.get("languages", 0)
-        if bool(rows) != bool(config.objective.languages) or rows < len(config.data.languages):
+        if bool(rows) != bool(objective.languages) or rows < len(config.data.languages):
             raise UserError(
-                f"config.model.languages = {rows} is the rows of a table, config.objective.languages = "
-                f"{config.objective.languages} whether batches tell languages, and config.data.languages has "
-                f"{len(config.data.languages)}; set the first to that at least and the second to true, or none of them"
+                f"config.model.languages={rows} does not match config.objective.languages={objective.languages} and "
+                f"the {len(config.data.languages)} config.data.languages. Set it to their number, or drop all three."
             )
-        pairs = "sop" if config.objective.swapped_pairs else "nsp"
-        return cls(pairs if config.objective.next_sentence else "")
+        pairs = "sop" if objective.swapped_pairs else "nsp"
+        return cls(pairs if objective.next_sentence else "")
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def batch_features(self) -> tuple[str, ...]:
         return ("slots", "targets", "weights", *(("next", "next_weights") if self.pairs else ()))
 
     @property
@@ -75,12 +69,12 @@ class Masked(Objective):
         pairs = jnp.sum(batch["next_weights"]) if self.pairs else None
         return {name: masked if name.startswith("mlm") else pairs for name in self.terms}
 
-    def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
+    def score(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None):
         states, carried = model(batch, carried, key)
         at_slots = jnp.take_along_axis(states, batch["slots"][..., None], axis=1)  # [B, K, D]
         hidden, matrix, bias = model.run("head_inputs", at_slots)
         mlm, _, right = cross_entropy(
-            hidden, matrix.astype(hidden.dtype), bias, batch["targets"], batch["weights"], hits=True
+            hidden, matrix.astype(hidden.dtype), bias, batch["targets"], batch["weights"], accuracy=True
         )
         sums = {"mlm": mlm, "mlm_accuracy": right}
         if self.pairs:
@@ -90,12 +84,11 @@ class Masked(Objective):
             sums[f"{self.pairs}_accuracy"] = jnp.sum(weights * (jnp.argmax(logits, axis=1) == labels))
         return sums, carried
 
-    def figures(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
-        """The perplexity of the masked tokens, how many they are, and how many pairs."""
+    def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        """Perplexity, and the numbers of masked tokens and of pairs."""
         pairs = {"pairs": int(totals["counts"][self.pairs])} if self.pairs else {}
         return {"perplexity": perplexity(terms["mlm"]), "tokens": int(totals["counts"]["mlm"])} | pairs
 
     @property
-    def measures(self) -> tuple[str, ...]:
-        """The names of what is shown."""
+    def metric_names(self) -> tuple[str, ...]:
         return ("loss", *self.terms, "perplexity")

@@ -1,4 +1,4 @@
-"""What a decoder writes of what an encoder reads: the cross-entropy of each token, given those before it."""
+"""Losses of encoder-decoders: the cross-entropy of each target token given the input and the tokens before it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,28 +6,22 @@ from collections.abc import Mapping
 import jax
 
 from pretrain.errors import UserError
-from pretrain.losses.applied import Applied
-from pretrain.losses.base import Smoothed
 from pretrain.losses.cross_entropy import cross_entropy
+from pretrain.losses.objective import BoundModel, SmoothedObjective
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoTexts(Smoothed):
-    """The term `loss`, in nats a token, and the share of tokens that are right given the right ones before them.
+class Seq2Seq(SmoothedObjective):
+    """`loss` in nats a token, and `accuracy` given the right tokens before each."""
 
-    With smoothing or z-loss `loss` only reports, and `objective` is minimised.
-    """
-
-    reads = ("targets", "weights")
+    batch_features = ("targets", "weights")
 
     @classmethod
-    def of(cls, config, model) -> "TwoTexts":
-        """The objective of a config."""
+    def from_config(cls, config, model) -> "Seq2Seq":
         if "inputs" not in model.inputs:
             raise UserError(
-                f"config.objective.kind = {config.objective.kind} has a text that is read and one that is written, and "
-                f"config.model.kind = {config.model.kind} has one stack; choose an encoder_decoder, or "
-                "config.objective.kind = causal"
+                f"config.objective.kind={config.objective.kind} needs an encoder and a decoder, and config.model.kind="
+                f"{config.model.kind} has one stack. Choose encoder_decoder, or config.objective.kind=causal."
             )
         return cls(config.train.z_loss, config.train.label_smoothing)
 
@@ -35,7 +29,7 @@ class TwoTexts(Smoothed):
     def terms(self) -> Mapping[str, float]:
         return super().terms | {"accuracy": 0.0}
 
-    def score(self, model: Applied, batch: Mapping, carried, key: jax.Array | None):
+    def score(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None):
         hidden, carried = model(batch, carried, key)
         hidden, matrix, bias = model.run("head_inputs", hidden)
         objective, nll, right = cross_entropy(
@@ -46,10 +40,26 @@ class TwoTexts(Smoothed):
             batch["weights"],
             z_loss=self.z_loss,
             label_smoothing=self.label_smoothing,
-            hits=True,
+            accuracy=True,
         )
-        return self.losses(objective, nll) | {"accuracy": right}, carried
+        return self.sums(objective, nll) | {"accuracy": right}, carried
 
     def prompts(self, batch: Mapping) -> tuple[jax.Array, dict]:
-        """The start token, and the text that is read."""
+        """The start token, and the encoder's inputs."""
         return batch["tokens"][:, :1], {name: batch[name] for name in ("inputs", "input_segments")}
+
+
+class Denoising(Seq2Seq):
+    """BART (Lewis et al. 2019): the whole text. Nothing is decoded: the text of a gap cannot be known."""
+
+
+class Spans(Seq2Seq):
+    """T5 (Raffel et al. 2019): spans after their sentinels; of task pairs, exact matches of decoded targets."""
+
+    decode_metrics = ("exact_match", "sequence_accuracy")
+
+
+class Translation(Seq2Seq):
+    """The original Transformer (Vaswani et al. 2017): decoded translations are compared over the whole corpus."""
+
+    decode_metrics = ("bleu", "exact_match")

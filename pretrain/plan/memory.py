@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pretrain.costs.capacity import on_device
-from pretrain.losses.applied import Applied
+from pretrain.losses.objective import BoundModel
 from pretrain.metrics.progress import amount
 from pretrain.parallel.mesh import AXES, Layout, make_mesh
 from pretrain.step import recurrent_state
@@ -201,7 +201,7 @@ def _residuals(config, spec, rows: int, devices) -> dict[str, int]:
 
     def forward(params, batch, carried, key, frozen):
         def loss(params):
-            sums, _ = spec.objective.score(Applied(model, params, spec.inputs, frozen), batch, carried, key)
+            sums, _ = spec.objective.score(BoundModel(model, params, spec.inputs, frozen), batch, carried, key)
             return sum(jax.tree.leaves(sums))
 
         return jax.vjp(loss, params)[1]

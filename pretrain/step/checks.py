@@ -7,7 +7,7 @@ from input_pipeline import corruption, requirements
 from input_pipeline.tokenizers.settings import known_size
 from pretrain import config as configs
 from pretrain.errors import UserError
-from pretrain.losses.applied import Applied
+from pretrain.losses.objective import BoundModel
 from pretrain.step import recurrent_state
 from pretrain.step.train_spec import TrainSpec
 
@@ -127,7 +127,7 @@ def check_attention(spec: TrainSpec, config, training: bool) -> None:
         batch, carried = spec.batch_shapes(rows, length), recurrent_state.shapes(model, rows)
 
         def run(params, batch, carried, key, m=model):
-            return Applied(m, params, spec.inputs)(batch, carried, key)
+            return BoundModel(m, params, spec.inputs)(batch, carried, key)
 
         jax.eval_shape(run, spec.param_shapes, batch, carried, key)
 

@@ -17,7 +17,7 @@ from flax import linen as nn
 from flax import struct
 
 from models.layers.parameter import is_box
-from pretrain.losses.applied import Applied
+from pretrain.losses.objective import BoundModel
 from pretrain.optimizers.skip_nonfinite import where
 from pretrain.step import recurrent_state
 
@@ -77,7 +77,7 @@ def gradients(spec, params, batch: Mapping, carried, key, counts: Mapping, froze
     """
 
     def joined(params, rows, carried, key):
-        model = Applied(spec.model, params, spec.inputs, frozen)
+        model = BoundModel(spec.model, params, spec.inputs, frozen)
         sums, carried = spec.objective.score(model, rows, carried, key)
         return _joined(spec.objective.terms, sums, counts), (sums, carried)
 
@@ -167,7 +167,7 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
 
 def evaluate_step(spec, params, batch: Mapping, carried, frozen=None):
     """({"sums", "counts", "read"} of a batch, what lanes carry on), without dropout."""
-    model = Applied(spec.eval_model, params, spec.inputs, frozen)
+    model = BoundModel(spec.eval_model, params, spec.inputs, frozen)
     sums, carried = spec.objective.score(model, batch, carried, None)
     return {"sums": sums, "counts": spec.objective.denominators(batch), "read": tokens_read(batch)}, carried
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from pretrain.evaluation.decoded import tasks
 from pretrain.evaluation.evaluation import measure, score, scoring_pass
-from pretrain.losses import cost
+from pretrain.losses import selection_loss
 from pretrain.training.startup import RunParts
 
 SPLIT = "validation"
@@ -46,11 +46,11 @@ class Validation:
         result = score(self._run, params, SPLIT, batches=self._wanted.batches, decode=self._wanted.decode, cut=cut)
         if result is None:
             return None
-        self.found(update, cost(self._run.config.objective.selects, result))
+        self.found(update, selection_loss(self._run.config.objective.selects, result))
         objective = self._run.spec.objective
-        names = {*objective.measures, *objective.decoded}
+        names = {*objective.metric_names, *objective.decode_metrics}
         shown = {name: value for name, value in result.items() if name in names and value is not None}
         besides = {"tokens": result["tokens"]}
         if len(found := result.get("tasks", {})) > 1:
-            besides |= {f"{name} of {task}": found[task][name] for task in found for name in objective.decoded}
+            besides |= {f"{name} of {task}": found[task][name] for task in found for name in objective.decode_metrics}
         return shown, besides

@@ -15,8 +15,8 @@ from pretrain.distributed.init import age
 from pretrain.distributed.shutdown import PREEMPTED, leaving
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import worded
-from pretrain.losses import reported
-from pretrain.losses.distill import sets
+from pretrain.losses import compute_terms
+from pretrain.losses.distill import teacher_sets
 from pretrain.metrics.goodput import Goodput
 from pretrain.metrics.progress import Ledger, Progress, open_null
 from pretrain.metrics.writer import MetricWriter
@@ -87,7 +87,7 @@ class Loop:
             params, took = self.weights.taken(initial.params, self.config.model)
         else:
             taught = self.parts.teacher.read(self.spec.frozen_shapes())
-            of = sets(layers, self.spec.model, self.spec.objective.teacher)
+            of = teacher_sets(layers, self.spec.model, self.spec.objective.teacher)
             params, took = begun(initial.params, self.spec.parameters, taught, of, self.config)
         say(took)
         return self.spec.from_checkpoint(initial.replace(params=params))
@@ -215,7 +215,7 @@ class Loop:
                 f"data position {position - 1}{counted}"
             )
         if step % self.config.log.every == 0 or step == self.config.train.steps:
-            row = reported(self.spec.objective, values["sums"], values["counts"])
+            row = compute_terms(self.spec.objective, values["sums"], values["counts"])
             row |= {name: values[name] for name in ("learning_rate", "grad_norm", "bad_total")}
             self.writer.write("train", step, row)
             with self.ledger.spend("save"):

@@ -18,7 +18,7 @@ from pretrain.costs import capacity
 from pretrain.distributed.consensus import check_alike, decided
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import measure
-from pretrain.losses.distill import sets
+from pretrain.losses.distill import teacher_sets
 from pretrain.metrics.goodput import newest_saved
 from pretrain.optimizers.schedules import ended, idle, moved
 from pretrain.step.checks import check_config, check_mesh, check_model, check_vocabulary
@@ -78,7 +78,7 @@ def build_run(
     if teacher:
         teacher.weights.check(spec.frozen_shapes(), teacher.weights.model)
         if begins and config.distill.layers:
-            sets(config.distill.layers, spec.model, spec.objective.teacher)
+            teacher_sets(config.distill.layers, spec.model, spec.objective.teacher)
             teacher.weights.check_positions(spec.checkpoint_shapes(config.train.batch_size).params, config.model)
     others = [one for one in (weights, teacher.weights if teacher and training else None) if one]
     trained_with = [one.trained_with() for one in others]

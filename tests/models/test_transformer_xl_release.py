@@ -18,8 +18,8 @@ from goldens import make_transformer_xl as asked
 
 import models
 from configs import common
-from pretrain.losses.applied import Applied
 from pretrain.losses.causal import Causal
+from pretrain.losses.objective import BoundModel
 from pretrain.optimizers.schedules import schedule
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import init_state, train_step
@@ -83,7 +83,7 @@ def test_losses_memory_and_gradients(name):
     def segment(params, carried, tokens, targets, weights):
         def objective(params):
             batch = {"tokens": tokens, "targets": targets, "weights": weights, "row": jnp.arange(len(tokens))}
-            terms, carried_on = CAUSAL.score(Applied(model, params["params"], ("tokens",)), batch, carried, None)
+            terms, carried_on = CAUSAL.score(BoundModel(model, params["params"], ("tokens",)), batch, carried, None)
             return terms["loss"], carried_on
 
         gradient, carried_on = jax.grad(objective, has_aux=True)(params)
@@ -161,7 +161,7 @@ def test_twenty_updates_of_its_training_loop(name):
 
     @jax.jit
     def score(params, carried, batch):
-        model = Applied(spec.eval_model, params, spec.inputs)
+        model = BoundModel(spec.eval_model, params, spec.inputs)
         terms, carried = CAUSAL.score(model, batch, carried, None)
         return terms["loss"] / batch["weights"].sum(), carried
 

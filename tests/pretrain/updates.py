@@ -135,7 +135,7 @@ def two_updates(config, devices, start, batch=ragged):
     for n in range(2):
         state, metrics = spec.train_step(state, spec.put(batch(spec, n), BATCH))
         sums, counts = ({name: float(v) for name, v in metrics[which].items()} for which in ("sums", "counts"))
-        terms = losses.reported(spec.objective, sums, counts)
+        terms = losses.compute_terms(spec.objective, sums, counts)
         history.append([*(terms[name] for name in sorted(terms)), float(metrics["grad_norm"]), float(metrics["read"])])
     return np.array(history), jax.tree.map(np.asarray, spec.to_checkpoint(state).params)
 

@@ -95,11 +95,11 @@ def test_hits_are_the_targets_that_no_other_id_is_likelier_than():
     best = (jnp.einsum("btd,vd->btv", hidden, matrix) + bias[None, None]).argmax(-1)
     targets = jnp.where(jnp.arange(T)[None] % 3 == 0, best, targets)
     without = cross_entropy(hidden, matrix, bias, targets, weights, chunk=7)
-    *with_hits, hits = cross_entropy(hidden, matrix, bias, targets, weights, hits=True, chunk=7)
+    *with_hits, hits = cross_entropy(hidden, matrix, bias, targets, weights, accuracy=True, chunk=7)
     assert (without[0], without[1]) == tuple(with_hits)
     assert hits == (weights * (best == targets)).sum() > 5
     gradients = [
-        jax.grad(lambda h, on=on: cross_entropy(h, matrix, bias, targets, weights, hits=on)[0])(hidden)
+        jax.grad(lambda h, on=on: cross_entropy(h, matrix, bias, targets, weights, accuracy=on)[0])(hidden)
         for on in (True, False)
     ]
     np.testing.assert_array_equal(*gradients)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pretrain.losses.base import perplexity
+from pretrain.losses.objective import perplexity
 
 
 @pytest.mark.parametrize(("nats", "found"), [(0.0, 1.0), (1.0, math.e), (709.0, math.exp(709)), (1e15, math.inf)])

@@ -10,10 +10,9 @@ import pytest
 from configs import common
 from input_pipeline.batch_spec import empty
 from pretrain import losses
-from pretrain.errors import UserError
-from pretrain.losses.applied import Applied
-from pretrain.losses.copying import copied
 from pretrain.losses.cross_entropy import cross_entropy
+from pretrain.losses.electra import copy_cross_entropy
+from pretrain.losses.objective import BoundModel
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import init_state
 
@@ -60,7 +59,7 @@ def initial(spec):
 
 
 def scored(spec, params, batch, key=None):
-    return spec.objective.score(Applied(spec.model, params, spec.inputs), batch, {}, key)[0]
+    return spec.objective.score(BoundModel(spec.model, params, spec.inputs), batch, {}, key)[0]
 
 
 def gradients(spec, params, batch, term):
@@ -117,7 +116,7 @@ def test_a_copied_token_is_scored_as_by_all_logits():
         return loss, jnp.sum(weights * right)
 
     def chunked(hidden, matrix, bias, gates):
-        return copied(hidden, matrix, bias, gates, read, targets, weights, chunk=4)
+        return copy_cross_entropy(hidden, matrix, bias, gates, read, targets, weights, chunk=4)
 
     given = hidden, matrix, bias, gates
     for one, other in zip(chunked(*given), dense(*given), strict=True):
@@ -136,7 +135,7 @@ def test_the_discriminators_loss_and_counts_are_those_of_what_it_reads():
         """(sums, what each model has read, the discriminator's logits)."""
         seen, model = {}, spec.model.bind({"params": params})
 
-        class Watched(Applied):
+        class Watched(BoundModel):
             def __call__(self, batch, carried, key, method="__call__"):
                 seen[method] = batch["tokens"]
                 return super().__call__(batch, carried, key, method)
@@ -174,9 +173,9 @@ def test_who_calls_every_token_original_has_no_recall():
     blind = params | {"verdict": {"kernel": 0 * params["verdict"]["kernel"], "bias": params["verdict"]["bias"] - 9}}
     counts = {name: float(n) for name, n in spec.objective.denominators(batch).items()}
     sums = {name: float(x) for name, x in jax.jit(functools.partial(scored, spec))(blind, batch).items()}
-    terms = losses.reported(spec.objective, sums, counts)
+    terms = losses.compute_terms(spec.objective, sums, counts)
     assert terms["rtd_accuracy"] > 0.8 and terms["recall"] == terms["precision"] == 0
-    assert not {"found", "replaced", "suspected"} & terms.keys() and set(spec.objective.measures) - {
+    assert not {"found", "replaced", "suspected"} & terms.keys() and set(spec.objective.metric_names) - {
         "perplexity"
     } == set(terms)
 
@@ -202,22 +201,3 @@ def test_without_a_generator_any_token_may_replace():
     params, batch = initial(spec), drawn_batch(spec)
     sums = jax.jit(functools.partial(scored, spec))(params, batch)
     assert "generator" not in params and "mlm" not in sums and 0 < sums["replaced"] <= batch["chosen"].sum()
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"train__z_loss": 0.1}, r"config\.train\.z_loss = 0\.1 is not for config\.objective\.kind = replaced"),
-        ({"objective__selects": "found"}, r"config\.objective\.selects is 'found'"),
-    ],
-)
-def test_what_cannot_be(changes, words):
-    with pytest.raises(UserError, match=words):
-        TrainSpec.build_abstract(small(**changes))
-
-
-def test_the_objective_asks_for_its_model():
-    config = small()
-    config.model = common.encoder()
-    with pytest.raises(UserError, match=r"config\.model\.kind = encoder is one model; choose kind replaced_tokens"):
-        TrainSpec.build_abstract(config)

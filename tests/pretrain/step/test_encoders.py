@@ -6,8 +6,7 @@ import jax
 import pytest
 from updates import LENGTH, assert_same_run, first_state, ragged, small, two_updates
 
-from pretrain.errors import UserError
-from pretrain.losses.applied import Applied
+from pretrain.losses.objective import BoundModel
 from pretrain.step.train_spec import TrainSpec
 
 ALBERT = {"model__layers": 2, "model__groups": 1, "model__embed": 16, "model__project_always": True}
@@ -77,15 +76,9 @@ def test_the_two_halves_fit(family):
 
     def score(params):
         batch = Watched({name: jax.numpy.zeros(feature.shape, feature.dtype) for name, feature in features.items()})
-        sums, _ = spec.objective.score(Applied(spec.model, params, spec.inputs), batch, {}, None)
+        sums, _ = spec.objective.score(BoundModel(spec.model, params, spec.inputs), batch, {}, None)
         return sums, spec.objective.denominators(batch)
 
     sums, counts = jax.eval_shape(score, spec.param_shapes)
     assert sums.keys() == counts.keys() == spec.objective.terms.keys() == TERMS[family]
-    assert seen == {*spec.objective.reads, *spec.inputs, "row"} <= features.keys()
-
-
-@pytest.mark.parametrize("changes", [{"model__languages": 0}, {"objective__languages": False}, {"model__languages": 1}])
-def test_languages_are_told_to_a_table_of_them(changes):
-    with pytest.raises(UserError, match=r"config\.model\.languages = \d is the rows of a table, .* or none of them"):
-        TrainSpec.build_abstract(small("masked", **XLM | changes))
+    assert seen == {*spec.objective.batch_features, *spec.inputs, "row"} <= features.keys()

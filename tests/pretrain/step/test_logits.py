@@ -10,8 +10,7 @@ import pytest
 from flax import linen as nn
 
 from configs import common
-from pretrain.errors import UserError
-from pretrain.losses.applied import Applied
+from pretrain.losses.objective import BoundModel
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import evaluate_step
 
@@ -79,7 +78,7 @@ def both(spec, params):
     rows = batch()
 
     def applied(params):
-        return Applied(spec.model, params, spec.inputs)
+        return BoundModel(spec.model, params, spec.inputs)
 
     def by_loss(params):
         sums, _ = spec.objective.score(applied(params), rows, {}, None)
@@ -109,7 +108,7 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(kind, fields):
 def test_a_start_symbol_is_never_predicted(tied):
     """With the table of tokens as head its row once took part in the softmax, and a bias did not fit."""
     spec, params = made("decoder", start_row=True, tied_head=tied, head_bias=True)
-    hidden, _ = Applied(spec.model, params, spec.inputs)(batch(), {}, None)
+    hidden, _ = BoundModel(spec.model, params, spec.inputs)(batch(), {}, None)
     assert spec.model.apply({"params": params}, hidden, method="logits").shape == (B, T, V)
 
 
@@ -122,16 +121,3 @@ def test_evaluation_computes_in_its_own_type():
         sums, _ = jax.jit(evaluate_step, static_argnums=0)(spec, params, batch(), carried)
         nll[trained, bool(evaluated)] = float(sums["sums"]["loss"])
     assert nll["bfloat16", True] == nll["float32", False] != nll["bfloat16", False]
-
-
-@pytest.mark.parametrize("key", ["z_loss", "label_smoothing"])
-def test_several_softmaxes_are_neither_smoothed_nor_drawn_to_zero(key):
-    config = common.base()
-    config.model = common.recurrent()
-    config.model.cutoffs, config.train[key] = (5, 11), 0.1
-    with pytest.raises(
-        UserError, match=rf"config.train.{key} = 0.1 acts on one softmax .* set config.train.{key} to 0"
-    ):
-        TrainSpec.build_abstract(config)
-    config.train[key] = 0.0
-    assert TrainSpec.build_abstract(config).model.cutoffs == (5, 11)
