@@ -1,24 +1,27 @@
-"""Adam (Kingma and Ba 2015), with decoupled decay AdamW; and without the correction of its first averages."""
+"""AdamW and LAMB, and the optimizers of one average or sum: SGD, Adagrad, Lion."""
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from pretrain.optimizers.decay import decay
-from pretrain.optimizers.skip_nonfinite import where
+from pretrain.optimizers.transforms import decay, per_layer, skip_nonfinite, where
 
 
 def adamw(options, roles) -> optax.GradientTransformation:
-    """AdamW."""
+    """Adam (Kingma and Ba 2015) with decoupled decay."""
     return optax.chain(moments(options), decay(options, roles))
 
 
-def moments(options) -> optax.GradientTransformationExtraArgs:
-    """m / (sqrt(v) + eps), bias-corrected or, with `bias_correction` off, not (BERT, ALBERT, ELECTRA, XLNet).
+def lamb(options, roles) -> optax.GradientTransformation:
+    """LAMB (You et al. 2019): Adam's direction, scaled to the norm of the parameter."""
+    # Biases and norm gains keep a trust ratio of 1, as in ALBERT's release.
+    matrices = jax.tree.map(lambda role: role.matrix, roles)
+    ratio = optax.masked(per_layer(optax.scale_by_trust_ratio(), roles), matrices)
+    return optax.chain(moments(options), decay(options, roles), ratio)
 
-    An update that is not good leaves the averages as they are before they are used, so that parameters are worked out
-    from the new averages alone: if the old were needed too, XLA would copy both before it writes the new in place.
-    """
+
+def moments(options) -> optax.GradientTransformationExtraArgs:
+    """Adam's m / (sqrt(v) + eps). BERT, ALBERT, ELECTRA and XLNet have no `bias_correction`."""
     b1, b2, epsilon = options["b1"], options["b2"], options["epsilon"]
 
     def init(params):
@@ -30,6 +33,8 @@ def moments(options) -> optax.GradientTransformationExtraArgs:
         count = optax.safe_increment(state.count)
         mu = optax.tree.update_moment(updates, state.mu, b1, 1)
         nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, b2, 2)
+        # A bad update restores the moments before they are used: if the old ones were needed after the new, XLA would
+        # copy both (8 bytes a parameter) before it writes the new in place.
         state = where(good, optax.ScaleByAdamState(count, mu, nu), state)
         mu, nu = state.mu, state.nu
         if options["bias_correction"]:
@@ -37,3 +42,22 @@ def moments(options) -> optax.GradientTransformationExtraArgs:
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def sgd(options, roles) -> optax.GradientTransformation:
+    """Stochastic gradient descent with momentum `b1`."""
+    momentum = optax.trace(options["b1"]) if options["b1"] else optax.identity()
+    return optax.chain(skip_nonfinite(momentum), decay(options, roles))
+
+
+def adagrad(options, roles) -> optax.GradientTransformation:
+    """Adagrad (Duchi et al. 2011)."""
+    # Sums of squares start at 0.1, as in TensorFlow.
+    scaled = optax.scale_by_rss(initial_accumulator_value=0.1, eps=options["epsilon"])
+    return optax.chain(skip_nonfinite(scaled), decay(options, roles))
+
+
+def lion(options, roles) -> optax.GradientTransformation:
+    """Lion (Chen et al. 2023)."""
+    average = optax.scale_by_lion(b1=options["b1"], b2=options["b2"])
+    return optax.chain(skip_nonfinite(average), decay(options, roles))

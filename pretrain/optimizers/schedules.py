@@ -8,60 +8,68 @@ import optax
 
 from pretrain.errors import UserError, nearest
 
-NOTHING = 1e-5  # of the peak: the learning rate of updates that learn next to nothing
+NEGLIGIBLE = 1e-5  # share of the peak below which a learning rate teaches next to nothing
 
 
 def schedule(options: Mapping, steps: int) -> optax.Schedule:
-    """Learning rate as a function of the number of updates made so far.
+    """The learning rate by the number of updates made so far.
 
-    Update n (from 0) of the warm-up uses peak * (n + 1) / warmup, so the first update already counts.
-    After `hold` more, `cosine` and `linear` fall to end * peak at `decay_steps` (default `steps`) and stay there: from
-    peak, or with `beneath_warmup` from where they would be had they fallen since update 0;
-    `rsqrt` falls as peak * sqrt((warmup + hold) / n): with a warm-up as in Vaswani et al. 2017 (section 5.3), where n
-    counts from 1, held without one as in Raffel et al. 2019 (section 3.1.2).
+    Update n (from 0) of the warm-up has peak * (n + 1) / warmup, so the first update already counts. After `hold` more,
+    `cosine` and `linear` fall to end * peak at `decay_steps` (default `steps`): from the peak, or with `beneath_warmup`
+    from where they would be had they fallen since update 0. `rsqrt` falls as peak * sqrt((warmup + hold) / n); n counts
+    from 1 after a warm-up (Vaswani et al. 2017, section 5.3), else from 0 (Raffel et al. 2019, section 3.1.2).
     """
     kind, peak, warmup = options["kind"], options["peak"], options["warmup"]
-    reached = warmup + options["hold"]
+    flat = warmup + options["hold"]
     total = options["decay_steps"] or steps
     if kind not in SCHEDULES:
         raise UserError(f"config.schedule.kind is '{kind}'{nearest(kind, SCHEDULES)}")
-    held = f" + config.schedule.hold = {options['hold']}" if options["hold"] else ""
-    if reached > total and kind in ("linear", "cosine"):
+    if flat > total and kind in ("linear", "cosine"):
         longer = "config.schedule.decay_steps" if options["decay_steps"] else "config.train.steps"
         raise UserError(
-            f"config.schedule.warmup = {warmup}{held} is longer than the {total} updates of the schedule; lower it, "
-            f"such as --config.schedule.warmup=0, or raise {longer}"
+            f"config.schedule.warmup={warmup} (plus config.schedule.hold={options['hold']}) is longer than the schedule's "
+            f"{total} steps. Lower it, or raise {longer}."
         )
-    if reached >= 1 << 31:
-        raise UserError(f"config.schedule.warmup = {warmup}{held} is beyond the updates that a run counts; lower it")
+    if flat >= 1 << 31:
+        raise UserError(f"config.schedule.warmup={warmup} (plus hold) exceeds the int32 step count. Lower it.")
     if options["hold"] and options["beneath_warmup"] and kind in ("linear", "cosine"):
         raise UserError(
-            f"config.schedule.hold = {options['hold']} stays at the peak, and config.schedule.beneath_warmup = true "
-            "falls from update 0 on; set one of them to its default"
+            f"config.schedule.hold={options['hold']} and config.schedule.beneath_warmup=true exclude each other. Set "
+            "one to its default."
         )
-    begin = 0 if options["beneath_warmup"] and kind in ("linear", "cosine") else reached
-    after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, reached), bool(warmup))
+    begin = 0 if options["beneath_warmup"] and kind in ("linear", "cosine") else flat
+    after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, flat), bool(warmup))
 
     def rate(count):
         rise = peak * (count + 1) / max(1, warmup)
-        fallen = jnp.where(count < begin, peak, after(jnp.maximum(count - begin, 0)))
-        return jnp.where(count < warmup, rise, jnp.maximum(fallen, 0))  # compiled, a difference may miss 0 by a bit
+        fall = jnp.where(count < begin, peak, after(jnp.maximum(count - begin, 0)))
+        # Compiled, linear's difference may miss 0 by a bit, and a negative rate would climb the loss.
+        return jnp.where(count < warmup, rise, jnp.maximum(fall, 0))
 
     return rate
 
 
-def moved(before, now, step: int) -> str | None:
-    """What to tell a run that goes on after `step` updates, if another length moves its schedule; else None.
+# (peak, length after the flat part, end, flat part, whether n counts from 1) -> rate by updates after the flat part
+SCHEDULES = {
+    "constant": lambda peak, length, end, flat, from_one: optax.constant_schedule(peak),
+    "linear": lambda peak, length, end, flat, from_one: optax.linear_schedule(peak, peak * end, length),
+    "cosine": lambda peak, length, end, flat, from_one: optax.cosine_decay_schedule(peak, length, end),
+    "rsqrt": lambda peak, length, end, flat, from_one: lambda n: peak * jnp.sqrt(flat / (n + flat + from_one)),
+}
 
-    It names the update at which the two schedules are furthest apart.
-    `before` and `now` are the whole configs: of the run as it was, and as it goes on.
+
+def warn_of_change(before, now, step: int) -> str | None:
+    """A warning if the schedule of a run that continues after `step` updates differs from `before`'s, else None.
+
+    It names the update at which the two are furthest apart. Both arguments are whole configs.
     """
     if step >= now.train.steps:
         return None
-    # Updates still to be made, all or many from end to end: schedules of two lengths differ over long stretches.
-    ahead = np.unique(np.linspace(step, now.train.steps - 1, 10_000).astype(np.int32))
+    # 10,000 updates are enough: schedules of two lengths differ over long stretches.
+    updates = np.unique(np.linspace(step, now.train.steps - 1, 10_000).astype(np.int32))
     old, new = (
-        np.broadcast_to(schedule(config.schedule, config.train.steps)(ahead), ahead.shape) for config in (before, now)
+        np.broadcast_to(schedule(config.schedule, config.train.steps)(updates), updates.shape)
+        for config in (before, now)
     )
     if np.array_equal(old, new):
         return None
@@ -69,38 +77,28 @@ def moved(before, now, step: int) -> str | None:
     was, length = (config.schedule.decay_steps or config.train.steps for config in (before, now))
     key = "schedule.decay_steps" if now.schedule.decay_steps else "train.steps"
     return (
-        f"config.{key} makes the schedule {length} updates long, which was {was}: update {ahead[most] + 1} has the "
-        f"learning rate {new[most]:.2e} instead of {old[most]:.2e}; to keep the schedule as it was, give "
-        f"--config.schedule.decay_steps={was}"
+        f"warning: config.{key} changes the schedule from {was} to {length} steps: step {updates[most] + 1} has the "
+        f"learning rate {new[most]:.2e} instead of {old[most]:.2e} (--config.schedule.decay_steps={was} keeps it)"
     )
 
 
-def idle(config) -> str | None:
-    """What to tell a run some of whose keys its kind of schedule does not look at."""
-    kind, unused = config.schedule.kind, {"constant": ("decay_steps", "hold", "beneath_warmup")}
-    unused["rsqrt"] = ("decay_steps", "beneath_warmup")
-    given = [f"config.schedule.{key} = {config.schedule[key]}" for key in unused.get(kind, ()) if config.schedule[key]]
-    return f"{' and '.join(given)} changes nothing: config.schedule.kind = {kind} has no use for it" if given else None
+def warn_of_unused_keys(config) -> str | None:
+    """A warning if the kind of schedule ignores keys that are set, else None."""
+    kind, ignored = config.schedule.kind, {"constant": ("decay_steps", "hold", "beneath_warmup")}
+    ignored["rsqrt"] = ("decay_steps", "beneath_warmup")
+    keys = [f"config.schedule.{key}={config.schedule[key]}" for key in ignored.get(kind, ()) if config.schedule[key]]
+    return f"warning: {' and '.join(keys)} without effect: config.schedule.kind={kind} ignores it" if keys else None
 
 
-def ended(config, step: int) -> str | None:
-    """What to tell a run that has made `step` updates, if those behind the schedule's end have no rate left."""
+def warn_of_end(config, step: int) -> str | None:
+    """A warning if updates after the schedule's end have no learning rate left, else None."""
     end = config.schedule.decay_steps
     if not end or max(step, end) >= config.train.steps:
         return None
     rate = float(schedule(config.schedule, config.train.steps)(config.train.steps - 1))
-    if rate > NOTHING * config.schedule.peak:
+    if rate > NEGLIGIBLE * config.schedule.peak:
         return None
     return (
-        f"config.schedule.decay_steps = {end} ends the schedule: from update {max(step, end) + 1} on the learning rate "
-        f"is {rate:.1e}, at which next to nothing is learned; give --config.schedule.decay_steps=0 to let it fall "
-        "until the last update"
+        f"warning: config.schedule.decay_steps={end} ends the schedule: the learning rate is {rate:.1e} from step "
+        f"{max(step, end) + 1} (--config.schedule.decay_steps=0 stretches it to the last step)"
     )
-
-
-SCHEDULES = {
-    "constant": lambda peak, length, end, reached, from_one: optax.constant_schedule(peak),
-    "linear": lambda peak, length, end, reached, from_one: optax.linear_schedule(peak, peak * end, length),
-    "cosine": lambda peak, length, end, reached, from_one: optax.cosine_decay_schedule(peak, length, end),
-    "rsqrt": lambda peak, length, end, reached, from_one: lambda n: peak * jnp.sqrt(reached / (n + reached + from_one)),
-}

@@ -23,8 +23,8 @@ from input_pipeline.batch_spec import declared
 from models.errors import ModelError
 from pretrain import losses, optimizers
 from pretrain.errors import UserError, nearest
-from pretrain.optimizers.roles import roles
 from pretrain.optimizers.schedules import schedule
+from pretrain.optimizers.transforms import roles
 from pretrain.parallel.mesh import Layout, make_mesh, smallest_mesh
 from pretrain.step.train_step import TrainState, parameters_of, unboxed
 

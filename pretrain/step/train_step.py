@@ -18,7 +18,7 @@ from flax import struct
 
 from models.layers.parameter import is_box
 from pretrain.losses.objective import BoundModel
-from pretrain.optimizers.skip_nonfinite import where
+from pretrain.optimizers.transforms import where
 from pretrain.step import recurrent_state
 
 READ = ("segments", "input_segments")  # of a batch: where there are tokens that the model reads

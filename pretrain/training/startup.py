@@ -20,7 +20,7 @@ from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import measure
 from pretrain.losses.distill import teacher_sets
 from pretrain.metrics.goodput import newest_saved
-from pretrain.optimizers.schedules import ended, idle, moved
+from pretrain.optimizers.schedules import warn_of_change, warn_of_end, warn_of_unused_keys
 from pretrain.step.checks import check_config, check_mesh, check_model, check_vocabulary
 from pretrain.step.train_spec import TrainSpec
 from pretrain.workdir import ANEW, POSITION, Workdir, real
@@ -233,11 +233,11 @@ def tell_of_changes(config, workdir: str, step: int, say) -> None:
 
     Before is when the checkpoint of `step` was saved: a start since then may have trained nothing.
     """
-    told = [ended(config, step), idle(config)]
+    told = [warn_of_end(config, step), warn_of_unused_keys(config)]
     if step and Workdir(workdir).config.is_file():
         made_with = restore.made_with(restore.noted(Workdir(workdir).checkpoint(step)))
         before = configs.of_start(configs.saved(workdir), made_with)
-        told += [moved(before, config, step), configs.changed_dropout(before, config)]
+        told += [warn_of_change(before, config, step), configs.changed_dropout(before, config)]
     for sentence in filter(None, told):
         say(sentence)
 

@@ -7,7 +7,7 @@ import numpy as np
 from configs import common
 from models.layers.parameter import path_name
 from pretrain import optimizers
-from pretrain.optimizers.roles import Role
+from pretrain.optimizers.transforms import Role
 
 
 def named(params):

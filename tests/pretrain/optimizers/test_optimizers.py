@@ -12,7 +12,7 @@ from named import leaves, named, run
 from configs import common
 from pretrain import optimizers
 from pretrain.errors import UserError
-from pretrain.optimizers.skip_nonfinite import where
+from pretrain.optimizers.transforms import where
 
 L, D, F = 3, 6, 10
 
@@ -172,20 +172,16 @@ def test_clipping_limits_the_global_norm():
 
 
 @pytest.mark.parametrize(
-    ("section", "change", "words"),
+    ("section", "change", "key"),
     [
-        ("optimizer", {"name": "adam"}, "did you mean 'adamw'"),
-        ("optimizer", {"decay": "some"}, "choose one of: all, matrices"),
-        ("schedule", {"kind": "cosinus"}, "did you mean 'cosine'"),
-        (
-            "schedule",
-            {"kind": "linear", "warmup": 500},
-            "lower it, such as --config.schedule.warmup=0, or raise config.train.steps",
-        ),
+        ("optimizer", {"name": "adam"}, "config.optimizer.name"),
+        ("optimizer", {"decay": "some"}, "config.optimizer.decay"),
+        ("schedule", {"kind": "cosinus"}, "config.schedule.kind"),
+        ("schedule", {"kind": "linear", "warmup": 500}, "config.schedule.warmup=500"),
     ],
 )
-def test_mistakes(section, change, words):
+def test_optimizer_mistakes(section, change, key):
     config = common.base()
     config[section].update(change)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=key):
         optimizers.build(config.optimizer, config.schedule, 100, named({}))
