@@ -27,7 +27,7 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
     if flat > total and kind in ("linear", "cosine"):
         longer = "config.schedule.decay_steps" if options["decay_steps"] else "config.train.steps"
         raise UserError(
-            f"config.schedule.warmup={warmup} (plus config.schedule.hold={options['hold']}) is longer than the schedule's "
+            f"config.schedule.warmup={warmup} (plus config.schedule.hold={options['hold']}) exceeds the schedule's "
             f"{total} steps. Lower it, or raise {longer}."
         )
     if flat >= 1 << 31:
