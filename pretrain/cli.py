@@ -48,7 +48,7 @@ FORMS = (
 )
 COMMANDS = {forms[0].__name__.lower(): forms for forms in FORMS}
 
-# What XLA and JAX report when another process of the run is gone.
+# Messages of XLA and JAX about a lost peer.
 LOST_PEER = re.compile(r"DEADLINE_EXCEEDED|UNAVAILABLE|Gloo|NCCL|Connection (reset|closed|refused)|Socket closed")
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED: Out of memory"  # how XLA's error begins
 OUT_OF_MEMORY_REMEDY = "Lower the batch size, raise config.train.accumulate, or split the model with config.mesh.fsdp."

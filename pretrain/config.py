@@ -172,7 +172,7 @@ def recipe_module(path: str):
 
 
 def recipe_config(path: str, variant: str = "") -> ConfigDict:
-    """What the recipe's `get_config` returns, for that variant or without one."""
+    """Calls the recipe's `get_config`, with the variant if there is one."""
     module = recipe_module(path)
     with _recipe_code(path, recipe_file(path)):
         config = module.get_config(variant) if variant else module.get_config()
@@ -339,7 +339,7 @@ def differences(old: Mapping, new: Mapping) -> list[str]:
 
 
 def changed_dropout(old: ConfigDict, new: ConfigDict) -> str | None:
-    """What to report to a run that continues as `new` with other dropout rates than those of `old`."""
+    """Dropout rates that `new` changes, for the log of a run that continues."""
     a, b = flat(old), flat(new)
     changed = [f"config.{k} is {b[k]}, was {a[k]}" for k in sorted(b) if k.startswith(DROPOUT) and a.get(k) != b[k]]
     return ", ".join(changed) or None

@@ -20,7 +20,7 @@ USER_ERRORS = (UserError, ModelError, DataError, ConfigError)
 
 
 def nearest(name: str, choices: Iterable[str], before: str = "") -> str:
-    """The end of a message about an unknown name: the nearest choice, or all of them if none is close.
+    """The end of a message about an unknown name: the nearest choice, else all of them.
 
     `before` is written in front of each choice, such as the dashes of a flag.
     """

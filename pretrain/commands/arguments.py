@@ -17,7 +17,7 @@ Overrides = tuple[tuple[str, str], ...]  # dotted key and text, as of --config.t
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """What an argument's flag has besides its name and default."""
+    """Type, help, range and choices of an argument's flag."""
 
     kind: type  # str, int, float, bool, or tuple for a flag that may be repeated
     help: str

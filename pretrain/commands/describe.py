@@ -30,7 +30,7 @@ def describe(config, workdir: str = "") -> dict:
 
     Keys: `bytes` of the training state of one replica, before the mesh divides it, and of a teacher; activations come
     on top. `mesh`: its devices, the parameters' bytes on each, and by module the bytes that `fsdp` cannot divide.
-    `export`: the Hugging Face class of the model, or the reason that there is none. FLOPs: see `pretrain.costs.flops`.
+    `export`: the Hugging Face class of the model, or why it has none. FLOPs: see `pretrain.costs.flops`.
     Errors: those of `USER_ERRORS`, for a config that cannot be trained on any machine.
     """
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()

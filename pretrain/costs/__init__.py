@@ -1,1 +1,1 @@
-"""What a config costs: FLOPs and bytes, worked out from shapes."""
+"""Costs of a config from shapes: FLOPs and bytes."""

@@ -1,17 +1,16 @@
-"""How many floating-point operations a token takes, under one stated definition.
+"""FLOPs per token, under one stated definition.
 
-Counted are the multiply-adds of matrix products and convolutions, two FLOPs each, of the traced forward pass of the
-objective on its model: projections, attention scores, weighted values, feed-forward, logits. The backward pass takes
-twice the forward pass, so training takes three forward passes, and of a teacher one. Not counted: table look-ups,
-norms, softmax, the optimiser, and anything computed again in the backward pass.
+Counted are the multiply-adds of matrix products and convolutions, two FLOPs each, in the traced forward pass of the
+objective on its model: projections, attention scores, weighted values, feed-forward, logits. The backward pass costs
+two forward passes, so training costs three; a teacher costs one. Not counted: table look-ups, norms, softmax, the
+optimizer, rematerialization.
 
-Attention is counted by both conventions in use, whichever path computes it. `full`: a causal dense layer is charged all
-T keys of the row, as most published figures have it. `causal`: it is charged the keys it may see, (T + 1) / 2 in the
-mean, about half. A sparse layer is charged the keys it may see in both.
+Attention has two conventions, whichever backend computes it. `full`: a causal dense layer is charged all T keys of the
+row, as in most published figures. `causal`: it is charged the keys it can see, (T + 1) / 2 on average. A sparse layer
+is charged the keys it can see in both.
 
-So Transformer-XL's keys reach over its memory, whose keys and values are projected anew in every segment, and an
-adaptive softmax is charged all its clusters for every token. What is made once for the whole batch, however many rows
-it has, such as the keys of distances, is left out.
+Transformer-XL's keys include its memory, whose keys and values are projected again in every segment. An adaptive
+softmax is charged all its clusters for every token. What is computed once per batch, whatever its rows, is left out.
 """
 
 import dataclasses
@@ -35,16 +34,16 @@ from pretrain.step import recurrent_state
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import READ, unboxed
 
-TRAIN = 3  # forward passes in one training step: itself and a backward pass of twice its products
+TRAIN = 3  # forward passes per training step: one, and a backward pass of twice its products
 
 
 def flops_per_token(spec: TrainSpec, length: int) -> dict[str, float]:
-    """FLOPs of training on one token that the model reads, of rows of `length`: {"full": FLOPs, "causal": FLOPs}."""
+    """FLOPs of training per token read, in rows of `length`: {"full": FLOPs, "causal": FLOPs}."""
     return of_training(forward_flops(spec, length))
 
 
 def of_training(forward: dict[str, dict[str, float]]) -> dict[str, float]:
-    """FLOPs of training on one token by convention, as `flops_per_token`, from what `forward_flops` gave."""
+    """Training FLOPs per token by convention, from the result of `forward_flops`."""
     return {
         convention: sum(count * (1 if part == TEACHER else TRAIN) for part, count in parts.items())
         for convention, parts in forward.items()
@@ -52,10 +51,10 @@ def of_training(forward: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def forward_flops(spec: TrainSpec, length: int) -> dict[str, dict[str, float]]:
-    """FLOPs of one token's forward pass by part of the model: {"full": {part: FLOPs}, "causal": {...}}.
+    """Forward FLOPs per token by part of the model: {"full": {part: FLOPs}, "causal": {...}}.
 
-    Parts are the branches of the layers by their names, attention's own products apart from its projections; what a
-    model projects before the layers, and what comes after it; of a teacher, all together.
+    Parts are the branches of the layers by name, with attention's inner products apart from its projections, then what
+    comes before and after the layers, and the teacher as a whole.
     """
     model = spec.model.clone(attention_path=DESCRIBED)
     one, two = (_trace(spec, model, rows, length) for rows in (1, 2))
@@ -69,13 +68,13 @@ def forward_flops(spec: TrainSpec, length: int) -> dict[str, dict[str, float]]:
 
 
 def tokens_of_row(spec: TrainSpec, length: int) -> int:
-    """How many tokens the model reads of a row of `length` without padding."""
+    """Tokens that the model reads of a full row of `length`."""
     features = spec.features(1, length)
     return sum(math.prod(features[name].shape) for name in READ if name in features)
 
 
 def _trace(spec: TrainSpec, model: nn.Module, rows: int, length: int):
-    """The forward pass of so many rows, without dropout."""
+    """The traced forward pass of `rows` rows, without dropout."""
     batch, carried = spec.batch_shapes(rows, length), recurrent_state.shapes(model, rows)
     objective, frozen = spec.objective, unboxed(spec.frozen_parameters)
     if frozen:
@@ -90,7 +89,7 @@ def _trace(spec: TrainSpec, model: nn.Module, rows: int, length: int):
 
 
 def _by_part(counts: Counter) -> dict[str, int]:
-    """Multiply-adds by part, in the order of the program; the scopes are those that Flax names after modules."""
+    """Multiply-adds by part in program order; scopes are Flax module names."""
     attending = {_branch(scopes) for scopes, primitive in counts if primitive == ATTENTION.name}
     parts = Counter()
     for (scopes, primitive), count in counts.items():
@@ -108,7 +107,7 @@ def _by_part(counts: Counter) -> dict[str, int]:
 
 
 def _branch(scopes: tuple[str, ...]) -> str | None:
-    """The name of the branch of a block that the scopes are in; Flax numbers blocks that have no name."""
+    """The branch of a block that the scopes are in; Flax numbers unnamed blocks."""
     blocks = (place for place, scope in enumerate(scopes[:-1]) if scope.partition("_")[0] == Block.__name__)
     place = next(blocks, None)
     return None if place is None else scopes[place + 1].replace("_", "-")
@@ -225,7 +224,7 @@ def keys_per_query(word: str, heads: int, length: int, convention: str) -> float
 
 def _describe(query, key, value, mask, bias, dropout, scale):
     """Attention [B, T, N, H] as one equation."""
-    # Where queries stand in a cache that is being filled is data too.
+    # The position of queries in a cache is data, unknown here.
     visible = Visible(mask.pattern, mask.causal and mask.offset is None, mask.memory)
     return ATTENTION.bind(query, key, value, visible=visible, bias=0 if bias is None else bias.products)
 

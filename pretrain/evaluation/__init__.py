@@ -1,1 +1,1 @@
-"""Scoring a model."""
+"""Evaluation of a model on a split."""

@@ -1,9 +1,7 @@
-"""What a model writes for the tasks of a split against what it should: a task is a source of pairs of texts.
+"""Measures of decoded targets: BLEU, exact match, sequence accuracy.
 
-It is written greedily, or searched with the beams of config.evaluate.beams.
-
-Measures take all that was written for a task, so that one of a whole corpus is as good as a mean over examples. Which
-ones there are is the objective's to say (`decoded`).
+A task is a source of text pairs. Targets are decoded greedily, or by beam search with config.evaluate.beams. The
+objective names its measures (`decoded`), each computed over all examples of a task.
 """
 
 import functools
@@ -25,56 +23,53 @@ from pretrain.losses import compute_terms
 
 
 class Written(NamedTuple):
-    """What a model wrote, and what it should have: ids without the end token, and their text."""
+    """One decoded text and its reference: ids without the end token, and their text."""
 
     ids: np.ndarray
-    ended: bool  # whether the end token came within as many tokens as were allowed
+    ended: bool  # the end token came within the limit
     text: str
     target: np.ndarray
     reference: str
-    original: str  # the reference as it lies in the data, where the tokenizer may write it otherwise
+    original: str  # the reference in the data, before the tokenizer normalises it
 
 
 def exact_match(written: Sequence[Written]) -> float:
-    """The share whose text is the reference."""
+    """Share of texts equal to the reference."""
     return float(np.mean([one.ended and one.text == one.reference for one in written]))
 
 
 def sequence_accuracy(written: Sequence[Written]) -> float:
-    """The share whose ids are the target's, all of them.
+    """Share of id sequences equal to the target.
 
-    It is what teacher forcing gives too: greedy decoding writes a target just where each of its tokens is the likeliest
-    one behind those before it.
+    It equals teacher-forced sequence accuracy: greedy decoding writes a target exactly if each of its tokens is the
+    likeliest after those before it.
     """
     return float(np.mean([one.ended and np.array_equal(one.ids, one.target) for one in written]))
 
 
 def bleu(written: Sequence[Written]) -> float:
-    """BLEU of the whole corpus (Papineni et al. 2002), from 0 to 100, as sacrebleu has it: cased, in its own tokens."""
+    """Corpus BLEU (Papineni et al. 2002), 0 to 100, as sacrebleu computes it: cased, its own tokenizer."""
     return sacrebleu().corpus_bleu([one.text for one in written], [[one.original for one in written]]).score
 
 
 def sacrebleu():
-    """The package. Errors: UserError where it is not installed."""
+    """The package. Errors: UserError if it is not installed."""
     try:
         import sacrebleu
     except ImportError:
-        raise UserError(
-            "BLEU of what is decoded needs the package sacrebleu; in the clone, pip install -e '.[bleu]', or decode 0 "
-            "examples"
-        ) from None
+        raise UserError("BLEU needs the package sacrebleu. Run pip install -e '.[bleu]', or set --decode=0.") from None
     return sacrebleu
 
 
 MEASURES = {"exact_match": exact_match, "sequence_accuracy": sequence_accuracy, "bleu": bleu}
-KEYS = ("beams", "length_penalty", "stopping", "beyond")  # of config.evaluate: how what is decoded is searched for
+KEYS = ("beams", "length_penalty", "stopping", "beyond")  # keys of config.evaluate for decoding
 
 
 def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
-    """The tasks of a split, by their sources: the first `decode` examples of each, None for all that there are.
+    """Tasks of a split by source: the first `decode` examples of each, None for all.
 
-    Errors: UserError where some are asked for and there are none, where the config says how to decode and its objective
-    decodes nothing, where a device has not the memory to decode, or where BLEU needs text that is not there.
+    Errors: UserError where none exist but some are asked for, where decoding keys have no effect, and where BLEU lacks
+    text.
     """
     config, spec = run.config, run.spec
     _check_keys(config, run.spec.objective.decode_metrics)
@@ -85,9 +80,8 @@ def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
         found = run.corpus.tasks(split, length=length, batch_size=size, rows=rows, limit=decode or 0)
     if decode and not found:
         raise UserError(
-            f"{decode} examples of each task are to be decoded, and split '{split}' has no source of two fields that "
-            f"config.objective.kind = {config.objective.kind} decodes, such as jsonl:FILES?fields=inputs,targets; give "
-            "one, or decode 0 examples"
+            f"--decode={decode}: split '{split}' has no source of text pairs. "
+            "Give one, such as jsonl:FILES?fields=inputs,targets."
         )
     if found:
         if config.evaluate.beams > 1:
@@ -99,11 +93,10 @@ def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
 
 
 def decoded(run, params, found: dict[str, Task], cut: Callable[[], bool], report: Callable[[str], None]):
-    """The figures of each task, under its source, and over the examples of all of them: ({task: figures}, figures).
+    """({task: figures}, figures over all examples), or None once `cut` returns True after a batch.
 
-    params: as the spec evaluates them. A task's figures are the terms of its examples, each alone in its row; what
-    the objective measures on decoded targets; how many tokens, without the end, were written and should have been in
-    the mean; and the number of examples. None once `cut`, which is asked after every batch, says to stop.
+    Figures are the objective's terms with one example per row, its decoded measures, mean lengths of decoded and target
+    ids without the end token, and the number of examples. params: as the spec evaluates them.
     """
     spec, objective = run.spec, run.spec.objective
     each, everything = {}, []
@@ -133,7 +126,7 @@ def _figures(objective, written: Sequence[Written]) -> dict:
 
 
 def _write(run, params, batch, size: int) -> np.ndarray:
-    """The ids that the model writes for all rows of a batch, int32 [size, at most `_room`], NOTHING behind the last."""
+    """Decodes all rows of a batch: int32 [size, at most `_room`], NOTHING after the end."""
     tokenizer, layout, evaluate = run.corpus.tokenizer, run.spec.layout, run.config.evaluate
     tokens, source = run.spec.objective.prompts(batch)
     most = _room(run, batch)
@@ -161,18 +154,18 @@ def _write(run, params, batch, size: int) -> np.ndarray:
 
 
 def _room(run, batch) -> int:
-    """How many tokens are written for a row at most."""
+    """Most tokens that a row may write."""
     if beyond := run.config.evaluate.beyond:
         return min(run.spec.eval_model.context, batch["inputs"].shape[1] + beyond)
     return batch["targets"].shape[1]
 
 
 def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], originals, tokenizer) -> list[Written]:
-    """The first rows of what was written, one for each target; `originals` None means that they are the references."""
+    """Decoded rows next to their targets; `originals` None means that the references are the originals."""
     found = []
-    for row, target in zip(rows, targets, strict=False):  # padding follows
+    for row, target in zip(rows, targets, strict=False):  # the rest is padding
         ids = row[row != NOTHING]
-        ended = len(ids) > 0 and ids[-1] == tokenizer.special["end"]  # a search over no numbers writes nothing
+        ended = len(ids) > 0 and ids[-1] == tokenizer.special["end"]  # a search over NaN writes nothing
         ids = ids[:-1] if ended else ids
         reference = tokenizer.decode(target)
         original = next(originals) if originals else reference
@@ -181,28 +174,26 @@ def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], originals, tokeni
 
 
 def _rewritten(run) -> bool:
-    """Whether BLEU is measured, of a reference that is not what the tokenizer makes of its ids."""
+    """Whether BLEU needs the original text because the tokenizer normalises it."""
     return "bleu" in run.spec.objective.decode_metrics and run.corpus.tokenizer.byte_lengths is None
 
 
 def _check_originals(run, found: dict[str, Task]) -> None:
-    """Raises UserError where references are to be had from the data alone, and are not there."""
+    """Raises UserError where the original references are needed and absent."""
     try:
         for task in found.values() if _rewritten(run) else ():
             task.originals()
     except DataError as error:
-        raise UserError(
-            f"BLEU compares with the text itself, which the tokenizer rewrites, and {error}, or decode 0 examples"
-        ) from None
+        raise UserError(f"BLEU needs the original text: {error}, or set --decode=0.") from None
 
 
 def _check_keys(config, measures: Sequence[str]) -> None:
-    """Raises UserError where keys say how to decode, and the objective has no `measures` of what is decoded."""
+    """Raises UserError for decoding keys of an objective that decodes nothing."""
     usual = common.base()["evaluate"]
     changed = [name for name in KEYS if config.evaluate[name] != usual[name]]
     if changed and not measures:
         key = changed[0]
         raise UserError(
-            f"config.evaluate.{key} = {config.evaluate[key]} is of targets that are decoded, and config.objective.kind "
-            f"= {config.objective.kind} decodes none; set it to {usual[key]}"
+            f"config.evaluate.{key}={config.evaluate[key]}: objective '{config.objective.kind}' decodes nothing. "
+            f"Set it to {usual[key]}."
         )

@@ -1,4 +1,4 @@
-"""Scoring a model on a split: sums over all batches, divided once."""
+"""Scores of a model on a split: sums over all batches, divided once."""
 
 import hashlib
 import json
@@ -17,18 +17,18 @@ from pretrain.losses import compute_terms
 
 
 def scoring_pass(run, split: str, *, batches: int = 0) -> Evaluation:
-    """The batches that `score` goes through; the options are its own. Errors: DataError for what cannot be."""
+    """The batches of `score`. Errors: DataError for impossible options."""
     config = run.config
     length, size = configs.scored_length(config), config.evaluate.batch_size
     stride = config.evaluate.stride or length
-    rows = run.spec.rows(run.spec.layout.filled(size))  # rows beyond `size` are padding
+    rows = run.spec.rows(run.spec.layout.filled(size))  # rows from `size` on are padding
     return run.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
 
 
 def measure(config, corpus: Corpus) -> str:
-    """What a validation loss of training depends on beside the parameters, hashed: only like losses are compared.
+    """Digest of everything besides parameters that a validation loss depends on: only equal digests are compared.
 
-    That is `config.evaluate`, but for when it is done and what is decoded besides, the term that selects, and the text.
+    It covers `config.evaluate` without its schedule and decoding, the selecting term, and the text.
     """
     settings = config.evaluate.to_dict() | {"every": None, "text": corpus.stream("validation").identity}
     for name in ("decode", *KEYS):
@@ -40,7 +40,7 @@ def measure(config, corpus: Corpus) -> str:
 
 
 def worded(name: str, value: float) -> str:
-    """A measure as a sentence has it: "loss 1.2345", "1.8000 bits per byte", "nsp accuracy 61.0 %"."""
+    """A measure for a log line: "loss 1.2345", "1.8000 bits per byte", "nsp accuracy 61.0 %"."""
     words = name.replace("_", " ")
     if name.startswith("bits_"):
         return f"{value:.4f} {words}"
@@ -64,16 +64,13 @@ def score(
     cut: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = lambda message: None,
 ):
-    """The scores of `params` on `split`: every term of the objective, and its `figures`.
+    """Scores of `params` on `split`: every term of the objective, and its `figures`.
 
-    Every token of the split is read once. With config.evaluate.stride below the length, windows overlap and a token is
-    scored with at least length - stride tokens before it, where the split has them; 0 means disjoint windows.
-    `batches` cuts the split short; 0 means all.
-    `timed` adds `tokens_per_second`, of the tokens that the model reads, padding left out.
-    `decode` adds, where the split has tasks, what is measured on their decoded targets and, as `tasks`, the figures of
-    each (`pretrain.evaluation.decoded`): of its first so many examples, None for all. `report` hears of each task.
-    `cut` is asked after every batch whether to stop there; there are no scores then, but None.
-    Errors: UserError where not one token is scored, or where nothing can be decoded of what is to be.
+    Every token is read once. With config.evaluate.stride below the length, windows overlap and each token is scored
+    with at least length - stride tokens of context. `batches` limits the pass; 0 means the whole split. `timed` adds
+    `tokens_per_second`, padding excluded. `decode` adds measures of decoded targets (`pretrain.evaluation.decoded`) on
+    that many examples per source, None for all. `cut` is called after each batch; if it returns True, the result is
+    None. Errors: UserError where no token is scored, or where there is nothing to decode.
     """
     config, spec = run.config, run.spec
     to_decode = tasks(run, split, decode=decode)
@@ -83,13 +80,13 @@ def score(
     sums, started = [], None
     for batch in data.batches():
         batch = spec.put(batch, size)
-        if timed and started is None:  # once more than is scored, to compile: that time is not the model's
+        if timed and started is None:  # one extra batch, so that compilation is not timed
             jax.block_until_ready(spec.eval_step(params, batch, carried))
             started = time.perf_counter()
         result, carried = spec.eval_step(params, batch, carried)
         sums.append(result)
         if len(sums) > 1:
-            jax.block_until_ready(sums[-2])  # one batch is queued at most: more would pile up on the device
+            jax.block_until_ready(sums[-2])  # at most one batch is queued on the device
         if cut():
             return None
     total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)

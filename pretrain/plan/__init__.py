@@ -1,1 +1,1 @@
-"""What a training step would take of hardware that need not be there: compiled, weighed, and searched for the best."""
+"""Plans of a training step on absent hardware: compiled, measured, searched."""

@@ -1,10 +1,10 @@
-"""What devices tell each other in a compiled step: kinds of collectives, over which axes, how many bytes.
+"""Collectives of a compiled step: kinds, mesh axes and bytes.
 
     found = collectives(hlo.read(compiled.as_text()), mesh_sizes)
 
-An asynchronous pair is one collective, and one in the body of a loop is counted as often as the loop turns. Bytes are
-those of one device: of the whole array that is gathered, reduced or exchanged there (`bytes`), and what a ring sends of
-it, which is (n - 1) / n of that among n devices, twice for an all-reduce (`sent`).
+An asynchronous pair counts as one collective, and one in a loop body counts once per iteration. Bytes are per device:
+`bytes` of the whole array that is gathered, reduced or exchanged, and `sent`, what a ring sends of it: (n - 1) / n of
+that among n devices, twice for an all-reduce.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from pretrain.plan import hlo
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute", "collective-broadcast")
 ALL = "all devices"  # the axes of a collective without groups
 OF_MESH = re.compile(r"mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\]T\(([\d,]+)\)\))?\s*\{([^}]*)\}")
-UNKNOWN = "unknown"  # those of one whose groups are written in a way that is not read here
+UNKNOWN = "unknown"  # axes of groups in a format that `groups` does not read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Collective:
     """One collective of the program."""
 
     kind: str
-    axes: tuple[str, ...]  # of the mesh, over which its groups reach
+    axes: tuple[str, ...]  # mesh axes that its groups span
     devices: int  # of a group
     bytes: int  # of one device, each time
     times: int
@@ -36,13 +36,13 @@ class Collective:
 
     @property
     def sent(self) -> float:
-        """Bytes that a device sends around a ring, each time."""
+        """Bytes that a device sends around a ring, per execution."""
         share = (self.devices - 1) / self.devices
         return self.bytes * {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.kind, share)
 
 
 def collectives(program: hlo.Program, mesh: Mapping[str, int]) -> list[Collective]:
-    """Every collective of a program that was compiled for a mesh of these sizes, in their order."""
+    """All collectives of a program compiled for a mesh of the given sizes, in program order."""
     times, _ = program.runs()
     scattered = {name: kind for name in program.computations if (kind := _fused(program.computations[name]))}
     found, channels = [], set()
@@ -52,7 +52,7 @@ def collectives(program: hlo.Program, mesh: Mapping[str, int]) -> list[Collectiv
             kind = "reduce-scatter" if inner else one.opcode.removesuffix("-start")
             if kind not in KINDS or name in scattered:
                 continue
-            # What computes beside one that is under way has a copy of it, of the same channel.
+            # A computation that overlaps a collective holds a copy of it with the same channel.
             channel = (inner or one).attribute("channel_id")
             if not channel or channel not in channels:
                 found.append(_collective(kind, inner or one, one, count, mesh))
@@ -61,7 +61,7 @@ def collectives(program: hlo.Program, mesh: Mapping[str, int]) -> list[Collectiv
 
 
 def summed(found: Iterable[Collective]) -> list[dict]:
-    """Rows of a table: collectives of a kind over the same axes, the heaviest first."""
+    """Table rows: collectives by kind and axes, largest first."""
     rows: dict[tuple, dict] = {}
     for one in found:
         row = rows.setdefault(
@@ -84,10 +84,10 @@ def summed(found: Iterable[Collective]) -> list[dict]:
 
 
 def groups(text: str) -> np.ndarray | None:
-    """The groups of devices [groups, devices] that `replica_groups` names; None where it names none.
+    """Device groups [groups, devices] that `replica_groups` names; None if it names none.
 
-    They are a list, an iota such as [4,2]<=[2,4]T(1,0), or axes of a mesh of the compiler's own, such as
-    mesh['a'=2,'b'=4] {'b'}, of which a part may be meant, 'b':(1)2. Errors: ValueError for any other text.
+    Formats: a list; an iota such as [4,2]<=[2,4]T(1,0); axes of a mesh such as mesh['a'=2,'b'=4] {'b'}, or a part of
+    one, 'b':(1)2. Errors: ValueError for any other text.
     """
     text = text.strip()
     if text in ("", "{}"):
@@ -109,14 +109,14 @@ def _of_mesh(text: str) -> np.ndarray:
     if not found:
         raise ValueError(f"replica groups {text}")
     sizes = {name: [int(size)] for name, size in re.findall(r"'([^']*)'=(\d+)", found[1])}
-    taken = []  # (axis, place among its parts)
+    taken = []  # (axis, index of its part)
     for name, before, size in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", found[4]):
         if size:
             sizes[name] = [int(before), int(size), sizes[name][0] // int(before) // int(size)]
         taken.append((name, 1 if size else 0))
     parts = [(name, place) for name, of_axis in sizes.items() for place in range(len(of_axis))]
     devices = np.arange(math.prod(map(math.prod, sizes.values())))
-    if found[2]:  # numbered in another order
+    if found[2]:  # devices numbered in another order
         shape, order = ([int(size) for size in part.split(",")] for part in found.groups()[1:3])
         devices = devices.reshape(shape).transpose(order)
     places = devices.reshape([sizes[name][place] for name, place in parts])
@@ -127,13 +127,13 @@ def _of_mesh(text: str) -> np.ndarray:
 
 
 def axes_of(members: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes of a mesh along which these devices, numbered as they lie in it, differ."""
+    """Mesh axes along which these devices, numbered in mesh order, differ."""
     places = np.array(np.unravel_index(np.asarray(members), tuple(mesh.values())))
     return tuple(axis for axis, along in zip(mesh, places, strict=True) if len(set(along.tolist())) > 1)
 
 
 def _fused(computation: Sequence[hlo.Instruction]) -> hlo.Instruction | None:
-    """The all-reduce of a fusion that keeps no more than a slice of it: what TPUs make of a reduce-scatter."""
+    """The all-reduce in a fusion that keeps only a slice of it: how TPUs write a reduce-scatter."""
     reduces = [one for one in computation if one.opcode == "all-reduce"]
     slices = any(one.opcode == "dynamic-slice" for one in computation)
     return reduces[0] if slices and len(reduces) == 1 else None
@@ -154,7 +154,7 @@ def _collective(kind: str, one: hlo.Instruction, outer: hlo.Instruction, times: 
 
 
 def _over(one: hlo.Instruction, mesh: Mapping[str, int]) -> tuple[int, tuple[str, ...]]:
-    """(devices of a group, the axes over which they lie)."""
+    """(devices in a group, mesh axes that the group spans)."""
     if pairs := one.attribute("source_target_pairs"):
         between = [pair for pair in groups(pairs) if pair[0] != pair[1]]
         over = {axis for pair in between for axis in axes_of(pair, mesh)}
@@ -170,10 +170,10 @@ def _over(one: hlo.Instruction, mesh: Mapping[str, int]) -> tuple[int, tuple[str
 
 
 def _bytes(one: hlo.Instruction, devices: int) -> int:
-    """Bytes of the whole array on one device: what is gathered, what is to be reduced, what is exchanged."""
+    """Bytes of the whole array on one device: the gathered result, the reduced input, the exchanged array."""
     type, kind = one.type, one.opcode.removesuffix("-start")
     if one.opcode.endswith("-start") and kind in ("all-gather", "reduce-scatter", "collective-permute"):
-        type = hlo.members(type)[0 if kind == "reduce-scatter" else 1]  # what goes in, and what comes out
+        type = hlo.members(type)[0 if kind == "reduce-scatter" else 1]  # index 0 is the input, 1 the output
         return sum(array.bytes for array in hlo.arrays(type))
     size = sum(array.bytes for array in hlo.arrays(type))
     return size * devices if kind == "reduce-scatter" else size

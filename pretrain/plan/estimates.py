@@ -1,6 +1,6 @@
-"""What a layout would take and how long, reckoned from shapes, so that few layouts need to be compiled.
+"""Estimates of memory and time from shapes, to choose the layouts worth compiling.
 
-These are estimates to choose by, not to report: what is compiled says better.
+They rank candidates; reported figures come from compiled programs.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from pretrain.step.train_step import state_shapes, unboxed
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A way to run a config on a topology."""
+    """One way to run a config on a topology."""
 
     mesh: tuple[int, ...]  # sizes of AXES
     accumulate: int
@@ -34,29 +34,29 @@ class Choice:
         return dict(zip(AXES, self.mesh, strict=True))
 
     def apply(self, config):
-        """A copy of `config` that is run so."""
+        """A copy of `config` with this choice."""
         changed = config.copy_and_resolve_references()
         changed.mesh.update(self.sizes)
         changed.train.accumulate, changed.model.remat = self.accumulate, self.remat
         return changed
 
     def overrides(self) -> list[str]:
-        """What it changes of a config, as words of a command line."""
+        """Its command-line overrides."""
         words = [f"--config.mesh.{axis}={size}" for axis, size in self.sizes.items()]
         return [*words, f"--config.train.accumulate={self.accumulate}", f"--config.model.remat={self.remat}"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Bytes of one device and seconds of a step, both more hoped for than promised."""
+    """Estimated bytes of one device and seconds of a step."""
 
-    held: float  # what the step is given, and gradients
+    held: float  # inputs of the step, and gradients
     activations: float
     seconds: float
 
 
 class Estimates:
-    """Estimates for one config and topology; what does not depend on the layout is worked out once."""
+    """Estimates for one config and topology; layout-independent parts are computed once."""
 
     def __init__(self, config, topology: Topology, devices):
         self.config, self.topology, self.devices = config, topology, devices
@@ -93,7 +93,7 @@ class Estimates:
         return params * (3 if choice.accumulate > 1 else 2) + others + carried
 
     def _activations(self, choice: Choice) -> float:
-        """What the forward pass keeps for the backward pass, and one layer's more where that is made again."""
+        """Residuals of the forward pass; with remat also those of one recomputed layer."""
         total = self._kept_of_row(choice.remat).on_device(choice.sizes)
         if choice.remat != "none":
             total += self._kept_of_row("none").on_device(choice.sizes) / self.config.model.layers
@@ -106,7 +106,7 @@ class Estimates:
         return self._kept[remat]
 
     def _seconds(self, choice: Choice) -> float:
-        """The slower of arithmetic and interconnect, and a tenth of the other, which is never hidden quite."""
+        """The slower of compute and interconnect, plus a tenth of the other, which never overlaps fully."""
         hardware, count = self.topology.hardware, self.topology.count
         again = roofline.recomputed(self.forward["causal"], choice.remat, self.tokens)
         products = flops.of_training(self.forward)["causal"] * self.tokens + again
@@ -117,10 +117,10 @@ class Estimates:
         return max(compute, talk) + 0.1 * min(compute, talk)
 
     def _sent(self, choice: Choice) -> dict[str, float]:
-        """Bytes that a device sends in a step over each axis.
+        """Bytes that a device sends per step over each mesh axis.
 
-        Parameters are gathered in the model's type, forward and backward, and gradients scattered in float32, for each
-        part of the batch; tensor parallelism adds up a layer's output twice each way.
+        fsdp gathers parameters in the model's dtype, forward and backward, and scatters gradients in float32, once per
+        part of the batch. Tensor parallelism sums a layer's output twice each way.
         """
         sizes, model, parts = choice.sizes, self.config.model, choice.accumulate
         itemsize = jax.numpy.dtype(model.dtype).itemsize
@@ -136,7 +136,7 @@ class Estimates:
         }
 
     def _bandwidth(self, size: int) -> float:
-        """Bytes per second around a ring over an axis of the mesh of this size, as if it had pod axes of its own."""
+        """Bytes per second around a ring over a mesh axis of this size, as if it had its own pod axes."""
         hardware, shape = self.topology.hardware, self.topology.shape
         if not hardware.ring:
             return hardware.link

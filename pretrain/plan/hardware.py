@@ -1,14 +1,14 @@
-"""What devices can do, by their makers: the one table that plans are reckoned with.
+"""Data-sheet figures of devices, and descriptions of absent GPUs for XLA.
 
-A rate of arithmetic is that of `pretrain.parallel.devices`, which MFU is measured by too.
+Arithmetic rates are those of `pretrain.parallel.devices`, which MFU uses too.
 
 Google, docs.cloud.google.com/tpu/docs, pages "TPU v4", "TPU v5e", "TPU v5p" and "TPU v6e", section "System
-architecture": 32 GiB and 1,200 GB/s; 16 GB and 819 GB/s; 95 GB and 2,765 GB/s; 32 GB and 1,600 GB/s. Interconnect,
-both ways together: 400 GB/s (v5e), 1,200 (v5p), 800 (v6e) over 4, 6 and 4 links, so 50, 100 and 100 GB/s a link each
-way; of v4 6 links of 50 GB/s (Jouppi et al. 2023, "TPU v4: An Optically Reconfigurable Supercomputer", section 2).
-An axis of a v4 or v5p closes to a ring from 4 chips on, where it is made of whole cubes; of a v5e or v6e with all 16.
+architecture": 32 GiB and 1,200 GB/s; 16 GB and 819 GB/s; 95 GB and 2,765 GB/s; 32 GB and 1,600 GB/s. Interconnect, both
+directions together: 400 GB/s (v5e), 1,200 (v5p), 800 (v6e) over 4, 6 and 4 links, so 50, 100 and 100 GB/s per link and
+direction; v4 has 6 links of 50 GB/s (Jouppi et al. 2023, "TPU v4: An Optically Reconfigurable Supercomputer", section
+2). A v4 or v5p axis closes to a ring from 4 chips on, if it consists of whole cubes; a v5e or v6e axis with all 16.
 NVIDIA, data sheets "H100 Tensor Core GPU" (SXM) and "H200 Tensor Core GPU" (SXM): 80 GB and 3.35 TB/s, 141 GB and 4.8
-TB/s; NVLink 900 GB/s both ways together, so 450 GB/s each way among the 8 of a machine.
+TB/s; NVLink 900 GB/s both directions together, so 450 GB/s each way among the 8 of a machine.
 """
 
 import dataclasses
@@ -25,22 +25,22 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """One kind of device. Rates are of one device, per second."""
+    """One kind of device. Rates are per device and second."""
 
     platform: str  # tpu, cuda or cpu
-    family: str  # what its maker's compiler calls it
-    dims: int  # of the shape of a slice
-    memory: float | None = None  # bytes that a program may take; None: no more is known than that the host has it
+    family: str  # name in the vendor's compiler
+    dims: int  # dimensions of a slice's shape
+    memory: float | None = None  # bytes that a program may take; None: unknown
     flops: float | None = None  # bfloat16
     bandwidth: float | None = None  # bytes, of main memory
     link: float | None = None  # bytes, of one link each way
-    most: int = 2**16  # devices that are joined so
-    core: str = ""  # the compiler's word for a chip's cores joined to one device
-    ring: int = 0  # chips from which on an axis of a slice closes to a ring; 0: every device reaches every other
+    most: int = 2**16  # most devices in one slice
+    core: str = ""  # libtpu's name for cores fused into one device
+    ring: int = 0  # chips at which a slice axis closes to a ring; 0: all-to-all links
 
 
-# Memory is what a program may take: libtpu keeps some of a chip's for itself (its own limit, as it prints it), and JAX
-# lets a program have three quarters of a GPU's (XLA_PYTHON_CLIENT_MEM_FRACTION).
+# Memory available to a program: libtpu reserves some of a chip's (limits as it prints them), and JAX gives a program
+# three quarters of a GPU's (XLA_PYTHON_CLIENT_MEM_FRACTION).
 HARDWARE = {
     "v4": Hardware("tpu", "v4", 3, 30.75 * GIB, PEAKS["TPU v4"], 1200 * GB, 50 * GB, core="megacore", ring=4),
     "v5e": Hardware("tpu", "v5e", 2, 15.75 * GIB, PEAKS["TPU v5e"], 819 * GB, 50 * GB, ring=16),
@@ -70,7 +70,7 @@ runtime_version {{ major: 12 minor: 9 }}
 dnn_version_info {{ major: 9 minor: 10 }}
 device_description_str: "{name}"
 """
-# Of the CUDA documentation, "Compute Capabilities", 9.0, and the makers' data sheets (`pretrain.plan.hardware`).
+# CUDA documentation, "Compute Capabilities", 9.0, and NVIDIA's data sheets.
 TARGETS = {
     "h100": HOPPER.format(name="NVIDIA H100 80GB HBM3", memory=80 * 10**9, bandwidth=3350 * 10**9),
     "h200": HOPPER.format(name="NVIDIA H200", memory=141 * 10**9, bandwidth=4800 * 10**9),
@@ -78,7 +78,7 @@ TARGETS = {
 
 
 def devices(name: str, family: str, count: int) -> list:
-    """So many GPUs of one machine. Errors: UserError where the plugin is not installed."""
+    """`count` absent GPUs of one machine. Errors: UserError without JAX's CUDA plugin."""
     if not any(importlib.util.find_spec(plugin) for plugin in PLUGINS):
         raise UserError(f"--topology={name}: {MISSING}")
     described = topologies.get_topology_desc(

@@ -1,8 +1,8 @@
-"""The text of a compiled program, read: its computations, how often each is run, and what their arrays weigh.
+"""Parser of compiled HLO text: computations, how often each runs, and the size of their arrays.
 
-XLA prints an instruction a line, `%name = type opcode(operands), attribute=value, ...`, and over several what a kernel
-notes of itself; what it calls is named in `calls`, `to_apply`, `body` and the like. Sizes are those of one device,
-since the program is partitioned already.
+XLA prints one instruction per line, `%name = type opcode(operands), attribute=value, ...`; a kernel's notes may span
+several lines. Called computations are named in `calls`, `to_apply`, `body` and similar attributes. Sizes are per
+device, since the program is already partitioned.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-ITEMSIZE = {"pred": 1, "token": 0, "opaque": 0, "c64": 8, "c128": 16}  # bytes; others say their bits in their names
+ITEMSIZE = {"pred": 1, "token": 0, "opaque": 0, "c64": 8, "c128": 16}  # bytes; other names contain their bits
 ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([0-9,<=]*)\](?:\{([^{}]*)\})?")
 HEADER = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{\s*$")
 NAMED = re.compile(r"^\s*(?:ROOT )?%?([^\s=]+) = ")
@@ -23,7 +23,7 @@ ON_CHIP = re.compile(r"S\([1-9]\d*\)")  # a memory space other than the device's
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """An array of a type: bytes on one device, and whether they lie in its main memory."""
+    """An array of a type: bytes on one device, and whether it is in main memory."""
 
     bytes: int
     main: bool = True
@@ -37,13 +37,13 @@ class Instruction:
     opcode: str
     type: str
     operands: tuple[str, ...]  # names
-    arguments: str  # what stands in the parentheses, of constants and parameters their value
+    arguments: str  # text in the parentheses: the value of a constant or parameter
     attributes: str
     root: bool
 
     @property
     def arrays(self) -> list[Array]:
-        """What it makes, the members of a tuple one by one."""
+        """The result, tuples flattened."""
         return arrays(self.type)
 
     @property
@@ -51,20 +51,20 @@ class Instruction:
         return sum(array.bytes for array in self.arrays)
 
     def attribute(self, name: str) -> str:
-        """The value of an attribute, braces and all; "" where there is none."""
+        """The value of an attribute, braces included; "" if absent."""
         found = re.search(rf"(?:^|, ){name}=", self.attributes)
         return _value(self.attributes, found.end()) if found else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Computations by name, and which one is run."""
+    """Computations by name, and the entry."""
 
     computations: dict[str, list[Instruction]]
     entry: str
 
     def runs(self) -> tuple[Counter, bool]:
-        """(how often each computation is run, bodies of loops as often as they turn; whether each loop's is known)."""
+        """(executions of each computation, loops included; whether all trip counts are known)."""
         times, known = Counter(), True
         waiting = [(self.entry, 1)]
         while waiting:
@@ -79,7 +79,7 @@ class Program:
         return times, known
 
     def trips(self, loop: Instruction) -> int | None:
-        """How often a loop turns: as the compiler notes, or the bound in its condition; None where neither says."""
+        """Trip count of a loop: the compiler's note, or the bound in its condition; None if neither tells."""
         if noted := TRIPS.search(loop.attributes):
             return int(noted[1])
         condition = self.computations.get(loop.attribute("condition").lstrip("%"), ())
@@ -88,7 +88,7 @@ class Program:
 
 
 def read(text: str) -> Program:
-    """A program from what `jax.stages.Compiled.as_text` gives. Errors: ValueError where a computation has no end."""
+    """Parses the text of `jax.stages.Compiled.as_text`. Errors: ValueError for a computation without an end."""
     lines, entry, current = {}, "", None
     for line in text.splitlines():
         if current is None:
@@ -99,17 +99,17 @@ def read(text: str) -> Program:
             current = None
         elif NAMED.match(line):
             current.append(line)
-        elif current:  # an instruction goes on: what a kernel notes of itself may be of several lines
+        elif current:  # continuation: a kernel's notes may span lines
             current[-1] += line
     computations = {name: [_instruction(line, NAMED.match(line)) for line in of] for name, of in lines.items()}
     for name, of in computations.items():
         if not any(one.root for one in of):
-            raise ValueError(f"the compiled program's computation {name} has no ROOT: it was not read to its end")
+            raise ValueError(f"the compiled program's computation {name} has no ROOT: the text is incomplete")
     return Program(computations, entry)
 
 
 def called_by(one: Instruction) -> Iterator[str]:
-    """Names of the computations that an instruction runs; what ends an asynchronous one runs nothing anew."""
+    """Names of the computations that an instruction runs; the end of an asynchronous one runs none."""
     if one.opcode.endswith(("-done", "-update")):
         return
     yield from CALLED.findall(one.attributes)
@@ -127,7 +127,7 @@ def arrays(type: str) -> list[Array]:
 
 
 def members(type: str) -> list[str]:
-    """The types of a tuple's members; of any other type itself."""
+    """Types of a tuple's members; any other type itself."""
     if not type.startswith("("):
         return [type]
     parts, depth, start = [], 0, 1
@@ -140,7 +140,7 @@ def members(type: str) -> list[str]:
 
 
 def itemsize(dtype: str) -> float:
-    """Bytes of one number of XLA's type, such as bf16, s4 or f8e4m3fn."""
+    """Bytes per element of XLA's type, such as bf16, s4 or f8e4m3fn."""
     bits = re.match(r"[a-z]+?(\d+)", dtype)
     return ITEMSIZE[dtype] if dtype in ITEMSIZE else int(bits[1]) / 8 if bits else 0
 
@@ -163,7 +163,7 @@ def _instruction(line: str, named: re.Match) -> Instruction:
 
 
 def _closing(text: str, opening: int) -> int:
-    """The place of the parenthesis that closes the one at `opening`."""
+    """Position of the parenthesis that closes the one at `opening`."""
     depth = 0
     for found in re.finditer(r"[()]", text[opening:]):
         depth += 1 if found[0] == "(" else -1
@@ -173,7 +173,7 @@ def _closing(text: str, opening: int) -> int:
 
 
 def _value(text: str, start: int) -> str:
-    """What stands from `start` to the comma that ends it, outside all braces and brackets."""
+    """The text from `start` to the next comma outside braces and brackets."""
     depth = 0
     for place in range(start, len(text)):
         depth += (text[place] in "{[(") - (text[place] in ")]}")

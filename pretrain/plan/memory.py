@@ -1,4 +1,4 @@
-"""What a training step holds on each device, by what it is for, and whether that fits."""
+"""Memory of a training step on each device, by category, and whether it fits."""
 
 import dataclasses
 import math
@@ -16,11 +16,11 @@ from pretrain.step import recurrent_state
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import unboxed
 
-OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says that a program does not fit
-ROOM = 0.85  # of a device's memory, which a remedy is to need at most
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # XLA's error for a program that does not fit
+ROOM = 0.85  # share of a device's memory that a remedy may use
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)"
-STATED = (  # (bytes that are needed, bytes that there are), in the words of several compilers
+STATED = (  # (bytes needed, bytes available) in the messages of several compilers
     re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
     re.compile(rf"Hbm usage: {_SIZE}.*?exceeding available bytes: {_SIZE}"),
     re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"),
@@ -33,18 +33,18 @@ class Compiled:
 
     argument: int
     output: int
-    alias: int  # outputs that lie where arguments lay
+    alias: int  # outputs that reuse the memory of arguments
     temporary: int
     generated_code: int
 
     @property
     def needed(self) -> int:
-        """What the program takes while it runs."""
+        """Peak bytes of the running program."""
         return self.argument + self.output - self.alias + self.temporary + self.generated_code
 
 
 def compiled(program: jax.stages.Compiled) -> Compiled:
-    """What the compiler says of a program."""
+    """The compiler's memory analysis of a program."""
     facts = program.memory_analysis()
     return Compiled(
         argument=facts.argument_size_in_bytes,
@@ -56,10 +56,10 @@ def compiled(program: jax.stages.Compiled) -> Compiled:
 
 
 def held(spec, config) -> dict[str, int]:
-    """Bytes of one device by category of what a step is given, and of the gradient that it makes; from shapes alone."""
+    """Bytes of one device by category of the step's inputs and of the gradient; from shapes alone."""
     train = config.train
     state = spec.padded_shapes(train.batch_size)
-    # Parts of an accumulated batch are added up in float32, each after its own gradient was made.
+    # Parts of an accumulated batch are summed in float32 next to the gradient of the current part.
     gradients = on_device(state.params)
     if train.accumulate > 1:
         gradients += on_device(state.params, jnp.float32)
@@ -73,22 +73,21 @@ def held(spec, config) -> dict[str, int]:
     }
 
 
-GIVEN = ("parameters", "optimiser state", "teacher", "memory of lanes", "batch")  # arguments of the program
-MADE = ("activations", "temporaries")  # while it runs, beside gradients
+GIVEN = ("parameters", "optimiser state", "teacher", "memory of lanes", "batch")  # inputs of the program
+MADE = ("activations", "temporaries")  # while it runs, besides gradients
 WORK = " and ".join(MADE)
 
 
 def categories(of_shapes: Mapping[str, int], found: Compiled, kept: float) -> dict[str, int]:
-    """Bytes of one device by category; they add up to what the program takes.
+    """Bytes of one device by category; they add up to what the program needs.
 
-    The compiler tells nothing of what its temporaries are for: so many are gradients' as shapes say, then so many
-    activations' as the forward pass keeps for the backward pass (`kept`), at most all; the rest, `temporaries`, are
-    computed on the way. `other` is none of these: code, outputs without a place of their own, and how arguments are
-    laid out.
+    The compiler does not say what its temporaries are for. They are counted as gradients up to the gradients' size,
+    then as activations up to the residuals of the forward pass (`kept`); the rest are `temporaries`. `other` is code,
+    outputs that alias no input, and padding of inputs.
     """
     rows = {name: of_shapes[name] for name in GIVEN}
-    unread = max(0, sum(rows.values()) - found.argument)  # what the step does not read is no argument
-    for name in ("teacher", "batch"):  # heads that teach nothing, such as BERT's of pairs; features
+    unread = max(0, sum(rows.values()) - found.argument)  # unused inputs are dropped by the compiler
+    for name in ("teacher", "batch"):  # the teacher's unused heads; unused features
         left_out = min(unread, rows[name])
         rows[name], unread = rows[name] - left_out, unread - left_out
     rows["gradients"] = min(of_shapes["gradients"], found.temporary)
@@ -98,7 +97,7 @@ def categories(of_shapes: Mapping[str, int], found: Compiled, kept: float) -> di
 
 
 def estimated(of_shapes: Mapping[str, int], needed: float, kept: float) -> dict[str, int]:
-    """As `categories`, of a program that did not fit: the compiler says no more of it than how many bytes it needs."""
+    """Like `categories`, for a program that the compiler refused, which reports only its total."""
     rows = dict(of_shapes)
     return rows | _made(max(0, round(needed) - sum(rows.values())), kept) | {"other": 0}
 
@@ -109,7 +108,7 @@ def _made(rest: int, kept: float) -> dict[str, int]:
 
 
 def stated(message: str) -> tuple[float, float] | None:
-    """(bytes that a program needs, bytes that there are), in the words of a compiler that refuses it; None: unsaid."""
+    """(bytes needed, bytes available) from a compiler's refusal; None if it does not say."""
     for pattern in STATED:
         if found := pattern.search(message):
             needed, unit, there, unit_there = found.groups()
@@ -118,7 +117,7 @@ def stated(message: str) -> tuple[float, float] | None:
 
 
 def remedy(rows: Mapping[str, int], config, mesh: Mapping[str, int], capacity: float) -> tuple[str, int, str]:
-    """(what takes the most, its bytes, what makes it less); what a step makes as it runs counts as one."""
+    """(largest category, its bytes, what reduces it); all temporaries of the step count as one."""
     made = sum(rows.get(name, 0) for name in MADE)
     shares = {name: size for name, size in rows.items() if name not in (*MADE, "other")} | {WORK: made}
     most = max(shares, key=shares.get)
@@ -126,10 +125,10 @@ def remedy(rows: Mapping[str, int], config, mesh: Mapping[str, int], capacity: f
 
 
 def _lessened(most: str, shares: Mapping[str, int], needed: int, config, mesh: Mapping[str, int], capacity) -> str:
-    """What makes the largest share less."""
+    """The override that reduces the largest category."""
     split = f"with --config.mesh.data=1 --config.mesh.fsdp={mesh['data'] * mesh['fsdp']}"
     if most in (WORK, "batch"):
-        # Parts are added up in a gradient of its own, and something of each part is as large whatever its rows.
+        # Accumulation adds a float32 sum of gradients, which does not shrink with the rows of a part.
         summed = shares.get("gradients", 0) if config.train.accumulate == 1 else 0
         room = ROOM * capacity - (needed - shares[most]) - summed
         next_most = max(shares, key=lambda name: shares[name] if name != most else -1)
@@ -164,8 +163,7 @@ def _elsewhere(needed: int, mesh: Mapping[str, int], capacity: float) -> str:
 
 
 def _parts(train, wanted: float, shards: int) -> int | None:
-    """More parts than a batch has: the least number from `wanted` on that splits it into rows which `shards` devices
-    divide, or else the greatest; None where there is none."""
+    """More parts for a batch: the fewest from `wanted` on that divide it, else the most; None if there are none."""
     rows, left = divmod(train.batch_size, shards)
     several = [parts for parts in range(train.accumulate + 1, rows + 1) if rows % parts == 0 and not left]
     return next((parts for parts in several if parts >= wanted), several[-1] if several else None)
@@ -173,28 +171,28 @@ def _parts(train, wanted: float, shards: int) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """Bytes that the forward pass of one row keeps for the backward pass."""
+    """Bytes of residuals that the forward pass of one row keeps for the backward pass."""
 
-    whole: int  # what tensor parallelism leaves whole
-    split: int  # what it splits
+    whole: int  # not split by tensor parallelism
+    split: int  # split by tensor parallelism
 
     def on_device(self, mesh: Mapping[str, int]) -> float:
-        """Bytes that a device keeps for each row of the batch."""
+        """Bytes per row on one device."""
         return (self.whole + self.split / mesh["tensor"]) / (mesh["data"] * mesh["fsdp"] * mesh["sequence"])
 
 
 def kept_of_row(config, spec: TrainSpec, devices) -> Kept:
-    """The bytes of one more row, on such devices: what one keeps whatever their number, parameters, is no part of it.
+    """Residual bytes of one more row; what does not grow with rows, such as parameters, is left out.
 
-    A compiler may keep less, where it makes something again, or more.
+    The compiler may keep less, where it recomputes, or more.
     """
-    rows = config.model.heads + 1  # no size that tensor parallelism splits is confused with it
+    rows = config.model.heads + 1  # differs from every size that tensor parallelism splits
     some, more = (_residuals(config, spec, count, devices) for count in (rows, rows + 1))
     return Kept(**{kind: max(0, more[kind] - some[kind]) for kind in more})
 
 
 def _residuals(config, spec, rows: int, devices) -> dict[str, int]:
-    """Bytes that the forward pass of so many rows keeps for the backward pass, on one of `devices`."""
+    """Bytes of residuals of a forward pass of `rows` rows, on one of `devices`."""
     model = TrainSpec.build_abstract(config).model
     batch, carried = spec.batch_shapes(rows, config.data.length), recurrent_state.shapes(model, rows)
     split = {config.model.ff, config.model.heads}
@@ -212,6 +210,6 @@ def _residuals(config, spec, rows: int, devices) -> dict[str, int]:
     found = {"whole": 0, "split": 0}
     for leaf in jax.tree.leaves(kept):
         if hasattr(leaf, "shape") and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
-            # The first axis is that of rows, or of layers, of which there may be as many as heads.
+            # The first axis is rows or layers, whose number may equal that of heads.
             found["split" if split & set(leaf.shape[1:]) else "whole"] += leaf.size * leaf.dtype.itemsize
     return found

@@ -1,7 +1,7 @@
-"""How long a step must take at least, and what it waits for: arithmetic, main memory or the interconnect.
+"""Lower bound of a step's time, and its bottleneck: compute, memory or interconnect.
 
-The time is that of the slowest of the three, as if each ran beside the others at its maker's rate; `apart` is their
-sum, as if none did. A real step lies between, or above where kernels reach less than the rates.
+The bound is the slowest of the three at data-sheet rates, as if they overlapped fully; `apart` is their sum, as if they
+did not overlap. A real step is in between, or above where kernels do not reach those rates.
 """
 
 import math
@@ -15,8 +15,8 @@ NOTHING_MOVED = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast
 NOTHING_MOVED |= {"after-all", "partition-id", "replica-id", "iota", "optimization-barrier"}
 
 CUTS = ("dynamic-slice", "slice", "gather")
-SAME = ("bitcast", "copy")  # what makes the same numbers
-APPLIED = ("reduce", "all-reduce", "sort", "scatter", "map", "select-and-scatter")  # what runs a computation by number
+SAME = ("bitcast", "copy")  # same values
+APPLIED = ("reduce", "all-reduce", "sort", "scatter", "map", "select-and-scatter")  # run a computation per element
 
 
 def estimate(
@@ -28,10 +28,9 @@ def estimate(
     collectives: Iterable[Collective],
     mesh: "Links",
 ) -> dict | None:
-    """{seconds by what is waited for; the step's; what bounds it; MFU, as training reports it}; None without rates.
+    """{seconds by resource; of the step; its bottleneck; MFU as training reports it}; None without rates.
 
-    flops: of a step of all devices by convention, without what is `recomputed` on top (causal); moved: bytes of one
-    device.
+    flops: of a step on all devices by convention, without `recomputed` (causal); moved: bytes of one device.
     """
     if hardware.flops is None:
         return None
@@ -51,15 +50,15 @@ def estimate(
 
 
 class Links:
-    """Which links serve an axis of the mesh: those of all the physical axes along which its devices lie."""
+    """Links that serve a mesh axis: those of all pod axes along which its devices are placed."""
 
     def __init__(self, hardware: Hardware, shape: Sequence[int], mesh):
         self.hardware, self.shape, self.mesh = hardware, shape, mesh
 
     def bandwidth(self, axes: Sequence[str]) -> float:
-        """Bytes per second that a device can send around a ring over these axes of the mesh.
+        """Bytes per second that a device can send around a ring over these mesh axes.
 
-        Around a closed ring of links a device sends both ways, along a line one; several physical axes serve at once.
+        A closed ring sends both ways, a line one way; several pod axes work at once.
         """
         if not self.hardware.ring:
             return self.hardware.link
@@ -67,7 +66,7 @@ class Links:
         return self.hardware.link * max(1, ways)
 
     def _physical(self, axes: Sequence[str]) -> list[int]:
-        """The axes of the pod along which the devices of a group over these axes of the mesh differ."""
+        """Pod axes along which the devices of a group over these mesh axes differ."""
         names = list(self.mesh.axis_names)
         over = [names.index(axis) for axis in axes if axis in names] or range(len(names))
         index = tuple(slice(None) if place in over else 0 for place in range(len(names)))
@@ -76,10 +75,10 @@ class Links:
 
 
 def moved(program: hlo.Program) -> float:
-    """Bytes that one device reads from and writes to its main memory in a step, bodies of loops as often as they turn.
+    """Bytes that one device reads from and writes to main memory per step, loop bodies once per iteration.
 
-    Each instruction reads what it is given and writes what it makes; of an array that it cuts a slice from or puts one
-    into, the slice. What lies in on-chip memory costs nothing.
+    An instruction reads its operands and writes its result; slices and updates count only the slice. On-chip memory is
+    free.
     """
     times, _ = program.runs()
     inner = {
@@ -111,7 +110,7 @@ def _of_instruction(program: hlo.Program, one: hlo.Instruction, made: Mapping[st
         return 2 * given[1]
     if opcode in CUTS:
         return sum(out) + min(given[0], sum(array.bytes for array in result))
-    if opcode == "custom-call" and not given:  # a place for what comes
+    if opcode == "custom-call" and not given:  # an uninitialised buffer
         return 0.0
     if one.opcode == "fusion":
         inside = program.computations.get(one.attribute("calls").lstrip("%"), [])
@@ -121,23 +120,23 @@ def _of_instruction(program: hlo.Program, one: hlo.Instruction, made: Mapping[st
 
 
 def _result(one: hlo.Instruction) -> list[hlo.Array]:
-    """The arrays that an instruction makes; one that begins an asynchronous one names what it reads beside them."""
+    """Arrays that an instruction makes; the start of an asynchronous one names its operands beside them."""
     parts = hlo.members(one.type)
-    if one.opcode == "copy-start":  # (what is made, what is read, ...)
+    if one.opcode == "copy-start":  # (result, operand, ...)
         return hlo.arrays(parts[0])
-    if one.opcode.endswith("-start") and one.opcode != "all-reduce-start" and len(parts) > 1:  # (read, made, ...)
+    if one.opcode.endswith("-start") and one.opcode != "all-reduce-start" and len(parts) > 1:  # (operand, result, ...)
         return hlo.arrays(parts[1])
     return one.arrays
 
 
 def _read(program: hlo.Program, inside: Sequence[hlo.Instruction], place: int, whole: float) -> float:
-    """Bytes that a fusion reads of its operand: where it does nothing but cut slices from it, those."""
+    """Bytes that a fusion reads of an operand: only the slices, if it does nothing but slice it."""
     name = next((one.name for one in inside if one.opcode == "parameter" and one.arguments == str(place)), None)
     return _used(program, inside, name, whole)
 
 
 def _used(program: hlo.Program, inside: Sequence[hlo.Instruction], name: str | None, whole: float) -> float:
-    """Bytes that a fusion uses of an array in it, which may pass through copies and into fusions within the fusion."""
+    """Bytes that a fusion uses of an array, through copies and nested fusions."""
     users = [one for one in inside if name in one.operands]
     if not users:
         return whole
@@ -146,12 +145,12 @@ def _used(program: hlo.Program, inside: Sequence[hlo.Instruction], name: str | N
         if one.opcode in CUTS and one.operands[0] == name:
             total += one.bytes
         elif one.opcode == "dynamic-update-slice" and one.operands[0] == name:
-            continue  # in its own place; what is written is counted as such
+            continue  # in place; writes are counted in _written
         elif one.opcode == "tuple" and one.root:
-            continue  # handed on as it is
+            continue  # passed through
         elif one.opcode == "fusion":
             within = program.computations.get(one.attribute("calls").lstrip("%"), [])
-            if len(within) == 2 and within[-1].opcode in SAME:  # a copy, of what is used of it alone
+            if len(within) == 2 and within[-1].opcode in SAME:  # a copy: count only what is used of it
                 total += _used(program, inside, one.name, whole)
             else:
                 total += _read(program, within, one.operands.index(name), whole)
@@ -163,7 +162,7 @@ def _used(program: hlo.Program, inside: Sequence[hlo.Instruction], name: str | N
 
 
 def _written(inside: Sequence[hlo.Instruction], out: Sequence[int]) -> list[float]:
-    """Bytes that a fusion writes of each thing that it makes: where it puts a slice into what was there, that."""
+    """Bytes that a fusion writes of each result: only the slice, where it updates an operand in place."""
     made = {one.name: one for one in inside}
     root = next((one for one in inside if one.root), None)
     if root is None:
@@ -176,7 +175,7 @@ def _written(inside: Sequence[hlo.Instruction], out: Sequence[int]) -> list[floa
         while one is not None and one.opcode == "bitcast" and one.operands:
             one = made.get(one.operands[0])
         if one is not None and one.opcode == "parameter" and root.opcode == "tuple":
-            whole = 0  # handed on as it is
+            whole = 0  # passed through
         elif one is not None and one.opcode == "dynamic-update-slice" and one.operands[1] in made:
             whole = min(whole, made[one.operands[1]].bytes)
         written.append(whole)
@@ -184,14 +183,14 @@ def _written(inside: Sequence[hlo.Instruction], out: Sequence[int]) -> list[floa
 
 
 def _main(one: hlo.Instruction) -> int:
-    """Bytes of what an instruction makes, as far as it lies in main memory."""
+    """Bytes of an instruction's result in main memory."""
     return sum(array.bytes for array in one.arrays if array.main)
 
 
 def recomputed(forward: Mapping[str, float], remat: str, tokens: float) -> float:
-    """FLOPs of a step that a remat policy makes again, from those of a token's forward pass by part.
+    """FLOPs per step that a remat policy recomputes, from the forward FLOPs of a token by part.
 
-    "full" computes every layer twice; "dots_no_batch" attention's own products; the others none.
+    "full" runs every layer twice; "dots_no_batch" recomputes the products inside attention; the others recompute none.
     """
     outside = ("logits", "embedding projections", "teacher")
     parts = {name: count for name, count in forward.items() if name not in outside}

@@ -1,4 +1,4 @@
-"""The best way to run a config on a topology: layouts, parts of a batch and remat policies, compiled and ranked."""
+"""Search for the best mesh, accumulation and remat policy on a topology."""
 
 import math
 import os
@@ -14,23 +14,22 @@ from pretrain.plan import memory, step
 from pretrain.plan.estimates import Choice, Estimate, Estimates
 from pretrain.plan.topology import Topology
 
-TRIES = 10  # programs that are compiled at most
-SECONDS = 600  # of processors, that no other is begun to exceed; four times as many while none has fitted
-MISSES = 4  # that are compiled although none promises to fit
-ROOM = 0.9  # of a device's memory, that is hoped to be enough
-DOUBT = 3  # times the activations that are estimated: so many are sure to be enough
-# Of the activations, that a policy which was not compiled yet is allowed beside them. Where they are most of what is
-# needed, programs took 0.8 to 2 times the estimate, 5 of 6 at most 1.7 (BERT base, GPT-2 medium, GPT-3 XL, T5-11B).
+TRIES = 10  # most programs to compile
+SECONDS = 600  # CPU seconds; four times as many until one fits
+MISSES = 4  # compilations without a promising candidate
+ROOM = 0.9  # share of memory that an estimate may use
+DOUBT = 3  # times the estimated activations are surely enough
+# Extra share of the activations allowed for an untried remat policy. Compiled programs took 0.8 to 2 times the
+# estimate, 5 of 6 at most 1.7 (BERT base, GPT-2 medium, GPT-3 XL, T5-11B).
 UNSEEN = 0.7
-MOST_PARTS = 64  # of a batch
+MOST_PARTS = 64  # most parts of a batch
 
 
 def search(config, topology: Topology, report: Callable[[str], None] = lambda message: None) -> dict:
-    """{"tried": how many choices there are, are left by estimates, were compiled; "ended"; "ranked"; "best"; "plan"}.
+    """{"tried": counts of choices, of possible ones, of compiled ones; "ended"; "ranked"; "best"; "plan"}.
 
-    `ranked` has a row for each program that was compiled: those that fit by their least time, then those that do not.
-    `plan` is that of the best, `ended` says why no more were compiled. Errors: UserError where nothing fits, which says
-    what came nearest, and whether the rest is unknown.
+    `ranked` has a row per compiled program: those that fit by time, then the others. `plan` is that of the best,
+    `ended` the reason that the search stopped. Errors: UserError if nothing fits, naming the nearest choice.
     """
     devices = topology.devices()
     began, spent = time.perf_counter(), _processor_seconds()
@@ -42,13 +41,13 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
     refused.tell()
     capacity = topology.hardware.memory or math.inf
     possible = [(found, choice) for found, choice in scored if found.held + found.activations / 4 <= capacity]
-    report(f"{len(choices):,} ways, of which {len(possible):,} may fit {topology.name}; at most {TRIES} are compiled")
+    report(f"{len(choices):,} choices, {len(possible):,} may fit {topology.name}; compiling at most {TRIES}")
     waiting = sorted(possible, key=lambda item: (item[0].seconds, item[0].activations))
     learnt, ranked, fitting, longest, ended = Learnt(), [], 0, 0.0, ""
     while waiting and not ended:
         place = _next(waiting, learnt, capacity, fitting, len(ranked))
         if place is None:
-            ended = "by what was learnt of memory, no other would fit"
+            ended = "no other candidate would fit"
             break
         found, choice = waiting.pop(place)
         report(f"{len(ranked) + 1}: compiling {words(choice)}")
@@ -71,7 +70,7 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
         now = _processor_seconds()
         longest = max(longest, now - before)
         ended = _ended(len(ranked), fitting, now - spent, longest)
-    ended = f"{len(ranked)} of {len(possible):,} tried; {ended or 'no other can be better'}"
+    ended = f"{len(ranked)} of {len(possible):,} tried; {ended or 'no other can be faster'}"
     ranked.sort(key=lambda item: _order(item[1]))
     if not fitting:
         unseen = refused.causes and not ranked and (possible or not scored)
@@ -88,33 +87,33 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
 
 
 class Refused:
-    """Choices that are refused before they are compiled, told of once for each cause."""
+    """Choices that are refused before compilation, reported once per cause."""
 
     def __init__(self, report: Callable[[str], None]):
         self.report, self.causes, self.told = report, {}, set()
 
     def add(self, choice: Choice, error: Exception) -> None:
-        cause = re.sub(r"\d+", "#", str(error))  # sizes differ from mesh to mesh
+        cause = re.sub(r"\d+", "#", str(error))  # sizes differ between meshes
         self.causes.setdefault(cause, []).append((choice, str(error)))
 
     def tell(self) -> None:
         for cause, several in self.causes.items():
             if cause not in self.told:
                 choice, error = several[0]
-                self.report(f"left out, {len(several):,} such as {words(choice)}: {error}")
+                self.report(f"left out {len(several):,} choices such as {words(choice)}: {error}")
                 self.told.add(cause)
 
     def all(self) -> str:
-        """The sentence where none is left to be compiled."""
+        """Message if every choice was refused."""
         choice, error = next(iter(self.causes.values()))[0]
-        return f"no way can be compiled; of {words(choice)} is said: {error}"
+        return f"--search: no choice compiles; {words(choice)}: {error}"
 
 
 class Learnt:
-    """What programs that were compiled say of the estimates of memory.
+    """Corrections of the memory estimates from compiled programs.
 
-    Of one that fits, what it takes above its estimate is added to that of all; by one that does not, activations are
-    scaled, those of policies that were not compiled yet by the worst.
+    A program that fits adds its excess over the estimate to all estimates; one that does not scales the activations of
+    its remat policy, and those of untried policies by the worst scale.
     """
 
     def __init__(self):
@@ -125,7 +124,7 @@ class Learnt:
         return found.held + self.more + found.activations * scale
 
     def doubt(self, found: Estimate, remat: str) -> float:
-        """Bytes that it may take beyond those, for all that is known."""
+        """Bytes that an untried policy may take beyond its estimate."""
         return 0.0 if remat in self.scale else UNSEEN * found.activations
 
     def add(self, found: Estimate, remat: str, needed: float, fits: bool) -> None:
@@ -138,7 +137,7 @@ class Learnt:
 
 
 def _scored(estimates: Estimates, choices: list[Choice], refused: Refused) -> list[tuple[Estimate, Choice]]:
-    """The choices that can be run at all, with their estimates."""
+    """Choices that can run, with their estimates."""
     scored, wrong = [], {}
     for choice in choices:
         try:
@@ -155,11 +154,11 @@ def _scored(estimates: Estimates, choices: list[Choice], refused: Refused) -> li
 
 
 def _next(waiting: list, learnt: Learnt, capacity: float, fitting: int, tried: int) -> int | None:
-    """The place of what is compiled next among those that wait, the fastest first; None where nothing is worth it.
+    """Index of the next choice to compile, fastest first; None if none is worth it.
 
-    The first one is sure to fit, as far as estimates can be: so whether the config fits at all is known soon. While
-    none has fitted, the next leaves room and is of a kind whose memory is the surest; where none leaves room, it is the
-    one that takes the least, a few times. Once one has fitted, those that leave room come before those that do not.
+    The first one is almost sure to fit, so that it is soon known whether the config fits at all. Until one fits,
+    choices with room and well-known memory come first; if none has room, the smallest one, MISSES times at most. After
+    one fits, choices with room come before those without.
     """
     if not tried:
         return min(range(len(waiting)), key=lambda place: (*_unsure(*waiting[place], capacity), place))
@@ -174,7 +173,7 @@ def _next(waiting: list, learnt: Learnt, capacity: float, fitting: int, tried: i
 
 
 def _unsure(found: Estimate, choice: Choice, capacity: float) -> tuple:
-    """Orders choices: the surest to fit first. Any is sure that splits rows alone and leaves much room."""
+    """Sort key: surest to fit first. A choice that only splits rows and leaves half the memory is sure."""
     taken = found.held + DOUBT * found.activations
     if choice.sizes["sequence"] * choice.sizes["tensor"] == 1 and taken <= capacity / 2:
         return (0,)
@@ -183,30 +182,30 @@ def _unsure(found: Estimate, choice: Choice, capacity: float) -> tuple:
 
 
 def _plainness(choice: Choice) -> tuple:
-    """Orders choices: those first whose memory is the surest, all devices in fsdp and every layer computed again."""
+    """Sort key: choices whose memory is best known first: all devices in fsdp, full remat."""
     return (choice.sizes["sequence"] * choice.sizes["tensor"], choice.sizes["data"], choice.remat != "full")
 
 
 def _ended(tried: int, fitting: int, seconds: float, longest: float) -> str:
-    """Why no other is compiled, which might take as long as the longest did; "" where one is."""
+    """The reason to stop compiling; "" to go on."""
     if seconds + longest > (SECONDS if fitting else 4 * SECONDS):
         return f"the time is up: {seconds:.0f} s of processors so far, and one more may take {longest:.0f}"
     return "that is as many as a search compiles" if tried >= TRIES else ""
 
 
 def _processor_seconds() -> float:
-    """Seconds that processors worked for this process and its children."""
+    """CPU seconds of this process and its children."""
     return sum(os.times()[:4])
 
 
 def _slower(one: Choice, fitting: Choice) -> bool:
-    """Whether a choice can be no faster than one that fits: more parts, or more computed again, on the same mesh."""
+    """Whether a choice cannot beat one that fits: same mesh, more parts or more recomputation."""
     same = one.mesh == fitting.mesh and one.accumulate >= fitting.accumulate
     return same and one.remat in (fitting.remat, "full")
 
 
 def candidates(config, count: int) -> Iterator[Choice]:
-    """Every mesh of so many devices whose axes divide what they split, with parts of the batch and remat policies."""
+    """Every mesh of `count` devices that divides what it splits, with accumulation and remat policies."""
     model, train, length = config.model, config.train, config.data.length
     for mesh in meshes(count):
         data, fsdp, sequence, tensor = mesh
@@ -238,9 +237,9 @@ def _divisors(number: int, most: int) -> list[int]:
 
 
 def _order(facts: dict):
-    """Those that fit first, by their least time, where there is less to warn of, by the time if nothing overlaps.
+    """Sort key: fitting first, by time, then fewer warnings, then time without overlap.
 
-    Where no times are known, by what is computed again and by bytes alone.
+    Without known rates: by recomputed FLOPs and bytes.
     """
     found, needed = facts["roofline"], facts["memory"]["needed"]
     if facts["memory"]["fits"] is False:
@@ -275,7 +274,7 @@ def words(choice: Choice) -> str:
 
 
 def result(facts: dict) -> str:
-    """What a plan says, in a few words."""
+    """A plan in a few words."""
     needed = f"{amount(facts['memory']['needed'])}B a device"
     if facts["memory"]["fits"] is False:
         return f"does not fit, {needed}"
@@ -286,25 +285,21 @@ def result(facts: dict) -> str:
 
 
 def _nothing(config, topology: Topology, scored, ranked, ended: str) -> str:
-    """The sentence where nothing fits."""
-    capacity = topology.hardware.memory
-    start = f"no way was found to fit {config.name} into {topology.name}"
+    """Message if nothing fits."""
+    start = f"--topology={topology.name}: {config.name} does not fit"
     if ranked:
         choice, facts = ranked[0]
-        rows = facts["memory"]["categories"]
-        most, _, remedy = memory.remedy(rows, choice.apply(config), choice.sizes, facts["memory"]["capacity"])
-        lacking = amount(-facts["memory"]["left"])
-        return (
-            f"{start}: {ended}, so whether the others fit is unknown; nearest came {words(choice)}, with {lacking}B "
-            f"too many, the most of them {most}; {remedy}"
-        )
+        found = facts["memory"]
+        most, _, remedy = memory.remedy(found["categories"], choice.apply(config), choice.sizes, found["capacity"])
+        lacking = amount(-found["left"])
+        return f"{start} ({ended}). Nearest: {words(choice)}, {lacking}B too many, mostly {most}; {remedy}."
     if not scored:
         return (
-            f"{start}: no mesh of {topology.count} devices divides its batch and heads; change config.train.batch_size"
+            f"{start}: no mesh of {topology.count} devices divides its batch and heads. Change config.train.batch_size."
         )
-    least = min(scored, key=lambda item: item[0].held)
-    times = -(-least[0].held // capacity)
+    capacity = topology.hardware.memory
+    least = min(scored, key=lambda item: item[0].held)[0].held
     return (
-        f"{start}: parameters, optimiser state and gradients alone take {amount(least[0].held)}B of "
-        f"{amount(capacity)}B on each device with {words(least[1])}; take about {times:.0f} times as many devices"
+        f"{start}: parameters, optimizer state and gradients take {amount(least)}B of {amount(capacity)}B on each "
+        f"device. Take {-(-least // capacity):.0f} times as many devices."
     )

@@ -1,4 +1,4 @@
-"""One config on one topology: the step that `train` would run, compiled, and what that says."""
+"""One config on one topology: the step of `train`, compiled and measured."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ from pretrain.step.train_spec import TrainSpec
 
 @dataclasses.dataclass
 class Subject:
-    """What is planned, before it is compiled: a config, built for the devices of a topology."""
+    """A config built for the devices of a topology."""
 
     config: object
     topology: Topology
@@ -39,8 +39,8 @@ class Subject:
 
 
 def prepare(config, topology: Topology, devices=None) -> Subject:
-    """Builds a config's spec on the devices of a topology. Errors: UserError and its kin, as `train` says them."""
-    devices = topology.devices() if devices is None else devices  # before JAX begins, which may be with fewer
+    """Builds a config's step for the devices of a topology. Errors: those of `train`."""
+    devices = topology.devices() if devices is None else devices  # before JAX initialises its own devices
     checks.check_config(config)
     warnings = []
     spec = TrainSpec.build(config, devices, warnings.append)
@@ -50,23 +50,22 @@ def prepare(config, topology: Topology, devices=None) -> Subject:
 
 
 def check_config(config) -> None:
-    """Raises UserError and its kin for what no hardware could plan, as `train` says it."""
+    """Raises UserError for configs that no hardware can run, and for pmap."""
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     requirements.check_settings(*sections, configs.takes_tokenizer(config))
     checks.check_config(config)
     if config.train.backend == "pmap":
         raise UserError(
-            "config.train.backend = 'pmap' compiles for devices that are there alone; plan it with "
-            "--config.train.backend=jit, which takes as much memory on a mesh of data alone"
+            "config.train.backend=pmap: compiles for present devices only. Plan with jit and config.mesh.data."
         )
 
 
 def plan(config, topology: Topology, devices=None, report: Callable[[str], None] = lambda message: None) -> dict:
-    """What a step of `config` takes on `topology`: memory, FLOPs, collectives, time at least, where parameters lie.
+    """Memory, FLOPs, collectives, minimum time and parameter shardings of a step of `config` on `topology`.
 
-    `report` hears that the compiler begins, which may take minutes.
-    `memory.fits` is None where nothing is known of the devices' memory. A program that the compiler refuses for its
-    size has no collectives, moves nothing and takes no time: those keys are None. Errors: UserError and its kin.
+    `report` receives a line before compilation, which may take minutes. `memory.fits` is None where the device's memory
+    is unknown. For a program that the compiler refuses for its size, the keys of time and traffic are None. Errors:
+    those of `USER_ERRORS`.
     """
     subject = prepare(config, topology, devices)
     config, spec, mesh = subject.config, subject.spec, subject.mesh
@@ -100,14 +99,13 @@ def _lowered(spec, config) -> jax.stages.Lowered:
         if "cuDNN not found" not in str(error):
             raise
         raise UserError(
-            "attention of NVIDIA GPUs is compiled by cuDNN, which is not installed; pip install -e '.[cuda]', or plan "
-            "without it, --config.model.attention_path=xla"
+            "cuDNN: not installed. Run pip install -e '.[cuda]', or set --config.model.attention_path=xla."
         ) from error
 
 
 @contextlib.contextmanager
 def _uncached() -> Iterator[None]:
-    """Programs that are compiled in here are neither looked for in JAX's cache nor kept there."""
+    """Disables JAX's compilation cache, which returns nothing for absent devices."""
     kept = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     try:
@@ -117,10 +115,7 @@ def _uncached() -> Iterator[None]:
 
 
 def _compiled(lowered: jax.stages.Lowered):
-    """(the program, None), or (None, what the compiler says of one that is too large).
-
-    JAX's cache of compiled programs gives none back for devices that are not there, and so is left out.
-    """
+    """(program, None), or (None, the compiler's message) for one that is too large."""
     try:
         with _uncached():
             return lowered.compile(), None
@@ -152,7 +147,7 @@ def _memory(subject: Subject, program, refused: str | None) -> dict:
 
 
 def _work(subject: Subject, program) -> dict:
-    """FLOPs, collectives, bytes and time of a step."""
+    """FLOPs, collectives, bytes moved and time of a step."""
     config, topology = subject.config, subject.topology
     tokens = config.train.batch_size * flops.tokens_of_row(subject.spec, config.data.length)
     forward = flops.forward_flops(subject.spec, config.data.length)
@@ -185,16 +180,16 @@ def verdict(facts: dict) -> str:
 
 
 def check(facts: dict, config) -> None:
-    """Raises UserError where a plan does not fit: by how much, what takes the most, what would mend it."""
+    """Raises UserError if a plan does not fit, with the largest category and a remedy."""
     found = facts["memory"]
     if found["fits"] is False:
         most, share, remedy = memory.remedy(found["categories"], config, facts["mesh"], found["capacity"])
         raise UserError(
-            f"{verdict(facts)}, and {amount(share)}B are {most}, the most of all; {remedy}, or have --search find a way"
+            f"{verdict(facts)}, mostly {most} ({amount(share)}B). {remedy[:1].upper()}{remedy[1:]}, or try --search."
         )
 
 
-LARGE = 0.01  # a parameter is large that is so much of all of them
+LARGE = 0.01  # share of all parameters that makes one large
 
 
 def shardings(spec) -> list[dict]:

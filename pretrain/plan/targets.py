@@ -1,7 +1,7 @@
-"""What each recipe is meant to be trained on: a topology that it fits, and the overrides with which it does.
+"""Topology and overrides that each recipe is meant for.
 
-`python docs/plan_table.py` compiles each step, and writes what it takes into docs/plan.md. Parts of a batch are chosen
-so that a chip works through about 2,000 to 8,000 tokens at a time.
+`python docs/plan_table.py` compiles each step and writes docs/plan.md. Parts of a batch are chosen so that a chip
+processes about 2,000 to 8,000 tokens at a time.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ CHOSEN = ("mesh.data", "mesh.fsdp", "mesh.tensor", "train.accumulate", "model.re
 
 
 class Target(NamedTuple):
-    """A topology, and how a recipe is run on it."""
+    """A topology, and the overrides with which a recipe runs on it."""
 
     topology: str
     data: int = 1
@@ -27,9 +27,9 @@ class Target(NamedTuple):
 
     @property
     def overrides(self) -> tuple[tuple[str, str], ...]:
-        """The same as keys of a config, those of one device and one part left out."""
-        told = zip(CHOSEN, (self.data, self.fsdp, self.tensor, self.parts, self.remat), strict=True)
-        kept = ((key, str(value)) for key, value in told if value not in (1, "") or key == "mesh.data")
+        """Config overrides; sizes of 1 are left out."""
+        values = zip(CHOSEN, (self.data, self.fsdp, self.tensor, self.parts, self.remat), strict=True)
+        kept = ((key, str(value)) for key, value in values if value not in (1, "") or key == "mesh.data")
         return tuple(kept)
 
     def config(self, recipe: str):
@@ -40,7 +40,7 @@ class Target(NamedTuple):
 
 
 def fingerprint(config) -> str:
-    """A digest of the keys that shape a config's step: figures of a program with others no longer hold."""
+    """Digest of the keys that shape a step; figures of another fingerprint are stale."""
     shaping = {key: str(value) for key, value in flat(config).items() if key.startswith(SHAPING)}
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -103,7 +103,7 @@ def test_a_search(capsys, monkeypatch):
     words = ("--topology=cpu:4", "--search", "--format=json", "--config.train.batch_size=4")
     out, err = planned(capsys, TINY, *words, "--config.model.layers=1")
     found = json.loads(out)
-    assert found["tried"]["choices"] > found["tried"]["compiled"] > 1 and "ways, of which" in err
+    assert found["tried"]["choices"] > found["tried"]["compiled"] > 1 and "may fit" in err
     assert found["ranked"][0]["overrides"] == found["best"] and found["best"][0].startswith("--config.mesh.data=")
     (start,) = found["plan"]["start"]
     given = f"{TINY} --config.train.batch_size=4 --config.model.layers=1"
@@ -209,27 +209,3 @@ def test_a_plan_that_does_not_fit(capsys, monkeypatch):
     _, said = err.splitlines()
     assert said.startswith("pretrain: quickstart-tiny does not fit cpu:8, 21.5GB of 16.9GB on each device: 4.56GB are")
     assert "B are activations and temporaries, the most of all; set --config.model.remat=full, or have --se" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ((), "--topology is missing; say what the plan is for, such as --topology=v5p:4x4x4"),
-        (("--topology=cpu:8", "--workdir=runs/x"), "--config and --workdir both say what is planned; leave one out"),
-        (("--topology=v9:2",), "--topology=v9:2 is of no hardware that is known"),
-        (("--topology=cpu:8", "--format=xml"), "--format"),
-        (("--topology=cpu:8", "--config.mesh.tensor=3"), "needs a multiple of 3 devices and there are 8"),
-        (
-            ("--topology=cpu:8", "--config.mesh.data=2", "--config.mesh.fsdp=2"),
-            "config.mesh (data=2, fsdp=2, sequence=1, tensor=1) needs 4 devices and there are 8",
-        ),
-        (("--topology=cpu:8", "--config.train.batch_size=12"), "does not divide over the 8 devices that share a batch"),
-        (
-            ("--topology=cpu:8", "--config.train.backend=pmap"),
-            "config.train.backend = 'pmap' compiles for devices that",
-        ),
-    ],
-)
-def test_mistakes(capsys, words, sentence):
-    out, err = planned(capsys, TINY, *words, code=2)
-    assert not out and err.count("\n") == 1 and sentence in err

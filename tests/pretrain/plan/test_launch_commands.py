@@ -6,9 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from pretrain.commands.flags import commands as known
-from pretrain.commands.flags import split_config
 
+from pretrain.cli import parse
 from pretrain.plan import launch_commands, topology
 from tests.pretrain.runs import ROOT
 
@@ -37,8 +36,7 @@ def test_each_launcher_takes_its_line(name, line):
     words = shlex.split(filled.replace("/SHARED", "/shared"))
     at = words.index("train")
     assert words[at + 1 : -1] == FLAGS and words[-1].startswith("--workdir=")
-    config, overrides, rest = split_config(words[at + 1 :])
-    assert known()["train"].arguments(config, overrides, rest).workdir.endswith("gpt2-small")
+    assert parse(words[at:]).workdir.endswith("gpt2-small")
     if at > 1:
         assert words[:2] == ["python", "-m"]
         own = [word for word in words[2 : at - 1] if word != "--apply"]
