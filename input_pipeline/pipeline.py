@@ -1,4 +1,4 @@
-"""The whole input pipeline: from the config's `data` and `tokenizer` sections to batches.
+"""The input pipeline: from the config's `data` and `tokenizer` sections to batches.
 
 prepare -> sources -> tokenizer -> token stores -> Corpus -> batches, evaluation
 """
@@ -10,30 +10,30 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline import corruption, requirements, splits
+from input_pipeline import corruption, splits, validate
 from input_pipeline.batching import loader
-from input_pipeline.batching.eval_batches import Evaluation, Lanewise, Rowwise, predicted
+from input_pipeline.batching.eval import EvalRows, EvalStream, Evaluation, Task
 from input_pipeline.batching.mixture import mixing_weights
-from input_pipeline.batching.tasks import Task
-from input_pipeline.batching.train_batches import Batching, Examples, Lanes, SegmentLanes
+from input_pipeline.batching.train import BatchContext, MixedBatches, SegmentBatches, StreamBatches
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
-from input_pipeline.packing import control_codes, token_counts
-from input_pipeline.rows import Plans, Rows, examples
+from input_pipeline.packing.build import RowBuilder, count_examples
+from input_pipeline.packing.concat import count_targets
+from input_pipeline.packing.index_cache import IndexCache, count_tokens
 from input_pipeline.sources import sources
 from input_pipeline.sources.readers import Document, raw
 from input_pipeline.sources.sources import Source
 from input_pipeline.splits import Part
 from input_pipeline.token_store import build
 from input_pipeline.token_store.parts import documents
-from input_pipeline.token_store.store import HELD, KEPT, NOTHING, Store
+from input_pipeline.token_store.store import HELD, KEPT, NOTHING
 from input_pipeline.token_store.stream import Stream
 from input_pipeline.token_store.workers import Workers
 from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers import saved
 from input_pipeline.tokenizers.base import Tokenizer
 
-SCORING_SEED = 0  # what an objective draws while it is evaluated is the same in every run
+EVAL_SEED = 0  # of corruption in evaluation: the same in every run, so that runs compare
 
 
 def prepare(
@@ -42,6 +42,7 @@ def prepare(
     objective: Mapping,
     folders: Folders,
     *,
+    named: Mapping[str, Sequence[Source]] | None = None,
     report: Callable[[str], None] = print,
     accept: Callable[[Tokenizer], None] = lambda tokenizer: None,
     read_all: bool = False,
@@ -49,37 +50,40 @@ def prepare(
     scratch: Path | None = None,
     workers: Workers | None = None,
 ) -> "Corpus":
-    """Makes what is missing (tokenizer, token stores, packing plan) and opens it.
+    """Makes what is missing (tokenizer, token stores, row plans) and opens it.
 
-    `data`, `tokenizer` and `objective` are the sections of that name in configs/common.py; `report` hears what takes
-    long; `accept` sees the tokenizer before any text is tokenised, and raises where it will not do.
-    `read_all` compares large stores and plans with their checksums too. `taken` is the folder of another run's
-    tokenizer, for a run that names none. In `scratch` lie plans for which the run's own folder has no room, where that
-    is only read. Split, tokenizer and store depend on the text alone, never on a seed or on the `workers` that make
-    the parts of stores (None: the processes of this machine).
-    Safe when several processes start at once, or are killed. Errors: DataError for anything wrong with either.
+    data, tokenizer, objective: sections of configs/common.py.
+    named: sources by split, as `validate.check` returned them; None: they are checked here.
+    report: receives what takes long. accept: sees the tokenizer before text is tokenised, and may raise.
+    read_all: verify checksums of large stores and plans too.
+    taken: folder of another run's tokenizer, for a config that names none.
+    scratch: folder for plans if the run's own is read-only. workers: tokenise (None: processes of this machine).
+
+    Splits, tokenizer and stores depend on the text alone, never on a seed or on `workers`. Safe to run in several
+    processes at once, and to kill. Errors: DataError.
     """
-    named = requirements.check(data, tokenizer, objective, folders, taken is not None)
-    holdout = splits.share_of(data)
-    special = corruption.special(objective, data["layout"])
-    opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, holdout, report, special, taken, accept)
-    requirements.check_ends(opened, data, report)
+    if named is None:
+        named = validate.check(data, tokenizer, objective, folders, taken is not None)
+    share, task = splits.holdout_share(data), corruption.build(objective)
+    special = corruption.special(task, data["layout"])
+    opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, share, report, special, taken, accept)
+    validate.check_ends(opened, data, report)
 
-    def store(source: Source, share: float) -> Store:
-        place = requirements.store_folder(source, share, data, folders.data)
-        return build.open_or_build(
-            source, opened, folders.tokenizer, place, share, report, read_all, data["sentences"], workers
-        )
-
-    def parts(found: Sequence[Source], share: float, split: str) -> list[Part]:
-        return [Part(source, split, share, Stream(store(source, share).shards(split))) for source in found]
-
-    by_split = {name: parts(found, holdout if name == "train" else 0.0, KEPT) for name, found in named.items()}
-    if holdout:
-        by_split["validation"] = parts(named["train"], holdout, HELD)
+    by_split = {}
+    for name, found in named.items():
+        holdout = share if name == "train" else 0.0
+        for source in found:
+            folder = validate.store_folder(source, holdout, data, folders.data)
+            store = build.open_or_build(
+                source, opened, folders.tokenizer, folder, holdout, report, read_all, data["sentences"], workers
+            )
+            by_split.setdefault(name, []).append(Part(source, KEPT, holdout, Stream(store.shards(KEPT))))
+            if holdout:
+                held = Part(source, HELD, holdout, Stream(store.shards(HELD)))
+                by_split.setdefault("validation", []).append(held)
     splits.check_copies(by_split)
-    root = requirements.store_root(data, folders.data)
-    return Corpus(data, objective, opened, by_split, root, report, read_all, scratch)
+    cache = IndexCache(validate.store_root(data, folders.data), scratch, report, read_all)
+    return Corpus(data, objective, opened, by_split, cache)
 
 
 def prepare_given(
@@ -93,37 +97,34 @@ def prepare_given(
     report: Callable[[str], None],
     accept: Callable[[Tokenizer], None],
 ) -> "Corpus":
-    """As `prepare`, of the sources `given` alone, in one split of that name, with the tokenizer that `folders` hold.
+    """As `prepare`, but of the sources `given` alone, as one split of that name, with the run's tokenizer.
 
-    They are tokenised into the folder `root`; the run's own text is not asked for.
+    They are tokenised into the folder `root`; the run's own text need not exist.
     """
     data = {**data, "store": root, "weights": ()}
     found = sources.parse(given, "--data", data["image"])
     opened = open_tokenizer(folders.tokenizer)
     accept(opened)
-    requirements.check_ends(opened, data, report)
-    requirements.check_fields(found, data, objective)
-    requirements.check_codes(found, data["layout"], objective)
-    requirements.check_languages(found, data, objective)
+    validate.check_ends(opened, data, report)
+    validate.check_sources(found, data, objective, corruption.build(objective))
     parts = []
     for source in found:
-        place = requirements.store_folder(source, 0.0, data, folders.data)
-        store = build.open_or_build(source, opened, folders.tokenizer, place, 0.0, report, sentences=data["sentences"])
+        folder = validate.store_folder(source, 0.0, data, folders.data)
+        store = build.open_or_build(source, opened, folders.tokenizer, folder, 0.0, report, sentences=data["sentences"])
         parts.append(Part(source, KEPT, 0.0, Stream(store.shards(KEPT))))
-    return Corpus(data, objective, opened, {given: parts}, Path(root), report)
+    cache = IndexCache(Path(root), scratch=None, report=report, read_all=False)
+    return Corpus(data, objective, opened, {given: parts}, cache)
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder holds a tokenizer that `prepare` made to the end."""
+    """Whether a folder holds a complete tokenizer."""
     return tokenizer_folder.is_made(folder)
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer that `prepare` made in a run's folder for it."""
+    """The tokenizer in a run's folder. Errors: DataError if there is none."""
     if not has_tokenizer(folder):
-        raise DataError(
-            f"{folder.parent} holds no tokenizer; give the work folder of a run, or run prepare there first"
-        )
+        raise DataError(f"{folder.parent}: no tokenizer. Give a run's work folder, or run `pretrain prepare` first.")
     return saved.open_folder(folder)
 
 
@@ -136,64 +137,75 @@ class Corpus:
         objective: Mapping,
         tokenizer: Tokenizer,
         splits: Mapping[str, Sequence[Part]],
-        root: Path,
-        report: Callable[[str], None],
-        read_all: bool = False,
-        scratch: Path | None = None,
+        cache: IndexCache,
     ):
         self.tokenizer, self._data, self._splits = tokenizer, data, splits
         self._objective = corruption.build(objective, tokenizer)
-        control_codes.check((part.source for parts in splits.values() for part in parts), tokenizer)
-        plans = Plans(root, scratch, report, read_all)
-        self._layouts = Rows(data, self._objective, tokenizer, plans)
+        self._builder = RowBuilder(data, self._objective, tokenizer, cache)
         self._streams = {
             name: Stream([shard for part in parts for shard in part.stream.shards]) for name, parts in splits.items()
         }
-        self._originals = functools.cache(_originals)  # read once: a run may outlive its text
+        # Targets of tasks are read from their sources once: a run may outlive its text.
+        self._originals = functools.cache(_originals)
         for name, stream in self._streams.items():
             if not stream.bare_tokens:
-                raise DataError(requirements.empty(name, data, self._streams))
-        if self._objective.counted:
-            # Of what is trained on; where there is none, as where other text is scored, of the first stream.
+                raise DataError(validate.explain_empty(name, data, self._streams))
+        if self._objective.needs_token_counts:
+            # Counts of the training text, also in evaluation; of other text if the run's own is not there.
             counted = self._streams.get("train") or next(iter(self._streams.values()))
-            self._objective.weigh(plans(token_counts.plan, counted, tokenizer.vocab_size).counts)
+            self._objective.set_token_counts(count_tokens(counted, tokenizer.vocab_size, cache))
         if data["layout"] != "stream" and "train" in splits:
-            self._layouts.check(splits["train"])
-            self._rows = [self._layouts.training(part) for part in splits["train"]]
-            sizes = [(len(rows), examples(rows)) for rows in self._rows]
+            self._rows = [self._builder.training(part) for part in splits["train"]]
+            if data["layout"] == "pairs" and all(rows.plan.is_random.all() for rows in self._rows):
+                raise DataError(
+                    "data.layout=pairs: no second segment follows a first. Separate documents by blank lines "
+                    "(?document=blank_line), or raise data.length."
+                )
+            sizes = [(len(rows), count_examples(rows)) for rows in self._rows]
             self._weights = mixing_weights(sizes, data["weights"], data["temperature"], data["cap"])
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are, of train, validation and test."""
+        """Names of the splits."""
         return tuple(self._streams)
 
     @property
     def origin(self) -> dict[str, str]:
-        """What a position in the training data is a position in: `tokenizer` and `text`, each by its fingerprint.
+        """Fingerprints of the tokenizer and of the training text, in which a data position counts batches.
 
-        Both are those of the content: text that is tokenised again has the same.
+        They depend on content alone: text that is tokenised again has the same.
         """
         return {"tokenizer": self.tokenizer.fingerprint, "text": self.stream("train").identity}
 
     def summary(self) -> list[dict]:
-        """How much each split holds: split, documents, tokens, bytes, words, bytes_per_token."""
+        """Counts of each split: split, documents, tokens, bytes, words, bytes_per_token."""
         counts = ((name, stream.counts) for name, stream in self._streams.items())
         return [{"split": name, **c._asdict(), "bytes_per_token": c.bytes / c.tokens} for name, c in counts]
 
-    def raw_bytes(self, split: str) -> bytes:
-        """The text of a split's documents as it was tokenised, joined, read from its sources again.
+    def stream(self, split: str) -> Stream:
+        """The ids of a split, as one circular array."""
+        if split not in self._streams:
+            raise DataError(f"--split={split}: unknown. Choose one of: {', '.join(self._streams)}, or give --data.")
+        return self._streams[split]
 
-        Errors: DataError where they are not there, or have other text than its token stores were made of.
-        """
-        whole = self.stream(split).counts.bytes
-        parts, cut = self._splits[split], self._data["sentences"]
-        found = (document for part in parts for document in _documents(part, cut))
-        text = b"".join(raw(chunk) for document in found for chunk in document.chunks)
-        if len(text) != whole:
+    def first_documents(self, split: str, count: int) -> list[np.ndarray]:
+        """Ids, int32, of the first `count` documents of a split."""
+        stream = self.stream(split)
+        found = []
+        for start, length in map(stream.document, range(min(count, stream.counts.documents))):
+            found.append(np.empty(length, np.int32))
+            stream.copy(start, found[-1])
+        return found
+
+    def raw_bytes(self, split: str) -> bytes:
+        """The joined text of a split's documents, read from its sources again. Errors: DataError if it has changed."""
+        size = self.stream(split).counts.bytes
+        read = (document for part in self._splits[split] for document in _read_documents(part, self._data["sentences"]))
+        text = b"".join(raw(chunk) for document in read for chunk in document.chunks)
+        if len(text) != size:
             raise DataError(
-                f"the text of split '{split}' has {len(text):,} bytes here, and {whole:,} where its token store was "
-                "made; bring that text back, or leave out what reads it again (evaluate --gzip, --xz)"
+                f"split {split}: its text has {len(text):,} bytes, its token store was made of {size:,}. Restore the "
+                "text, or leave out --gzip and --xz."
             )
         return text
 
@@ -202,20 +214,19 @@ class Corpus:
     ) -> Iterator[dict[str, np.ndarray]]:
         """Training batches from number `start` on, without end; `close()` the iterator when done.
 
-        Batch n is a function of (seed, n). `rows` are the rows of it that this host needs (None: all).
-        `workers` processes read ahead (0: threads), `prefetch` batches altogether.
+        Batch n is a function of (seed, n). rows: the rows of it that this host needs (None: all). `workers` processes
+        read ahead (0: threads), `prefetch` batches in all.
         """
-        data = self._data
-        batching = Batching(self._objective, data["layout"], seed, batch_size, data["length"], _rows(rows, batch_size))
-        if data["layout"] == "stream" and self._objective.segmented:
-            segmented = self._layouts.segments(self._streams["train"], data["length"])
-            both_ways = self._objective.both_ways
-            lanes = batch_size // 2 if both_ways else batch_size
-            batches = SegmentLanes(batching, segmented, lanes, data["shuffle"], both_ways)
+        data, objective = self._data, self._objective
+        context = BatchContext(objective, data["layout"], seed, batch_size, data["length"], _rows(rows, batch_size))
+        if data["layout"] == "stream" and objective.two_segments:
+            segments = self._builder.segments(self._streams["train"], data["length"])
+            lanes = batch_size // 2 if objective.both_ways else batch_size
+            batches = SegmentBatches(context, segments, lanes, data["shuffle"], objective.both_ways)
         elif data["layout"] == "stream":
-            batches = Lanes(batching, self._streams["train"], data["shuffle"])
+            batches = StreamBatches(context, self._streams["train"], data["shuffle"])
         else:
-            batches = Examples(batching, self._rows, self._weights, data["shuffle"])
+            batches = MixedBatches(context, self._rows, self._weights, data["shuffle"])
         return loader.read(batches, start, loader.ENDLESS, workers, prefetch)
 
     def evaluation(
@@ -229,98 +240,74 @@ class Corpus:
         limit: int = 0,
         layout: str | None = None,
     ) -> Evaluation:
-        """A pass over `split` in rows of `length`; each token is scored once.
+        """A pass over `split` in rows of `length` that scores each token once.
 
-        stride: tokens a window moves on (layout concat); 0 means `length`. limit: the first so many batches;
-        0 means all. layout: as data.layout, which it is where None. Errors: DataError for what cannot be.
+        stride: tokens that a window advances (layout concat; 0: `length`). limit: number of batches (0: all). layout:
+        None for data.layout. Errors: DataError.
         """
         stream, objective = self.stream(split), self._objective
         layout, stride = layout or self._data["layout"], stride or length
         if layout not in objective.layouts:
-            raise DataError(f"layout is '{layout}'; choose one of: {', '.join(objective.layouts)}")
-        requirements.check_stride(stride, length, layout, objective.bare)
-        batching = Batching(objective, layout, SCORING_SEED, batch_size, length, _rows(rows, batch_size))
-        overlap, whole = length - stride, predicted(stream, self.tokenizer)
-        if layout == "stream" and objective.segmented:
-            segmented = self._layouts.segments(stream, length)
-            lanes = min(batch_size, stream.tokens // segmented.reuse)  # no text is scored twice
-            scored = SegmentLanes(batching, segmented, lanes, shuffle=False, both_ways=False)
+            raise DataError(f"layout={layout}: unknown. Choose one of: {', '.join(objective.layouts)}.")
+        validate.check_stride(stride, length, layout, objective)
+        context = BatchContext(objective, layout, EVAL_SEED, batch_size, length, _rows(rows, batch_size))
+        whole = count_targets(stream, self.tokenizer)
+        if layout == "stream" and objective.two_segments:
+            segments = self._builder.segments(stream, length)
+            # At most one lane per `reuse` tokens: more would score text twice.
+            lanes = min(batch_size, stream.tokens // segments.reuse)
+            batches = SegmentBatches(context, segments, lanes, shuffle=False, both_ways=False)
         elif layout == "stream":
-            scored = Lanewise(batching, stream, whole.tokens)
+            batches = EvalStream(context, stream, whole.tokens)
         else:
             parts = [part for part in self._splits[split] if part.stream.tokens]
             if any(part.source.code for part in parts):
-                whole = sum((predicted(part.stream, self.tokenizer) for part in parts), NOTHING)
-            scored = Rowwise(batching, self._layouts.scored(split, stream, parts, layout, length, overlap))
+                whole = sum((count_targets(part.stream, self.tokenizer) for part in parts), NOTHING)
+            how = {"layout": layout, "length": length, "overlap": length - stride}
+            batches = EvalRows(context, self._builder.evaluation(split, stream, parts, **how))
             if layout == "document":
                 whole = whole._replace(tokens=whole.tokens - whole.documents)  # end tokens are read, not predicted
-        if not len(scored):
-            raise DataError(f"split '{split}' has no token that the model could be scored on; give it more text")
-        return Evaluation(scored, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
+        if not len(batches):
+            raise DataError(f"split {split}: no token to score. Give it more text.")
+        return Evaluation(batches, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
 
     def tasks(
         self, split: str, *, length: int, batch_size: int, rows: np.ndarray | None = None, limit: int = 0
     ) -> dict[str, Task]:
-        """The sources of a split that are pairs of texts, by name, an example a row: `limit` of each, 0 for all.
-
-        Pairs of which a text has no token are none of them.
-        """
+        """Sources of a split that are (source, target) pairs, by spec, one pair a row: `limit` of each (0: all)."""
         self.stream(split)
-        found = {}
+        layout, tasks = self._data["layout"], {}
+        context = BatchContext(self._objective, layout, EVAL_SEED, batch_size, length, _rows(rows, batch_size))
         for part in self._splits[split]:
-            if not part.stream.counts.documents or not self._layouts.pairs_texts(part.stream):
+            if not part.stream.counts.documents or not self._builder.has_text_pairs(part.stream):
                 continue
-            pairs = self._layouts.both_texts(part, length)
+            pairs = self._builder.pairs(part, length)
+            # The plan leaves out pairs with an empty text, and orders documents by row.
             if numbers := tuple(np.sort(pairs.plan.documents)[: limit or None].tolist()):
-                batching = Batching(
-                    self._objective, self._data["layout"], SCORING_SEED, batch_size, length, _rows(rows, batch_size)
-                )
                 originals = functools.partial(self._originals, part, numbers)
-                found[part.source.spec] = Task(pairs, numbers, batching, originals, self._data["prefetch"])
-        return found
-
-    def first_documents(self, split: str, count: int) -> list[np.ndarray]:
-        """The ids, int32, of the first `count` documents of a split."""
-        stream = self.stream(split)
-        found = []
-        for start, length in map(stream.document, range(min(count, stream.counts.documents))):
-            found.append(np.empty(length, np.int32))
-            stream.copy(start, found[-1])
-        return found
-
-    def stream(self, split: str) -> Stream:
-        """The ids of a split, as one circular array."""
-        if split not in self._streams:
-            raise DataError(
-                f"the run has no split '{split}'; choose one of: {', '.join(self._streams)}, or name any source "
-                "instead (evaluate --data=SOURCE, generate --images=SOURCE)"
-            )
-        return self._streams[split]
+                tasks[part.source.spec] = Task(pairs, numbers, context, originals, self._data["prefetch"])
+        return tasks
 
 
 def _rows(rows: np.ndarray | None, batch_size: int) -> np.ndarray:
     return np.arange(batch_size) if rows is None else np.asarray(rows, np.int64)
 
 
-def _documents(part: Part, sentences: str = "") -> Iterator[Document]:
-    """The documents of a source's share of a split, read from it again. Errors: DataError where it is not there."""
+def _read_documents(part: Part, sentences: str = "") -> Iterator[Document]:
+    """Documents of a part of a split, read from its source again. Errors: DataError if it is gone."""
     part.source.files()
     for document in documents(part.source, part.source.spans(1 << 30), sentences):
+        # `place` is a hash of the document in [0, 1): those below the share are held out.
         if (document.place < part.holdout) == (part.split == HELD):
             yield document
 
 
 def _originals(part: Part, numbers: Sequence[int]) -> list[str]:
-    """The second texts of the documents of these numbers, in order, read from their source again.
-
-    Errors: DataError where it is not there, or has fewer.
-    """
-    pairs = (document.texts for document in _documents(part) if document.texts)  # without text it is none
-    first, wanted = enumerate(itertools.islice(pairs, numbers[-1] + 1)), set(numbers)
-    found = ["".join(written) for number, (_, written) in first if number in wanted]
+    """Target texts of the documents of these numbers, in order, read from their source again."""
+    pairs = (document.texts for document in _read_documents(part) if document.texts)  # stores skip empty documents
+    wanted = set(numbers)
+    read = enumerate(itertools.islice(pairs, numbers[-1] + 1))
+    found = ["".join(target) for number, (_, target) in read if number in wanted]
     if len(found) < len(numbers):
-        raise DataError(
-            f"'{part.source.spec}' has {len(found):,} pairs of texts here, and had {len(numbers):,} or more when its "
-            "token store was made; bring them back"
-        )
+        raise DataError(f"'{part.source.spec}': text pairs are missing that its token store was made of. Restore them.")
     return found

@@ -1,1 +1,1 @@
-"""Which examples make batch n, for training and for evaluation."""
+"""Batches by number: which examples make batch n, for training and for evaluation."""

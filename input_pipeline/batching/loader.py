@@ -9,72 +9,57 @@ from absl import flags
 from input_pipeline.errors import DataError
 from input_pipeline.processes import die_with_parent, workers_start
 
+ENDLESS = 1 << 62  # number of training batches
+THREADS = 4  # copying a batch takes microseconds a row: threads hide the disk's latency, not work
+KILLED = "Worker process was terminated unexpectedly"  # first words of Grain's error
+
 
 class KilledReaderError(DataError):
-    """A worker process was killed; nothing is wrong with the data that it read."""
+    """A worker process was killed, not a mistake in the data."""
 
 
 class Batches(Protocol):
-    """Batches by number, each made without those before it."""
+    """Batches by number, in any order."""
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]: ...
 
 
-ENDLESS = 1 << 62
-KILLED = "Worker process was terminated unexpectedly"  # how Grain's error begins
-THREADS = 4  # copying a batch takes microseconds a row: threads hide the disk's latency, not work
-
-
 def read(batches: Batches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict]:
-    """An iterator over batches start .. stop - 1, `prefetch` of them read ahead; `close()` it when done.
+    """Iterates over batches start .. stop - 1, reading `prefetch` of them ahead; `close()` it when done.
 
-    With `workers` above 0, as many processes read; else threads do. Errors: KilledReaderError where one of them was.
+    With `workers` above 0 as many processes read, else threads do.
     """
-    import grain  # seconds, which prepare need not spend
+    import grain  # takes seconds to import, which `prepare` does not need
 
-    ahead = -(-prefetch // workers) if workers else prefetch
+    ahead = -(-prefetch // workers) if workers else prefetch  # of each worker
     options = grain.ReadOptions(num_threads=min(ahead, THREADS), prefetch_buffer_size=ahead)
     dataset = grain.MapDataset.range(start, stop).map(batches.__getitem__).to_iter_dataset(options)
-    if workers:
-        if not flags.FLAGS.is_parsed():  # Grain reads its flags when it starts processes: here, their defaults
-            flags.FLAGS.mark_as_parsed()
-        dataset = dataset.mp_prefetch(
-            grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, ahead)),
-            worker_init_fn=_begin,
-        )
-        return Workers(iter(dataset))
-    return iter(dataset)
+    if not workers:
+        return iter(dataset)
+    if not flags.FLAGS.is_parsed():  # Grain reads flags when it starts processes; outside of the CLI none are parsed
+        flags.FLAGS.mark_as_parsed()
+    multiprocessing = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, ahead))
+    return _read_in_processes(iter(dataset.mp_prefetch(multiprocessing, worker_init_fn=_start_worker)))
 
 
-def _begin(index: int, count: int) -> None:
-    """What a worker process does first."""
+def _start_worker(index: int, count: int) -> None:
     die_with_parent()
 
 
-class Workers:
-    """Grain's iterator over what worker processes read, whose end is said in words."""
-
-    def __init__(self, reading):
-        self._reading = reading
-        self._started = False
-
-    def __iter__(self) -> "Workers":
-        return self
-
-    def __next__(self) -> dict[str, np.ndarray]:
-        try:
-            if self._started:
-                return next(self._reading)
-            with workers_start(outlive_sigterm=True):  # Grain starts them for the first batch, ends them with SIGKILL
-                self._started = True
-                return next(self._reading)
-        except RuntimeError as error:
-            if not str(error).startswith(KILLED):
-                raise
-            raise KilledReaderError(
-                "a process that reads the data was killed, perhaps for want of memory; start the same command again, "
-                "with fewer config.data.workers if it is killed again"
-            ) from None
-
-    def close(self) -> None:
-        self._reading.close()
+def _read_in_processes(reader) -> Iterator[dict]:
+    try:
+        # Grain starts the processes for the first batch. They ignore SIGTERM, which clusters send to all processes of
+        # a job, and read on until the trainer has saved; Grain ends them with SIGKILL.
+        with workers_start(outlive_sigterm=True):
+            batch = next(reader)
+        while True:
+            yield batch
+            batch = next(reader)
+    except StopIteration:
+        return
+    except RuntimeError as error:
+        if not str(error).startswith(KILLED):
+            raise
+        raise KilledReaderError("data.workers: a worker process was killed. Lower it if memory is short.") from None
+    finally:
+        reader.close()

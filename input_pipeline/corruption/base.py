@@ -1,22 +1,79 @@
-"""What the first halves of objectives have in common, as most of them have it (`__init__.py` lists all they offer)."""
+"""Interface of the corruption half of an objective."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from input_pipeline.batch_spec import Feature
+from input_pipeline.errors import DataError
+from input_pipeline.packing.concat import Raw
+
+
+class Prompts(NamedTuple):
+    """Start of decoding for some texts.
+
+    begun: first ids of the decoder, int32 [T], one array per text.
+    source: other inputs of the model by name, one row per text.
+    continued: whether the model continues the prompt itself.
+    """
+
+    begun: list[np.ndarray]
+    source: Mapping[str, np.ndarray]
+    continued: bool
 
 
 class Objective:
-    """One text a row, its end tokens kept; a row is made of as many ids of text as it has tokens, of one at least."""
+    """Corruption of raw rows into features; subclasses override what differs from one plain text per row.
 
-    bare = False
-    two_texts = False
-    segmented = False
+    layouts: values of `data.layout` that the objective supports
+    special: names of the special ids that it writes
+    drops_end_tokens: windows are cut from text without end tokens
+    uses_text_pairs: documents of two fields are (source, target) pairs
+    two_segments: rows of layout stream end with two segments (XLNet)
+    min_raw_length: fewest ids of text in a row
+    needs_token_counts: `set_token_counts` must be called before `fill`
+    language_codes: ids' names that end a source and begin a target (mBART)
+    """
+
+    kind: str
+    layouts: tuple[str, ...]
     special: tuple[str, ...] = ()
-    least = 1
-    counted = False
-    codes: tuple[str, ...] = ()
+    drops_end_tokens = False
+    uses_text_pairs = False
+    two_segments = False
+    min_raw_length = 1
+    needs_token_counts = False
+    language_codes: tuple[str, ...] = ()
 
     def raw_length(self, length: int) -> int:
+        """Ids of text, R, that make a row of `length` tokens."""
         return length
 
-    def check(self, length: int) -> None:
-        """Raises DataError where the task's settings ask for what rows of `length` cannot hold."""
+    def check_length(self, length: int) -> None:
+        """Raises DataError if rows of `length` cannot hold what the settings ask for."""
 
     def check_sentinels(self, length: int, sentinels: int) -> None:
-        """Raises DataError where a row of `length` takes more sentinels than there are."""
+        """Raises DataError if a row of `length` needs more than `sentinels` sentinel ids."""
+
+    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
+        """Features of a batch of `batch_size` rows of `length` tokens, by name."""
+        raise NotImplementedError
+
+    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
+        """Writes raw rows into rows `slots` (int64 [n]) of a batch.
+
+        keys: int64 [n], the only source of randomness. In training a key hashes the seed and the example's number, in
+        evaluation the row alone.
+        """
+        raise NotImplementedError
+
+    def prompts(self, texts: Sequence[str]) -> Prompts:
+        """Start of decoding for `texts`. Errors: DataError if the objective trains no generation."""
+        raise DataError(f"objective.kind={self.kind}: the model does not generate text. Train with causal or spans.")
+
+
+def check_choice(section: Mapping, name: str, choices: Sequence[str]) -> None:
+    """Raises DataError if `objective.NAME` is none of `choices`."""
+    if section[name] not in choices:
+        raise DataError(f"objective.{name}={section[name]}: unknown. Choose one of: {', '.join(choices)}.")

@@ -1,103 +1,250 @@
-"""How texts are spoilt for a model that writes them anew (Lewis et al. 2019, section 2.2): functions of ids and keys.
+"""Text infilling and kin (Lewis et al. 2019, section 2.2): an encoder reads noised text, a decoder writes the original.
 
-Rows are texts of different lengths, their ids first: int32 [n, R], with `there` bool [n, R]. What a row draws follows
-from its key alone.
+Sentences are permuted, then one mask replaces each span of words (or tokens are masked or deleted). Both texts stand
+between the classifier and the end token, and the decoder begins with the end token. With language codes (Liu et al.
+2020, mBART) there is no classifier: the source ends with the end token and its code, and the decoder begins with it.
+
+Noise functions take rows of texts of different lengths, flush left: ids int32 [n, R] and `inside` bool [n, R].
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.corruption.rng import ranked, subset, uniform
+from input_pipeline.corruption.base import Prompts, check_choice
+from input_pipeline.corruption.rng import sort_keys, subset, uniform
+from input_pipeline.corruption.seq2seq import DECODER, ENCODER, Seq2Seq, Side
+from input_pipeline.errors import DataError
+from input_pipeline.packing.concat import Raw
+from input_pipeline.packing.languages import RawLanguages
+from input_pipeline.tokenizers.base import Tokenizer
 
-ORDER, CHOSEN, LENGTHS, STARTS, REPLACED, REPLACEMENT, INSERTED, TURNED, TURN, MOVED = range(16, 26)  # what is drawn
+# Purposes of draws.
+ORDER, CHOSEN, LENGTHS, STARTS, REPLACED, REPLACEMENT, INSERTED, TURNED, TURN, MOVED = range(16, 26)
+NOISE = ("infilling", "masking", "deletion")
 
 
-class Spoilt(NamedTuple):
-    """Ids of spoilt texts, which ids they are of the vocabulary is not decided where `hidden`."""
+class Infilling(Seq2Seq):
+    """Source and target have the same length: `noise` is infilling, masking or deletion."""
+
+    kind = "denoising"
+    layouts = ("concat",)
+    drops_end_tokens = True
+    uses_text_pairs = False
+    special = ("end", "mask", "classifier")
+
+    def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
+        self.section, self.language_codes = section, tuple(section["languages"])
+        if self.language_codes:
+            self.special = ("end", "mask", *self.language_codes)
+        super().__init__(section, tokenizer)
+        check_choice(section, "noise", NOISE)
+        if not tokenizer:
+            return
+        if section["noise"] == "infilling" and tokenizer.continues is None:
+            raise DataError(
+                "objective.noise=infilling: this tokenizer does not mark words. Set masking or deletion, or use "
+                "sentencepiece."
+            )
+        self.mask_id = tokenizer.special["mask"]
+        self.gaps = {"<mask>": self.mask_id}
+        self.front = [] if self.language_codes else [tokenizer.special["classifier"]]
+        self.code_ids = np.array([tokenizer.special[code] for code in self.language_codes], np.int32)
+        stops = stop_ids(tokenizer, section["stop"]) if section["permutation"] else []
+        if section["permutation"] and not stops:
+            raise DataError(
+                f"objective.stop='{section['stop']}': not a token of this tokenizer. Set a full stop, or "
+                "objective.permutation=0."
+            )
+        self.stops = np.zeros(tokenizer.vocab_size, bool)
+        self.stops[stops] = True
+
+    def raw_length(self, length: int) -> int:
+        return length - 2  # without classifier and end token, or end token and language code
+
+    def check_length(self, length: int) -> None:
+        share, mean = self.section["share"], self.section["mean_span"]
+        noise = math.ceil(share * self.raw_length(length))  # words, if each is one token
+        if self.section["noise"] == "infilling" and share and mean > noise:
+            raise DataError(
+                f"objective.mean_span={mean}: longer than the {noise} noise words of a row of {length}. "
+                f"Lower it to {noise} or raise objective.share."
+            )
+
+    def fill(
+        self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawLanguages, keys: np.ndarray
+    ) -> None:
+        inside = raw.segments > 0
+        has_text = inside.any(1)
+        noised, left = self.corrupt(keys, raw.ids, inside)
+        end = np.full((len(inside), 1), self.end_id, np.int32)
+        # A row has one language; its padding has language 0, so the maximum is the row's.
+        codes = self.code_ids[raw.languages.max(1)][:, None] if self.language_codes else end[:, :0]
+        self._write(batch, slots, ENCODER, noised, left, has_text, np.concatenate([end, codes], axis=1))
+        used = self._write(batch, slots, DECODER, raw.ids, inside, has_text, end)
+        # Tokens are scored as the raw row says; classifier and end token in every row that scores anything.
+        weights, first = np.tile(raw.scored.any(1)[:, None], used.shape[1]), len(self.front)
+        weights[:, first : first + inside.shape[1]] &= raw.scored | ~inside
+        batch["weights"][slots] = weights & used
+        self.shift(batch, slots, codes if self.language_codes else None)
+
+    def corrupt(self, keys: np.ndarray, ids: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Noised texts as the encoder reads them: ids int32 [n, R], and whether each place is used, bool [n, R]."""
+        section, share = self.section, self.section["share"]
+        if section["permutation"]:
+            sentences = number_sentences(self.stops[ids], inside)
+            order = permute_sentences(keys, sentences, inside, section["permutation"])
+            ids = np.take_along_axis(ids, order, axis=1)
+        if section["noise"] == "infilling":
+            begins = ~self.tokenizer.continues[ids]
+            text = infill(keys, ids, inside, begins, share, section["mean_span"])
+        else:
+            text = {"masking": mask_tokens, "deletion": delete_tokens}[section["noise"]](keys, ids, inside, share)
+        if section["rotation"]:
+            text = rotate(keys, text, section["rotation"])
+        return write_masks(keys, text, self.mask_id, self.tokenizer.vocab_size, section["random"]), text.inside
+
+    def _write(
+        self,
+        batch: Mapping[str, np.ndarray],
+        slots: np.ndarray,
+        side: Side,
+        ids: np.ndarray,
+        inside: np.ndarray,
+        has_text: np.ndarray,
+        back: np.ndarray,
+    ) -> np.ndarray:
+        """Writes texts between `front` and `back` (int32 [n, k]); returns the used places, bool [n, T].
+
+        has_text: bool [n], rows to frame, even if noise has deleted all of their text.
+        """
+        first = len(self.front)
+        size = first + inside.sum(1)
+        framed = np.zeros((len(ids), ids.shape[1] + 2), np.int32)
+        framed[:, first : first + ids.shape[1]] = ids * inside
+        framed[:, :first] = self.front
+        np.put_along_axis(framed, size[:, None] + np.arange(back.shape[1]), back, axis=1)
+        place = np.arange(framed.shape[1], dtype=np.int32)
+        used = (place < size[:, None] + back.shape[1]) & has_text[:, None]
+        batch[side.tokens][slots], batch[side.segments][slots] = framed * used, used
+        batch[side.positions][slots] = place * used
+        return used
+
+    def frame(self, ids: np.ndarray) -> np.ndarray:
+        return np.concatenate([self.front, ids, [self.end_id]]).astype(np.int32)
+
+    def prompts(self, texts: Sequence[str]) -> Prompts:
+        """As of any encoder and decoder; with language codes each text begins with its code and a space."""
+        if not self.language_codes:
+            return super().prompts(texts)
+        codes, bodies = zip(*(text.partition(" ")[::2] for text in texts), strict=True)
+        for code in codes:
+            if code not in self.language_codes:
+                raise DataError(
+                    f"the prompt begins with '{code:.20}', not a language code. Begin with one of: "
+                    f"{', '.join(self.language_codes)}."
+                )
+        prompts = super().prompts(bodies)
+        ids = [self.code_ids[[self.language_codes.index(code)]] for code in codes]
+        inputs, used = (np.pad(prompts.source[name], ((0, 0), (0, 1))) for name in ("inputs", "input_segments"))
+        ends = np.arange(len(texts)), used.sum(1)
+        inputs[ends], used[ends] = np.concatenate(ids), 1
+        return Prompts(ids, {"inputs": inputs, "input_segments": used}, continued=False)
+
+
+def stop_ids(tokenizer: Tokenizer, stop: str) -> list[int]:
+    """Ids that end a sentence: `stop` (its last piece), and all that decode to it but for white space."""
+    # Within a text " ." or "▁." may be another piece than "." alone.
+    alone = [i for i in tokenizer.encode(stop)[-1:].tolist() if i != tokenizer.special.get("unknown")]
+    bare = stop.strip()
+    return sorted({*alone, *(i for i in range(tokenizer.vocab_size) if bare and tokenizer.decode([i]).strip() == bare)})
+
+
+class Noised(NamedTuple):
+    """Noised texts; where `hidden`, the id is decided last: the mask's or a random one."""
 
     ids: np.ndarray  # int32 [n, R]
-    there: np.ndarray  # bool [n, R]
-    hidden: np.ndarray  # bool [n, R]: the mask's place, or a random token's
+    inside: np.ndarray  # bool [n, R]
+    hidden: np.ndarray  # bool [n, R]
 
 
-def sentences(stops: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Which sentence, from 0, each token is of: int64 [n, R].
-
-    A sentence ends with a stop, of several in a row with the first; the last one ends where the text does.
-    """
-    ends = stops & there
+def number_sentences(stops: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """The sentence, from 0, of each token: int64 [n, R]. Of several stops in a row the first ends the sentence."""
+    ends = stops & inside
     ends[:, 1:] &= ~stops[:, :-1]
     return np.cumsum(ends, axis=1) - ends
 
 
-def permuted(keys: np.ndarray, sentence: np.ndarray, there: np.ndarray, share: float) -> np.ndarray:
-    """The places of a text whose sentences stand in random order, a share of them, rounded up: int64 [n, R]."""
-    rows, most = np.arange(len(keys))[:, None], int(sentence.max(initial=0, where=there)) + 1
-    number = np.where(there, sentence, -1).max(1) + 1
+def permute_sentences(keys: np.ndarray, sentences: np.ndarray, inside: np.ndarray, share: float) -> np.ndarray:
+    """Places of texts with a share of their sentences, rounded up, in random order: int64 [n, R]."""
+    rows, most = np.arange(len(keys))[:, None], int(sentences.max(initial=0, where=inside)) + 1
+    number = np.where(inside, sentences, -1).max(1) + 1
     among = np.arange(most) < number[:, None]
     moved = subset(keys, MOVED, among, np.ceil(share * number).astype(np.int64)) if share < 1 else among
-    slots = np.argsort(np.where(moved, np.arange(most), most + np.arange(most)), axis=1)  # of those that are moved
-    drawn = np.argsort(ranked(keys, ORDER, moved), axis=1, kind="stable")
-    new = np.tile(np.arange(most), (len(keys), 1))  # the new place of each sentence among all
-    np.put_along_axis(new, drawn, np.where(np.arange(most) < moved.sum(1)[:, None], slots, drawn), axis=1)
-    width = there.shape[1]
-    order = np.where(there, new[rows, np.minimum(sentence, most - 1)], most) * width + np.arange(width)
+    # The k-th of the moved sentences in random order goes to the k-th place that a moved sentence leaves.
+    vacated = np.argsort(np.where(moved, np.arange(most), most + np.arange(most)), axis=1)
+    drawn = np.argsort(sort_keys(keys, ORDER, moved), axis=1, kind="stable")
+    rank = np.tile(np.arange(most), (len(keys), 1))  # of each sentence in the new order
+    np.put_along_axis(rank, drawn, np.where(np.arange(most) < moved.sum(1)[:, None], vacated, drawn), axis=1)
+    # Tokens are sorted by (new rank of their sentence, old place); padding gets the highest rank and stays.
+    width = inside.shape[1]
+    order = np.where(inside, rank[rows, np.minimum(sentences, most - 1)], most) * width + np.arange(width)
     return np.argsort(order, axis=1)
 
 
 def poisson(chances: np.ndarray, mean: float, most: int) -> np.ndarray:
-    """Poisson numbers, int64, of uniform ones from 0 to 1; `most` for any above that."""
+    """Poisson numbers, int64, by inversion of uniform ones in [0, 1); `most` for any above it."""
+    # 20 standard deviations above the mean the remaining probability is below float64's resolution.
     count = np.arange(int(min(mean + 20 * mean**0.5 + 20, most + 1)))
     logs = count * np.log(mean) - mean - np.cumsum(np.log(np.maximum(count, 1)))
     return np.searchsorted(np.cumsum(np.exp(logs))[:-1], chances, side="right")
 
 
-def lengths(keys: np.ndarray, budget: np.ndarray, mean: float) -> np.ndarray:
-    """Words of each span, int64 [n, M]: Poisson numbers until they add up to `budget` (int64 [n]), the last one cut.
-
-    -1 behind the last.
-    """
+def draw_span_lengths(keys: np.ndarray, budget: np.ndarray, mean: float) -> np.ndarray:
+    """Words of each span, int64 [n, M]: Poisson until they sum to `budget` (int64 [n]), the last one cut; then -1."""
     most = int(budget.max(initial=0))
-    number = math.ceil((most + 14 * most**0.5 + 100) / mean)  # whose sum is below `most` with a chance of 1e-24
+    # So many draws sum to less than `most` with a probability of 1e-24.
+    number = math.ceil((most + 14 * most**0.5 + 100) / mean)
     drawn = poisson(uniform(keys, LENGTHS, number), mean, most)
     before = np.cumsum(drawn, axis=1) - drawn
     return np.where(before < budget[:, None], np.minimum(drawn, budget[:, None] - before), -1)
 
 
-def infilled(keys: np.ndarray, ids: np.ndarray, there: np.ndarray, begins: np.ndarray, share: float, mean: float):
-    """`Spoilt` texts without spans of words, `share` of all words rounded up: one place is left for each span.
+def infill(keys: np.ndarray, ids: np.ndarray, inside: np.ndarray, begins: np.ndarray, share: float, mean: float):
+    """`Noised` texts with one hidden place for each span of words; spans cover a share of all words, rounded up.
 
-    begins: where words begin. Spans begin at different words and may overlap: of one that begins inside another nothing
-    is left. A span of no word is a place that is put in anywhere, as long as the row has room.
+    begins: bool [n, R], whether a word begins. Spans begin at different words and may overlap: one that begins inside
+    another vanishes. A span of 0 words is a hidden place inserted anywhere, as long as the row has room.
     """
-    begins = begins & there
-    begins[:, 0] = there[:, 0]
+    begins = begins & inside
+    begins[:, 0] = inside[:, 0]
     word = np.maximum(np.cumsum(begins, axis=1) - 1, 0)
     words = begins.sum(1)
-    spans = lengths(keys, np.ceil(share * words).astype(np.int64), mean)
-    starts, inside = span_words(keys, spans, words)
+    spans = draw_span_lengths(keys, np.ceil(share * words).astype(np.int64), mean)
+    starts, covered = place_spans(keys, spans, words)
     rows = np.arange(len(keys))[:, None]
-    first, gone = starts[rows, word] & ~inside[rows, word], inside[rows, word]
-    hidden = there & begins & first
-    kept = there & ~gone & (hidden | ~first)
-    left = kept.sum(1)
-    more = np.minimum((spans == 0).sum(1), ids.shape[1] - left)
-    return inserted(keys, Spoilt(*(_first(field, kept) for field in (ids, there, hidden))), more)
+    first, gone = starts[rows, word] & ~covered[rows, word], covered[rows, word]
+    # The first token of a span's first word holds the mask; that word's other tokens go with the rest of the span.
+    hidden = inside & begins & first
+    kept = inside & ~gone & (hidden | ~first)
+    more = np.minimum((spans == 0).sum(1), ids.shape[1] - kept.sum(1))
+    return insert_hidden(keys, Noised(*(_flush_left(field, kept) for field in (ids, inside, hidden))), more)
 
 
-def span_words(keys: np.ndarray, spans: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(words that a span begins at, words behind the beginning of some span): bool [n, W] each.
+def place_spans(keys: np.ndarray, spans: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(words at which a span begins, words behind the first of any span): bool [n, W] each.
 
-    spans: int64 [n, M], of which those of no word, and what is below 0, are none; words: int64 [n].
+    spans: int64 [n, M] words of each span, of which those below 1 are skipped. words: int64 [n].
     """
     most = max(int(words.max(initial=0)), 1)
-    order = np.argsort(ranked(keys, STARTS, np.arange(most) < words[:, None]), axis=1)
+    order = np.argsort(sort_keys(keys, STARTS, np.arange(most) < words[:, None]), axis=1)
     sizes = np.take_along_axis(spans, np.argsort(spans <= 0, axis=1, kind="stable"), axis=1)[:, :most]
     order = order[:, : sizes.shape[1]]
     row, column = np.nonzero(sizes > 0)
     start, size = order[row, column], sizes[row, column]
+    # Overlapping stretches are united by a difference array: +1 behind the start, -1 at the end, summed up.
     starts, change = np.zeros((len(keys), most), bool), np.zeros((len(keys), most + 1), np.int64)
     starts[row, start] = True
     np.add.at(change, (row, start + 1), 1)
@@ -105,47 +252,47 @@ def span_words(keys: np.ndarray, spans: np.ndarray, words: np.ndarray) -> tuple[
     return starts, np.cumsum(change, axis=1)[:, :most] > 0
 
 
-def inserted(keys: np.ndarray, text: Spoilt, number: np.ndarray) -> Spoilt:
-    """The texts with `number` (int64 [n]) hidden tokens more each, at random places."""
-    width, there = text.ids.shape[1], text.there.sum(1)
-    total = np.arange(width) < (there + number)[:, None]
-    new = subset(keys, INSERTED, total, number) if number.any() else np.zeros_like(total)
-    old = total & ~new
+def insert_hidden(keys: np.ndarray, text: Noised, number: np.ndarray) -> Noised:
+    """The texts with `number` (int64 [n]) more hidden tokens each, at random places."""
+    width, size = text.ids.shape[1], text.inside.sum(1)
+    inside = np.arange(width) < (size + number)[:, None]
+    new = subset(keys, INSERTED, inside, number) if number.any() else np.zeros_like(inside)
+    old = inside & ~new
     ids, hidden = np.zeros_like(text.ids), new.copy()
-    ids[old], hidden[old] = text.ids[text.there], text.hidden[text.there]
-    return Spoilt(ids, total, hidden)
+    ids[old], hidden[old] = text.ids[text.inside], text.hidden[text.inside]
+    return Noised(ids, inside, hidden)
 
 
-def hidden_tokens(keys: np.ndarray, ids: np.ndarray, there: np.ndarray, share: float) -> Spoilt:
-    """`Spoilt` texts of which a share of the tokens, rounded up, is hidden, each for itself."""
-    return Spoilt(ids, there, subset(keys, CHOSEN, there, np.ceil(share * there.sum(1)).astype(np.int64)))
+def mask_tokens(keys: np.ndarray, ids: np.ndarray, inside: np.ndarray, share: float) -> Noised:
+    """Texts with a share of the tokens hidden, rounded up, each on its own."""
+    return Noised(ids, inside, subset(keys, CHOSEN, inside, np.ceil(share * inside.sum(1)).astype(np.int64)))
 
 
-def deleted_tokens(keys: np.ndarray, ids: np.ndarray, there: np.ndarray, share: float) -> Spoilt:
-    """`Spoilt` texts without a share of the tokens, rounded up, and nothing in their place."""
-    kept = there & ~hidden_tokens(keys, ids, there, share).hidden
-    return Spoilt(_first(ids, kept), _first(there, kept), np.zeros_like(there))
+def delete_tokens(keys: np.ndarray, ids: np.ndarray, inside: np.ndarray, share: float) -> Noised:
+    """Texts without a share of the tokens, rounded up."""
+    kept = inside & ~mask_tokens(keys, ids, inside, share).hidden
+    return Noised(_flush_left(ids, kept), _flush_left(inside, kept), np.zeros_like(inside))
 
 
-def rotated(keys: np.ndarray, text: Spoilt, share: float) -> Spoilt:
-    """The texts, a share of which begin at a random token, with what came before it at their end."""
-    size = text.there.sum(1)
+def rotate(keys: np.ndarray, text: Noised, share: float) -> Noised:
+    """A share of the texts rotated to begin at a uniformly random token."""
+    size = text.inside.sum(1)
     turn = np.floor(uniform(keys, TURN, 1)[:, 0] * size).astype(np.int64) * (uniform(keys, TURNED, 1)[:, 0] < share)
     place = np.arange(text.ids.shape[1])
-    source = np.where(text.there, (place + turn[:, None]) % np.maximum(size, 1)[:, None], place)
-    return Spoilt(*(np.take_along_axis(field, source, axis=1) for field in text))
+    source = np.where(text.inside, (place + turn[:, None]) % np.maximum(size, 1)[:, None], place)
+    return Noised(*(np.take_along_axis(field, source, axis=1) for field in text))
 
 
-def written(keys: np.ndarray, text: Spoilt, mask: int, vocab_size: int, random: float) -> np.ndarray:
-    """The ids of spoilt texts, a share `random` of what is hidden by random tokens, the rest by the mask: int32."""
+def write_masks(keys: np.ndarray, text: Noised, mask_id: int, vocab_size: int, random: float) -> np.ndarray:
+    """Ids of noised texts, int32 [n, R]: hidden places hold random tokens in a share `random`, else the mask."""
     width = text.ids.shape[1]
     other = (uniform(keys, REPLACEMENT, width) * vocab_size).astype(np.int32)
-    hides = np.where(uniform(keys, REPLACED, width) < random, other, np.int32(mask))
+    hides = np.where(uniform(keys, REPLACED, width) < random, other, np.int32(mask_id))
     return np.where(text.hidden, hides, text.ids)
 
 
-def _first(field: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """What is `kept` of each row, moved to its front; nothing behind."""
-    found = np.zeros_like(field)
-    found[np.arange(field.shape[1]) < kept.sum(1)[:, None]] = field[kept]
-    return found
+def _flush_left(field: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """What is `kept` of each row, moved to its front; zeros behind."""
+    packed = np.zeros_like(field)
+    packed[np.arange(field.shape[1]) < kept.sum(1)[:, None]] = field[kept]
+    return packed

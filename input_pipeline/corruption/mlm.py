@@ -1,171 +1,278 @@
-"""Masked language modelling (Devlin et al. 2018, section 3.1): some tokens of a text are hidden, and predicted.
+"""Masked language modelling (Devlin et al. 2018, section 3.1): some tokens are hidden and predicted.
 
-Of pairs of segments it is also told whether the second follows the first in the text.
+Rows of sentence pairs also carry the label of next-sentence prediction (BERT) or sentence order (ALBERT).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Mapping
 
 import numpy as np
 
 from input_pipeline.batch_spec import REAL, Feature, by_row, by_token
-from input_pipeline.corruption import mask_selection, rng
-from input_pipeline.corruption.base import Objective
+from input_pipeline.corruption import rng
+from input_pipeline.corruption.base import Objective, check_choice
 from input_pipeline.errors import DataError
+from input_pipeline.packing.concat import Raw
 from input_pipeline.packing.nsp_pairs import FRAME, LEAST, RawPairs
-from input_pipeline.packing.raw import Raw
 from input_pipeline.tokenizers.base import Tokenizer
 
-FRAMING = ("classifier", "separator", "end", "pad")  # what is never predicted, where only text is
+PLACES, FATE, REPLACEMENT, NUMBER, NGRAM = range(5)  # purposes of draws
+FRAMING = ("classifier", "separator", "end", "pad")  # special ids that candidates of kind "text" exclude
+ROUNDING = ("nearest", "random", "coins")
 CANDIDATES = ("text", "any", "after_first")
 REPLACEMENTS = ("any", "text")
 
 
-class Masked(Objective):
-    """Batches of `slots` [B, K], the places of predicted tokens, in order, with their `targets` and `weights` [B, K].
+class MaskedLM(Objective):
+    """Features `slots` [B, K], the places of predicted tokens in order, their `targets` and `weights` [B, K].
 
-    K is `max_predictions`, or the row's length where that is less.
-    Of pairs also `types`, 1 for the second segment and what ends it, and `next` [B], 1 where that does not follow the
-    first, with `next_weights` [B].
+    K = min(`max_predictions`, T). Rows of pairs add `types` [B, T], 1 in the second segment and its separator, and
+    `next` [B], 1 if the second segment does not follow the first, with `next_weights` [B].
     """
 
-    layouts = ("pairs", "concat", "packed", "sentences")  # of one the first, with next_sentence, or others, without
+    kind = "masked"
+    layouts = ("pairs", "concat", "packed", "sentences")  # of the class: with and without next_sentence
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
-        self.section, self.pairs, self.most = section, section["next_sentence"], section["max_predictions"]
-        self.short_pairs, self.passes, self.swapped_pairs = (
-            section[n] for n in ("short_pairs", "passes", "swapped_pairs")
+        self.section, self.has_pairs, self.max_predictions = (
+            section,
+            section["next_sentence"],
+            section["max_predictions"],
         )
-        self.special = ("mask", "classifier", "separator") if self.pairs else ("mask",)
-        self.layouts = ("pairs",) if self.pairs else ("concat", "packed", "sentences")
-        self.least = LEAST if self.pairs else 1
+        self.short_pairs, self.passes, self.swapped_pairs = (
+            section[name] for name in ("short_pairs", "passes", "swapped_pairs")
+        )
+        self.special = ("mask", "classifier", "separator") if self.has_pairs else ("mask",)
+        self.layouts = ("pairs",) if self.has_pairs else ("concat", "packed", "sentences")
+        self.min_raw_length = LEAST if self.has_pairs else 1
+        self.needs_token_counts = section["smoothing"] > 0
+        self._check_section(section)
+        if not tokenizer:
+            return
+        if section["whole_words"] and tokenizer.continues is None:
+            raise DataError(
+                "objective.whole_words=True: this tokenizer does not mark words. Set it to False or use wordpiece."
+            )
+        self.mask_id, self.vocab_size, self.continues = (
+            tokenizer.special["mask"],
+            tokenizer.vocab_size,
+            tokenizer.continues,
+        )
+        self.framing = np.zeros(tokenizer.vocab_size, bool)
+        self.framing[[tokenizer.special[name] for name in FRAMING if name in tokenizer.special]] = True
+        self.is_text = np.ones(tokenizer.vocab_size, bool)
+        self.is_text[[*tokenizer.special.values(), *tokenizer.sentinels]] = False
+        self.text_ids = np.flatnonzero(self.is_text)
+
+    @staticmethod
+    def _check_section(section: Mapping) -> None:
+        check_choice(section, "rounding", ROUNDING)
+        check_choice(section, "candidates", CANDIDATES)
+        check_choice(section, "replacements", REPLACEMENTS)
         if section["masked"] + section["random"] > 1:
             raise DataError(
-                f"objective.masked = {section['masked']} and objective.random = {section['random']} are shares of the "
-                "predicted tokens that add up to more than 1; lower one"
+                f"objective.masked={section['masked']}: with objective.random={section['random']} the shares exceed 1. "
+                "Lower one."
             )
-        choices = ("rounding", mask_selection.ROUNDING), ("candidates", CANDIDATES), ("replacements", REPLACEMENTS)
-        for name, known in choices:
-            if section[name] not in known:
-                raise DataError(f"objective.{name} is '{section[name]}'; choose one of: {', '.join(known)}")
         if section["ngrams"] > 1 and not section["whole_words"]:
             raise DataError(
-                f"objective.ngrams = {section['ngrams']} are of whole words; set objective.whole_words to True, or "
-                "objective.ngrams to 1"
+                f"objective.ngrams={section['ngrams']}: n-grams are of whole words. Set objective.whole_words=True."
             )
-        if self.swapped_pairs and not self.pairs:
-            raise DataError(
-                "objective.swapped_pairs = True says what pairs are, and objective.next_sentence = False has none; set "
-                "the one to False or the other to True"
-            )
-        if section["languages"] and self.pairs:
-            raise DataError(
-                "objective.languages = True says of which language rows of one text are, and objective.next_sentence = "
-                "True makes pairs; set one of them to False"
-            )
+        if section["swapped_pairs"] and not section["next_sentence"]:
+            raise DataError("objective.swapped_pairs=True: rows have no pairs. Set objective.next_sentence=True.")
+        if section["languages"] and section["next_sentence"]:
+            raise DataError("objective.languages=True: rows must not be pairs. Set objective.next_sentence=False.")
         if section["smoothing"] and (section["whole_words"] or section["rounding"] == "coins"):
             raise DataError(
-                f"objective.smoothing = {section['smoothing']} weighs tokens one by one; set it to 0, or "
-                "objective.whole_words to False and objective.rounding to nearest or random"
+                f"objective.smoothing={section['smoothing']}: it weighs single tokens. Set objective.whole_words=False "
+                "and objective.rounding=nearest or random."
             )
-        if section["whole_words"] and tokenizer and tokenizer.continues is None:
-            raise DataError(
-                "objective.whole_words needs to know which ids go on with a word, and this tokenizer does not say; set "
-                "it to False, or use a tokenizer of kind wordpiece"
-            )
-        if tokenizer:
-            self.mask, self.vocab_size = tokenizer.special["mask"], tokenizer.vocab_size
-            self.framing = np.zeros(tokenizer.vocab_size, bool)
-            self.framing[[tokenizer.special[name] for name in FRAMING if name in tokenizer.special]] = True
-            self.continues = tokenizer.continues
-            apart = np.zeros(tokenizer.vocab_size, bool)
-            apart[[*tokenizer.special.values(), *tokenizer.sentinels]] = True
-            self.is_text, self.text = ~apart, np.flatnonzero(~apart)
 
-    def check(self, length: int) -> None:
-        """Raises DataError where a run of words is longer than a row."""
-        room = length - FRAME if self.pairs else length
+    def check_length(self, length: int) -> None:
+        room = length - FRAME if self.has_pairs else length
         if self.section["ngrams"] > room:
             raise DataError(
-                f"objective.ngrams = {self.section['ngrams']} words are more than a row of {length} tokens has room "
-                f"for, {room}; lower it to at most that, or raise the row's length"
+                f"objective.ngrams={self.section['ngrams']}: a row of {length} tokens has room for {room} words. "
+                f"Lower it to {room}."
             )
 
-    @property
-    def counted(self) -> bool:
-        """Whether rarer tokens are predicted more often than others (Sanh et al. 2019, in the released code)."""
-        return self.section["smoothing"] > 0
+    def set_token_counts(self, counts: np.ndarray) -> None:
+        """Takes the count of each id in the training text, int64 [V] (Sanh et al. 2019, the released code).
 
-    def weigh(self, counts: np.ndarray) -> None:
-        """Takes how often each id is in the text, int64 [V]. What stands for no text is never predicted."""
+        Tokens are chosen in proportion to count**-smoothing, special ids never.
+        """
         self.preference = np.where(self.is_text, np.maximum(counts, 1.0) ** -self.section["smoothing"], 0.0)
 
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
         features = dict.fromkeys(("tokens", "segments", "positions"), by_token(batch_size, length))
-        slot = Feature((batch_size, min(self.most, length)), np.dtype(np.int32), ("batch", None))
+        slot = Feature((batch_size, min(self.max_predictions, length)), np.dtype(np.int32), ("batch", None))
         features |= {"slots": slot, "targets": slot, "weights": slot._replace(dtype=REAL)}
         if self.section["languages"]:
             features["languages"] = by_token(batch_size, length)
-        if self.pairs:
+        if self.has_pairs:
             features["types"] = by_token(batch_size, length)
             features |= {"next": by_row(batch_size), "next_weights": by_row(batch_size, REAL)}
         return features
 
     def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawPairs, keys: np.ndarray) -> None:
         if self.section["masks"]:
-            keys = rng.of_content(keys, raw.ids, self.section["masks"])
+            # Static masking: the key is one of `masks` that belong to the row's content, in every epoch.
+            keys = rng.content_keys(keys, raw.ids, self.section["masks"])
         chosen = self.choose(keys, raw)
-        _, places = np.nonzero(chosen)
         batch["tokens"][slots] = self.hide(keys, raw.ids, chosen)
         batch["segments"][slots], batch["positions"][slots] = raw.segments, raw.positions
-        there = np.arange(batch["slots"].shape[1]) < chosen.sum(1)[:, None]
-        for name, values in (("slots", places), ("targets", raw.ids[chosen]), ("weights", raw.scored[chosen])):
-            listed = np.zeros(there.shape, batch[name].dtype)
-            listed[there] = values
-            batch[name][slots] = listed
+        fill_slots(batch, slots, chosen, raw.ids, raw.scored)
         if self.section["languages"]:
             batch["languages"][slots] = raw.languages
-        if self.pairs:
+        if self.has_pairs:
             batch["types"][slots], batch["next"][slots] = raw.types, raw.is_random
             batch["next_weights"][slots] = raw.scored.any(1)
 
-    def prompts(self, texts: Sequence[str]) -> NoReturn:
-        """Errors: DataError, since every token is predicted from those that follow it too."""
-        raise DataError(
-            "objective.kind = masked fills in hidden tokens and does not go on with a text; train with one that "
-            "writes, such as causal"
-        )
-
     def choose(self, keys: np.ndarray, raw: Raw | RawPairs) -> np.ndarray:
-        """The tokens to be predicted, bool [n, R]. Their number counts special ones too, where no coins are tossed."""
-        there, section = raw.segments > 0, self.section
-        candidates, bounds = there, (section["share"], self.most)
+        """Places of the predicted tokens, bool [n, R]."""
+        inside, section = raw.segments > 0, self.section
+        share, most = section["share"], self.max_predictions
+        candidates = inside
         if section["candidates"] == "text":
-            candidates = there & ~self.framing[raw.ids]
+            candidates = inside & ~self.framing[raw.ids]
         elif section["candidates"] == "after_first":
-            candidates = there & (np.diff(raw.segments, axis=1, prepend=0) == 0)
+            candidates = inside & (np.diff(raw.segments, axis=1, prepend=0) == 0)
+        # As in the releases, the share is of all tokens of the row, special ones included; coins are per candidate.
         if section["rounding"] == "coins":
-            sizes = mask_selection.tossed_predictions(keys, candidates, *bounds)
+            sizes = count_by_coins(keys, candidates, share, most)
         elif section["rounding"] == "random":
-            sizes = mask_selection.drawn_predictions(keys, there.sum(1), *bounds)
+            sizes = count_by_chance(keys, inside.sum(1), share, most)
         else:
-            sizes = mask_selection.predictions(there.sum(1), *bounds)
-        if self.counted:
-            return mask_selection.weighted(keys, candidates * self.preference[raw.ids], sizes)
+            sizes = count_nearest(inside.sum(1), share, most)
+        if self.needs_token_counts:
+            return choose_weighted(keys, candidates * self.preference[raw.ids], sizes)
         if not section["whole_words"]:
-            return rng.subset(keys, mask_selection.PLACES, candidates, sizes)
-        words = mask_selection.words(candidates, ~self.continues[raw.ids] | (raw.positions == 0))
+            return rng.subset(keys, PLACES, candidates, sizes)
+        words = number_words(candidates, ~self.continues[raw.ids] | (raw.positions == 0))
         if section["ngrams"] > 1:
-            return mask_selection.ngrams(keys, words, sizes, section["ngrams"])
-        return mask_selection.whole_words(keys, words, sizes)
+            return choose_ngrams(keys, words, sizes, section["ngrams"])
+        return choose_words(keys, words, sizes)
 
     def hide(self, keys: np.ndarray, ids: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """`ids` with the `chosen` ones hidden, each by a draw of its own: the mask, a random id, or what it is."""
-        fate = rng.uniform(keys, mask_selection.FATE, ids.shape[1])
-        number = len(self.text) if self.section["replacements"] == "text" else self.vocab_size
-        random = (rng.uniform(keys, mask_selection.REPLACEMENT, ids.shape[1]) * number).astype(np.int32)
+        """`ids` [n, R] with the `chosen` ones replaced, each on its own: by the mask, a random id, or itself."""
+        fate = rng.uniform(keys, FATE, ids.shape[1])
+        number = len(self.text_ids) if self.section["replacements"] == "text" else self.vocab_size
+        random = (rng.uniform(keys, REPLACEMENT, ids.shape[1]) * number).astype(np.int32)
         if self.section["replacements"] == "text":
-            random = self.text[random].astype(np.int32)
+            random = self.text_ids[random].astype(np.int32)
+        # One draw decides between the three: BERT's 0.8 mask, 0.1 random and 0.1 kept are stretches of [0, 1).
         masked, replaced = self.section["masked"], self.section["masked"] + self.section["random"]
-        hidden = np.where(fate < masked, self.mask, np.where(fate < replaced, random, ids))
+        hidden = np.where(fate < masked, self.mask_id, np.where(fate < replaced, random, ids))
         return np.where(chosen, hidden, ids)
+
+
+def fill_slots(batch: Mapping, slots: np.ndarray, chosen: np.ndarray, ids: np.ndarray, scored: np.ndarray) -> None:
+    """Writes `slots`, `targets` and `weights` of the `chosen` places (bool [n, R]) into rows `slots` of a batch."""
+    # Boolean indexing reads row by row, so the k-th chosen place of a row lands in its k-th slot.
+    used = np.arange(batch["slots"].shape[1]) < chosen.sum(1)[:, None]
+    for name, values in (("slots", np.nonzero(chosen)[1]), ("targets", ids[chosen]), ("weights", scored[chosen])):
+        listed = np.zeros(used.shape, batch[name].dtype)
+        listed[used] = values
+        batch[name][slots] = listed
+
+
+def count_nearest(lengths: np.ndarray, share: float, most: int) -> np.ndarray:
+    """Predictions of rows of `lengths` tokens: the nearest to the share (halves to even), at least 1. int64 [n]."""
+    return np.minimum(most, np.maximum(1, np.rint(share * lengths))).astype(np.int64)
+
+
+def count_by_chance(keys: np.ndarray, lengths: np.ndarray, share: float, most: int) -> np.ndarray:
+    """The share rounded up or down at random, so that its mean is exact (Liu et al. 2019, the released code)."""
+    return np.minimum(most, np.floor(share * lengths + rng.uniform(keys, NUMBER, 1)[:, 0])).astype(np.int64)
+
+
+def count_by_coins(keys: np.ndarray, candidates: np.ndarray, share: float, most: int) -> np.ndarray:
+    """A binomial count: one coin for each of the `candidates`, bool [n, R] (Lample and Conneau 2019)."""
+    heads = (rng.uniform(keys, NUMBER, candidates.shape[1]) < share) & candidates
+    return np.minimum(most, np.count_nonzero(heads, axis=1))
+
+
+def choose_weighted(keys: np.ndarray, weights: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """`sizes` places of each row, drawn without replacement in proportion to `weights` (float [n, R]): bool [n, R].
+
+    Places of weight 0 are never drawn.
+    """
+    # Exponential races: the place with rate w arrives first with probability w / sum(w), and so on without replacement
+    # (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
+    positive = weights > 0
+    times = -np.log1p(-rng.uniform(keys, PLACES, weights.shape[1])) / np.where(positive, weights, 1.0)
+    order = np.argsort(np.where(positive, times, np.inf), axis=1, kind="stable")
+    sizes = np.minimum(sizes, np.count_nonzero(positive, axis=1))
+    chosen = np.zeros(weights.shape, bool)
+    np.put_along_axis(chosen, order, np.arange(weights.shape[1]) < sizes[:, None], axis=1)
+    return chosen
+
+
+def number_words(candidates: np.ndarray, begins: np.ndarray) -> np.ndarray:
+    """The word, from 0, of each of the `candidates` (bool [n, R]), -1 elsewhere: int64 [n, R].
+
+    A word is a candidate that begins one (or is the first) and the candidates after it that do not.
+    """
+    first = candidates & (np.cumsum(candidates, axis=1) == 1)
+    return np.where(candidates, np.cumsum(candidates & (begins | first), axis=1) - 1, -1)
+
+
+def choose_words(keys: np.ndarray, words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Words in random order, each chosen if it fits into what is left of `sizes` tokens: bool [n, R] of tokens.
+
+    words: int64 [n, R], the word of each token, -1 for none. This is whole-word masking of BERT's released code.
+    """
+    rows, lengths = np.arange(len(keys)), _count_tokens(words)
+    order = np.argsort(rng.sort_keys(keys, PLACES, lengths > 0), axis=1)
+    chosen = np.zeros((len(keys), lengths.shape[1] + 1), bool)  # the last column is word -1
+    left = sizes.copy()
+    # All rows advance together, one word each: as many steps as words in the longest row, not as tokens in a batch.
+    for word in order.T:
+        if not left.any():
+            break
+        size = lengths[rows, word]
+        fits = (size > 0) & (size <= left)
+        chosen[rows, word] = fits
+        left -= size * fits
+    return chosen[rows[:, None], words]
+
+
+def choose_ngrams(keys: np.ndarray, words: np.ndarray, sizes: np.ndarray, longest: int) -> np.ndarray:
+    """N-grams of words from random words on, each chosen if it fits: bool [n, R] (Lan et al. 2019, section 4.1).
+
+    n has probability proportional to 1/n, up to `longest`. An n-gram that does not fit into what is left of `sizes`
+    tokens loses words until it does; one that overlaps a chosen word is skipped (the released code).
+    """
+    rows, lengths = np.arange(len(keys)), _count_tokens(words)
+    most = lengths.shape[1]
+    order = np.argsort(rng.sort_keys(keys, PLACES, lengths > 0), axis=1)
+    cumulative = np.cumsum(1 / np.arange(1, longest + 1))
+    drawn = 1 + np.searchsorted(cumulative / cumulative[-1], rng.uniform(keys, NGRAM, most), "right")  # n at each word
+    # before[r, w]: tokens of row r before word w. Words beyond the last one have no tokens, so that n-grams at the end
+    # of the text may index past it.
+    before = np.pad(np.pad(np.cumsum(lengths, axis=1), ((0, 0), (1, 0))), ((0, 0), (0, longest)), mode="edge")
+    chosen = np.zeros((len(keys), most + longest + 1), bool)
+    left = sizes.copy()
+    for word in order.T:
+        if not left.any():
+            break
+        exists = lengths[rows, word] > 0
+        begin, number = before[rows, word], np.zeros(len(keys), np.int64)
+        # The longest n that was drawn or is shorter, and whose tokens fit.
+        for n in range(1, longest + 1):
+            number = np.where(exists & (n <= drawn[rows, word]) & (before[rows, word + n] - begin <= left), n, number)
+        free = number > 0
+        for n in range(longest):
+            free &= (n >= number) | ~chosen[rows, word + n]
+        for n in range(longest):
+            chosen[rows, word + n] |= free & (n < number)
+        left -= (before[rows, word + number] - begin) * free
+    chosen[:, -1] = False
+    return chosen[rows[:, None], words]
+
+
+def _count_tokens(words: np.ndarray) -> np.ndarray:
+    """Tokens of each word: int64 [n, words of the longest row]."""
+    most = words.max(initial=-1) + 1
+    lengths = np.zeros((len(words), most + 1), np.int64)
+    np.add.at(lengths, (np.arange(len(words))[:, None], words), 1)  # index -1 collects tokens of no word
+    return lengths[:, :most]

@@ -1,37 +1,132 @@
-"""Permutation language modelling (Yang et al. 2019): some places of a row are predicted, in a random order of all."""
+"""Permutation language modelling (Yang et al. 2019): places of a row are predicted in a random factorisation order."""
 
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Mapping
 
 import numpy as np
 
 from input_pipeline.batch_spec import REAL, TRUTH, Feature, by_row, by_token
 from input_pipeline.corruption.base import Objective
-from input_pipeline.corruption.rng import ranked, uniform
-from input_pipeline.errors import LENGTH, DataError
+from input_pipeline.corruption.mlm import fill_slots
+from input_pipeline.corruption.rng import sort_keys, uniform
+from input_pipeline.errors import DataError
 from input_pipeline.packing.xlnet_segments import FRAME, RawSegments
 from input_pipeline.tokenizers.base import Tokenizer
 
-GRAMS, SINGLES, ORDER = (0, 1), (2, 3), (4, 5)  # what is drawn, for each half of a row
+GRAMS, SINGLES, ORDER = (0, 1), (2, 3), (4, 5)  # purposes of draws, for each half of a row
 
 
-def grams(keys: np.ndarray, half: int, starts: np.ndarray, goal: int, longest: int, stretch: int) -> np.ndarray:
-    """Which places of rows are predicted: bool [n, R], `goal` of each.
+class PermutationLM(Objective):
+    """Features `types`, `ranks` [B, T] and `backward` [B] (as `models.xlnet` takes them), and of `slots`.
 
-    They are n-grams of 1 to `longest` pieces, n in proportion to 1/n, each within a stretch of n * `stretch` pieces: a
-    random part of it comes first, then what is left of a word (`starts`, bool [n, R], says where words begin), the
-    n-gram, and the rest. Where a row ends before there are enough, single places are added at random. (In the release
-    n counts pieces, where words were meant; its models were trained so.)
+    slots [B, K]: the predicted places in order, with their `targets` and `weights`.
+    """
+
+    kind = "permutation"
+    layouts = ("stream",)
+    two_segments = True
+    special = ("separator", "classifier")
+
+    def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
+        self.reuse, self.block, self.predictions = section["reuse"], section["perm_size"], section["predictions"]
+        self.longest, self.stretch, self.both_ways = section["longest"], section["stretch"], section["both_ways"]
+        self.min_raw_length = self.reuse + 2  # a token of each segment
+        # A block larger than `reuse` would let remembered states see tokens that come after them.
+        if self.reuse % self.block:
+            raise DataError(
+                f"objective.perm_size={self.block}: must divide objective.reuse={self.reuse}. Choose a divisor."
+            )
+        if tokenizer:
+            if tokenizer.continues is None:
+                raise DataError(
+                    "objective.kind=permutation: this tokenizer does not mark words. Use sentencepiece or wordpiece."
+                )
+            self.continues = tokenizer.continues
+            self.framing = tuple(tokenizer.special[name] for name in self.special)
+
+    def raw_length(self, length: int) -> int:
+        return length - FRAME
+
+    def check_length(self, length: int) -> None:
+        rest = length - self.reuse
+        if rest <= 0 or rest % self.block:
+            raise DataError(
+                f"objective.perm_size={self.block}: must divide the {rest} tokens of a row of {length} behind "
+                f"objective.reuse={self.reuse}. Change data.length."
+            )
+        # One place of each half stays unpredicted; the first half has the odd prediction.
+        most = min(2 * self.reuse - 2, 2 * rest - 1)
+        if self.predictions > most:
+            raise DataError(
+                f"objective.predictions={self.predictions}: a row of {length} with objective.reuse={self.reuse} has "
+                f"room for {most}. Lower it."
+            )
+        # An n-gram is followed by at least one place of its half.
+        longest = max(1, min(self.reuse, rest) - 1)
+        if self.longest > longest:
+            raise DataError(
+                f"objective.longest={self.longest}: too long for half of a row of {length}. Lower it to {longest}."
+            )
+
+    def _goals(self) -> tuple[int, int]:
+        """Predicted places of each half."""
+        return self.predictions - self.predictions // 2, self.predictions // 2
+
+    def _halves(self, length: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """(first place, end, first rank) of both halves: no place of the first half sees the second."""
+        return (0, self.reuse, 0), (self.reuse, length, self.reuse + 1)
+
+    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
+        self.check_length(length)
+        names = ("tokens", "segments", "positions", "types", "ranks")
+        features = dict.fromkeys(names, by_token(batch_size, length))
+        slot = Feature((batch_size, self.predictions), np.dtype(np.int32), ("batch", None))
+        features |= {"slots": slot, "targets": slot, "weights": slot._replace(dtype=REAL)}
+        return features | {"backward": by_row(batch_size, TRUTH)}
+
+    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: RawSegments, keys: np.ndarray) -> None:
+        chosen, ranks = self.choose(keys, raw), np.empty(raw.ids.shape, np.int32)
+        free = ~(chosen | raw.functional)
+        # A place sees all places of lower rank. Unpredicted ones share the lowest rank of their half, so that all see
+        # them; the ranks of the second half lie above those of the first.
+        for half, (begin, end, first) in enumerate(self._halves(raw.ids.shape[1])):
+            drawn = first + draw_order(keys, half, end - begin, self.block)
+            ranks[:, begin:end] = np.where(free[:, begin:end], first - 1, drawn)
+        # Separators and the classifier hide their rank like targets, but nothing is learned from them.
+        targets = chosen & ~raw.functional
+        fill_slots(batch, slots, targets, raw.ids, targets)
+        batch["tokens"][slots], batch["types"][slots], batch["ranks"][slots] = raw.ids, raw.types, ranks
+        batch["segments"][slots], batch["positions"][slots] = 1, np.arange(raw.ids.shape[1])
+        batch["backward"][slots] = raw.backward
+
+    def choose(self, keys: np.ndarray, raw: RawSegments) -> np.ndarray:
+        """Places drawn for prediction, functional ones included: bool [n, R]."""
+        starts, back = ~self.continues[raw.ids], raw.backward[:, None]
+        chosen = []
+        for half, ((begin, end, _), goal) in enumerate(zip(self._halves(starts.shape[1]), self._goals(), strict=True)):
+            here = starts[:, begin:end]
+            # N-grams are drawn in the order of the text: rows that read it backwards are turned, and turned back.
+            drawn = draw_ngrams(keys, half, np.where(back, here[:, ::-1], here), goal, self.longest, self.stretch)
+            chosen.append(np.where(back, drawn[:, ::-1], drawn))
+        return np.concatenate(chosen, axis=1)
+
+
+def draw_ngrams(keys: np.ndarray, half: int, starts: np.ndarray, goal: int, longest: int, stretch: int) -> np.ndarray:
+    """Predicted places: `goal` of each row, bool [n, R].
+
+    N-grams of 1 to `longest` pieces, n with probability proportional to 1/n, each within a stretch of n * `stretch`
+    pieces: a random part of the stretch, the rest of a word (starts, bool [n, R]: where words begin), the n-gram, and
+    the rest of the stretch. If the row ends too early, single places are added at random. As in the release, n counts
+    pieces, where the paper counts words; its models were trained so.
     """
     rows, size = starts.shape
     place, row = np.arange(size), np.arange(rows)
-    # The next place, from each on, at which a word begins: `size` where there is none.
+    # following[r, p]: the first place from p on where a word begins, `size` if there is none: a minimum from the right.
     following = np.minimum.accumulate(np.where(starts, place, size)[:, ::-1], axis=1)[:, ::-1]
     following = np.concatenate([following, np.full((rows, 1), size)], axis=1)
     shares = np.cumsum(1 / np.arange(1, longest + 1))
-    drawn = uniform(keys, GRAMS[half], 2 * goal)  # each takes a place at least, so that `goal` turns suffice
+    drawn = uniform(keys, GRAMS[half], 2 * goal)  # each n-gram takes at least one place: `goal` turns suffice
     lengths = 1 + np.searchsorted(shares / shares[-1], drawn[:, :goal], "right")
-    chosen = np.zeros((rows, size + 1), bool)  # the last column takes what is not there
+    chosen = np.zeros((rows, size + 1), bool)  # the last column collects places beyond the row
     at, left = np.zeros(rows, np.int64), np.full(rows, goal)
     for turn in range(goal):
         length = np.minimum(lengths[:, turn], left)
@@ -44,132 +139,18 @@ def grams(keys: np.ndarray, half: int, starts: np.ndarray, goal: int, longest: i
         for more in range(int(length.max())):
             chosen[row, np.where(more < length, begin + more, size)] = True
         left -= length
-        at = np.where(length > 0, begin + length + stretched - before, size)  # who finds no place is done
+        at = np.where(length > 0, begin + length + stretched - before, size)  # a row without room is finished
     chosen = chosen[:, :size]
     if left.any():
-        order = np.argsort(ranked(keys, SINGLES[half], ~chosen), axis=1)
+        order = np.argsort(sort_keys(keys, SINGLES[half], ~chosen), axis=1)
         single = np.zeros_like(chosen)
         np.put_along_axis(single, order, place < left[:, None], axis=1)
         chosen = chosen | single
     return chosen
 
 
-def order(keys: np.ndarray, half: int, size: int, block: int) -> np.ndarray:
-    """The random order in which `size` places come, block by block: int32 [n, size], each block's the same."""
-    within = np.argsort(ranked(keys, ORDER[half], np.ones((len(keys), block), bool)), axis=1)
+def draw_order(keys: np.ndarray, half: int, size: int, block: int) -> np.ndarray:
+    """Factorisation order of `size` places, block by block, each block permuted alike: int32 [n, size]."""
+    within = np.argsort(sort_keys(keys, ORDER[half], np.ones((len(keys), block), bool)), axis=1)
     begins = np.repeat(np.arange(0, size, block), block)
     return (begins + np.tile(within, (1, size // block))).astype(np.int32)
-
-
-class Permutation(Objective):
-    """Batches of rows with their `types`, `ranks` and `backward` (as `models.xlnet` takes them), and of `slots`.
-
-    slots [B, K], the places that are predicted, in order, with their `targets` and `weights`.
-    """
-
-    layouts = ("stream",)
-    segmented = True
-    special = ("separator", "classifier")
-
-    def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
-        self.reuse, self.block, self.predictions = section["reuse"], section["perm_size"], section["predictions"]
-        self.longest, self.stretch, self.both_ways = section["longest"], section["stretch"], section["both_ways"]
-        self.least = self.reuse + 2  # a token of each segment
-        if self.block > self.reuse:
-            raise DataError(
-                f"objective.perm_size = {self.block} is longer than objective.reuse = {self.reuse}: the next row would "
-                "remember states that have seen what comes later; make it at most that"
-            )
-        if self.reuse % self.block:
-            raise DataError(
-                f"objective.perm_size = {self.block} does not divide objective.reuse = {self.reuse}; choose a divisor"
-            )
-        if tokenizer:
-            if tokenizer.continues is None:
-                raise DataError(
-                    "objective.kind = permutation predicts n-grams that begin with a word, and this tokenizer does not "
-                    "say which ids do; use one of kind sentencepiece or wordpiece"
-                )
-            self.continues = tokenizer.continues
-            self.framing = tuple(tokenizer.special[name] for name in self.special)
-
-    def raw_length(self, length: int) -> int:
-        return length - FRAME
-
-    def check(self, length: int) -> None:
-        """Raises DataError where rows of `length` have no two halves, or predictions or n-grams too many for them."""
-        rest = length - self.reuse
-        if rest <= 0 or rest % self.block:
-            raise DataError(
-                f"rows of {length} tokens leave {rest} behind the first objective.reuse = {self.reuse}, which "
-                f"objective.perm_size = {self.block} does not divide; set {LENGTH} to that many "
-                f"more than {self.reuse}, or to a multiple of it more"
-            )
-        most = min(2 * self.reuse - 2, 2 * rest - 1)  # of each half a place is left, and the first has the odd one
-        remedy = (
-            f"lower it to at most {most}" if most else "raise objective.reuse to at least 2, and data.length as much"
-        )
-        for size, goal in zip((self.reuse, rest), self._goals(), strict=True):
-            if goal >= size:
-                raise DataError(
-                    f"objective.predictions = {self.predictions} asks for {goal} places of {size}, of which one at "
-                    f"least is read; {remedy}"
-                )
-        room = min(self.reuse, rest) - 1  # a place behind an n-gram is its half's too
-        if self.longest > max(1, room):
-            raise DataError(
-                f"objective.longest = {self.longest} pieces are more than an n-gram can have in each half of rows of "
-                f"{length} tokens, of which one has {room + 1}; lower it to at most {max(1, room)}, or raise "
-                "objective.reuse and the row's length"
-            )
-
-    def _goals(self) -> tuple[int, int]:
-        """How many places of each half are predicted."""
-        return self.predictions - self.predictions // 2, self.predictions // 2
-
-    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
-        self.check(length)
-        tokens = by_token(batch_size, length)
-        features = dict.fromkeys(("tokens", "types", "ranks", "segments", "positions"), tokens)
-        slot = Feature((batch_size, self.predictions), np.dtype(np.int32), ("batch", None))
-        features |= {"slots": slot, "targets": slot, "weights": slot._replace(dtype=REAL)}
-        return features | {"backward": by_row(batch_size, TRUTH)}
-
-    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: RawSegments, keys: np.ndarray) -> None:
-        chosen, ranks = self.choose(keys, raw), np.empty(raw.ids.shape, np.int32)
-        free = ~(chosen | raw.functional)
-        # Places that are not predicted come before all others of their half; the first half comes before the second.
-        for half, (begin, end, first) in enumerate(self._halves(raw.ids.shape[1])):
-            here = first + order(keys, half, end - begin, self.block)
-            ranks[:, begin:end] = np.where(free[:, begin:end], first - 1, here)
-        targets = chosen & ~raw.functional
-        _, places = np.nonzero(targets)
-        there = np.arange(self.predictions) < targets.sum(1)[:, None]
-        for name, values in (("slots", places), ("targets", raw.ids[targets]), ("weights", 1)):
-            listed = np.zeros(there.shape, batch[name].dtype)
-            listed[there] = values
-            batch[name][slots] = listed
-        batch["tokens"][slots], batch["types"][slots], batch["ranks"][slots] = raw.ids, raw.types, ranks
-        batch["segments"][slots], batch["positions"][slots] = 1, np.arange(raw.ids.shape[1])
-        batch["backward"][slots] = raw.backward
-
-    def choose(self, keys: np.ndarray, raw: RawSegments) -> np.ndarray:
-        """The places of rows that are to be predicted, were it not for functional ones among them: bool [n, R]."""
-        starts, back = ~self.continues[raw.ids], raw.backward[:, None]
-        chosen = []
-        for half, ((begin, end, _), goal) in enumerate(zip(self._halves(starts.shape[1]), self._goals(), strict=True)):
-            here = starts[:, begin:end]  # in the order of the text, whichever way it is read
-            found = grams(keys, half, np.where(back, here[:, ::-1], here), goal, self.longest, self.stretch)
-            chosen.append(np.where(back, found[:, ::-1], found))
-        return np.concatenate(chosen, axis=1)
-
-    def _halves(self, length: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """(first place, the one after the last, the first rank) of both halves: none of the first sees the second."""
-        return (0, self.reuse, 0), (self.reuse, length, self.reuse + 1)
-
-    def prompts(self, texts: Sequence[str]) -> NoReturn:
-        """Errors: DataError, since places are predicted from both sides."""
-        raise DataError(
-            "objective.kind = permutation predicts places of a text from both sides and does not go on with it; train "
-            "with one that writes, such as causal"
-        )

@@ -1,82 +1,161 @@
-"""Raw rows of a split, by number: windows of the joined documents, packed documents, or a document each."""
+"""Raw rows, and those of windows over the joined documents (layouts concat, document and stream).
+
+Raw rows are what every layout gives, whatever objective is made of them. Reading any row is index arithmetic over a
+token store, so that rows can be read in any order, by any process.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from input_pipeline.errors import LENGTH, DataError
-from input_pipeline.packing.documents import Plan
-from input_pipeline.packing.raw import Raw, contiguous
+from input_pipeline.errors import DataError
+from input_pipeline.token_store.store import Counts
 from input_pipeline.token_store.stream import Stream
+from input_pipeline.tokenizers.base import Tokenizer
 
 
-class Bare:
-    """The text of a stream without end tokens, to be read as a stream is."""
+class Raw(NamedTuple):
+    """n raw rows of R ids of text; all arrays are 0 where `segments` is 0, which is padding."""
+
+    ids: np.ndarray  # int32 [n, R]
+    following: np.ndarray  # int32 [n, R], the next id of the text, even if it is beyond the row
+    segments: np.ndarray  # int32 [n, R], document within the row, from 1
+    positions: np.ndarray  # int32 [n, R], place in the document (packed, document) or in the row
+    scored: np.ndarray  # bool [n, R]: in training all text, in evaluation each token in one row
+
+    def where(self, inside: np.ndarray) -> "Raw":
+        """These rows with padding outside of `inside`, bool [n, R]."""
+        return Raw(*(field * inside for field in self))
+
+
+class RawRows(Protocol):
+    """Raw rows by number."""
+
+    def __len__(self) -> int: ...
+    def read(self, rows: np.ndarray) -> Raw:
+        """Rows `rows` (int64 [n])."""
+
+
+class BareStream:
+    """A stream without its end tokens."""
 
     def __init__(self, stream: Stream):
         self.tokens, self.copy = stream.bare_tokens, stream.copy_bare
 
 
-class Windows:
-    """Windows of R ids every `stride` ids of the stream."""
-
-    def __init__(self, stream: Stream | Bare, length: int, stride: int):
-        self.stream, self.length, self.stride = stream, length, stride
-
-    def __len__(self) -> int:
-        """How many windows lie wholly within the stream."""
-        return max(0, (self.stream.tokens - self.length) // self.stride + 1)
-
-    def read(self, rows: np.ndarray) -> Raw:
-        """Windows `rows` (int64 [n])."""
-        return read_at(self.stream, rows * self.stride, self.length)
-
-
-def read_at(stream: Stream | Bare, starts: np.ndarray, length: int) -> Raw:
-    """Rows of `length` ids of the stream that begin at ids `starts` (int64 [n])."""
+def read_windows(stream: Stream | BareStream, starts: np.ndarray, length: int) -> Raw:
+    """Windows of `length` ids of a stream from ids `starts` (int64 [n]) on, each one segment."""
+    # One id more than the row, so that the last position has a following id too.
     ids = np.empty((len(starts), length + 1), np.int32)
     for out, start in zip(ids, starts.tolist(), strict=True):
         stream.copy(start, out)
-    return contiguous(ids)
+    ones = np.ones((len(starts), length), np.int32)
+    return Raw(ids[:, :-1], ids[:, 1:], ones, np.arange(length, dtype=np.int32) * ones, ones.astype(bool))
 
 
-def whole_documents(stream: Stream, length: int, name: str) -> Windows:
-    """A row for each document: the end token and all ids but the last, each followed by an id of the document.
+@dataclass(frozen=True)
+class Windows:
+    """Windows of `length` ids every `stride` ids, as many as lie within the stream."""
 
-    Errors: DataError, with the stream's `name`, where a document has not exactly `length` ids.
+    stream: Stream | BareStream
+    length: int
+    stride: int
+
+    def __len__(self) -> int:
+        return max(0, (self.stream.tokens - self.length) // self.stride + 1)
+
+    def read(self, rows: np.ndarray) -> Raw:
+        return read_windows(self.stream, rows * self.stride, self.length)
+
+
+@dataclass(frozen=True)
+class EvalWindows:
+    """Windows that score each target once: the first all of its targets, later ones their last `stride`.
+
+    So each target is scored with at least length - stride ids before it, if the split has them. The last window is
+    padded.
+    """
+
+    stream: Stream | BareStream
+    targets: int  # ids of the stream that are scored
+    length: int
+    stride: int
+
+    def __len__(self) -> int:
+        # The first window covers `length` targets, each later one `stride` more; rounded up.
+        return (self.targets > 0) + max(0, -(-(self.targets - self.length) // self.stride))
+
+    def read(self, rows: np.ndarray) -> Raw:
+        places = rows[:, None] * self.stride + np.arange(self.length)  # [n, R], in the stream
+        fresh = (rows[:, None] == 0) | (np.arange(self.length) >= self.length - self.stride)
+        raw = read_windows(self.stream, rows * self.stride, self.length).where(places < self.targets)
+        return raw._replace(scored=raw.scored & fresh)
+
+
+def document_windows(stream: Stream, length: int, name: str) -> Windows:
+    """One row per document: the end token and all ids but the last, each predicting the next id of the document.
+
+    Errors: DataError if a document of the stream `name` does not have exactly `length` ids.
     """
     sizes = stream.documents() - 1  # without the end token
     wrong = np.flatnonzero(sizes != length)
     if len(wrong):
         raise DataError(
-            f"document {wrong[0]} of {name} has {sizes[wrong[0]]} tokens, but layout document makes each one a row "
-            f"of length {length}; set {LENGTH} to what all documents have, or data.layout to packed"
+            f"data.layout=document: document {wrong[0]} of {name} has {sizes[wrong[0]]} tokens, rows have {length}. "
+            "Set the row length, or data.layout=packed."
         )
     return Windows(stream, length, length + 1)
 
 
-class Packed:
-    """Rows of whole documents under a plan: segments count them, positions restart with each."""
+def count_targets(stream: Stream, tokenizer: Tokenizer) -> Counts:
+    """How much of a stream is predicted; without end tokens its first token has no context and is only read."""
+    counts = stream.counts
+    if tokenizer.end_id is None:
+        first, lengths = np.empty(1, np.int32), tokenizer.byte_lengths
+        stream.copy(0, first)
+        counts = counts._replace(tokens=counts.tokens - 1)
+        if lengths is not None:
+            counts = counts._replace(bytes=counts.bytes - int(lengths[first[0]]))
+    return counts
 
-    def __init__(self, stream: Stream, plan: Plan, length: int):
-        self.stream, self.plan, self.length = stream, plan, length
+
+@dataclass(frozen=True)
+class Coded:
+    """Rows of one segment behind the control code of their source (Keskar et al. 2019, section 3)."""
+
+    rows: RawRows
+    code: np.ndarray  # int32 [C]
+    scored: bool  # whether the code's own targets count: in evaluation the text before has scored them
 
     def __len__(self) -> int:
-        return len(self.plan.first) - 1
+        return len(self.rows)
 
     def read(self, rows: np.ndarray) -> Raw:
-        """Rows `rows` (int64 [n]) of the plan."""
-        shape = len(rows), self.length
-        raw = Raw(*(np.zeros(shape, np.int32) for _ in range(4)), np.zeros(shape, bool))
-        for slot, row in enumerate(rows.tolist()):
-            pieces = slice(*self.plan.first[row : row + 2].tolist())
-            starts, lengths = self.plan.starts[pieces], self.plan.lengths[pieces]
-            begins = np.cumsum(lengths) - lengths  # place of each piece in the row
-            ids = np.empty(lengths.max() + 1, np.int32)
-            for start, length, begin in zip(starts.tolist(), lengths.tolist(), begins.tolist(), strict=True):
-                self.stream.copy(start, ids[: length + 1])
-                raw.ids[slot, begin : begin + length] = ids[:length]
-                raw.following[slot, begin : begin + length] = ids[1 : length + 1]
-            filled = int(lengths.sum())
-            raw.segments[slot, :filled] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
-            raw.positions[slot, :filled] = np.arange(filled) - np.repeat(begins, lengths)
-            raw.scored[slot, :filled] = True
-        return raw
+        raw = self.rows.read(rows)
+        inside = raw.segments[:, :1] > 0  # [n, 1]: rows of padding have no code
+        code = self.code * inside
+        segments = np.concatenate([inside * np.ones_like(code), raw.segments], axis=1)
+        return Raw(
+            ids=np.concatenate([code, raw.ids], axis=1),
+            following=np.concatenate([code[:, 1:], raw.ids[:, :1], raw.following], axis=1),
+            segments=segments,
+            positions=np.arange(segments.shape[1], dtype=np.int32) * (segments > 0),
+            scored=np.concatenate([np.broadcast_to(inside & self.scored, code.shape), raw.scored], axis=1),
+        )
+
+
+def encode_code(code: str, spec: str, tokenizer: Tokenizer, most: int) -> np.ndarray:
+    """Ids of the control code of source `spec`, int32 [C]; empty without one. Errors: DataError beyond `most` ids."""
+    ids = tokenizer.encode(code) if code else np.zeros(0, np.int32)
+    if code and not 0 < len(ids) <= most:
+        raise DataError(f"{spec}: code={code} is {len(ids)} tokens, rows have room for 1 to {most}. Shorten it.")
+    return ids
+
+
+def texts_without_code(texts: Iterable[str], codes: Iterable[str], tokenizer: Tokenizer) -> list[str]:
+    """Those of `texts` that begin with none of the control `codes`, compared by ids."""
+    prefixes = [tokenizer.encode(code).tolist() for code in codes]
+    ids = {text: tokenizer.encode(text).tolist() for text in texts}
+    return [text for text in texts if not any(ids[text][: len(code)] == code for code in prefixes)]

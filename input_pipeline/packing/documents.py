@@ -1,19 +1,19 @@
-"""Packing whole documents into rows: planned once for a stream and a row length, kept on disk, read at random.
+"""Packing whole documents into rows (layout packed), planned once per stream and row length.
 
-Documents longer than a row are cut into pieces. A piece of n tokens is n ids to read, each with the id after
-it to predict, so that pieces partition the stream: every token and every separator is predicted once.
+Documents longer than a row are cut into pieces. A piece of n tokens is n ids to read, each with the next id as its
+target, so pieces partition the stream: every token and every end token is predicted once.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.packing import index_cache
+from input_pipeline.packing.concat import Raw
+from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
 from input_pipeline.token_store.stream import Stream
 
-BLOCK = 1 << 16  # pieces packed together: a row's pieces lie near one another on disk, and planning is linear
+BLOCK = 1 << 16  # pieces packed together: planning stays linear, and a row's pieces are near one another on disk
 
 
 class Plan(NamedTuple):
@@ -23,62 +23,55 @@ class Plan(NamedTuple):
     starts: np.ndarray  # int64 [pieces]
     lengths: np.ndarray  # int32 [pieces]
 
-    __reduce__ = index_cache.by_name
+    __reduce__ = reduce_by_path
 
 
-def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None], read_all: bool) -> Plan:
-    """The stored plan for rows of `length`, made first if it is not there, and again where its files are damaged."""
-    return index_cache.kept(
-        Plan,
-        folder / f"packed-{stream.identity}-{length}",
-        lambda: pack(stream.each_documents(), length),
-        f"packing {index_cache.counted(stream.counts.documents, 'document')} into rows of {length}",
-        report,
-        read_all,
-    )
+def plan(stream: Stream, length: int, cache: IndexCache) -> Plan:
+    """The plan of a stream for rows of `length`."""
+    action = f"packing {pluralize(stream.counts.documents, 'document')} into rows of {length}"
+    name = f"packed-{stream.identity}-{length}"
+    return cache.load(Plan, name, lambda: pack(stream.each_documents(), length), action)
 
 
 def pack(documents: Iterable[np.ndarray], length: int) -> Iterator[Plan]:
-    """Packs documents into rows of `length`: the plan, in stretches.
+    """Packs documents into rows of `length`; gives the plan in parts.
 
-    documents: their sizes in order, some at a time (tokens, end token included, int64 [n]).
+    documents: tokens of each document, end token included, some at a time (int64 [n]).
     """
     none = np.zeros(0, np.int64)
     yield Plan(np.zeros(1, np.int64), none, none.astype(np.int32))
-    starts = lengths = none  # of pieces that are not packed yet
+    starts = lengths = none  # pieces that are not packed yet
     read = packed = 0
     for sizes in documents:
-        more = _pieces(sizes, length)
-        starts, lengths = np.append(starts, more[0] + read), np.append(lengths, more[1])
+        new_starts, new_lengths = _cut(sizes, length)
+        starts, lengths = np.append(starts, new_starts + read), np.append(lengths, new_lengths)
         read += int(sizes.sum())
         for _ in range(len(lengths) // BLOCK):
-            yield _block(starts[:BLOCK], lengths[:BLOCK], length, packed)
+            yield _pack_block(starts[:BLOCK], lengths[:BLOCK], length, packed)
             starts, lengths, packed = starts[BLOCK:], lengths[BLOCK:], packed + BLOCK
     if len(lengths):
-        yield _block(starts, lengths, length, packed)
+        yield _pack_block(starts, lengths, length, packed)
 
 
-def _block(starts: np.ndarray, lengths: np.ndarray, length: int, packed: int) -> Plan:
-    """The rows of some pieces, which `packed` pieces come before."""
+def _pack_block(starts: np.ndarray, lengths: np.ndarray, length: int, packed: int) -> Plan:
+    """Rows of one block of pieces; `packed` pieces are in the blocks before."""
     rows = best_fit(lengths.tolist(), length)
     order = np.array([piece for row in rows for piece in row], np.int64)
     return Plan(np.cumsum([len(row) for row in rows]) + packed, starts[order], lengths[order].astype(np.int32))
 
 
-def _pieces(documents: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and lengths of the documents' pieces, each at most `length` long, in order."""
-    count = -(-documents // length)
-    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)  # which piece of its document
+def _cut(documents: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and lengths of the documents' pieces of at most `length` tokens, in order."""
+    count = -(-documents // length)  # pieces of each document, rounded up
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)  # number of a piece in its document
     starts = np.repeat(np.cumsum(documents) - documents, count) + within * length
     return starts, np.minimum(np.repeat(documents, count) - within * length, length)
 
 
 def best_fit(lengths: list[int], capacity: int) -> list[list[int]]:
-    """Rows as lists of pieces: longest piece first, each into the row that it fills best.
-
-    Rows with room r wait in room[r], and bit r of `open_rows` says that there are any, so that the fullest
-    row with enough room is found in one operation.
-    """
+    """Best-fit decreasing bin packing: rows as lists of pieces, longest piece first."""
+    # room[r] lists the rows with r free tokens; bit r of `open_rows` is set if there are any. Shifting by the need and
+    # isolating the lowest bit finds the fullest row with enough room, without a search over rows.
     rows, room, open_rows = [], {}, 0
     for piece in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         need = lengths[piece]
@@ -97,3 +90,32 @@ def best_fit(lengths: list[int], capacity: int) -> list[list[int]]:
             room.setdefault(left, []).append(row)
             open_rows |= 1 << left
     return rows
+
+
+class Packed:
+    """Rows of whole documents: each document is a segment, and positions restart in it."""
+
+    def __init__(self, stream: Stream, plan: Plan, length: int):
+        self.stream, self.plan, self.length = stream, plan, length
+
+    def __len__(self) -> int:
+        return len(self.plan.first) - 1
+
+    def read(self, rows: np.ndarray) -> Raw:
+        shape = len(rows), self.length
+        raw = Raw(*(np.zeros(shape, np.int32) for _ in range(4)), np.zeros(shape, bool))
+        for slot, row in enumerate(rows.tolist()):
+            pieces = slice(*self.plan.first[row : row + 2].tolist())
+            starts, lengths = self.plan.starts[pieces], self.plan.lengths[pieces]
+            begins = np.cumsum(lengths) - lengths  # place of each piece in the row
+            ids = np.empty(lengths.max() + 1, np.int32)
+            for start, length, begin in zip(starts.tolist(), lengths.tolist(), begins.tolist(), strict=True):
+                # One id more: the last token of a piece is followed by the end token, or by the document's next piece.
+                self.stream.copy(start, ids[: length + 1])
+                raw.ids[slot, begin : begin + length] = ids[:length]
+                raw.following[slot, begin : begin + length] = ids[1 : length + 1]
+            filled = int(lengths.sum())
+            raw.segments[slot, :filled] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+            raw.positions[slot, :filled] = np.arange(filled) - np.repeat(begins, lengths)
+            raw.scored[slot, :filled] = True
+        return raw

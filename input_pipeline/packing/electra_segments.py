@@ -1,72 +1,70 @@
-"""Rows of one stretch of a document's sentences, mostly in two segments (Clark et al. 2020, in the released code).
+"""Rows of one stretch of a document, mostly in two segments (layout halves; Clark et al. 2020, the released code).
 
-Sentences are taken in order until they have as many tokens as a row, in one of twenty rows a random number from 5, or
-their document ends. The first of them make up the first segment until it would have half of the tokens; the one that
-would pass that goes into it or begins the second, each with equal chance. A later one that still fits in the first
-joins it, so that a segment may leave out a sentence. One row of ten is one segment. What is beyond a row is left out.
-Which sentences make which row is planned once for a stream and a row length, by that code's draws, and kept on disk.
+Sentences are collected until they have as many tokens as a row (in 5% of the rows a random number) or their document
+ends. The first segment takes sentences until it has half of the tokens; the one that would pass the half goes into
+either with equal chance; a later one that still fits into the first joins it, so segments may skip sentences. 10% of
+the rows are one segment. Tokens beyond a row are dropped.
 """
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.errors import LENGTH, DataError
-from input_pipeline.packing import index_cache
-from input_pipeline.packing.nsp_pairs import BLOCK, FRAME, LEAST, SEED, Framed, RawPairs, tables, with_ends
+from input_pipeline.errors import DataError
+from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
+from input_pipeline.packing.nsp_pairs import (
+    BLOCK,
+    FRAME,
+    LEAST,
+    SEED,
+    Pairs,
+    RawPairs,
+    frame_pairs,
+    sentence_tables,
+    stream_places,
+)
 from input_pipeline.token_store.stream import Stream
 
-SPECIAL = ("classifier", "separator")  # which stands before the text, and behind each segment
-WHOLE = 0.1  # share of the rows that are one segment
-SHORT = 0.05  # share of the rows that are of a random length
+SPECIAL = ("classifier", "separator")
+WHOLE = 0.1  # share of rows of one segment
+SHORT = 0.05  # share of rows of random length
 
 
 class Plan(NamedTuple):
-    """Row i is the pieces first[i] .. first[i + 1] - 1, those of the second segment behind the others."""
+    """Row i is pieces first[i] .. first[i + 1] - 1, those of the second segment last."""
 
     first: np.ndarray  # int64 [rows + 1]
-    starts: np.ndarray  # int64 [pieces], where each begins in the stream
-    sizes: np.ndarray  # int32 [pieces], its tokens
-    second: np.ndarray  # bool [pieces], whether it is of the second segment
+    starts: np.ndarray  # int64 [pieces], in the stream
+    sizes: np.ndarray  # int32 [pieces], in tokens
+    second: np.ndarray  # bool [pieces]: of the second segment
 
-    __reduce__ = index_cache.by_name
-
-
-def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None], read_all: bool) -> Plan:
-    """The stored plan of a stream, made first if it is not there, and again where its files are damaged."""
-    return index_cache.kept(
-        Plan,
-        folder / f"halves-{stream.identity}-{length}",
-        lambda: _planned(stream, length),
-        f"splitting the sentences of {index_cache.counted(stream.counts.documents, 'document')} for rows of {length}",
-        report,
-        read_all,
-    )
+    __reduce__ = reduce_by_path
 
 
-def _planned(stream: Stream, length: int) -> Iterator[Plan]:
-    """The plan of a stream, in stretches: `split` in ids of the stream, which count end tokens too."""
-    placed = with_ends(stream)
-    for part in split(*tables(stream), length):
-        yield part._replace(starts=placed(part.starts))
+def plan(stream: Stream, length: int, cache: IndexCache) -> Plan:
+    """The plan of a stream for rows of `length`."""
+
+    def build() -> Iterator[Plan]:
+        to_stream = stream_places(stream)
+        for part in split(*sentence_tables(stream), length):
+            yield part._replace(starts=to_stream(part.starts))
+
+    action = f"splitting sentences of {pluralize(stream.counts.documents, 'document')} for rows of {length}"
+    return cache.load(Plan, f"halves-{stream.identity}-{length}", build, action)
 
 
 def split(bounds: np.ndarray, documents: np.ndarray, length: int, seed: int = SEED) -> Iterator[Plan]:
-    """A plan for rows of `length`, in stretches; `bounds` and `documents` as `pairs.paired` takes them.
+    """The plan for rows of `length`, in parts; `bounds` and `documents` as of `nsp_pairs.make_pairs`.
 
-    Errors: DataError where a row has no room for two segments of a token.
+    Errors: DataError if a row has no room for two segments.
     """
     if length < LEAST:
-        raise DataError(
-            f"data.layout = halves has {FRAME} special tokens in each row, and the row's length is {length}; set "
-            f"{LENGTH} to at least {LEAST}"
-        )
+        raise DataError(f"data.length={length}: layout halves needs at least {LEAST}. Raise it.")
     draw = random.Random(seed)
-    bounds, documents = (memoryview(np.ascontiguousarray(array)) for array in (bounds, documents))
+    bounds, documents = (memoryview(np.ascontiguousarray(table)) for table in (bounds, documents))
     target, pieces = length, 0
     yield Plan(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, bool))
     for block in range(0, len(documents) - 1, BLOCK):
@@ -77,24 +75,24 @@ def split(bounds: np.ndarray, documents: np.ndarray, length: int, seed: int = SE
                 end = begin + 1
                 while end < stop and bounds[end] - bounds[begin] < target:
                     end += 1
-                rows += _row(bounds, begin, end, length, target, draw)
+                rows += _split_row(bounds, begin, end, length, target, draw)
                 ends.append(pieces + len(rows))
                 target = draw.randint(LEAST, length) if draw.random() < SHORT else length
                 begin = end
         pieces += len(rows)
         starts, sizes, second = zip(*rows, strict=True) if rows else ((), (), ())
-        yield Plan(
-            np.array(ends, np.int64), np.array(starts, np.int64), np.array(sizes, np.int32), np.array(second, bool)
-        )
+        types = np.int64, np.int64, np.int32, bool
+        yield Plan(*map(np.array, (ends, starts, sizes, second), types))
 
 
-def _row(bounds, begin: int, end: int, length: int, target: int, draw: random.Random) -> list[tuple[int, int, bool]]:
-    """The pieces of a row of the sentences begin .. end - 1: start, size, whether of the second segment."""
+def _split_row(bounds, begin: int, end: int, length: int, target: int, draw) -> list[tuple[int, int, bool]]:
+    """Pieces of the row of sentences begin .. end - 1: start, size, whether of the second segment."""
     half = math.inf if draw.random() < WHOLE else (target - FRAME) // 2
     segments, sizes = ([], []), [0, 0]
     for sentence in range(begin, end):
         size = bounds[sentence + 1] - bounds[sentence]
         fits = not sizes[0] or sizes[0] + size < half
+        # A number is drawn only for the sentence that would pass the half, as in the release.
         which = int(not (fits or (not sizes[1] and sizes[0] < half and draw.random() < 0.5)))
         segments[which].append((bounds[sentence], size))
         sizes[which] += size
@@ -104,7 +102,7 @@ def _row(bounds, begin: int, end: int, length: int, target: int, draw: random.Ra
 
 
 def _cut(sentences: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int]]:
-    """The first `room` tokens of sentences, in stretches: those that follow one another in the text are one."""
+    """The first `room` tokens of sentences; sentences that are adjacent in the text become one piece."""
     pieces = []
     for start, size in sentences:
         size = min(size, room)
@@ -116,17 +114,16 @@ def _cut(sentences: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int
     return pieces
 
 
-class Halves(Framed):
-    """Rows under a plan: a classifier, a segment and a separator, and mostly another segment and a separator."""
+class Halves(Pairs):
+    """Rows under a plan: classifier, segment, separator, and mostly another segment and separator."""
 
     def __len__(self) -> int:
         return len(self.plan.first) - 1
 
     def read(self, rows: np.ndarray) -> RawPairs:
-        """Rows `rows` (int64 [n]) of the plan. None of them is random."""
         ids, types = np.zeros((2, len(rows), self.length + 1), np.int32)
-        there = np.zeros(ids.shape, bool)
-        for out, kinds, inside, row in zip(ids, types, there, rows.tolist(), strict=True):
+        inside = np.zeros(ids.shape, bool)
+        for out, kinds, used, row in zip(ids, types, inside, rows.tolist(), strict=True):
             begin, end = self.plan.first[row : row + 2].tolist()
             out[0], place, second = self.classifier, 1, False
             for piece in range(begin, end):
@@ -134,16 +131,7 @@ class Halves(Framed):
                     out[place], place, second = self.separator, place + 1, True
                 size = int(self.plan.sizes[piece])
                 self.stream.copy(int(self.plan.starts[piece]), out[place : place + size])
-                kinds[place : place + size + 1] = second  # what ends a segment is of it
+                kinds[place : place + size + 1] = second  # a segment's separator has its type
                 place += size
-            out[place], inside[: place + 1] = self.separator, True
-        there, places = there[:, :-1], np.arange(self.length, dtype=np.int32)
-        return RawPairs(
-            ids=ids[:, :-1],
-            following=ids[:, 1:],
-            segments=there.astype(np.int32),
-            positions=places * there,
-            scored=there,
-            types=types[:, :-1],
-            is_random=np.zeros(len(rows), bool),
-        )
+            out[place], used[: place + 1] = self.separator, True
+        return frame_pairs(ids, inside[:, :-1], types[:, :-1], np.zeros(len(rows), bool))

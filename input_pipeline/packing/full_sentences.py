@@ -1,47 +1,38 @@
-"""Whole sentences in a row, over the ends of documents: FULL-SENTENCES (Liu et al. 2019, section 4.2).
+"""Rows of whole sentences across document ends (layout sentences): FULL-SENTENCES of Liu et al. 2019, section 4.2."""
 
-Which sentences share a row is planned once for a stream and a row length, and kept on disk.
-"""
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.errors import LENGTH, DataError
-from input_pipeline.packing import index_cache
-from input_pipeline.packing.raw import Raw
+from input_pipeline.errors import DataError
+from input_pipeline.packing.concat import Raw
+from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
 from input_pipeline.token_store.stream import Stream
 
-BLOCK = 1 << 14  # documents whose sentences are held in memory at a time
-FRAME = 2  # special tokens of a row: one before the text and one after it
-SPECIAL = ("classifier", "separator")  # which those are, and what stands between documents
+BLOCK = 1 << 14  # documents whose sentences are in memory at a time
+FRAME = 2  # special tokens of a row: classifier in front, separator behind
+SPECIAL = ("classifier", "separator")
 
 
 class Plan(NamedTuple):
-    """Row i is ids starts[i] .. starts[i] + lengths[i] - 1 of the stream, with the end tokens between its documents."""
+    """Row i is ids starts[i] .. starts[i] + lengths[i] - 1 of the stream, with the end tokens inside."""
 
     starts: np.ndarray  # int64 [rows]
     lengths: np.ndarray  # int32 [rows]
 
-    __reduce__ = index_cache.by_name
+    __reduce__ = reduce_by_path
 
 
-def plan(stream: Stream, length: int, folder: Path, report: Callable[[str], None], read_all: bool) -> Plan:
-    """The stored plan of a stream, made first if it is not there, and again where its files are damaged."""
-    return index_cache.kept(
-        Plan,
-        folder / f"sentences-{stream.identity}-{length}",
-        lambda: filled(_sentences(stream), length),
-        f"packing the sentences of {index_cache.counted(stream.counts.documents, 'document')} into rows of {length}",
-        report,
-        read_all,
-    )
+def plan(stream: Stream, length: int, cache: IndexCache) -> Plan:
+    """The plan of a stream for rows of `length`. Errors: DataError if rows have no room for text."""
+    action = f"packing sentences of {pluralize(stream.counts.documents, 'document')} into rows of {length}"
+    name = f"sentences-{stream.identity}-{length}"
+    return cache.load(Plan, name, lambda: pack(_sentences(stream), length), action)
 
 
 def _sentences(stream: Stream) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What `filled` takes, of a block of documents at a time."""
+    """Starts and ends of sentences in the stream, a block of documents at a time."""
     for begin in range(0, stream.counts.documents, BLOCK):
         starts, ends = [], []
         for document in range(begin, min(begin + BLOCK, stream.counts.documents)):
@@ -51,28 +42,26 @@ def _sentences(stream: Stream) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield np.concatenate(starts), np.concatenate(ends)
 
 
-def filled(sentences: Iterator[tuple[np.ndarray, np.ndarray]], length: int) -> Iterator[Plan]:
-    """Rows of `length` filled with whole sentences, in order: a plan, in stretches.
+def pack(sentences: Iterator[tuple[np.ndarray, np.ndarray]], length: int) -> Iterator[Plan]:
+    """Fills rows of `length` with whole sentences, in order; gives the plan in parts.
 
-    sentences: where they begin and end in the stream (int64 [n] each), some at a time. One that is longer than a row
-    is cut into pieces that fill one each, but for the last. Errors: DataError where there is no room for text.
+    sentences: starts and ends in the stream (int64 [n] each), some at a time. A sentence longer than a row is cut into
+    pieces that fill one row each, but for the last.
     """
     room = length - FRAME
     if room < 1:
-        raise DataError(
-            f"data.layout = sentences has {FRAME} special tokens in each row, and the row's length is {length}; set "
-            f"{LENGTH} to at least {FRAME + 1}"
-        )
+        raise DataError(f"data.length={length}: layout sentences needs at least {FRAME + 1}. Raise it.")
     yield Plan(np.zeros(0, np.int64), np.zeros(0, np.int32))
-    starts = ends = np.zeros(0, np.int64)  # of those that are in no row yet
-    for more in sentences:
-        begins, stops = _pieces(*more, room)
+    starts = ends = np.zeros(0, np.int64)  # sentences that are in no row yet
+    for block in sentences:
+        begins, stops = _cut(*block, room)
         starts, ends = np.concatenate([starts, begins]), np.concatenate([ends, stops])
         first = []
         place = 0
         while place < len(starts):
+            # A row spans the stream from its first sentence on, so end tokens between documents count as its tokens.
             beyond = int(np.searchsorted(ends, starts[place] + room, "right"))
-            if beyond == len(starts):  # what comes next may fit too
+            if beyond == len(starts):  # the next block's first sentence may still fit
                 break
             first.append(place)
             place = beyond
@@ -82,8 +71,8 @@ def filled(sentences: Iterator[tuple[np.ndarray, np.ndarray]], length: int) -> I
         yield _rows(starts, ends, np.array([0, len(starts)]))
 
 
-def _pieces(starts: np.ndarray, ends: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences without those that have no token, and with pieces in the place of those longer than `room`."""
+def _cut(starts: np.ndarray, ends: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences without empty ones, those longer than `room` replaced by pieces."""
     count = -(-(ends - starts) // room)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     begins = np.repeat(starts, count) + within * room
@@ -91,16 +80,13 @@ def _pieces(starts: np.ndarray, ends: np.ndarray, room: int) -> tuple[np.ndarray
 
 
 def _rows(starts: np.ndarray, ends: np.ndarray, bounds: np.ndarray) -> Plan:
-    """A row of each stretch of sentences between two of the `bounds`."""
+    """One row for the sentences between each two of the `bounds`."""
     begins = starts[bounds[:-1]]
     return Plan(begins, (ends[bounds[1:] - 1] - begins).astype(np.int32))
 
 
 class Sentences:
-    """Rows under a plan, between a classifier and a separator, which also stands where a document ends within a row.
-
-    All of a row is one segment: documents that meet in it see each other.
-    """
+    """Rows of one segment between classifier and separator; a separator also replaces end tokens within a row."""
 
     def __init__(self, stream: Stream, plan: Plan, length: int, end: int, classifier: int, separator: int):
         self.stream, self.plan, self.length = stream, plan, length
@@ -110,13 +96,12 @@ class Sentences:
         return len(self.plan.starts)
 
     def read(self, rows: np.ndarray) -> Raw:
-        """Rows `rows` (int64 [n]) of the plan."""
         ids = np.zeros((len(rows), self.length + 1), np.int32)
         sizes = self.plan.lengths[rows]
         for out, start, size in zip(ids, self.plan.starts[rows].tolist(), sizes.tolist(), strict=True):
             self.stream.copy(start, out[1 : 1 + size])
         places = np.arange(self.length, dtype=np.int32)
-        there = places <= 1 + sizes[:, None]
-        ids[:, :-1][there & (ids[:, :-1] == self.end)] = self.separator
+        inside = places <= 1 + sizes[:, None]
+        ids[:, :-1][inside & (ids[:, :-1] == self.end)] = self.separator
         ids[:, 0], ids[np.arange(len(rows)), 1 + sizes] = self.classifier, self.separator
-        return Raw(ids[:, :-1], ids[:, 1:], there.astype(np.int32), places * there, there)
+        return Raw(ids[:, :-1], ids[:, 1:], inside.astype(np.int32), places * inside, inside)

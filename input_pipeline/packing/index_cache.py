@@ -1,15 +1,17 @@
-"""Plans of layouts, which say where in a stream each row lies: made once, kept on disk with checksums, read at random.
+"""Index arrays that say where each row of a layout is in a stream: built once, kept on disk, memory-mapped.
 
-A plan is a NamedTuple of arrays, whose `__reduce__` is `by_name`, so that it travels to other processes as file names.
+A plan is a NamedTuple of arrays. Its folder holds one .npy file per array, and `made.json` with their sizes and CRC-32,
+which is written last: a plan without it is built again.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from input_pipeline.errors import UnwritableError
 from input_pipeline.files import (
     checksum,
     copied_checksum,
@@ -22,57 +24,86 @@ from input_pipeline.files import (
 )
 from input_pipeline.remote import local
 from input_pipeline.token_store.store import READ
+from input_pipeline.token_store.stream import Stream
 
-MADE = "made.json"  # bytes and CRC-32 of a plan's files; written last
-
-
-def counted(number: int, what: str) -> str:
-    """How many there are, in words: "1 document", "1,234 documents"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+MANIFEST = "made.json"
+BLOCK = 1 << 24  # ids counted at a time: 64 MiB
 
 
-def by_name(plan: tuple) -> tuple:
-    """What `pickle` makes a plan of: an array on disk is its name."""
-    return _restored, (type(plan), *(field.filename if isinstance(field, np.memmap) else field for field in plan))
+def pluralize(number: int, noun: str) -> str:
+    """A number with its noun: "1 document", "1,234 documents"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _restored(kind: type, *fields):
+def reduce_by_path(plan: tuple) -> tuple:
+    """`__reduce__` of plans: arrays on disk travel to worker processes as file names, not as bytes."""
+    return _open, (type(plan), *(field.filename if isinstance(field, np.memmap) else field for field in plan))
+
+
+def _open(kind: type, *fields):
     return kind(*(field if isinstance(field, np.ndarray) else np.load(local(field), mmap_mode="r") for field in fields))
 
 
-def kept(
-    kind: type,
-    folder: Path,
-    make: Callable[[], Iterable[Sequence[np.ndarray]]],
-    what: str,
-    report: Callable[[str], None],
-    read_all: bool,
-):
-    """The plan of this `kind` in `folder`, made first if it is not there, and again where its files are damaged.
+class IndexCache:
+    """Plans under the folder `root`, each opened once: checksums need not be verified in every evaluation.
 
-    `make` gives it in stretches, at least one, each with a stretch of every array; none is held longer than it takes to
-    write it. `what` is being made goes to `report`. Of a plan beyond `store.READ` bytes the sizes are compared with
-    what was written, and the bytes where `read_all`.
+    scratch: folder for plans if `root` is read-only. report: receives what takes long. read_all: verify checksums of
+    plans of any size, not only of those up to `READ` bytes.
     """
-    paths = [folder / f"{name}.npy" for name in kind._fields]
-    with written_under(folder, "data.store"):
-        if not _whole(folder, paths, read_all):
-            with locked(folder / "lock", lambda: report(f"waiting for another process that is {what}")):
-                if not _whole(folder, paths, read_all):
-                    remove_partial(folder)
-                    report(what)
-                    (folder / MADE).unlink(missing_ok=True)
-                    with contextlib.ExitStack() as stack:
-                        arrays = [stack.enter_context(_growing(path)) for path in paths]
-                        for stretch in make():
-                            for array, values in zip(arrays, stretch, strict=True):
-                                array.append(values)
-                    write_json(folder / MADE, {path.name: [path.stat().st_size, checksum(path)] for path in paths})
-    return _restored(kind, *paths)
+
+    def __init__(self, root: Path, scratch: Path | None, report: Callable[[str], None], read_all: bool):
+        self.report = report
+        self._root, self._scratch, self._read_all, self._plans = root, scratch, read_all, {}
+
+    def load(self, kind: type, name: str, build: Callable[[], Iterable[Sequence[np.ndarray]]], action: str):
+        """The plan of type `kind` in folder `name`; built if it is missing or damaged.
+
+        build: gives the plan in parts, at least one, each with a part of every array; parts are written one by one, so
+        that memory does not grow with the plan. action: what building does, for `report`.
+        """
+        if name not in self._plans:
+            try:
+                self._plans[name] = self._load(kind, self._root / name, build, action)
+            except UnwritableError:
+                if self._scratch is None:
+                    raise
+                self._plans[name] = self._load(kind, self._scratch / name, build, action)
+        return self._plans[name]
+
+    def _load(self, kind: type, folder: Path, build: Callable, action: str):
+        paths = [folder / f"{name}.npy" for name in kind._fields]
+        with written_under(folder, "data.store"):
+            if not self._is_whole(folder, paths):
+                with locked(folder / "lock", lambda: self.report(f"waiting for another process: {action}")):
+                    # Another process may have built it while this one waited.
+                    if not self._is_whole(folder, paths):
+                        remove_partial(folder)
+                        self.report(action)
+                        (folder / MANIFEST).unlink(missing_ok=True)
+                        with contextlib.ExitStack() as stack:
+                            files = [stack.enter_context(_create_array(path)) for path in paths]
+                            for part in build():
+                                for file, values in zip(files, part, strict=True):
+                                    file.append(values)
+                        sums = {path.name: [path.stat().st_size, checksum(path)] for path in paths}
+                        write_json(folder / MANIFEST, sums)
+        return _open(kind, *paths)
+
+    def _is_whole(self, folder: Path, paths: Sequence[Path]) -> bool:
+        """Whether all files of a plan have the size, and up to `READ` bytes the checksum, that was written."""
+        try:
+            manifest = read_json(folder / MANIFEST)
+            sums = {path: tuple(map(int, manifest[path.name])) for path in paths}
+            if any(path.stat().st_size != size for path, (size, _) in sums.items()):
+                return False
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return False
+        verify = self._read_all or sum(size for size, _ in sums.values()) <= READ
+        return not verify or all(copied_checksum(path, crc) == crc for path, (_, crc) in sums.items())
 
 
-class _Growing:
-    """An array in a file of NumPy's format, to which stretches of one type are appended."""
+class _ArrayFile:
+    """A .npy file to which parts of one type are appended."""
 
     def __init__(self, file: BinaryIO):
         self._file, self._length, self._dtype = file, 0, None
@@ -85,29 +116,39 @@ class _Growing:
         self._length += len(values)
 
     def write_header(self) -> None:
-        """NumPy leaves room for any length, so that a longer array's header takes the place of a shorter one's."""
+        # NumPy pads headers so that any length fits: the final one overwrites that of length 0.
         self._file.seek(0)
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._length,)}
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
 @contextlib.contextmanager
-def _growing(path: Path) -> Iterator[_Growing]:
-    """Writes an array that appears at the end."""
+def _create_array(path: Path) -> Iterator[_ArrayFile]:
+    """A new array file, which appears at the end."""
     with replaced(path) as partial, open(partial, "wb") as file:
-        array = _Growing(file)
+        array = _ArrayFile(file)
         yield array
         array.write_header()
 
 
-def _whole(folder: Path, paths: Sequence[Path], read_all: bool) -> bool:
-    """Whether the files of a plan are there, as they were written."""
-    try:
-        made = read_json(folder / MADE)
-        written = {path: tuple(map(int, made[path.name])) for path in paths}
-        if any(path.stat().st_size != size for path, (size, _) in written.items()):
-            return False
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return False
-    read = read_all or sum(size for size, _ in written.values()) <= READ
-    return not read or all(copied_checksum(path, crc) == crc for path, (_, crc) in written.items())
+class TokenCounts(NamedTuple):
+    """Occurrences of each id in a stream."""
+
+    counts: np.ndarray  # int64 [V]
+
+    __reduce__ = reduce_by_path
+
+
+def count_tokens(stream: Stream, vocab_size: int, cache: IndexCache) -> np.ndarray:
+    """How often each id occurs in a stream: int64 [V]."""
+
+    def build() -> Iterator[TokenCounts]:
+        counts = np.zeros(vocab_size, np.int64)
+        for start in range(0, stream.tokens, BLOCK):
+            ids = np.empty(min(BLOCK, stream.tokens - start), np.int32)
+            stream.copy(start, ids)
+            counts += np.bincount(ids, minlength=vocab_size)
+        yield TokenCounts(counts)
+
+    name = f"counts-{stream.identity}-{vocab_size}"
+    return cache.load(TokenCounts, name, build, f"counting {stream.tokens:,} tokens").counts

@@ -1,44 +1,43 @@
-"""Pairs of segments, of which the second follows the first in the text or is a random one (Devlin et al. 2018, A.2).
+"""Sentence pairs: the second segment follows the first or is random (Devlin et al. 2018, appendix A.2).
 
-Or, where pairs are swapped, precedes it (Lan et al. 2019, section 3.1). Which sentences make which pair is planned once
-for a stream and a row length, by the sequential algorithm of the papers' released code, and kept on disk.
+With swapped pairs the second precedes the first instead (Lan et al. 2019, section 3.1). The plan is made by the
+sequential algorithm of the released code, with its random draws in the same order.
 """
 
 import itertools
 import random
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from input_pipeline.errors import DataError
-from input_pipeline.packing import index_cache
+from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
 from input_pipeline.token_store.stream import Stream
 
-SEED = 12345  # of all plans: a run's own seed orders the pairs
-TRIES = 10  # at most, to find another document than the first segment's
-BLOCK = 1 << 14  # documents whose pairs are held in memory at a time
-FRAME = 3  # special tokens of a row: one before the first segment, one after each
-LEAST = FRAME + 2  # tokens of a row: each segment has one
+SEED = 12345  # of all plans, as in the release; a run's own seed only shuffles the pairs
+TRIES = 10  # at most, to find a document other than the first segment's
+BLOCK = 1 << 14  # documents whose pairs are in memory at a time
+FRAME = 3  # special tokens of a row: classifier, and a separator behind each segment
+LEAST = FRAME + 2  # tokens of a row with one token in each segment
 
 
 class RawPairs(NamedTuple):
-    """n raw rows of a classifier, a segment, a separator, another segment and a separator. Zeros behind."""
+    """n raw rows: classifier, segment A, separator, segment B, separator, padding."""
 
     ids: np.ndarray  # int32 [n, R]
-    following: np.ndarray  # int32 [n, R], the id after each in the row
-    segments: np.ndarray  # int32 [n, R], 1 up to the last separator: the two see each other
-    positions: np.ndarray  # int32 [n, R], its place in the row
+    following: np.ndarray  # int32 [n, R], the next id of the row
+    segments: np.ndarray  # int32 [n, R], 1 up to the last separator: A and B see each other
+    positions: np.ndarray  # int32 [n, R], place in the row
     scored: np.ndarray  # bool [n, R]
-    types: np.ndarray  # int32 [n, R], 1 in the second segment and its separator
-    is_random: np.ndarray  # bool [n], whether the second does not follow the first: it is random, or precedes it
+    types: np.ndarray  # int32 [n, R], 1 in B and its separator
+    is_random: np.ndarray  # bool [n]: B does not follow A (it is random, or precedes it)
 
 
 class Plan(NamedTuple):
-    """Pair i is ids first[i] .. first[i] + first_lengths[i] - 1 of the text, and so many from second[i] on."""
+    """A of pair i is ids first[i] .. first[i] + first_lengths[i] - 1 of the stream; B likewise."""
 
     first: np.ndarray  # int64 [pairs]
     first_lengths: np.ndarray  # int32 [pairs]
@@ -46,79 +45,46 @@ class Plan(NamedTuple):
     second_lengths: np.ndarray  # int32 [pairs]
     is_random: np.ndarray  # bool [pairs]
 
-    __reduce__ = index_cache.by_name
+    __reduce__ = reduce_by_path
 
 
-def plan(
-    stream: Stream,
-    length: int,
-    short: float,
-    passes: int,
-    swapped: bool,
-    folder: Path,
-    report: Callable[[str], None],
-    read_all: bool,
-) -> Plan:
-    """The stored plan of a stream, made first if it is not there, and again where its files are damaged."""
-    if stream.counts.documents == 1 and not swapped:
-        report(
-            "all sentences are of one document, so that those that do not follow are from it too; where a file holds "
-            "several, ?document=blank_line tells them apart"
-        )
-    return index_cache.kept(
-        Plan,
-        folder / f"pairs-{stream.identity}-{length}-{short:g}-{passes}{'-swapped' * swapped}",
-        lambda: _planned(stream, length, short, passes, swapped),
-        f"pairing the sentences of {index_cache.counted(stream.counts.documents, 'document')} for rows of {length}",
-        report,
-        read_all,
+def plan(stream: Stream, length: int, short: float, passes: int, swapped: bool, cache: IndexCache) -> Plan:
+    """The plan of a stream for rows of `length`; other arguments as of `make_pairs`."""
+    documents = stream.counts.documents
+    if documents == 1 and not swapped:
+        cache.report("warning: one document only, so random segments come from it too; see ?document=blank_line")
+
+    def build() -> Iterator[Plan]:
+        to_stream = stream_places(stream)
+        for part in make_pairs(*sentence_tables(stream), length, short, passes, swapped):
+            yield part._replace(first=to_stream(part.first), second=to_stream(part.second))
+
+    name = f"pairs-{stream.identity}-{length}-{short:g}-{passes}{'-swapped' * swapped}"
+    return cache.load(
+        Plan, name, build, f"pairing sentences of {pluralize(documents, 'document')} for rows of {length}"
     )
 
 
-def check(streams: Iterable[Stream], length: int) -> None:
-    """Raises DataError where in rows of `length` no pair of any of the streams can have a second segment that follows.
-
-    One follows from a sentence that another of its document comes after, and that leaves that one room in a row.
-    """
-    if not any((sizes[:-1] < length - FRAME).any() for stream in streams for sizes in _sizes(stream)):
-        raise DataError(
-            "objective.next_sentence = True asks whether the second segment of a pair follows the first, and no "
-            f"document of data.train has two sentences the first of which is shorter than rows of data.length = "
-            f"{length}, so that every pair would be random; give text with several lines to a document, such as by "
-            "?document=blank_line, raise data.length, or set it to False and data.layout to sentences"
-        )
-
-
-def _sizes(stream: Stream) -> Iterator[np.ndarray]:
-    """Tokens of each sentence, of one document after another; sentences and documents without any are left out."""
+def sentence_tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
+    """`bounds` and `documents` of `make_pairs`; empty sentences and documents are left out."""
+    sizes = []
     for document in range(stream.counts.documents):
-        sizes = np.diff(stream.sentences(document), prepend=0)
-        if sizes.any():
-            yield sizes[sizes > 0]
+        tokens = np.diff(stream.sentences(document), prepend=0)
+        if tokens.any():
+            sizes.append(tokens[tokens > 0])
+    return np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes])), np.cumsum([0, *map(len, sizes)])
 
 
-def tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
-    """What `paired` takes, in ids without end tokens; sentences and documents without any are left out."""
-    sizes, none = list(_sizes(stream)), np.zeros(1, np.int64)
-    return np.cumsum(np.concatenate([none, *sizes])), np.cumsum([0, *map(len, sizes)])
-
-
-def with_ends(stream: Stream) -> Callable[[np.ndarray], np.ndarray]:
-    """What makes of places (int64 [n]) in ids without end tokens those in ids of the stream, which count them too."""
-    ends = stream.tokens > stream.bare_tokens
-    sizes = stream.documents() - ends
+def stream_places(stream: Stream) -> Callable[[np.ndarray], np.ndarray]:
+    """Maps places in text without end tokens (int64 [n]) to places in the stream."""
+    has_ends = stream.tokens > stream.bare_tokens
+    sizes = stream.documents() - has_ends
     begins = np.cumsum(sizes) - sizes  # of each document, without end tokens
-    return lambda places: places + ends * np.searchsorted(begins, places, "right")
+    # An id of document d has d + 1 end tokens before it.
+    return lambda places: places + has_ends * np.searchsorted(begins, places, "right")
 
 
-def _planned(stream: Stream, length: int, short: float, passes: int, swapped: bool) -> Iterator[Plan]:
-    """The plan of a stream, in stretches: `paired` in ids of the stream, which count end tokens too."""
-    placed = with_ends(stream)
-    for part in paired(*tables(stream), length, short, passes, swapped):
-        yield part._replace(first=placed(part.first), second=placed(part.second))
-
-
-def paired(
+def make_pairs(
     bounds: np.ndarray,
     documents: np.ndarray,
     length: int,
@@ -127,31 +93,33 @@ def paired(
     swapped: bool = False,
     seed: int = SEED,
 ) -> Iterator[Plan]:
-    """Pairs of sentences for rows of `length`, of so many passes over all documents: a plan, in stretches.
+    """Pairs for rows of `length`, from `passes` passes over all documents; gives the plan in parts.
 
-    bounds: where each sentence begins and the last one ends, int64 [S + 1], each sentence of a token at least.
-    documents: number of sentences before each document, and of all, int64 [D + 1], each document of one at least.
-    short: the probability with which a document's pairs are made for a random length, from 2 tokens on. swapped: what
-    does not follow precedes, but where a sentence stands alone. Errors: DataError where that is all there are.
+    bounds: start of each sentence and the end of the last, int64 [S + 1], no sentence empty.
+    documents: sentences before each document, and all, int64 [D + 1], no document empty.
+    short: probability that a document's pairs have a random target length, of 2 tokens or more.
+    swapped: B precedes A instead of being random, unless a sentence is alone.
+    Errors: DataError if no document has two sentences, since then no pair could have a B that follows.
     """
-    if swapped and (np.diff(documents) < 2).all():
+    if (np.diff(documents) < 2).all():
         raise DataError(
-            "objective.swapped_pairs = True asks in which order two sentences stand, and no document has two; give "
-            "text with several lines to a document, such as by ?document=blank_line, or train a run with it False"
+            "data.layout=pairs: no document has two sentences. Separate documents by blank lines "
+            "(?document=blank_line), or set data.layout=sentences."
         )
+    # memoryviews index faster than arrays from Python loops.
     draw, (bounds, documents) = random.Random(seed).random, map(memoryview, (bounds, documents))
     count = len(documents) - 1
     for _, begin in itertools.product(range(passes), range(0, max(count, 1), BLOCK)):
         columns = array("q"), array("i"), array("q"), array("i"), array("b")
         for document in range(begin, min(begin + BLOCK, count)):
-            for row in _of_document(document, bounds, documents, length - FRAME, short, swapped, draw):
+            for row in _pair_document(document, bounds, documents, length - FRAME, short, swapped, draw):
                 for column, value in zip(columns, row, strict=True):
                     column.append(value)
         yield Plan(*map(np.array, columns))._replace(is_random=np.array(columns[-1], bool))
 
 
-def _of_document(document: int, bounds, documents, most: int, short: float, swapped: bool, draw) -> Iterator[tuple]:
-    """The pairs of one document, as columns of the plan; what is drawn, and in which order, is the released code's."""
+def _pair_document(document: int, bounds, documents, most: int, short: float, swapped: bool, draw) -> Iterator[tuple]:
+    """Pairs of one document of at most `most` tokens, as columns of the plan."""
 
     def below(number: int) -> int:
         return int(draw() * number)
@@ -159,55 +127,52 @@ def _of_document(document: int, bounds, documents, most: int, short: float, swap
     here, stop = documents[document], documents[document + 1]
     target = 2 + below(most - 1) if draw() < short else most
     while here < stop:
-        end = min(bisect_left(bounds, bounds[here] + target, here + 1), stop)  # sentences here .. end - 1 suffice
+        end = min(bisect_left(bounds, bounds[here] + target, here + 1), stop)  # sentences here .. end - 1 fill a row
         middle = here + (1 + below(end - here - 1) if end - here > 1 else 1)
         is_random = end - here == 1 or draw() < 0.5
         first, first_end, begin, after = here, middle, middle, end
         if is_random and swapped and end - here > 1:
             first, first_end, begin, end = middle, end, here, middle
-        elif is_random:  # the sentences from the middle on are left for the next pair
+        elif is_random:
             for _ in range(TRIES):
                 other = below(len(documents) - 1)
                 if other != document:
                     break
             begin = documents[other] + below(documents[other + 1] - documents[other])
             wanted = bounds[begin] + target - (bounds[middle] - bounds[here])
+            # Sentences from the middle on are not used: the next pair begins with them.
             end, after = min(bisect_left(bounds, wanted, begin + 1), documents[other + 1]), middle
-        yield *_cut(bounds[first], bounds[first_end], bounds[begin], bounds[end], most, draw), is_random
+        yield *_truncate(bounds[first], bounds[first_end], bounds[begin], bounds[end], most, draw), is_random
         here = after
 
 
-def _cut(first: int, first_end: int, second: int, second_end: int, most: int, draw) -> tuple[int, int, int, int]:
-    """(first, its length, second, its length) with tokens dropped from the longer one until `most` are left in all.
+def _truncate(first: int, first_end: int, second: int, second_end: int, most: int, draw) -> tuple[int, int, int, int]:
+    """(A, its length, B, its length), with tokens dropped from the longer one until `most` are left.
 
-    Each from its front or its back with equal chance; from the second where both are as long.
+    Each token is dropped from the front or the back with equal chance; from B if both are as long.
     """
     excess = max(0, first_end - first + second_end - second - most)
     fronts = [draw() < 0.5 for _ in range(excess)]
     longer = first_end - first - (second_end - second)
-    alone, both = fronts[: abs(longer)], fronts[abs(longer) :]  # dropped while one is longer, and in turn
+    # Closed form of the release's loop: first the longer one alone loses tokens, then both take turns, B first.
+    alone, both = fronts[: abs(longer)], fronts[abs(longer) :]
     from_first, from_second = (alone if longer > 0 else []) + both[1::2], (alone if longer <= 0 else []) + both[0::2]
     first, first_end = first + sum(from_first), first_end - len(from_first) + sum(from_first)
     second, second_end = second + sum(from_second), second_end - len(from_second) + sum(from_second)
     return first, first_end - first, second, second_end - second
 
 
-class Framed:
-    """Rows under a plan, whose segments stand between a classifier and separators."""
+class Pairs:
+    """Rows of two segments under a plan, between classifier and separators."""
 
-    def __init__(self, stream: Stream, plan: NamedTuple, length: int, classifier: int, separator: int):
+    def __init__(self, stream: Stream, plan: Plan, length: int, classifier: int, separator: int):
         self.stream, self.plan, self.length = stream, plan, length
         self.classifier, self.separator = classifier, separator
-
-
-class Pairs(Framed):
-    """Rows of two segments under a plan, between a classifier and separators."""
 
     def __len__(self) -> int:
         return len(self.plan.first)
 
     def read(self, rows: np.ndarray) -> RawPairs:
-        """Rows `rows` (int64 [n]) of the plan."""
         ids = np.zeros((len(rows), self.length + 1), np.int32)
         columns = [field[rows].tolist() for field in self.plan[:4]]
         for out, first, size, second, other in zip(ids, *columns, strict=True):
@@ -217,13 +182,12 @@ class Pairs(Framed):
         middle = 1 + self.plan.first_lengths[rows]  # place of the first separator
         last = middle + 1 + self.plan.second_lengths[rows]
         ids[:, 0], ids[rank, middle], ids[rank, last] = self.classifier, self.separator, self.separator
-        there = places <= last[:, None]
-        return RawPairs(
-            ids=ids[:, :-1],
-            following=ids[:, 1:],
-            segments=there.astype(np.int32),
-            positions=places * there,
-            scored=there,
-            types=((places > middle[:, None]) & there).astype(np.int32),
-            is_random=self.plan.is_random[rows],
-        )
+        inside = places <= last[:, None]
+        types = ((places > middle[:, None]) & inside).astype(np.int32)
+        return frame_pairs(ids, inside, types, self.plan.is_random[rows])
+
+
+def frame_pairs(ids: np.ndarray, inside: np.ndarray, types: np.ndarray, is_random: np.ndarray) -> RawPairs:
+    """Raw rows from ids int32 [n, R + 1], used places bool [n, R], types int32 [n, R] and is_random bool [n]."""
+    places = np.arange(inside.shape[1], dtype=np.int32)
+    return RawPairs(ids[:, :-1], ids[:, 1:], inside.astype(np.int32), places * inside, inside, types, is_random)

@@ -1,28 +1,23 @@
-"""Pairs of texts, one to be read and one to be written: as many in a row as there is room for on both sides.
-
-Which pairs share a row is planned once for a stream and its lengths, and kept on disk.
-"""
+"""Rows of (source, target) pairs of texts, as many as fit on both sides; planned once per stream and lengths."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.errors import LENGTH, DataError
-from input_pipeline.packing import index_cache
+from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
 from input_pipeline.token_store.stream import Stream
 
-OPEN = 64  # rows that are filled at a time: one for which there is too little room in all of them closes the oldest
+OPEN = 64  # rows filled at a time; a pair that fits into none closes the oldest
 
 
 class RawTexts(NamedTuple):
-    """n raw rows of texts that each end with an end token: of T ids that are read and T' ids that are written."""
+    """n raw rows of sources, T ids, and targets, T' ids; each text ends with an end token."""
 
     inputs: np.ndarray  # int32 [n, T]
-    input_segments: np.ndarray  # int32 [n, T], which pair of its row an id belongs to, from 1; 0 where there is none
-    input_positions: np.ndarray  # int32 [n, T], its place in its text
+    input_segments: np.ndarray  # int32 [n, T], pair within the row, from 1; 0 is padding
+    input_positions: np.ndarray  # int32 [n, T], place in the text
     targets: np.ndarray  # int32 [n, T']
     segments: np.ndarray  # int32 [n, T']
     positions: np.ndarray  # int32 [n, T']
@@ -34,91 +29,59 @@ class Plan(NamedTuple):
     first: np.ndarray  # int64 [rows + 1]
     documents: np.ndarray  # int64 [documents]
 
-    __reduce__ = index_cache.by_name
+    __reduce__ = reduce_by_path
 
 
-def plan(
-    stream: Stream,
-    lengths: tuple[int, int],
-    folder: Path,
-    report: Callable[[str], None],
-    read_all: bool,
-) -> Plan:
-    """The stored plan for rows of `lengths`, made first if it is not there, and again where its files are damaged."""
-    length, target_length = lengths
-    return index_cache.kept(
-        Plan,
-        folder / f"texts-{stream.identity}-{length}-{target_length}-filled",
-        lambda: [_planned(stream, lengths, report)],
-        f"packing {index_cache.counted(stream.counts.documents, 'pair')} of texts into rows of {length} and "
-        f"{target_length}",
-        report,
-        read_all,
-    )
+def plan(stream: Stream, lengths: tuple[int, int], cache: IndexCache) -> Plan:
+    """The plan of a stream for rows of `lengths` = (T, T')."""
+
+    def build() -> Iterator[Plan]:
+        sizes = pair_sizes(stream)
+        pairs = pack(sizes, lengths)
+        whole = (sizes > 0).all(1)
+        report_losses((whole & (sizes >= lengths).any(1)).sum(), (~whole).sum(), cache)
+        yield pairs
+
+    action = f"packing {pluralize(stream.counts.documents, 'text pair')} into rows of {lengths[0]} and {lengths[1]}"
+    return cache.load(Plan, f"texts-{stream.identity}-{lengths[0]}-{lengths[1]}-filled", build, action)
 
 
-def check_fields(fields: Sequence[str], name: str) -> None:
-    """Raises DataError, with its source's `name`, where a document of these fields is not made of two texts."""
-    if len(fields) != 2:
-        found = f"has for fields {', '.join(fields)}" if fields else "has one text a document"
-        raise DataError(
-            f"{name} {found}; name two, the text that is read and the text that is written, as "
-            "jsonl:GLOB?fields=inputs,targets or parallel:data/train.{}?fields=en,de do"
-        )
+def pair_sizes(stream: Stream) -> np.ndarray:
+    """Tokens of both texts of each document: int64 [documents, 2]."""
+    fields = (stream.fields(document).values() for document in range(stream.counts.documents))
+    sizes = np.fromiter((size for pair in fields for _, size in pair), np.int64, 2 * stream.counts.documents)
+    return sizes.reshape(-1, 2)
 
 
-def _planned(stream: Stream, lengths: tuple[int, int], report: Callable[[str], None]) -> Plan:
-    """The plan of a stream; `report` is told how many texts of which field are cut, and how many pairs left out."""
-    cut = dict.fromkeys(stream.shards[0].form.fields, 0)
-
-    def sizes() -> Iterator[tuple[int, int]]:
-        for document in range(stream.counts.documents):
-            (_, read), (_, written) = stream.fields(document).values()
-            for field, size, length in zip(cut, (read, written), lengths, strict=True):
-                cut[field] += size + 1 > length and read > 0 < written
-            yield read, written
-
-    plan = pack(sizes(), lengths)
-    for (field, number), length in zip(cut.items(), lengths, strict=True):
-        if number:
-            report(
-                f"{number:,} of {stream.counts.documents:,} texts of '{field}' are longer than {length} tokens, their "
-                f"end among them, and are cut; raise {LENGTH}"
-            )
-    report_left_out(plan, stream, report)
-    return plan
+def report_losses(cut: int, empty: int, cache: IndexCache) -> None:
+    """Reports how many of a stream's pairs are cut to the row, and how many are left out."""
+    if cut:
+        cache.report(f"warning: {cut:,} text pairs are longer than a row and are cut; see data.length")
+    if empty:
+        cache.report(f"warning: {empty:,} text pairs have an empty text and are left out")
 
 
-def report_left_out(plan: Plan, stream: Stream, report: Callable[[str], None]) -> None:
-    """Tells `report` how many pairs of a stream the plan lacks, if it lacks any."""
-    if number := stream.counts.documents - len(plan.documents):
-        report(
-            f"{number:,} of {stream.counts.documents:,} pairs of texts are left out, since one of the two has no token"
-        )
+def pack(sizes: np.ndarray, lengths: tuple[int, int]) -> Plan:
+    """Packs pairs of texts of `sizes` (int64 [n, 2]) first-fit into rows; pairs with an empty text are left out.
 
-
-def pack(sizes: Iterator[tuple[int, int]], lengths: tuple[int, int]) -> Plan:
-    """Packs pairs of texts of these sizes, with an end token each, and cut where they are longer than a row.
-
-    Each goes into the oldest open row that has room for both; into none where one of the two is empty.
+    Each text takes an end token more, and is cut to the row. `OPEN` rows are open at a time.
     """
+    needs = np.minimum(sizes + 1, lengths)
     rows, open_rows = [], []
-    for document, texts in enumerate(sizes):
-        if not all(texts):
-            continue
-        need = [min(size + 1, length) for size, length in zip(texts, lengths, strict=True)]
+    for document in np.flatnonzero((sizes > 0).all(1)).tolist():
+        source, target = needs[document].tolist()
         for row in open_rows:
-            if row[0] >= need[0] and row[1] >= need[1]:
+            if row[0] >= source and row[1] >= target:
                 break
         else:
-            row = [*lengths, []]
+            row = [*lengths, []]  # free tokens on both sides, and the documents
             open_rows.append(row)
             if len(open_rows) > OPEN:
                 rows.append(open_rows.pop(0)[2])
-        row[0] -= need[0]
-        row[1] -= need[1]
+        row[0] -= source
+        row[1] -= target
         row[2].append(document)
-    rows += [members for _, _, members in open_rows]
+    rows += [documents for _, _, documents in open_rows]
     first = np.cumsum([0, *map(len, rows)])
     return Plan(first, np.fromiter(itertools.chain.from_iterable(rows), np.int64, first[-1]))
 
@@ -133,14 +96,13 @@ class Texts:
         return len(self.plan.first) - 1
 
     def read(self, rows: np.ndarray) -> RawTexts:
-        """Rows `rows` (int64 [n]) of the plan."""
         raw = RawTexts(*(np.zeros((len(rows), length), np.int32) for length in self.lengths for _ in range(3)))
         for slot, row in enumerate(rows.tolist()):
             documents = self.plan.documents[slice(*self.plan.first[row : row + 2].tolist())].tolist()
-            places = [0, 0]
+            places = [0, 0]  # tokens used on each side
             for segment, document in enumerate(documents, 1):
                 for side, (start, size) in enumerate(self.stream.fields(document).values()):
-                    ids, segments, positions = (array[slot] for array in raw[3 * side : 3 * side + 3])
+                    ids, segments, positions = (field[slot] for field in raw[3 * side : 3 * side + 3])
                     begin, size = places[side], min(size, self.lengths[side] - 1)
                     last = begin + size
                     self.stream.copy(start, ids[begin:last])

@@ -1,0 +1,130 @@
+"""Training batches: batch n is a function of (seed, n) alone.
+
+Nothing depends on the number of hosts, workers or restarts: a host asks for some rows of batch n and gets those rows.
+The position in the data is n.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from input_pipeline.batch_spec import Feature, declared, empty
+from input_pipeline.batching.mixture import Mixture, hash_key, shuffle_rows
+from input_pipeline.corruption.base import Objective
+from input_pipeline.corruption.rng import uniform
+from input_pipeline.errors import DataError
+from input_pipeline.packing.concat import RawRows, read_windows
+from input_pipeline.packing.xlnet_segments import DRAWS, Segments
+from input_pipeline.token_store.stream import Stream
+
+ROWS = 100  # purpose of what is drawn for raw rows; objectives use smaller numbers
+
+
+@dataclass(frozen=True)
+class BatchContext:
+    """What all batches of a run share, whatever rows they hold."""
+
+    objective: Objective
+    layout: str
+    seed: int
+    batch_size: int
+    length: int
+    rows: np.ndarray  # rows of each batch that this host needs, int64 [n]
+
+    def features(self) -> Mapping[str, Feature]:
+        """Features of this host's rows."""
+        return declared(self.objective, len(self.rows), self.length, self.layout)
+
+    def empty(self) -> dict[str, np.ndarray]:
+        """This host's rows as padding."""
+        return empty(self.features()) | {"row": self.rows.astype(np.int32)}
+
+    def keys(self, numbers: np.ndarray, *words: int) -> np.ndarray:
+        """Keys for `numbers` (int64 [n] below 2^31): int64 [n], a function of the seed, `words` and each number."""
+        # 32 hashed bits in front, the number in the low 31: rows of one batch never share a key.
+        return hash_key(self.seed, *words) * (1 << 31) + numbers
+
+
+class MixedBatches:
+    """Batches of rows from several sources: row r of batch n is example n * B + r of the mixture."""
+
+    def __init__(self, context: BatchContext, sources: Sequence[RawRows], weights: np.ndarray, shuffle: bool):
+        self.context, self.sources, self.mixture, self.shuffle = context, sources, Mixture(weights), shuffle
+
+    def __getitem__(self, n: int) -> dict[str, np.ndarray]:
+        context = self.context
+        batch, keys = context.empty(), context.keys(context.rows, n)
+        source, counts = self.mixture.locate(n * context.batch_size + context.rows)
+        for index, rows in enumerate(self.sources):
+            slots = np.flatnonzero(source == index)
+            if len(slots):
+                # A source's examples count up one by one: epoch = count // rows, place in it = count % rows.
+                mine = counts[slots]
+                mine = shuffle_rows(mine, len(rows), context.seed, index) if self.shuffle else mine % len(rows)
+                context.objective.fill(batch, slots, rows.read(mine), keys[slots])
+        return batch
+
+
+class StreamBatches:
+    """Contiguous streams (Dai et al. 2019): row r of batch n + 1 continues row r of batch n.
+
+    The stream of N ids is cut into B lanes of N // B ids; an epoch reads as many whole rows as a lane has. With
+    `shuffle` each epoch begins at another place of the circular stream, so that all ids are read in the long run.
+    """
+
+    def __init__(self, context: BatchContext, stream: Stream, shuffle: bool):
+        self.context, self.stream, self.shuffle = context, stream, shuffle
+        self.raw_length = context.objective.raw_length(context.length)
+        self.lane = stream.tokens // context.batch_size
+        self.batches = self.lane // self.raw_length
+        if not self.batches:
+            raise DataError(
+                f"data.layout=stream: train.batch_size={context.batch_size} rows of data.length={context.length} need "
+                f"more than {stream.tokens} tokens. Lower one."
+            )
+
+    def __getitem__(self, n: int) -> dict[str, np.ndarray]:
+        context = self.context
+        epoch, step = divmod(n, self.batches)
+        offset = hash_key(context.seed, epoch) * self.stream.tokens >> 32 if self.shuffle else 0
+        batch = context.empty()
+        starts = offset + context.rows * self.lane + step * self.raw_length
+        raw = read_windows(self.stream, starts, self.raw_length)
+        context.objective.fill(batch, np.arange(len(starts)), raw, context.keys(context.rows, n))
+        batch["reset"][:] = step == 0
+        return batch
+
+
+@dataclass(frozen=True)
+class SegmentBatches:
+    """Contiguous streams whose rows end with two segments (Yang et al. 2019): the text of row r continues.
+
+    With `both_ways` as many lanes more read backwards what the first `lanes` read forwards. With `shuffle` each epoch
+    begins at another place of the circular stream. Rows of a batch beyond the lanes are padding.
+    """
+
+    context: BatchContext
+    segments: Segments
+    lanes: int
+    shuffle: bool
+    both_ways: bool
+
+    def __len__(self) -> int:
+        """Batches of an epoch: as many as fit a lane, at least one; 0 without lanes."""
+        return self.lanes and max(1, self.segments.stream.tokens // self.lanes // self.segments.reuse)
+
+    def __getitem__(self, n: int) -> dict[str, np.ndarray]:
+        context, total = self.context, self.segments.stream.tokens
+        epoch, step = divmod(n, len(self))
+        offset = hash_key(context.seed, epoch) * total >> 32 if self.shuffle else 0
+        batch = context.empty()
+        slots = np.flatnonzero(context.rows < self.lanes * (2 if self.both_ways else 1))
+        rows = context.rows[slots]
+        # Only the text advances a lane, by `reuse` ids a row; the two segments are read again by later rows.
+        starts = offset + rows % self.lanes * (total // self.lanes) + step * self.segments.reuse
+        keys = context.keys(rows, n)
+        raw = self.segments.read(starts % total, rows >= self.lanes, uniform(keys, ROWS, DRAWS))
+        context.objective.fill(batch, slots, raw, keys)
+        batch["reset"][:] = step == 0
+        return batch
