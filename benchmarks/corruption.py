@@ -23,7 +23,7 @@ from benchmarks.report import Result, arguments, peers, ratio, show
 from configs import common
 from input_pipeline import corruption
 from input_pipeline.batch_spec import declared, empty
-from input_pipeline.packing.raw import Raw
+from input_pipeline.packing.concat import Raw
 from input_pipeline.packing.xlnet_segments import RawSegments
 from input_pipeline.sources import sources
 from input_pipeline.tokenizers import huggingface, wordpiece

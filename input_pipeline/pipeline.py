@@ -64,8 +64,7 @@ def prepare(
     """
     if named is None:
         named = validate.check(data, tokenizer, objective, folders, taken is not None)
-    share, task = splits.holdout_share(data), corruption.build(objective)
-    special = corruption.special(task, data["layout"])
+    share, special = splits.holdout_share(data), corruption.special(objective, data["layout"])
     opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, share, report, special, taken, accept)
     validate.check_ends(opened, data, report)
 

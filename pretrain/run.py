@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from input_pipeline import corruption, pipeline
-from input_pipeline.corruption.prompts import Prompts
+from input_pipeline.corruption.base import Prompts
 from pretrain import config as configs
 from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints

@@ -33,7 +33,7 @@ def build(section: Mapping, tokenizer: Tokenizer | None = None) -> Objective:
     return OBJECTIVES[section["kind"]](section, tokenizer)
 
 
-def special(objective: Objective, layout: str) -> tuple[str, ...]:
-    """Names of the special ids that an objective and its layout write."""
-    own = objective.special
+def special(section: Mapping, layout: str) -> tuple[str, ...]:
+    """Names of the special ids that the objective of `config.objective` and a layout write."""
+    own = build(section).special
     return (*own, *(name for name in LAYOUT_SPECIAL.get(layout, ()) if name not in own))

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.errors import DataError
 from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
 from input_pipeline.token_store.stream import Stream
 
@@ -99,13 +98,7 @@ def make_pairs(
     documents: sentences before each document, and all, int64 [D + 1], no document empty.
     short: probability that a document's pairs have a random target length, of 2 tokens or more.
     swapped: B precedes A instead of being random, unless a sentence is alone.
-    Errors: DataError if no document has two sentences, since then no pair could have a B that follows.
     """
-    if (np.diff(documents) < 2).all():
-        raise DataError(
-            "data.layout=pairs: no document has two sentences. Separate documents by blank lines "
-            "(?document=blank_line), or set data.layout=sentences."
-        )
     # memoryviews index faster than arrays from Python loops.
     draw, (bounds, documents) = random.Random(seed).random, map(memoryview, (bounds, documents))
     count = len(documents) - 1

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import jax
 
-from input_pipeline import pipeline, requirements
+from input_pipeline import pipeline, validate
 from input_pipeline.tokenizers.settings import known_padding
 from models.layers.parameter import is_box, path_name
 from pretrain import config as configs
@@ -34,7 +34,7 @@ def describe(config, workdir: str = "") -> dict:
     Errors: those of `USER_ERRORS`, for a config that cannot be trained on any machine.
     """
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
-    requirements.check_settings(*sections, configs.takes_tokenizer(config))
+    validate.check_settings(*sections, configs.takes_tokenizer(config))
     check_config(config)
     spec = TrainSpec.build_abstract(config)
     model, optimizer = spec.model, spec.optimizer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from input_pipeline import pipeline, requirements
+from input_pipeline import corruption, pipeline, validate
 from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.checkpoints import params_only
@@ -61,7 +61,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_made_with(step, tokenizer, config))
     check_scored(config, arguments.length)
     if arguments.length:
-        requirements.check_length("--length", arguments.length, config.objective.to_dict())
+        validate.check_length("--length", arguments.length, corruption.build(config.objective.to_dict()))
     if asked and arguments.batches:
         raise UserError(f"--{asked[0]}: needs the whole split. Leave --batches out.")
     if arguments.word_level and config.data.image:

@@ -3,7 +3,7 @@
 import json
 
 import models
-from input_pipeline import pipeline, requirements
+from input_pipeline import pipeline, validate
 from input_pipeline.token_store import beam
 from input_pipeline.token_store.workers import processes
 from pretrain import config as configs
@@ -21,7 +21,7 @@ def run(arguments: Prepare) -> None:
     config, workdir = resolve(arguments)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     folders = Workdir(workdir).folders
-    requirements.check(*sections, folders, configs.takes_tokenizer(config))
+    validate.check(*sections, folders, configs.takes_tokenizer(config))
     from pretrain.step.checks import check_config, check_model, check_vocabulary
     from pretrain.training.startup import check_own, leave_config, tokenizer_of_another
 

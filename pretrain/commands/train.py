@@ -1,6 +1,6 @@
 """`pretrain train`: trains a config in a work folder, or goes on with the run that is there."""
 
-from input_pipeline import requirements
+from input_pipeline import validate
 from pretrain import config as configs
 from pretrain.commands.arguments import Train
 from pretrain.commands.shared import check_processes, resolve
@@ -14,7 +14,7 @@ def run(arguments: Train) -> int:
     start()
     check_processes(arguments, config)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
-    requirements.check(*sections, Workdir(workdir).folders, configs.takes_tokenizer(config))
+    validate.check(*sections, Workdir(workdir).folders, configs.takes_tokenizer(config))
     from pretrain.training.trainer import train  # imported late: what is missing is named before its seconds
 
     return train(config, workdir, arguments.fresh)

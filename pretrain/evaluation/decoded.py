@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from configs import common
-from input_pipeline.batching.tasks import Task
+from input_pipeline.batching.eval import Task
 from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.decoding.beam_search import NOTHING, beam_search, check_penalty

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import jax
 
-from input_pipeline.batching.eval_batches import Evaluation
+from input_pipeline.batching.eval import Evaluation
 from input_pipeline.pipeline import Corpus
 from pretrain import config as configs
 from pretrain.errors import UserError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from input_pipeline import requirements
+from input_pipeline import validate
 from models.layers.parameter import is_box, mesh_axes_of, path_name
 from pretrain import config as configs
 from pretrain.costs import flops
@@ -52,7 +52,7 @@ def prepare(config, topology: Topology, devices=None) -> Subject:
 def check_config(config) -> None:
     """Raises UserError for configs that no hardware can run, and for pmap."""
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
-    requirements.check_settings(*sections, configs.takes_tokenizer(config))
+    validate.check_settings(*sections, configs.takes_tokenizer(config))
     checks.check_config(config)
     if config.train.backend == "pmap":
         raise UserError(

@@ -3,7 +3,7 @@
 import jax
 
 from configs.common import STOPPING
-from input_pipeline import corruption, requirements
+from input_pipeline import corruption, validate
 from input_pipeline.tokenizers.settings import known_size
 from pretrain import config as configs
 from pretrain.errors import UserError
@@ -50,14 +50,14 @@ def _check_lengths(config) -> None:
         ("config.data.length", data.length, "config.model.context", config.model.context),
         (configs.scored_key(config), scored, key, context),
     ):
-        requirements.check_length(length_key, length, objective)
-        if task.two_texts and task.target_length(length) > positions:
+        validate.check_length(length_key, length, task)
+        if task.uses_text_pairs and task.target_length(length) > positions:
             raise UserError(
                 f"{length_key}={length} with config.objective.density={config.objective.density} makes targets of "
                 f"{task.target_length(length)} tokens, longer than {context_key}={positions}. Lower {length_key} or "
                 "the density."
             )
-    requirements.check_stride(config.evaluate.stride or scored, scored, data.layout, task.bare)
+    validate.check_stride(config.evaluate.stride or scored, scored, data.layout, task)
 
 
 def check_scored(config, length: int = 0) -> None:

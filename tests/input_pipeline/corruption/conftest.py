@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from input_pipeline.packing.raw import Raw
+from input_pipeline.packing.concat import Raw
 
 ROOT = Path(__file__).resolve().parents[3]
 

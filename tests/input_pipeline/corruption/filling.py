@@ -7,15 +7,16 @@ from input_pipeline.batch_spec import declared, empty
 from input_pipeline.corruption import build
 
 
-def masked(vocabulary, **changes):
-    """The objective of masked tokens, without pairs, with these keys changed."""
-    section = common.masked()
-    section.update({"next_sentence": False, **changes})
-    return build(section.to_dict(), vocabulary)
+def build_objective(kind, tokenizer, **changes):
+    """The objective of this kind, with these keys of its section changed; masked has no pairs by default."""
+    section = common.OBJECTIVES[kind]()
+    section.update(({"next_sentence": False} if kind == "masked" else {}) | changes)
+    return build(section.to_dict(), tokenizer)
 
 
-def filled(objective, raw, keys, length=0, layout="concat"):
-    """The batch of raw rows by their keys; `length` is that of its rows, where raw ones are not as long."""
-    batch = empty(declared(objective, len(keys), length or raw.ids.shape[1], layout))
-    objective.fill(batch, np.arange(len(keys)), raw, keys)
+def fill_batch(objective, raw, keys=None, length=0, layout="concat"):
+    """The batch of raw rows; `length` is that of its rows, if raw ones have another."""
+    rows = len(raw.ids)
+    batch = empty(declared(objective, rows, length or raw.ids.shape[1], layout))
+    objective.fill(batch, np.arange(rows), raw, np.arange(rows) if keys is None else keys)
     return batch

@@ -1,15 +1,12 @@
-"""Permutation language modelling against the paper's masks and against the released algorithm, both written plainly."""
+"""Permutation language modelling against the masks and the sampling of the release, written as plain loops."""
 
 import itertools
 
 import numpy as np
 import pytest
+from filling import build_objective, fill_batch
 
-from configs import common
-from input_pipeline import corruption
-from input_pipeline.batch_spec import declared, empty
-from input_pipeline.corruption.permutation import grams, order
-from input_pipeline.errors import DataError
+from input_pipeline.corruption.permutation import draw_ngrams, draw_order
 from input_pipeline.packing.xlnet_segments import RawSegments
 
 SMALL = {"reuse": 24, "perm_size": 8, "predictions": 11}
@@ -17,14 +14,12 @@ LENGTH, VOCABULARY = 40, 1000
 
 
 def build(vocabulary, **changes):
-    section = common.permutation()
-    section.update(SMALL | changes)
-    return corruption.build(section.to_dict(), vocabulary)
+    return build_objective("permutation", vocabulary, **SMALL | changes)
 
 
 @pytest.fixture
 def known(vocabulary):
-    """A tokenizer a third of whose ids go on with a word."""
+    """A tokenizer of which a third of the ids continue a word."""
     vocabulary.continues = np.arange(VOCABULARY) % 3 == 1
     return vocabulary
 
@@ -41,17 +36,14 @@ def raw_segments(rows, length=LENGTH, reuse=24, seed=0):
 
 
 def filled(objective, raw, keys=None):
-    rows, length = raw.ids.shape
-    batch = empty(declared(objective, rows, length, "stream"))
-    objective.fill(batch, np.arange(rows), raw, np.arange(rows) if keys is None else keys)
-    return batch
+    return fill_batch(objective, raw, keys, layout="stream")
 
 
-def test_masks_are_the_papers(known):
-    """Of each pair of places: those of one half as the release has them, from the drawn order."""
+def test_ranks_give_the_masks_of_the_release(known):
+    """Every pair of places: within a half by the drawn order, and the second half sees all of the first."""
     objective, raw, keys = build(known), raw_segments(20), np.arange(20)
     batch, chosen = filled(objective, raw), objective.choose(keys, raw)
-    orders = [order(keys, half, size, 8) for half, size in enumerate((24, 16))]
+    orders = [draw_order(keys, half, size, 8) for half, size in enumerate((24, 16))]
     for row in range(20):
         target, functional = chosen[row] & ~raw.functional[row], raw.functional[row]
         rank = np.concatenate([orders[0][row], orders[1][row]])
@@ -67,12 +59,12 @@ def test_masks_are_the_papers(known):
             assert (ranks[j] < ranks[i] + 1) == (not hidden or (i == j and target[i])), (i, j)  # the content stream's
 
 
-def test_an_order_is_one_of_whole_blocks():
-    found = order(np.arange(300), 1, 24, 8)
+def test_draw_order_repeats_in_blocks():
+    found = draw_order(np.arange(300), 1, 24, 8)
     blocks = found.reshape(300, 3, 8)
     np.testing.assert_array_equal(np.sort(blocks, axis=2), np.broadcast_to(np.arange(24).reshape(3, 8), blocks.shape))
     assert (np.diff(blocks, axis=1) == 8).all()  # each block's order is the same
-    assert len(np.unique(found, axis=0)) > 290 and (found != order(np.arange(300), 0, 24, 8)).any()
+    assert len(np.unique(found, axis=0)) > 290 and (found != draw_order(np.arange(300), 0, 24, 8)).any()
     np.testing.assert_allclose(found[:, :8].mean(0), 3.5, atol=0.5)
 
 
@@ -115,11 +107,11 @@ def runs(mask):
 
 
 @pytest.mark.parametrize("goal", [43, 20, 90])
-def test_targets_are_drawn_as_in_the_release(raw_rows, pieces, goal):
-    """On real text: as many, as often at each place, in runs as long, and as often where a word begins."""
+def test_draw_ngrams_statistics_of_the_release(raw_rows, pieces, goal):
+    """On real text: counts, rates by place, lengths of runs and share of word starts."""
     ids, size = raw_rows(3000, 256).ids, 256
     starts = ~pieces[1][ids]
-    found = grams(np.arange(len(ids)), 0, starts, goal, 5, 6)
+    found = draw_ngrams(np.arange(len(ids)), 0, starts, goal, 5, 6)
     draw = np.random.default_rng(0)
     expected = np.stack([released(row, goal, 5, 6, draw) for row in starts[:1000]])
     assert (found.sum(1) == goal).all() and (expected.sum(1) == goal).all()
@@ -131,7 +123,7 @@ def test_targets_are_drawn_as_in_the_release(raw_rows, pieces, goal):
     assert shares[0] == pytest.approx(shares[1], abs=0.01)
 
 
-def test_slots_are_the_targets_in_order(known):
+def test_slots_are_targets_in_order(known):
     raw = raw_segments(60)
     objective = build(known)
     batch, chosen = filled(objective, raw), objective.choose(np.arange(60), raw)
@@ -147,8 +139,8 @@ def test_slots_are_the_targets_in_order(known):
     np.testing.assert_array_equal(batch["backward"], raw.backward)
 
 
-def test_rows_back_to_front_have_n_grams_of_the_text(known):
-    """Where the text is turned round, so are the places."""
+def test_choose_backward_rows_mirror_forward_rows(known):
+    """Reversed text has reversed places."""
     raw = raw_segments(50)
     forward = raw._replace(backward=np.zeros(50, bool))
     turned = forward._replace(backward=np.ones(50, bool), ids=raw.ids.copy())
@@ -159,7 +151,7 @@ def test_rows_back_to_front_have_n_grams_of_the_text(known):
         np.testing.assert_array_equal(one[:, begin:end], other[:, begin:end][:, ::-1])
 
 
-def test_what_a_row_draws_follows_from_its_key_alone(known):
+def test_fill_rows_are_independent(known):
     objective, raw, keys = build(known), raw_segments(30), np.arange(100, 130)
     whole = filled(objective, raw, keys)
     some = np.array([3, 4, 17])
@@ -167,38 +159,3 @@ def test_what_a_row_draws_follows_from_its_key_alone(known):
     for name, values in part.items():
         np.testing.assert_array_equal(values, whole[name][some], err_msg=name)
     assert not np.array_equal(filled(objective, raw, keys + 1)["ranks"], whole["ranks"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "length", "message"),
-    [
-        ({"perm_size": 48}, 40, r"perm_size = 48 is longer than objective\.reuse = 24: .*at most that"),
-        ({"perm_size": 16}, 40, r"perm_size = 16 does not divide objective\.reuse = 24"),
-        (
-            {},
-            44,
-            "rows of 44 tokens leave 20 behind .* objective.perm_size = 8 does not divide; set data.length .* to that",
-        ),
-        ({}, 24, "rows of 24 tokens leave 0 behind"),
-        ({"predictions": 32}, 40, r"predictions = 32 asks for 16 places of 16, .* lower it to at most 31$"),
-        (
-            {"predictions": 3, "reuse": 1, "perm_size": 1},
-            9,
-            r"for 2 places of 1, .*\.reuse to at least 2, and data\.length",
-        ),
-    ],
-)
-def test_what_cannot_be(vocabulary, changes, length, message):
-    with pytest.raises(DataError, match=message):
-        build(None, **changes).features(2, length)
-
-
-def test_a_tokenizer_that_knows_no_words(vocabulary):
-    vocabulary.continues = None
-    with pytest.raises(DataError, match="this tokenizer does not say which ids do; use one of kind sentencepiece"):
-        build(vocabulary)
-
-
-def test_there_is_nothing_to_go_on_with(known):
-    with pytest.raises(DataError, match="predicts places of a text from both sides and does not go on with it"):
-        build(known).prompts(["a text"])

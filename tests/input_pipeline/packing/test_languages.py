@@ -1,4 +1,4 @@
-"""Rows that say of which language they are, and translations, whose positions begin again (Lample and Conneau 2019)."""
+"""Rows marked with languages, and translations, whose positions restart (Lample and Conneau 2019)."""
 
 import json
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from configs import common
-from input_pipeline import pipeline, requirements
-from input_pipeline.errors import DataError
+from input_pipeline import pipeline
 from input_pipeline.folders import Folders
 from input_pipeline.packing import languages
 
@@ -49,7 +48,7 @@ def restored(batch):
     return tokens
 
 
-def test_translations_by_hand(tmp_path, texts):
+def test_translations_literal(tmp_path, texts):
     """</s> A </s></s> B </s>, each with positions from 0; pairs share a row as segments."""
     made = corpus(tmp_path, *sections(tmp_path, texts[2]))
     batches = made.batches(seed=1, batch_size=2, workers=0, prefetch=1)
@@ -74,11 +73,11 @@ def test_translations_by_hand(tmp_path, texts):
 @pytest.mark.parametrize(
     ("sizes", "expected"), [((3, 4, 9), (3, 4)), ((9, 4, 10), (6, 4)), ((4, 9, 10), (4, 6)), ((9, 9, 11), (6, 5))]
 )
-def test_what_is_cut(sizes, expected):
-    assert languages.fitted(*sizes) == expected
+def test_truncate_literal(sizes, expected):
+    assert languages.truncate(*sizes) == expected
 
 
-def test_each_row_has_the_language_of_its_source(tmp_path, texts):
+def test_rows_have_the_language_of_their_source(tmp_path, texts):
     made = corpus(tmp_path, *sections(tmp_path, " + ".join(texts), weights=(1.0, 1.0, 2.0)))
     batches = made.batches(seed=1, batch_size=64, workers=0, prefetch=1)
     batch = next(batches)
@@ -95,7 +94,7 @@ def test_each_row_has_the_language_of_its_source(tmp_path, texts):
     assert not (batch["slots"][batch["weights"] > 0] == 0).any()
 
 
-def test_evaluation_reads_every_source_in_its_language(tmp_path, texts):
+def test_evaluation_marks_languages(tmp_path, texts):
     given = sections(tmp_path, texts[0], validation=" + ".join(texts[1:]))
     given[0]["languages"] = ("en", "fr")
     given[0]["train"] = " + ".join((texts[0], texts[1].replace("fr.txt", "fr2.txt")))
@@ -110,46 +109,9 @@ def test_evaluation_reads_every_source_in_its_language(tmp_path, texts):
     assert set(seen) - {()} == {(1,), (0, 1)}
 
 
-@pytest.mark.parametrize(
-    ("train", "names", "words"),
-    [
-        ("text:a?language=en", (), "has the language 'en', which a masked objective with objective.languages = True"),
-        ("text:a", ("en",), "'text:a' is to be of one language, such as text:GLOB.language=en, or to have two"),
-        ("text:a?language=de", ("en",), "has the language 'de', and data.languages has en; correct the one"),
-        ("jsonl:a?fields=en,fr", ("en",), "has the language 'fr', and data.languages has en"),
-        ("jsonl:a?fields=en,fr&language=en", ("en", "fr"), "is to be of one language"),
-        ("text:a?language=en", ("en", "sw"), "data.languages has sw, of which no source of data.train has text"),
-        ("text:a?language=en", ("en", "en"), "names a language twice"),
-    ],
-)
-def test_what_cannot_be(tmp_path, train, names, words):
-    with pytest.raises(DataError, match=words):
-        requirements.check_settings(*sections(tmp_path, train, names))
-
-
-def test_one_says_it_and_the_other_does_not(tmp_path):
-    given = sections(tmp_path, "text:a?language=en", ("en",))
-    given[2]["languages"] = False
-    with pytest.raises(DataError, match=r"objective\.languages = False and data\.languages = \('en',\): .* set both"):
-        requirements.check_settings(*given)
-    given[2].update(languages=True, next_sentence=True)
-    with pytest.raises(DataError, match=r"objective\.languages = True says .* set one of them to False"):
-        requirements.check_settings(*given)
-
-
-def test_what_has_no_translation_is_left_out(tmp_path):
+def test_translations_without_text_are_left_out(tmp_path):
     lines = [{"en": en, "fr": fr} for en, fr in [*PAIRS, ("", "un " * 30), ("a " * 30, "")]]
     (tmp_path / "both.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    said, folders = [], Folders(tmp_path / "run" / "tokenizer", tmp_path / "run" / "data")
-    given = sections(tmp_path, f"jsonl:{tmp_path}/both.jsonl?fields=en,fr")
-    made = pipeline.prepare(*given, folders, report=said.append)
+    made = corpus(tmp_path, *sections(tmp_path, f"jsonl:{tmp_path}/both.jsonl?fields=en,fr"))
     scored = made.evaluation("train", length=40, stride=0, batch_size=4)
     assert sum(len(np.unique(row[row > 0])) for batch in scored.batches() for row in batch["segments"]) == len(PAIRS)
-    assert "2 of 5 pairs of texts are left out, since one of the two has no token" in said
-    cut = "1 translations are longer than 40 tokens, and are cut; raise data.length"
-    assert [line for line in said if line.startswith(cut)]
-
-
-def test_rows_without_room():
-    with pytest.raises(DataError, match=r"length of 5 leaves no room .* to at least 6"):
-        languages.pack([(1, 1)], 5, print)

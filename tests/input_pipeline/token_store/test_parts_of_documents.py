@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from input_pipeline import requirements
+from input_pipeline import validate
 from input_pipeline.errors import DataError
 from input_pipeline.sources import readers
 from input_pipeline.token_store import parts, writer
@@ -20,7 +20,7 @@ BOOK = "One. \n  Two, and more.\r\n\nThree\n\n\nA new one\nends here"
 @pytest.fixture(autouse=True)
 def _any_fields(monkeypatch):
     """Stores keep named parts of documents whatever task reads them."""
-    monkeypatch.setattr(requirements, "check_fields", lambda *given: None)
+    monkeypatch.setattr(validate, "check_sources", lambda *given: None)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_the_same_text_with_and_without_sentences_lies_apart(prepare, write):
 
 def test_settings_and_text_that_cannot_be(prepare, write, monkeypatch):
     source = f"text:{write('a.txt', 'x' * 50)}"
-    with pytest.raises(DataError, match=r"data.sentences is 'dots'; it must be lines"):
+    with pytest.raises(DataError, match=r"data\.sentences=dots"):
         prepare(source, sentences="dots")
     with pytest.raises(DataError, match=r"data.sentences is 'lines', and data.image = \(2, 2, 1\) makes each image"):
         prepare("images:*.png", sentences="lines", image=(2, 2, 1))

@@ -186,7 +186,7 @@ def test_a_store_of_another_interpreters_library(prepare, monkeypatch, tmp_path)
     monkeypatch.setattr(sources.StandardLibrary, "origin", "cpython 4.0")
     corpus = prepare("stdlib", said=said)
     assert len(said) == 1 and said[0].startswith("using the token store of stdlib made from cpython 3.")
-    with pytest.raises(DataError, match="of split 'train' has 16 bytes here, and 12 where its token store was made; "):
+    with pytest.raises(DataError, match=r"split train: .* 16 bytes"):
         corpus.raw_bytes("train")
 
 
@@ -389,7 +389,7 @@ def test_no_text_at_all(prepare, write):
 
 def test_a_holdout_of_nothing(prepare, write):
     path = write("a.txt", "one document")
-    with pytest.raises(DataError, match=r"holds out none of the 1 documents of data.train; set data.validation"):
+    with pytest.raises(DataError, match=r"data\.holdout"):
         prepare(f"text:{path}?document=line", holdout=0.01)
 
 

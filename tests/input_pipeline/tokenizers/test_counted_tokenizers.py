@@ -68,7 +68,7 @@ def test_files_follow_one_another(prepare, write):
 
 @pytest.mark.parametrize("layout", ["packed", "document"])
 def test_layouts_of_documents_need_an_end_token(prepare, write, layout):
-    with pytest.raises(DataError, match=rf"data.layout = {layout} tells documents apart, .* no end token"):
+    with pytest.raises(DataError, match=rf"data\.layout={layout}"):
         prepare(f"text:{write('a.txt', TEXT)}", tokenizer=SYMBOLS, layout=layout)
 
 

@@ -320,12 +320,10 @@ def test_a_tokenizer_without_an_end_token_joins_documents(prepare, words, tmp_pa
     pytest.importorskip("tokenizers", reason="needs the extra hf")
     settings = {"kind": "huggingface", "path": str(byte_level(tmp_path / "endless.json", tokens=("<pad>",)))}
     source, said = words(3), []
-    with pytest.raises(
-        DataError, match=r"layout = packed .* no token to separate documents, .*: <\|endoftext\|>, .* concat"
-    ):
+    with pytest.raises(DataError, match=r"data\.layout=packed"):
         prepare(source, tokenizer=settings, layout="packed")
     corpus = prepare(source, tokenizer=settings, said=said)
-    assert "the tokenizer has no token to separate documents: each goes on where the one before ends" in said
+    assert any("no end token" in line for line in said)
     ids = corpus.tokenizer.encode(corpus.raw_bytes("train").decode())
     evaluation = corpus.evaluation("train", length=8, stride=0, batch_size=4)
     assert evaluation.tokens == corpus.stream("train").tokens - 1
@@ -354,7 +352,7 @@ def test_the_work_folder_keeps_its_tokenizer(prepare, write, tmp_path):
     (tmp_path / "run/tokenizer/sentencepiece.model").unlink()
     with pytest.raises(DataError, match=r"sentencepiece.model is missing; restore it"):
         pipeline.open_tokenizer(tmp_path / "run/tokenizer")
-    with pytest.raises(DataError, match="holds no tokenizer; give the work folder of a run"):
+    with pytest.raises(DataError, match="no tokenizer"):
         pipeline.open_tokenizer(tmp_path / "elsewhere/tokenizer")
 
 

@@ -79,7 +79,7 @@ def test_another_tokenizer_is_refused_by_all_and_none_is_made_to_evaluate(run, o
     shutil.rmtree(workdir / "data")
     for arguments in restoring:
         assert main(arguments) == 2
-        assert "holds no tokenizer" in capsys.readouterr().err
+        assert "no tokenizer" in capsys.readouterr().err
         assert not (workdir / "tokenizer").exists()
 
     held = files(workdir)

@@ -104,7 +104,7 @@ def test_from_training_to_text(run, sources, tmp_path, capsys):
     assert main(["evaluate", f"--workdir={run}", "--config.evaluate.decode=3"]) == 2
     assert "is for training alone; give --decode=N" in capsys.readouterr().err
     assert main(["evaluate", f"--workdir={run}", "--length=2"]) == 2
-    assert "--length = 2 leaves too little room for text" in capsys.readouterr().err
+    assert "--length=2" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def test_training_begins_with_the_weights(case, length, imported, lines, signals
     assert "holds imported weights, and what their recipe is trained on cannot be scored (" in said
     assert said.endswith("); give --data, such as --data=text:/books/*.txt\n")
     assert main(["evaluate", f"--workdir={workdir}", "--stride=999"]) == 2
-    assert "evaluate.stride = 999 is longer than the window's" in capsys.readouterr().err
+    assert "evaluate.stride=999" in capsys.readouterr().err
     before = params(workdir, 0)
     data = [f"--config.data.train={source}", f"--config.data.length={length}", "--config.data.holdout=0.2"]
     assert main(["train", f"--workdir={workdir}", *data, *STILL]) == 0

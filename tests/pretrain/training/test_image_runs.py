@@ -186,7 +186,7 @@ def test_completions_that_cannot_be(refused, trained, whole, folder, tmp_path):
     assert (tmp_path / "mine.png").read_bytes() == b"of the user's own"
     assert "is written as PNG; give it a name that ends in .png" in refused(*generate, f"--complete={tmp_path}/a.jpg")
     assert "--average=99 checkpoints up to 6, of which" in refused(*generate, picture, "--average=99")
-    assert "the run has no split 'tset'" in refused(*generate, picture, "--images=tset")
+    assert "--split=tset" in refused(*generate, picture, "--images=tset")
     images.write_png(tmp_path / "grey.png", np.zeros((8, 8, 1), np.uint8))
     assert "an image of the wrong size" in refused(*generate, picture, f"--images=images:{tmp_path}/grey.png")
     assert "set data.length (in evaluation --length" in refused("evaluate", f"--workdir={trained}", "--length=12")

@@ -110,7 +110,7 @@ def test_a_model_without_memory_is_evaluated_without(sentence):
         (RECURRENT, {"evaluate.model.width": 32}, "config.evaluate.model changes the shapes of parameters"),
         (RECURRENT, {"evaluate.length": 9000}, "longer than the model's config.model.context = 8192"),
         (SPARSE, {"evaluate.length": 1024}, "longer than the model's config.model.context = 512"),
-        (SPARSE, {"evaluate.stride": 513}, "evaluate.stride = 513 is longer than the window's 512"),
+        (SPARSE, {"evaluate.stride": 513}, "evaluate.stride=513"),
         (SPARSE, {"data.length": 513}, "longer than the model's config.model.context = 512"),
         (CTRL, {"evaluate.model.context": 50}, "longer than the model's config.evaluate.model.context = 50"),
         (XLNET, {"evaluate.model.reuse": 16}, "config.evaluate.model.reuse = 16 positions of a row are remembered"),

@@ -1,12 +1,11 @@
-"""Rows of text and two segments: where in the text they lie, whichever way it is read, and how lanes go on."""
+"""Rows of text and two segments: their places in the text, in both directions, and how lanes continue."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from input_pipeline.errors import DataError
-from input_pipeline.packing.xlnet_segments import trimmed
+from input_pipeline.packing.xlnet_segments import truncate
 
 OBJECTIVE = {"kind": "permutation", "reuse": 16, "perm_size": 16, "predictions": 6}
 WORDS = {"kind": "sentencepiece", "vocab_size": 300, "train_bytes": 100_000}
@@ -40,7 +39,7 @@ def batches(corpus, count, size=8, **options):
     return found
 
 
-def test_lanes_go_on_both_ways(corpus):
+def test_lanes_continue_in_both_directions(corpus):
     """The text of each lane's rows, joined, is the stream's, or the stream's back to front, from some place on."""
     special, ids = corpus.tokenizer.special, ids_of(corpus)
     found = batches(corpus, 9)
@@ -88,7 +87,7 @@ def test_segments_end_with_sentences(prepare, lines):
     assert whole > 5
 
 
-def test_batches_do_not_depend_on_hosts_or_on_where_reading_begins(corpus):
+def test_batches_are_independent_of_hosts_and_start(corpus):
     whole = batches(corpus, 4)
     for rows in (np.array([0, 1, 2]), np.array([3, 7])):
         for batch, part in zip(whole[1:], batches(corpus, 3, rows=rows, start=1), strict=True):
@@ -99,7 +98,7 @@ def test_batches_do_not_depend_on_hosts_or_on_where_reading_begins(corpus):
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_an_evaluation_reads_forwards_and_no_lane_for_padding(corpus, size):
+def test_evaluation_reads_forwards_and_pads(corpus, size):
     scored = corpus.evaluation("train", length=LENGTH, stride=0, batch_size=size, rows=np.arange(size + 1))
     found = list(scored.batches())
     assert len(found) == len(scored) == corpus.stream("train").tokens // size // 16
@@ -109,33 +108,17 @@ def test_an_evaluation_reads_forwards_and_no_lane_for_padding(corpus, size):
     np.testing.assert_array_equal(text, ids[: len(text)])
 
 
-def test_trimming_is_the_releases():
+def test_truncate_matches_release():
     for first, second, room in itertools.product(range(1, 12), range(1, 12), range(2, 9)):
         if first + second >= room:
             a, b = first, second
             while a + b > room:
                 a, b = (a - 1, b) if a > b else (a, b - 1)
-            assert trimmed(first, second, room) == (a, b)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 40}, "rows of 40 tokens leave 24 behind the first objective.reuse = 16"),
-        ({"length": 16}, "data.length = 16 leaves too little room for text .* set at least 32$"),
-        ({"layout": "concat"}, "data.layout is 'concat', which .*; choose one of: stream"),
-    ],
-)
-def test_what_cannot_be(prepare, lines, options, message):
-    with pytest.raises(DataError, match=message):
-        corpus = prepare(
-            lines, **{"tokenizer": WORDS, "objective": OBJECTIVE, "layout": "stream", "length": LENGTH} | options
-        )
-        batches(corpus, 1)
+            assert truncate(first, second, room) == (a, b)
 
 
 @pytest.mark.parametrize("size", [4, 4000])
-def test_a_pass_scores_no_text_twice(corpus, size):
+def test_evaluation_scores_no_text_twice(corpus, size):
     """However many rows a batch has: those beyond the text are padding."""
     scored = corpus.evaluation("train", length=LENGTH, stride=0, batch_size=size)
     found, tokens = list(scored.batches()), corpus.stream("train").tokens

@@ -1,14 +1,12 @@
-"""Rows of whole sentences, over the ends of documents: Liu et al.'s FULL-SENTENCES, sentence by sentence."""
+"""FULL-SENTENCES (Liu et al. 2019), against a loop over sentences."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 
 from configs import common
 from input_pipeline import pipeline
-from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 from input_pipeline.packing import full_sentences
 
@@ -58,12 +56,12 @@ def published(documents, length):
 def read(text, length, block=None):
     starts, ends = text.bounds()
     cuts = range(0, len(starts), block or max(len(starts), 1))
-    parts = list(full_sentences.filled(((starts[c : c + cuts.step], ends[c : c + cuts.step]) for c in cuts), length))
+    parts = list(full_sentences.pack(((starts[c : c + cuts.step], ends[c : c + cuts.step]) for c in cuts), length))
     plan = full_sentences.Plan(*(np.concatenate(field) for field in zip(*parts, strict=True)))
     return full_sentences.Sentences(text, plan, length, END, FIRST, BETWEEN)
 
 
-def test_a_small_text():
+def test_sentences_literal():
     layout = read(Text([[2, 2], [1], [4, 1]]), 8)
     raw = layout.read(np.arange(len(layout)))
     assert raw.ids.tolist() == [[2, 10, 11, 12, 13, 3, 14, 3], [2, 15, 16, 17, 18, 19, 3, 0]]
@@ -73,7 +71,7 @@ def test_a_small_text():
     assert raw.scored.tolist() == [[True] * 8, [True] * 7 + [False]]
 
 
-def test_a_sentence_longer_than_a_row_is_cut():
+def test_sentences_longer_than_a_row():
     layout = read(Text([[1, 7, 2]]), 5)
     ids = layout.read(np.arange(len(layout))).ids
     assert ids.tolist() == [[2, 10, 3, 0, 0], [2, 11, 12, 13, 3], [2, 14, 15, 16, 3], [2, 17, 18, 19, 3]]
@@ -81,7 +79,7 @@ def test_a_sentence_longer_than_a_row_is_cut():
 
 @pytest.mark.parametrize("length", [16, 128, 512])
 @pytest.mark.parametrize("block", [None, 1, 7])
-def test_real_text(length, block):
+def test_sentences_match_paper(length, block):
     """Words of this project's own pages and modules, however much of it is planned at a time."""
     paths = sorted((ROOT / "input_pipeline").rglob("*.py"))[:20] + sorted((ROOT / "docs").glob("*.md"))[:4]
     text = Text([[len(line.split()) for line in path.read_text().split("\n") if line.split()] for path in paths])
@@ -91,11 +89,6 @@ def test_real_text(length, block):
     assert found == published(text.documents, length)
     some = np.array([1, 0])
     np.testing.assert_array_equal(layout.read(some).ids, raw.ids[some])
-
-
-def test_rows_without_room():
-    with pytest.raises(DataError, match=r"the row's length is 2; set data.length .*evaluate.length.* to at least 3"):
-        read(Text([[1]]), 2)
 
 
 DOCUMENTS = [["a dog.", "it sleeps."], ["another."], ["the cat sees it.", "so it is."]]
@@ -120,7 +113,7 @@ def prepared(tmp_path, *given):
 
 
 @pytest.mark.parametrize("length", [14, 24, 60])
-def test_rows_of_a_corpus(tmp_path, length):
+def test_sentences_of_a_corpus(tmp_path, length):
     """With ids of its own for what frames rows and masks; evaluation reads each once, in order."""
     corpus = prepared(tmp_path, *sections(tmp_path, length))
     special = corpus.tokenizer.special
@@ -135,19 +128,3 @@ def test_rows_of_a_corpus(tmp_path, length):
     moved = [[[token + 1000 for token in sentence] for sentence in document] for document in ids]  # apart from names
     expected = [[names.get(i, i - 1000) for i in row] for row in published(moved, length)]
     assert [row for row in found if row] == expected
-
-
-def test_a_tokenizer_without_what_rows_need(tmp_path):
-    model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<unk>": 1, "</s>": 2}, unk_token="<unk>"))
-    model.add_special_tokens(["</s>"])
-    model.save(str(tmp_path / "tokenizer.json"))
-    given = sections(tmp_path, 20, kind="huggingface", path=str(tmp_path / "tokenizer.json"))
-    with pytest.raises(DataError, match=r"needs a tokenizer with the special ids mask, classifier, which"):
-        prepared(tmp_path, *given)
-
-
-def test_without_sentences(tmp_path):
-    given = sections(tmp_path, 20)
-    given[0]["sentences"] = ""
-    with pytest.raises(DataError, match=r"data\.layout = sentences makes rows of sentences, and data\.sentences does"):
-        prepared(tmp_path, *given)

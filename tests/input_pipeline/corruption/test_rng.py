@@ -1,4 +1,4 @@
-"""Draws are functions of keys and places, uniform, and alike whichever rows are drawn together."""
+"""Random numbers are uniform functions of keys and places, whichever rows are drawn together."""
 
 import itertools
 from collections import Counter
@@ -8,7 +8,7 @@ import numpy as np
 from input_pipeline.corruption import rng
 
 
-def test_a_row_draws_the_same_alone_and_among_others():
+def test_numbers_row_alone_equals_row_among_others():
     keys = np.arange(5, 50) * 7919
     for draw in (rng.numbers, rng.uniform):
         whole = draw(keys, 1, 30)
@@ -18,16 +18,16 @@ def test_a_row_draws_the_same_alone_and_among_others():
         assert not (draw(keys, 2, 30) == whole).any()
 
 
-def test_numbers_are_those_of_the_published_generator():
-    """SplitMix64 from seed 0 gives these; a row begins where two hashes of its key and purpose lead."""
+def test_numbers_match_splitmix64():
+    """The first three outputs of SplitMix64 from seed 0."""
     state, found = 0, []
     for _ in range(3):
         state = (state + int(rng.GOLDEN)) % 2**64
-        found.append(int(rng._mixed(np.uint64(state)[None])[0]))
+        found.append(int(rng._hash(np.uint64(state)[None])[0]))
     assert found == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
-def test_neighbouring_keys_and_places_draw_independently():
+def test_uniform_neighbours_are_independent():
     drawn = rng.uniform(np.arange(2000), 0, 50)
     counts, _ = np.histogram(drawn, 64, (0, 1))
     assert ((counts - drawn.size / 64) ** 2).sum() / (drawn.size / 64) < 63 + 5 * np.sqrt(2 * 63)  # chi-squared
@@ -35,7 +35,7 @@ def test_neighbouring_keys_and_places_draw_independently():
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / np.sqrt(a.size)
 
 
-def test_every_subset_is_as_likely_as_every_other():
+def test_subset_is_uniform():
     number, sizes = 60_000, {0: 1, 1: 4, 2: 6, 3: 4, 4: 1, 7: 1}
     among = np.array([[True, False, True, True, True, False]]).repeat(number, 0)
     for size, ways in sizes.items():
@@ -47,16 +47,16 @@ def test_every_subset_is_as_likely_as_every_other():
             assert abs(count - number / ways) < 5 * np.sqrt(number / ways)
 
 
-def test_all_orders_are_as_likely():
+def test_sort_keys_orders_are_uniform():
     number = 60_000
-    orders = np.argsort(rng.ranked(np.arange(number), 0, np.ones((number, 4), bool)), axis=1)
+    orders = np.argsort(rng.sort_keys(np.arange(number), 0, np.ones((number, 4), bool)), axis=1)
     counts = Counter(map(tuple, orders.tolist()))
     assert set(counts) == set(itertools.permutations(range(4)))
     assert max(abs(count - number / 24) for count in counts.values()) < 5 * np.sqrt(number / 24)
 
 
-def test_places_are_those_of_the_subset():
-    """Of rows alike, as text is cut, and of short ones among long ones, of which all are chosen."""
+def test_subset_places_equal_subset():
+    """For rows of one length, ragged rows, and rows of which all places are chosen."""
     draw, keys = np.random.default_rng(0), np.arange(200) * 31
     alike = np.full(200, 482), np.full(200, 27)
     ragged = draw.integers(0, 900, 200)
@@ -67,7 +67,7 @@ def test_places_are_those_of_the_subset():
         (ragged, ragged * 0),
     ):
         chosen = rng.subset(keys, 3, np.arange(900) < among[:, None], sizes)
-        found = rng.places(keys, 3, among, sizes)
+        found = rng.subset_places(keys, 3, among, sizes)
         assert found.shape == (200, sizes.max())
         for row, places in enumerate(found.tolist()):
             assert places[: sizes[row]] == np.flatnonzero(chosen[row]).tolist()

@@ -1,4 +1,4 @@
-"""Training batches: the contract's layouts by hand, and the guarantee that batch n is a function of (seed, n)."""
+"""Training batches: literal tables of layouts, and batch n as a function of (seed, n)."""
 
 import itertools
 import random
@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import common
-from input_pipeline import batch_spec
-from input_pipeline.corruption.causal import Causal
+from input_pipeline import batch_spec, pipeline
+from input_pipeline.batching.train import BatchContext, StreamBatches
+from input_pipeline.corruption.causal import CausalLM
 from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 
@@ -62,7 +63,7 @@ def digits(values) -> str:
     return "".join(str(int(value)) for value in values)
 
 
-def test_concat_by_hand(prepare, abc):
+def test_concat_literal(prepare, abc):
     (batch,) = take(prepare(abc, length=5, shuffle=False), 1, batch_size=3)
     assert [letters(row) for row in batch["tokens"]] == ["|abcd", "|ef|g", "hijkl"]
     assert [letters(row) for row in batch["targets"]] == ["abcd|", "ef|gh", "ijklm"]
@@ -70,7 +71,7 @@ def test_concat_by_hand(prepare, abc):
     assert (batch["positions"] == np.arange(5)).all()
 
 
-def test_packed_by_hand(prepare, abc):
+def test_packed_literal(prepare, abc):
     (batch,) = take(prepare(abc, length=8, layout="packed", shuffle=False), 1, batch_size=2)
     assert [letters(row) for row in batch["tokens"]] == ["|ghijklm", "|abcd|ef"]
     assert [letters(row) for row in batch["targets"]] == ["ghijklm|", "abcd|ef|"]
@@ -85,7 +86,7 @@ def test_packed_by_hand(prepare, abc):
     assert np.array_equal(batch["weights"], batch["segments"] > 0)
 
 
-def test_stream_by_hand(prepare, abc):
+def test_stream_literal(prepare, abc):
     batches = take(prepare(abc, length=3, layout="stream", shuffle=False), 3, batch_size=2)  # 16 ids: 2 lanes of 8
     assert [[letters(row) for row in batch["tokens"]] for batch in batches] == [
         ["|ab", "|gh"],
@@ -96,7 +97,7 @@ def test_stream_by_hand(prepare, abc):
     assert [batch["reset"].tolist() for batch in batches] == [[True, True], [False, False], [True, True]]
 
 
-def test_document_by_hand(prepare, write):
+def test_document_literal(prepare, write):
     for name, text in zip("123", ("abcd", "efgh", "ijkl"), strict=True):
         path = write(f"fours/{name}.txt", text)
     (batch,) = take(prepare(f"text:{path[:-5]}*.txt", length=4, layout="document", shuffle=False), 1, batch_size=3)
@@ -106,18 +107,18 @@ def test_document_by_hand(prepare, write):
     assert (batch["positions"] == np.arange(4)).all()
 
 
-@pytest.mark.parametrize("layout", Causal.layouts)
-def test_batches_are_as_declared(prepare, source, layout):
+@pytest.mark.parametrize("layout", CausalLM.layouts)
+def test_batches_match_declared_features(prepare, source, layout):
     (batch,) = take(prepare(source(layout), layout=layout, length=16), 1)
-    declared = batch_spec.declared(Causal(common.causal()), 4, 16, layout)
+    declared = batch_spec.declared(CausalLM(common.causal()), 4, 16, layout)
     assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
         name: feature[:2] for name, feature in declared.items()
     }
 
 
-@pytest.mark.parametrize("layout", Causal.layouts)
-def test_batch_n_is_a_function_of_seed_and_n(prepare, source, layout):
-    """Whatever the rows asked for, the start, the reading ahead: the heart of exact resume."""
+@pytest.mark.parametrize("layout", CausalLM.layouts)
+def test_batch_is_a_function_of_seed_and_number(prepare, source, layout):
+    """Whatever rows, start and prefetch: the heart of exact resume."""
     corpus = prepare(f"{source(layout)} + {source(layout, 20, 'more', 1)}", layout=layout, length=16)
     whole = take(corpus, 12, batch_size=8)
     assert same(take(corpus, 12, batch_size=8), whole)
@@ -128,13 +129,13 @@ def test_batch_n_is_a_function_of_seed_and_n(prepare, source, layout):
     assert not same(take(corpus, 12, batch_size=8, seed=1), whole)
 
 
-def test_worker_processes_change_nothing(prepare, words):
+def test_worker_processes_give_equal_batches(prepare, words):
     corpus = prepare(words(30), layout="packed")
     assert same(take(corpus, 7, workers=2, start=3, prefetch=4), take(corpus, 7, start=3))
 
 
 @pytest.mark.parametrize("layout", ["concat", "packed", "document"])
-def test_an_epoch_reads_every_row_once(prepare, source, layout):
+def test_epoch_reads_each_row_once(prepare, source, layout):
     corpus = prepare(source(layout), layout=layout, length=16)
     (rows,) = corpus._rows
     batches = take(corpus, 2 * len(rows), batch_size=1)
@@ -146,7 +147,7 @@ def test_an_epoch_reads_every_row_once(prepare, source, layout):
     assert sorted(epochs[0]) == sorted(row.tobytes() for row in rows.read(np.arange(len(rows))).ids)
 
 
-def test_without_shuffle_rows_come_in_order(prepare, words):
+def test_rows_come_in_order_without_shuffle(prepare, words):
     corpus = prepare(words(30), shuffle=False)
     joined = np.concatenate([batch["tokens"].ravel() for batch in take(corpus, 5)])
     ids = np.zeros(len(joined), np.int32)
@@ -154,8 +155,8 @@ def test_without_shuffle_rows_come_in_order(prepare, words):
     assert np.array_equal(joined, ids)
 
 
-def test_no_document_leaks_into_another(prepare, words):
-    """Within a segment: one document, in order, from its start symbol or from where its last piece ended."""
+def test_packed_segments_hold_one_document(prepare, words):
+    """A segment is one document, in order, from its end token or from the end of its last piece."""
     corpus = prepare(words(40), layout="packed", length=64)
     for batch in take(corpus, 10):
         for row in range(4):
@@ -172,11 +173,10 @@ def test_no_document_leaks_into_another(prepare, words):
 @settings(max_examples=20)
 @given(st.integers(1, 5), st.integers(1, 30))
 def test_streams_are_contiguous(stream_corpus, batch_size, length):
-    from input_pipeline.batching.train_batches import Batching, Lanes
 
     stream = stream_corpus.stream("train")
-    batching = Batching(Causal(common.causal()), "stream", 3, batch_size, length, np.arange(batch_size))
-    lanes = Lanes(batching, stream, shuffle=True)
+    context = BatchContext(CausalLM(common.causal()), "stream", 3, batch_size, length, np.arange(batch_size))
+    lanes = StreamBatches(context, stream, shuffle=True)
     epochs = [[lanes[epoch * lanes.batches + n] for n in range(lanes.batches)] for epoch in range(2)]
     for batches in epochs:
         assert [bool(b["reset"].all()) for b in batches] == [n == 0 for n in range(lanes.batches)]
@@ -187,8 +187,6 @@ def test_streams_are_contiguous(stream_corpus, batch_size, length):
 
 @pytest.fixture(scope="module")
 def stream_corpus(tmp_path_factory):
-    from input_pipeline import pipeline
-
     folder = tmp_path_factory.mktemp("stream")
     (folder / "a.txt").write_text("the quick brown fox\n" * 40)
     config = common.base()
@@ -203,7 +201,7 @@ def stream_corpus(tmp_path_factory):
     )
 
 
-def test_mixing_weights_are_kept(prepare, write):
+def test_mixture_shares(prepare, write):
     sources = [write(f"{letter}.txt", letter * 1000) for letter in "ab"]
     corpus = prepare(" + ".join(f"text:{path}" for path in sources), weights=(3.0, 1.0))
     tokens = np.concatenate([batch["tokens"] for batch in take(corpus, 25)])  # 100 rows
@@ -213,33 +211,7 @@ def test_mixing_weights_are_kept(prepare, write):
     assert (tokens == ord("a")).any(axis=1).sum() == 50
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layout": "bucketed"}, r"data\.layout is 'bucketed'; choose one of: concat, packed, stream, document"),
-        (
-            {"layout": "document", "length": 9},
-            r"document 0 of 'text:.*' has \d+ tokens, but layout document makes",
-        ),
-        ({"length": 10_000}, r"too few for one row of data\.length = 10000; lower it, or give .* new work folder"),
-        ({"weights": (1.0, 2.0)}, r"data\.weights has 2 numbers for 1 source"),
-        ({"layout": "stream", "weights": (1.0,)}, r"data\.layout = stream does not mix; unset data\.weights"),
-        ({"layout": "stream", "temperature": 2.0}, r"data\.layout = stream does not mix"),
-    ],
-)
-def test_what_cannot_be_trained_on(prepare, words, options, message):
-    with pytest.raises(DataError, match=message):
-        prepare(words(5), **options)
-
-
-def test_no_source_at_all(prepare):
-    with pytest.raises(DataError, match=r"data\.train is empty; name a source"):
-        prepare("")
-
-
-def test_too_little_for_the_lanes(prepare, words):
+def test_stream_needs_a_row_per_lane(prepare, words):
     corpus = prepare(words(5), layout="stream", length=32)
-    with pytest.raises(
-        DataError, match=r"needs train\.batch_size x data\.length = 1000 x 32 tokens, but the split has"
-    ):
+    with pytest.raises(DataError, match=r"train\.batch_size=1000"):
         corpus.batches(seed=0, batch_size=1000, workers=0, prefetch=1)

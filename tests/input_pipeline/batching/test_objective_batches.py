@@ -1,4 +1,4 @@
-"""Batches of the tasks from text to features: whatever host reads them, and however long a batch is."""
+"""Batches of objectives from text to features, whichever host reads them, whatever the batch size."""
 
 import itertools
 
@@ -77,7 +77,7 @@ def test_pairs_are_sentences_of_the_text(paired):
 
 
 @pytest.mark.parametrize("name", ["paired", "corrupted"])
-def test_batches_do_not_depend_on_hosts_or_on_where_reading_begins(name, request):
+def test_batches_are_independent_of_hosts_and_start(name, request):
     corpus = request.getfixturevalue(name)
     whole = first(corpus, 4)
     for rows in (np.array([0, 1, 2]), np.array([5, 7])):
@@ -88,7 +88,7 @@ def test_batches_do_not_depend_on_hosts_or_on_where_reading_begins(name, request
 
 
 @pytest.mark.parametrize("name", ["paired", "corrupted"])
-def test_what_is_scored_does_not_depend_on_the_size_of_a_batch(name, request):
+def test_evaluation_is_independent_of_batch_size(name, request):
     corpus = request.getfixturevalue(name)
     length = {"paired": 48, "corrupted": 32}[name]
     passes = []
@@ -103,7 +103,7 @@ def test_what_is_scored_does_not_depend_on_the_size_of_a_batch(name, request):
         assert not values[number:].any() and not passes[1][feature][number:].any()
 
 
-def test_spans_are_of_text_without_end_tokens(corrupted):
+def test_spans_have_no_end_tokens_inside(corrupted):
     tokenizer = corrupted.tokenizer
     end, sentinels = tokenizer.special["end"], tokenizer.sentinels
     for batch in first(corrupted, 3):
@@ -114,7 +114,7 @@ def test_spans_are_of_text_without_end_tokens(corrupted):
         assert (batch["tokens"][:, 0] == tokenizer.special["pad"]).all()
 
 
-def test_an_evaluation_of_spans_reads_all_of_the_text(corrupted):
+def test_evaluation_of_spans_reads_all_text(corrupted):
     """The text of inputs and targets together is the split's, each token once."""
     evaluation = corrupted.evaluation("train", length=32, stride=0, batch_size=5)
     ids = []
@@ -125,52 +125,8 @@ def test_an_evaluation_of_spans_reads_all_of_the_text(corrupted):
     assert sorted(i for i in ids if i < 256) == sorted(text)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"objective": {"kind": "masked"}, "layout": "pairs"}, "data.layout = pairs .* set data.sentences = lines"),
-        ({"objective": {"kind": "masked"}}, "data.layout is 'concat'.* choose one of: pairs"),
-        (
-            {"objective": {"kind": "spans", "mean_span": 1.0}, "layout": "packed"},
-            "data.layout is 'packed'.*; choose one of: concat",
-        ),
-        (
-            {"objective": {"kind": "spans", "mean_span": 1.0}},
-            "takes 1 spans out of a row, and the tokenizer has 0 sentinels",
-        ),
-    ],
-)
-def test_what_cannot_be(prepare, sentences, options, words):
-    with pytest.raises(DataError, match=words):
-        prepare(sentences, **options)
-
-
-@pytest.mark.parametrize(
-    ("documents", "length", "refused"),
-    [
-        (["one"] * 30, 32, True),  # what does not follow is all that there is
-        (["one"] * 30 + ["one\ntwo"], 32, False),
-        ([f"{'one ' * 40}\ntwo"] * 30, 24, True),  # each first sentence is a segment of its own
-        ([f"{'one ' * 40}\ntwo"] * 30, 96, False),
-        (["one\n\n"] * 30, 32, True),
-    ],
-)
-def test_a_next_segment_must_be_one_of_two(prepare, write, documents, length, refused):
-    path = write("documents.txt", "".join(f"{document}\n\n" for document in documents))
-    how = {"tokenizer": WORDPIECE, "objective": {"kind": "masked", "passes": 1}, "layout": "pairs"}
-    how |= {"sentences": "lines", "length": length}
-    source = f"text:{path}?document=blank_line"
-    if refused:
-        rule = rf"objective\.next_sentence = True asks .* shorter than rows of data\.length = {length}, .*; give text"
-        with pytest.raises(DataError, match=rule) as error:
-            prepare(source, **how)
-        assert "\n" not in str(error.value)
-    else:
-        assert len(first(prepare(source, **how), 1)[0]["next"])
-
-
-def test_lone_sentences_beside_others_are_paired(prepare, write, sentences):
-    """A source of single sentences is refused alone, not beside one that has sentences which follow."""
+def test_pairs_with_lone_sentences(prepare, write, sentences):
+    """A source of single sentences next to one whose sentences follow."""
     path = write("lone.txt", "one\n" * 30)
     how = {"tokenizer": WORDPIECE, "objective": {"kind": "masked", "passes": 1}, "layout": "pairs"}
     corpus = prepare(f"text:{path}?document=line + {sentences}", sentences="lines", length=32, **how)
@@ -178,8 +134,16 @@ def test_lone_sentences_beside_others_are_paired(prepare, write, sentences):
     assert 0 < labels.mean() < 1
 
 
+def test_pairs_need_two_sentences_in_a_document(prepare, write):
+    path = write("lone.txt", "one\n" * 30)
+    with pytest.raises(DataError, match=r"data\.layout=pairs"):
+        prepare(
+            f"text:{path}?document=line", objective={"kind": "masked"}, layout="pairs", sentences="lines", length=32
+        )
+
+
 @pytest.mark.parametrize("kind", ["masked", "spans"])
-def test_reader_processes_make_the_same_batches(prepare, sentences, kind):
+def test_worker_processes_give_equal_batches(prepare, sentences, kind):
     options = {"layout": "pairs", "sentences": "lines"} if kind == "masked" else {}
     objective = {"kind": kind} | ({"passes": 1} if kind == "masked" else {})
     corpus = prepare(sentences, tokenizer=WORDPIECE | {"sentinels": 20}, objective=objective, length=32, **options)
@@ -191,8 +155,8 @@ def test_reader_processes_make_the_same_batches(prepare, sentences, kind):
             np.testing.assert_array_equal(same[feature], values)
 
 
-def test_counts_of_the_training_text_weigh_what_is_predicted(prepare, sentences):
-    """They are kept beside the store, and a second start reads them."""
+def test_smoothing_uses_counts_of_the_training_text(prepare, sentences):
+    """Counts are cached: a second start gives the same."""
     task = {"kind": "masked", "next_sentence": False, "smoothing": 0.7, "max_predictions": 4}
     options = {"tokenizer": WORDPIECE, "objective": task, "layout": "packed", "length": 32}
     corpora = [prepare(sentences, **options) for _ in range(2)]

@@ -1,20 +1,18 @@
-"""Pairs of segments: the very ones that the paper's released algorithm makes."""
+"""Sentence pairs equal those of the released algorithm."""
 
 import random
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from input_pipeline.errors import DataError
 from input_pipeline.packing import nsp_pairs
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 class Draws(random.Random):
-    """Random numbers of which every draw takes one, so that two algorithms that draw alike see the same."""
+    """Each draw takes one random number, so that both algorithms see the same ones."""
 
     def randint(self, a, b):
         return a + int(self.random() * (b - a + 1))
@@ -99,16 +97,16 @@ def drawn(plan):
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["random", "swapped"])
 @pytest.mark.parametrize(("length", "short", "passes"), [(128, 0.1, 2), (16, 0.5, 3), (512, 0.1, 1), (5, 1.0, 1)])
-def test_pairs_are_the_released_algorithms(real, length, short, passes, swapped, monkeypatch):
+def test_make_pairs_matches_release(real, length, short, passes, swapped, monkeypatch):
     monkeypatch.setattr(nsp_pairs, "BLOCK", 10)
-    plan = joined(nsp_pairs.paired(*tables(real), length, short, passes, swapped, seed=7))
+    plan = joined(nsp_pairs.make_pairs(*tables(real), length, short, passes, swapped, seed=7))
     assert drawn(plan) == released(real, length, short, passes, 7, swapped)
 
 
-def test_swapped_pairs_by_hand():
+def test_make_pairs_swapped_literal():
     """Two sentences either follow or stand the other way round, each half of the time; a single one has a random."""
     documents = placed([[[0] * 2, [0] * 3], [[0] * 4]])
-    found = drawn(joined(nsp_pairs.paired(*tables(documents), 12, 0.0, 400, swapped=True)))
+    found = drawn(joined(nsp_pairs.make_pairs(*tables(documents), 12, 0.0, 400, swapped=True)))
     a, b, lone = [0, 1], [2, 3, 4], [5, 6, 7, 8]
     two = [row for row in found if row[0] != lone]
     assert len(two) == 400 and all(row in ((a, b, False), (b, a, True)) for row in two)
@@ -117,25 +115,16 @@ def test_swapped_pairs_by_hand():
     assert len(others) == 400 and all(row[2] and row[1] in (a + b, b) for row in others)
 
 
-def test_order_cannot_be_asked_of_lone_sentences():
-    documents = placed([[[0] * 2], [[0] * 3]])
-    with pytest.raises(
-        DataError,
-        match=r"objective\.swapped_pairs = True asks .* no document has two; .* or train a run with it False$",
-    ):
-        joined(nsp_pairs.paired(*tables(documents), 12, 0.1, 1, swapped=True))
-
-
-def test_a_lone_document_is_paired_with_itself():
+def test_make_pairs_lone_document():
     documents = placed([[[0] * 3, [0] * 2, [0] * 9]])
-    assert drawn(joined(nsp_pairs.paired(*tables(documents), 12, 0.1, 4))) == released(
+    assert drawn(joined(nsp_pairs.make_pairs(*tables(documents), 12, 0.1, 4))) == released(
         documents, 12, 0.1, 4, nsp_pairs.SEED
     )
 
 
-def test_what_pairs_are_like(real):
+def test_make_pairs_statistics(real):
     """Statistics that hold whatever is drawn."""
-    plan = joined(nsp_pairs.paired(*tables(real), 64, 0.1, 20))
+    plan = joined(nsp_pairs.make_pairs(*tables(real), 64, 0.1, 20))
     size = plan.first_lengths + plan.second_lengths
     assert size.max() <= 61 and plan.first_lengths.min() >= 1 and plan.second_lengths.min() >= 1
     follows = plan.first + plan.first_lengths <= plan.second
@@ -143,9 +132,9 @@ def test_what_pairs_are_like(real):
     assert 0.5 < plan.is_random.mean() < 0.7  # half, and all of the chunks with a single sentence
 
 
-def test_what_swapped_pairs_are_like(real):
+def test_make_pairs_swapped_statistics(real):
     """Half of the pairs of two sentences or more are swapped; both segments lie side by side in one document."""
-    plan = joined(nsp_pairs.paired(*tables(real), 64, 0.1, 20, swapped=True))
+    plan = joined(nsp_pairs.make_pairs(*tables(real), 64, 0.1, 20, swapped=True))
     before = plan.first + plan.first_lengths <= plan.second
     assert before[~plan.is_random].all()
     ends = tables(real)[0][tables(real)[1]]  # of documents, in tokens
@@ -155,11 +144,3 @@ def test_what_swapped_pairs_are_like(real):
     swapped = plan.is_random & near & (plan.second < plan.first)
     number = swapped.sum() + (~plan.is_random).sum()
     assert abs(swapped.sum() / number - 0.5) < 5 * np.sqrt(0.25 / number)
-
-
-@pytest.mark.parametrize(("documents", "swapped"), [(1, False), (1, True), (2, False)])
-def test_a_lone_document_is_told_of(documents, swapped, tmp_path, monkeypatch):
-    said, stream = [], SimpleNamespace(counts=SimpleNamespace(documents=documents), identity="x")
-    monkeypatch.setattr(nsp_pairs.index_cache, "kept", lambda *_: None)
-    nsp_pairs.plan(stream, 16, 0.1, 1, swapped, tmp_path, said.append, False)
-    assert any("of one document" in line for line in said) == (documents == 1 and not swapped)

@@ -1,4 +1,4 @@
-"""Rows of one or two segments: their sentences, drawn as the release of ELECTRA draws, and their types."""
+"""Rows of one or two segments, drawn as in the release of ELECTRA."""
 
 import itertools
 import random
@@ -6,7 +6,6 @@ import random
 import numpy as np
 import pytest
 
-from input_pipeline.errors import DataError
 from input_pipeline.packing import electra_segments
 
 REPLACED = {"kind": "replaced"}
@@ -14,7 +13,7 @@ LENGTH = 24
 
 
 def tables(documents):
-    """Where sentences end, and how many there are before each document, of documents of sentences' sizes."""
+    """Bounds of sentences and of documents, from sizes of sentences."""
     sizes = [size for document in documents for size in document]
     return np.cumsum([0, *sizes]), np.cumsum([0, *map(len, documents)])
 
@@ -31,7 +30,7 @@ def rows_of(parts):
 
 
 def token_by_token(documents, length, seed):
-    """The same, by lists of tokens and one sentence after the other."""
+    """The same from lists of tokens, one sentence after another."""
     generator, target, token, waiting, made = random.Random(seed), length, 0, [], []
 
     def close():
@@ -62,7 +61,7 @@ def token_by_token(documents, length, seed):
     return made
 
 
-def test_they_are_drawn_as_released():
+def test_split_matches_release():
     draw = np.random.default_rng(0)
     documents = [draw.integers(1, 14, draw.integers(1, 40)).tolist() for _ in range(120)] + [[70], [1]]
     expected = token_by_token(documents, LENGTH, seed=7)
@@ -84,7 +83,7 @@ def corpus(prepare, write):
     )
 
 
-def test_a_row_has_its_segments_between_special_tokens(corpus):
+def test_halves_frame_segments(corpus):
     special = corpus.tokenizer.special
     first, last = special["classifier"], special["separator"]
     text = "".join(corpus.tokenizer.decode(row[row < 256]) for row in [stream_of(corpus)])
@@ -115,13 +114,6 @@ def stream_of(corpus):
     ids = np.empty(part.stream.tokens, np.int32)
     part.stream.copy(0, ids)
     return ids
-
-
-def test_a_row_without_room(prepare, words):
-    with pytest.raises(DataError, match=r"layout = halves has 3 special tokens .* length is 4; .* to at least 5"):
-        prepare(words(20), objective=REPLACED, layout="halves", length=4, sentences="lines")
-    with pytest.raises(DataError, match=r"layout = halves makes rows of sentences, and data\.sentences does not say"):
-        prepare(words(20), objective=REPLACED, layout="halves", length=8)
 
 
 def test_other_layouts_have_one_type(prepare, words):

@@ -1,0 +1,333 @@
+"""Masked language modelling against the published procedures: counts, choice and replacement of tokens."""
+
+import dataclasses
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from filling import build_objective, fill_batch
+
+from input_pipeline.batch_spec import declared, empty
+from input_pipeline.corruption import mlm, rng
+from input_pipeline.packing.nsp_pairs import RawPairs
+
+
+def choose_words_released(tokens, begins, candidates, order, size):
+    """Devlin et al.'s choice among whole words, given the order that shuffling put them in: chosen places."""
+    groups = []
+    for place, token in enumerate(tokens):
+        if candidates[place]:
+            if groups and not begins[token]:
+                groups[-1].append(place)
+            else:
+                groups.append([place])
+    chosen = []
+    for group in (groups[i] for i in order if i < len(groups)):
+        if len(chosen) >= size:
+            break
+        if len(chosen) + len(group) <= size:
+            chosen.extend(group)
+    return sorted(chosen)
+
+
+def test_count_nearest_literal():
+    lengths = np.array([1, 3, 7, 10, 30, 128, 512, 520])
+    assert mlm.count_nearest(lengths, 0.15, 20).tolist() == [1, 1, 1, 2, 4, 19, 20, 20]  # halves to even
+    assert mlm.count_nearest(lengths, 0.15, 80).tolist() == [1, 1, 1, 2, 4, 19, 77, 78]
+
+
+def test_number_words_literal():
+    candidates = np.array([[0, 1, 1, 1, 0, 1, 1, 0]], bool)
+    begins = np.array([[1, 0, 0, 1, 1, 0, 1, 1]], bool)
+    # The first piece begins a word whatever it is; a piece after a separator goes on with the word before it.
+    assert mlm.number_words(candidates, begins).tolist() == [[-1, 0, 0, 1, -1, 1, 2, -1]]
+
+
+def test_choose_words_skips_what_does_not_fit():
+    number = 30_000
+    words = np.array([[0, 0, 0, 1, 1, -1, 2]]).repeat(number, 0)
+    chosen = mlm.choose_words(np.arange(number), words, np.full(number, 4))
+    counts = Counter(tuple(np.flatnonzero(row).tolist()) for row in chosen)
+    # Orders 0.., 012 021: 3 + 1 | 102 120: 2 + 1 | 201 210: 1 + 3 or 1 + 2; word 1 never fits beside word 0.
+    expected = Counter()
+    for order in itertools.permutations(range(3)):
+        expected[tuple(choose_words_released(range(7), [1, 0, 0, 1, 0, 1, 1], words[0] >= 0, order, 4))] += number / 6
+    assert set(counts) == set(expected)
+    assert all(abs(counts[places] - expected[places]) < 5 * np.sqrt(number / 6) for places in expected)
+
+
+@pytest.mark.parametrize("length", [64, 128, 512])
+def test_choose_words_matches_release(vocabulary, pieces, raw_rows, length):
+    vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]), continues=pieces[1])
+    raw, keys = raw_rows(60, length), np.arange(60) + 123
+    raw.ids[:, 0], raw.ids[:, -1], raw.ids[:, length // 2] = 2, 3, 3
+    whole = build_objective("masked", vocabulary, whole_words=True, max_predictions=max(20, length // 7))
+    chosen = whole.choose(keys, raw)
+    candidates, begins = ~np.isin(raw.ids, [2, 3]), ~pieces[1]
+    words = mlm.number_words(candidates, begins[raw.ids])
+    there = np.arange(words.max() + 1) <= words.max(1)[:, None]
+    orders = np.argsort(rng.sort_keys(keys, mlm.PLACES, there), axis=1)
+    sizes = mlm.count_nearest(np.full(60, length), 0.15, max(20, length // 7))
+    for row in range(60):
+        expected = choose_words_released(raw.ids[row], begins, candidates[row], orders[row].tolist(), sizes[row])
+        assert np.flatnonzero(chosen[row]).tolist() == expected
+
+
+def test_choose_is_uniform(vocabulary, raw_rows):
+    raw, number = raw_rows(1, 40), 20_000
+    raw.ids[0, [0, 20, 39]] = 2, 3, 3
+    raw = type(raw)(*(field.repeat(number, 0) for field in raw))
+    chosen = build_objective("masked", vocabulary).choose(np.arange(number), raw)
+    assert (chosen.sum(1) == 6).all() and not chosen[:, [0, 20, 39]].any()
+    rates = chosen[:, np.setdiff1d(np.arange(40), [0, 20, 39])].mean(0)
+    assert np.abs(rates - 6 / 37).max() < 5 * np.sqrt(6 / 37 / number)
+
+
+def test_hide_bert_statistics(vocabulary, raw_rows, pieces):
+    """80 % are masked, 10 % random, of all ids alike, 10 % as they were; each by itself."""
+    vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]))
+    raw = raw_rows(4000, 128)
+    batch = fill_batch(build_objective("masked", vocabulary, max_predictions=19), raw, np.arange(4000), 128)
+    assert (batch["weights"] == 1).all() and (np.diff(batch["slots"]) > 0).all()
+    np.testing.assert_array_equal(batch["targets"], np.take_along_axis(raw.ids, batch["slots"], 1))
+    read = np.take_along_axis(batch["tokens"], batch["slots"], 1)
+    others = batch["tokens"].copy()
+    np.put_along_axis(others, batch["slots"], batch["targets"], 1)
+    np.testing.assert_array_equal(others, raw.ids)  # nothing else changed
+    number, vocab = read.size, len(pieces[1])
+    mask, same = (read == 4), (read == batch["targets"])
+    for found, expected in ((mask, 0.8 + 0.1 / vocab), (same, 0.1 + 0.1 / vocab)):
+        assert abs(found.mean() - expected) < 5 * np.sqrt(expected * (1 - expected) / number)
+    random = read[~mask & ~same]
+    counts = np.bincount(random, minlength=vocab) / random.size * vocab
+    assert counts[[0, 1, 2, 3]].sum() > 0  # special ids too
+    bins = np.histogram(random, 20, (0, vocab))[0]
+    assert np.abs(bins - random.size / 20).max() < 5 * np.sqrt(random.size / 20)
+    both = (mask[:, 1:] & mask[:, :-1]).mean()
+    assert abs(both - 0.64) < 5 * np.sqrt(0.64 / number)
+
+
+def test_fill_short_rows(vocabulary, raw_rows):
+    raw = raw_rows(3, 16)
+    lengths = np.array([0, 5, 16])
+    raw = raw.where(np.arange(16) < lengths[:, None])
+    batch = fill_batch(build_objective("masked", vocabulary), raw, np.arange(3), 16)
+    assert batch["weights"].sum(1).tolist() == [0, 1, 2]
+    assert batch["slots"][1, 0] < 5 and not batch["slots"][0].any() and not batch["tokens"][0].any()
+
+
+def test_fill_pairs(vocabulary):
+    there = np.arange(8) < np.array([7, 8])[:, None]
+    ids = np.array([[2, 20, 21, 3, 22, 23, 3, 0], [2, 30, 3, 31, 32, 33, 34, 3]], np.int32)
+    types = np.array([[0, 0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1, 1, 1]], np.int32)
+    places = (np.arange(8) * there).astype(np.int32)
+    raw = RawPairs(ids, ids, there.astype(np.int32), places, there, types, np.array([False, True]))
+    task = build_objective("masked", vocabulary, next_sentence=True)
+    batch = empty(declared(task, 3, 8, "pairs"))
+    task.fill(batch, np.array([0, 2]), raw, np.arange(2))
+    assert batch["next"].tolist() == [0, 0, 1] and batch["next_weights"].tolist() == [1, 0, 1]
+    np.testing.assert_array_equal(batch["types"][[0, 2]], types)
+    assert not np.isin(batch["targets"][batch["weights"] > 0], [2, 3]).any()
+
+
+def test_choose_weighted_statistics():
+    """Against NumPy's own draw without replacement, in proportion to count ** -0.7."""
+    number, counts = 20_000, np.array([1000, 1, 10, 100, 10, 0, 5])
+    weights = np.maximum(counts, 1.0) ** -0.7 * (np.arange(7) != 2)
+    chosen = mlm.choose_weighted(np.arange(number) * 13, np.tile(weights, (number, 1)), np.full(number, 3))
+    wheel, expected = np.random.default_rng(0), np.zeros(7)
+    for _ in range(number):
+        expected[wheel.choice(7, 3, replace=False, p=weights / weights.sum())] += 1
+    assert (chosen.sum(1) == 3).all() and not chosen[:, 2].any()
+    assert np.abs(chosen.sum(0) - expected).max() < 5 * np.sqrt(2 * number * 0.25)
+    few = mlm.choose_weighted(np.arange(4), np.tile(weights * (np.arange(7) < 2), (4, 1)), np.full(4, 3))
+    assert few.sum(1).tolist() == [2] * 4  # no more than there are
+
+
+def test_choose_smoothed_prefers_rare_tokens(vocabulary, raw_rows, pieces):
+    vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]), continues=pieces[1])
+    raw = raw_rows(400, 64)
+    counts = np.bincount(raw.ids.ravel(), minlength=vocabulary.vocab_size)
+    smoothed, plain = build_objective("masked", vocabulary, smoothing=0.7), build_objective("masked", vocabulary)
+    smoothed.set_token_counts(counts)
+    assert smoothed.needs_token_counts and not plain.needs_token_counts
+    rare = [counts[raw.ids[task.choose(np.arange(400), raw)]].mean() for task in (smoothed, plain)]
+    assert rare[0] < 0.3 * rare[1]
+    assert (smoothed.choose(np.arange(400), raw).sum(1) == plain.choose(np.arange(400), raw).sum(1)).all()
+    raw.ids[:, 0], raw.ids[:, ::8] = 2, 3  # which a layout puts in: no text has counted them
+    smoothed = build_objective("masked", vocabulary, smoothing=0.7, candidates="any", rounding="random")
+    smoothed.set_token_counts(counts)
+    chosen = smoothed.choose(np.arange(400), raw)
+    assert not chosen[:, ::8].any() and abs(chosen.sum() / (400 * 64 * 0.15) - 1) < 0.02  # of all tokens
+
+
+def test_choose_after_first_excludes_first_tokens(vocabulary, raw_rows):
+    """XLM's rule, where several pairs share a row: of each its first token, though not where its second text begins."""
+    raw = raw_rows(300, 12)
+    segments = np.tile(np.repeat([1, 2, 3, 0], [5, 4, 2, 1]), (300, 1))
+    positions = np.tile([0, 1, 2, 0, 1, 0, 1, 0, 1, 0, 1, 0], (300, 1))
+    raw = raw._replace(segments=segments, positions=positions)
+    chosen = build_objective("masked", vocabulary, candidates="after_first", share=0.9).choose(np.arange(300), raw)
+    assert np.flatnonzero(chosen.any(0)).tolist() == [1, 2, 3, 4, 6, 7, 8, 10]
+
+
+def test_slots_are_at_most_the_length(vocabulary, raw_rows):
+    raw = raw_rows(50, 64)
+    exact, beyond = (
+        fill_batch(build_objective("masked", vocabulary, max_predictions=most), raw, np.arange(50), 64)
+        for most in (64, 100_000)
+    )
+    assert beyond["slots"].shape == (50, 64)
+    for name in exact:
+        np.testing.assert_array_equal(beyond[name], exact[name])
+
+
+ROBERTA = {"rounding": "random", "candidates": "any", "replacements": "text", "max_predictions": 77}
+
+
+def share(found, expected, number):
+    """Whether a share of `number` trials is as expected, within five standard errors."""
+    return abs(found - expected) < 5 * np.sqrt(expected * (1 - expected) / number)
+
+
+def choose_ngrams_released(words, order, runs, size):
+    """Lan et al.'s choice among runs of words, given their order and each one's length: chosen words.
+
+    words: the places of each. The released code puts the lists of one, two and three words from each on in random
+    order, draws one, takes a shorter one where it does not fit, and passes over what meets a word that was taken.
+    """
+    longest = max(runs)
+    lists = [[words[at : at + n] for n in range(1, longest + 1)] for at in range(len(words))]
+    chosen, covered = [], set()
+    for at in order:
+        if len(chosen) >= size:
+            break
+        n = runs[at] - 1
+        places = list(itertools.chain(*lists[at][n]))
+        while len(chosen) + len(places) > size and n > 0:
+            n -= 1
+            places = list(itertools.chain(*lists[at][n]))
+        if len(chosen) + len(places) > size or covered & set(places):
+            continue
+        covered |= set(places)
+        chosen += places
+    return sorted(chosen)
+
+
+def drawn_runs(keys, number, longest):
+    """The length of the run that is drawn from each word on: n as 1/n."""
+    chances = 1 / np.arange(1, longest + 1)
+    edges = np.cumsum(chances / chances.sum())
+    drawn = rng.uniform(keys, mlm.NGRAM, number)
+    return 1 + (drawn[..., None] >= edges).sum(-1)
+
+
+def test_choose_ngrams_literal():
+    """Every order and every length, on four words of which the second has two pieces, for three tokens."""
+    words = np.array([[0, 1, 1, -1, 2, 3]])
+    places = [[0], [1, 2], [4], [5]]
+    number = 3000
+    keys = np.arange(number)
+    chosen = mlm.choose_ngrams(keys, words.repeat(number, 0), np.full(number, 3), 3)
+    orders = np.argsort(rng.sort_keys(keys, mlm.PLACES, np.ones((number, 4), bool)), axis=1)
+    runs = drawn_runs(keys, 4, 3)
+    assert len({tuple(o) for o in orders.tolist()}) == 24 and len({tuple(r) for r in runs.tolist()}) == 81
+    for row in range(number):
+        expected = choose_ngrams_released(places, orders[row].tolist(), runs[row].tolist(), 3)
+        assert np.flatnonzero(chosen[row]).tolist() == expected
+
+
+@pytest.mark.parametrize("length", [64, 512])
+def test_choose_ngrams_matches_release(vocabulary, pieces, raw_rows, length):
+    vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]), continues=pieces[1])
+    raw, keys = raw_rows(40, length), np.arange(40) + 9
+    raw.ids[:, 0], raw.ids[:, -1], raw.ids[:, length // 2] = 2, 3, 3
+    task = build_objective("masked", vocabulary, whole_words=True, ngrams=3, max_predictions=77)
+    chosen = task.choose(keys, raw)
+    words = mlm.number_words(~np.isin(raw.ids, [2, 3]), ~pieces[1][raw.ids])
+    most = words.max() + 1
+    there = np.arange(most) <= words.max(1)[:, None]
+    orders = np.argsort(rng.sort_keys(keys, mlm.PLACES, there), axis=1)
+    runs = drawn_runs(keys, most, 3)
+    size = mlm.count_nearest(np.array([length]), 0.15, 77)[0]
+    for row in range(40):
+        places = [np.flatnonzero(words[row] == word).tolist() for word in range(words[row].max() + 1)]
+        order = [at for at in orders[row].tolist() if at < len(places)]
+        expected = choose_ngrams_released(places, order, runs[row].tolist(), size)
+        assert np.flatnonzero(chosen[row]).tolist() == expected
+    assert (chosen.sum(1) == size).mean() > 0.9
+
+
+def test_choose_ngrams_lengths():
+    """n as 1/n where nothing is in the way: 6, 3 and 2 of 11."""
+    number = 20_000
+    words = np.arange(200)[None].repeat(number, 0)
+    chosen = mlm.choose_ngrams(np.arange(number), words, np.full(number, 3), 3)
+    first = np.argsort(rng.sort_keys(np.arange(number), mlm.PLACES, words >= 0), axis=1)[:, 0]
+    inside = first < 198
+    runs = np.stack([chosen[np.arange(number), np.minimum(first + n, 199)] for n in range(3)], 1)[inside]
+    found = Counter(runs.cumprod(1).sum(1).tolist())
+    # One run in 70 or so is gone on with by another, and counts for longer.
+    assert all(abs(found[n] / inside.sum() - 6 / 11 / n) < 0.02 for n in (1, 2, 3))
+
+
+def test_count_by_chance_mean(vocabulary, raw_rows):
+    """floor(0.15 x 100 + 0.15 x 30 + U): of 30 tokens 4 or 5, each half of the time; of 20 tokens 3."""
+    number = 20_000
+    for length, low, chance in ((30, 4, 0.5), (20, 3, 0.0), (511, 76, 0.65)):
+        sizes = mlm.count_by_chance(np.arange(number), np.full(number, length), 0.15, 77)
+        assert set(sizes) <= {low, low + 1}
+        assert share((sizes > low).mean(), chance, number) or (chance == 0 and sizes.max() == low)
+    raw = raw_rows(2000, 64)
+    counts = build_objective("masked", vocabulary, **ROBERTA).choose(np.arange(2000), raw).sum(1)
+    assert set(counts) == {9, 10} and share((counts == 10).mean(), 0.6, 2000)
+
+
+def test_hide_roberta_statistics(vocabulary, raw_rows):
+    """Those that frame a row too, and random tokens are never special ones."""
+    raw, number = raw_rows(1, 20), 30_000
+    raw.ids[0, [0, 19]] = 2, 3
+    raw = type(raw)(*(field.repeat(number, 0) for field in raw))
+    task = build_objective("masked", vocabulary, **ROBERTA)
+    rates = task.choose(np.arange(number), raw).mean(0)
+    assert np.abs(rates - 0.15).max() < 5 * np.sqrt(0.15 * 0.85 / number)
+    batch = fill_batch(task, raw, np.arange(number))
+    read = np.take_along_axis(batch["tokens"], batch["slots"], 1)[batch["weights"] > 0]
+    was = batch["targets"][batch["weights"] > 0]
+    mask, same = read == 4, read == was
+    assert share(mask.mean(), 0.8, read.size) and abs(same.mean() - 0.1) < 0.005
+    random = read[~mask & ~same]
+    assert share(random.size / read.size, 0.1, read.size)
+    special = {*vocabulary.special.values(), *vocabulary.sentinels}
+    assert not special & set(random.tolist()) and len(set(random.tolist())) > 850  # of 895
+
+
+def test_count_by_coins_is_binomial(vocabulary, raw_rows):
+    """Each token but a row's first by itself: the number is binomial, and padding is no token."""
+    raw, number = raw_rows(1, 40), 20_000
+    raw = type(raw)(*(field.repeat(number, 0) for field in raw)).where(np.arange(40) < 31)
+    changes = {"rounding": "coins", "candidates": "after_first", "max_predictions": 30}
+    chosen = build_objective("masked", vocabulary, **changes).choose(np.arange(number), raw)
+    assert not chosen[:, 0].any() and not chosen[:, 31:].any()
+    counts = chosen.sum(1)
+    assert abs(counts.mean() - 4.5) < 5 * np.sqrt(30 * 0.15 * 0.85 / number)
+    assert counts.var() == pytest.approx(30 * 0.15 * 0.85, rel=0.05)
+    assert np.abs(chosen[:, 1:31].mean(0) - 0.15).max() < 5 * np.sqrt(0.15 * 0.85 / number)
+    capped = build_objective("masked", vocabulary, **changes | {"max_predictions": 5}).choose(np.arange(number), raw)
+    np.testing.assert_array_equal(capped.sum(1), np.minimum(counts, 5))
+
+
+def test_fill_static_masks(vocabulary, raw_rows):
+    """A row is masked in so many ways, whenever and wherever it is read; another row in others."""
+    raw = raw_rows(6, 64)
+    task = build_objective("masked", vocabulary, masks=3, max_predictions=12)
+    ways = {}
+    for epoch in range(30):
+        order = np.random.default_rng(epoch).permutation(6)
+        batch = fill_batch(task, type(raw)(*(field[order] for field in raw)), np.arange(6) + 1000 * epoch)
+        for row, tokens in zip(order.tolist(), batch["tokens"], strict=True):
+            ways.setdefault(row, set()).add(tokens.tobytes())
+    assert [len(ways[row]) for row in range(6)] == [3] * 6
+    dynamic = build_objective("masked", vocabulary, max_predictions=12)
+    assert len({fill_batch(dynamic, raw, np.arange(6) + 1000 * n)["tokens"][0].tobytes() for n in range(30)}) == 30
