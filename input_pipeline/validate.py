@@ -98,7 +98,7 @@ def _check_layout(data: Mapping, tokenizer: Mapping, objective: Mapping, task: O
     if layout in OF_SENTENCES and not data["sentences"]:
         raise DataError(f"data.layout={layout}: needs sentences, one a line. Set data.sentences=lines.")
     if data["sentences"] and data["image"]:
-        raise DataError("data.sentences: images have no sentences. Leave it empty.")
+        raise DataError(f"data.sentences={data['sentences']}: images of data.image have no sentences. Leave it empty.")
 
 
 def _check_mixing(data: Mapping, count: int) -> None:
