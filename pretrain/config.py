@@ -86,7 +86,7 @@ def check_keys(config: ConfigDict, source: str) -> None:
     """Raises UserError unless `config`, from `source`, has exactly the declared keys and types."""
     known = common.base()
     for section, kinds in OF_A_KIND.items():
-        if isinstance(config.get(section), ConfigDict) and "kind" in config[section]:
+        if section in config and isinstance(config[section], ConfigDict) and "kind" in config[section]:
             kind = config[section].kind
             if kind not in kinds:
                 raise UserError(f"{source}: config.{section}.kind='{kind}' is unknown{nearest(str(kind), kinds)}")
@@ -264,7 +264,7 @@ def _check_override(config: ConfigDict, key: str) -> None:
         section[last] = config.model[last]
     if last not in section:
         raise UserError(unknown_key(key, config.model if parent in PARTIAL else section))
-    if isinstance(section.get(last), ConfigDict):
+    if isinstance(section[last], ConfigDict):
         raise UserError(f"config.{key}: a section, not a value. Set one of its keys: {', '.join(section[last])}.")
     if last == "kind" and parent in OF_A_KIND:
         raise UserError(f"config.{key}: a section changes its kind as a whole. Give --config a recipe of that kind.")
