@@ -119,7 +119,7 @@ def longhaul(family: str, path: str, everywhere: bool = False):
     from flax import linen as nn
 
     from pretrain import losses
-    from pretrain.distributed.malloc import keep_freed_memory
+    from pretrain.distributed.init import keep_freed_memory
     from pretrain.step.train_spec import TrainSpec
     from pretrain.step.train_step import init_params
 

@@ -43,7 +43,7 @@ def longhaul(name: str, quick: bool):
 
     import models
     from pretrain.decoding.sampling import generate
-    from pretrain.distributed.malloc import keep_freed_memory
+    from pretrain.distributed.init import keep_freed_memory
 
     keep_freed_memory()
     model, read = models.build(section(name)), prompts(name, quick)

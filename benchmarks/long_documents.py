@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks import report
 from configs import long_documents
 from input_pipeline.batch_spec import empty
-from pretrain.distributed.malloc import keep_freed_memory
+from pretrain.distributed.init import keep_freed_memory
 from pretrain.step.train_spec import TrainSpec
 
 ACCELERATED = jax.default_backend() != "cpu"

@@ -19,7 +19,7 @@ import jax
 from benchmarks import report
 from pretrain import config as configs
 from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.distributed.malloc import keep_freed_memory
+from pretrain.distributed.init import keep_freed_memory
 from pretrain.metrics.progress import Ledger
 from pretrain.training.loop import Loop
 from pretrain.training.prefetch import Feed

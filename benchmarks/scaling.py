@@ -30,8 +30,7 @@ from benchmarks import loop, report, several
 from pretrain import config as configs
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.distributed.init import quiet_background_threads, start
-from pretrain.distributed.malloc import keep_freed_memory
+from pretrain.distributed.init import keep_freed_memory, quiet_libraries, start
 from pretrain.step.train_spec import TrainSpec
 from pretrain.training.startup import build_run
 
@@ -198,7 +197,7 @@ def status(name: str) -> int:
 
 def main() -> None:
     args = several.arguments(__doc__.split("\n")[0], part)
-    quiet_background_threads()
+    quiet_libraries()
     rounds, updates, megabytes, over = (5, 2, 32, (8,)) if args.quick else (9, 10, 512, (2, 4, 8))
     keep_freed_memory()
     with tempfile.TemporaryDirectory(prefix="longhaul-") as name:

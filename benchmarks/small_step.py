@@ -85,7 +85,7 @@ def longhaul(text: str):
     """Updates, and the loss on the held-out windows."""
     import jax
 
-    from pretrain.distributed.malloc import keep_freed_memory
+    from pretrain.distributed.init import keep_freed_memory
     from pretrain.step.train_spec import TrainSpec
 
     keep_freed_memory()

@@ -23,7 +23,7 @@ from configs import sparse_transformer
 from models.attention import attend
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
-from pretrain.distributed.malloc import keep_freed_memory
+from pretrain.distributed.init import keep_freed_memory
 from pretrain.step.train_spec import TrainSpec
 
 HEADS, SIZE = 2, 64

@@ -56,7 +56,7 @@ def longhaul():
     """An update, the forward pass, both passes, and the matrix-product ceiling in FLOP/s."""
     import jax
 
-    from pretrain.distributed.malloc import keep_freed_memory
+    from pretrain.distributed.init import keep_freed_memory
     from pretrain.losses.objective import BoundModel
     from pretrain.parallel.devices import measure_matmul_ceiling
     from pretrain.step.train_spec import TrainSpec

@@ -24,11 +24,9 @@ import jax
 from benchmarks import report, several
 from benchmarks.loop import silent
 from pretrain import config as configs
-from pretrain.distributed import watchdog
-from pretrain.distributed.init import start
-from pretrain.distributed.malloc import keep_freed_memory
-from pretrain.distributed.shutdown import Leaving, leaving
-from pretrain.distributed.watchdog import Place, Watchdog
+from pretrain.distributed import heartbeat
+from pretrain.distributed.heartbeat import Watchdog
+from pretrain.distributed.init import keep_freed_memory, start
 from pretrain.metrics import goodput
 from pretrain.metrics.goodput import Goodput
 from pretrain.metrics.progress import Ledger
@@ -62,20 +60,20 @@ def compared(run, state, rounds: int) -> float:
 
 def looked(looks: int) -> float:
     """Seconds of processor time of a look of the watchdog."""
-    ledger, before = Ledger(), watchdog.LOOK
-    watchdog.LOOK = 0.001
+    ledger, before = Ledger(), heartbeat.LOOK
+    heartbeat.LOOK = 0.001
     began = time.process_time()
-    dog = Watchdog(Leaving(), 600, lambda: Place(ledger.turns, ledger.category, ledger.update))
-    time.sleep(looks * watchdog.LOOK)
+    dog = Watchdog(600, ledger)
+    time.sleep(looks * heartbeat.LOOK)
     dog.close()
-    watchdog.LOOK = before
+    heartbeat.LOOK = before
     return (time.process_time() - began) / looks
 
 
 def part(path: str, seconds: float) -> None:
     """One of several processes: the share of a processor that it takes while it waits and is watched over."""
     start()
-    with contextlib.closing(Watchdog(leaving, 600, lambda: Place(0, "other", 0))):
+    with contextlib.closing(Watchdog(600, Ledger())):
         time.sleep(2)  # until all have met
         began, used = time.perf_counter(), time.process_time()
         time.sleep(seconds)
@@ -118,7 +116,7 @@ def main():
     every = config.train.compare_every
     shares = {
         f"comparing, every {every} updates": compare / every / step,
-        "a look of the watchdog, twice a second": look / watchdog.LOOK,
+        "a look of the watchdog, twice a second": look / heartbeat.LOOK,
         "a row of the ledger, every ten seconds": row / goodput.EVERY,
         "places of an update": place / step,
     }

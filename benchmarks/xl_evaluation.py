@@ -18,7 +18,7 @@ from flax import linen as nn
 import models
 from benchmarks import report
 from configs import transformer_xl
-from pretrain.distributed.malloc import keep_freed_memory
+from pretrain.distributed.init import keep_freed_memory
 
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 

@@ -25,7 +25,7 @@ import models
 from benchmarks import report
 from configs import common, transformer_xl
 from models.attention import attend
-from pretrain.distributed.malloc import keep_freed_memory
+from pretrain.distributed.init import keep_freed_memory
 
 
 def gradient(model, params, tokens, direction, **inputs):

@@ -3,14 +3,13 @@
 Signals are handled before JAX is imported, which takes seconds.
 """
 
-from pretrain.distributed import streams
-from pretrain.distributed.shutdown import leaving
+from pretrain.distributed.shutdown import protect_streams, shutdown
 
 
 def run() -> None:
     """Runs the command line and exits with its code."""
-    streams.settle()
-    leaving.listen()
+    protect_streams()
+    shutdown.listen()
     from pretrain.cli import script
 
     script()

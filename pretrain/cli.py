@@ -31,7 +31,7 @@ from pretrain.commands.arguments import (
     Train,
     flagged,
 )
-from pretrain.distributed.shutdown import FAILED, FAULT, MISTAKE, UNREAD, leaving
+from pretrain.distributed.shutdown import FAILED, FAULT, MISTAKE, UNREAD, shutdown
 from pretrain.errors import USER_ERRORS, FaultError, UserError, nearest
 
 # A command's arguments; those of `generate` depend on whether --complete has a value.
@@ -60,7 +60,9 @@ def main(argv: Sequence[str]) -> int:
         arguments = parse(argv)
         return 0 if arguments is None else run(arguments)
     except Exception as error:
-        return leaving.failed(*verdict(error))
+        code, message = verdict(error)
+        print(message, end="", file=sys.stderr, flush=True)
+        return code
 
 
 def verdict(error: Exception) -> tuple[int, str]:
@@ -73,7 +75,7 @@ def verdict(error: Exception) -> tuple[int, str]:
         return FAULT, f"pretrain: {error}\n"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and str(error).startswith(OUT_OF_MEMORY)):
         return MISTAKE, f"pretrain: out of memory. {OUT_OF_MEMORY_REMEDY}\n"
-    code = FAULT if leaving.others and isinstance(error, RuntimeError) and LOST_PEER.search(str(error)) else FAILED
+    code = FAULT if shutdown.peers and isinstance(error, RuntimeError) and LOST_PEER.search(str(error)) else FAILED
     return code, "".join(traceback.format_exception(error))
 
 
@@ -194,4 +196,4 @@ def usage(name: str) -> str:
 
 def script() -> None:
     """Runs the process's command line and exits with its code."""
-    leaving.end(main(sys.argv[1:]))
+    shutdown.end(main(sys.argv[1:]))

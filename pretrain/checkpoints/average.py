@@ -8,7 +8,7 @@ import numpy as np
 
 from pretrain.checkpoints import params_only, restore
 from pretrain.checkpoints.checkpoint import Checkpoints
-from pretrain.distributed.consensus import decided
+from pretrain.distributed.consensus import on_host0
 from pretrain.errors import UserError
 
 
@@ -31,10 +31,7 @@ class Averaged:
         imported, which training began with, are none that it saved.
         """
         folder = self.checkpoints.folder
-        there = decided(
-            self.checkpoints.trained if self.count > 1 else self.checkpoints.steps,
-            lambda why: f"the checkpoints in {folder} cannot be read ({why}); make them readable",
-        )
+        there = on_host0(self.checkpoints.trained if self.count > 1 else self.checkpoints.steps)
         found, left = [], ""
         for step in reversed([step for step in there if step <= last]):
             if found and (missed := self._saved_before(found[0])) > step:
@@ -56,7 +53,7 @@ class Averaged:
     def _saved_before(self, step: int) -> int:
         """The checkpoint that the run saved before that of `step`; of an old one, which does not tell, what was due."""
         folder = self.checkpoints.workdir.checkpoint(step)
-        notes = decided(lambda: restore.noted(folder), lambda why: restore.unreadable(folder, why))
+        notes = on_host0(lambda: restore.noted(folder))
         told = notes.get(restore.BEFORE)
         if isinstance(told, int):
             return told

@@ -9,7 +9,7 @@ from typing import TypeVar
 from input_pipeline.remote import at
 from pretrain import config as configs
 from pretrain.checkpoints import params_only, restore, select
-from pretrain.distributed.consensus import alike, decided
+from pretrain.distributed.consensus import on_all_hosts, on_host0
 from pretrain.errors import UserError
 from pretrain.workdir import POSITION, Workdir
 
@@ -46,7 +46,7 @@ class Checkpoints:
 
     def measures(self) -> list[str]:
         """How the losses of the checkpoints that have one were measured, oldest first, as process 0 finds it."""
-        return decided(lambda: [measure for _, measure in self.losses().values()], self._unreadable)
+        return on_host0(lambda: [measure for _, measure in self.losses().values()])
 
     def loss(self, step: int, measure: str) -> float | None:
         """The validation loss of one checkpoint, as process 0 finds it; None where it has none measured like that."""
@@ -55,7 +55,7 @@ class Checkpoints:
             loss, measured = self.losses().get(step, (None, None))
             return loss if measured == measure else None
 
-        return decided(found, self._unreadable)
+        return on_host0(found)
 
     def sound(self, before: int) -> int | None:
         """The newest sound step before an update, as process 0 finds it.
@@ -66,11 +66,11 @@ class Checkpoints:
         def found() -> int | None:
             return next((step for step in select.sound(self.workdir) if step < before), None)
 
-        return decided(found, self._unreadable)
+        return on_host0(found)
 
     def find(self, word: str) -> int:
         """The step that "latest", "best" or a number means, as process 0 finds it."""
-        return decided(lambda: select.meant(self.workdir, word), self._unreadable)
+        return on_host0(lambda: select.meant(self.workdir, word))
 
     def read(self, word: str, step: int, what: Callable[[int], Result]) -> tuple[int, Result]:
         """(step, `what(step)`) of the checkpoint that `word` was found to mean.
@@ -81,12 +81,12 @@ class Checkpoints:
         """
         tries = TRIES
         while True:
-            there = decided(self.steps, self._unreadable)
+            there = on_host0(self.steps)
             try:
                 return step, what(step)
             except UserError as error:
                 tries -= 1
-                left = decided(self.steps, self._unreadable)
+                left = on_host0(self.steps)
                 again = step if word.isdecimal() else self.find(word)
                 if step not in left and (word.isdecimal() or not tries):
                     raise UserError(
@@ -103,7 +103,7 @@ class Checkpoints:
         The user is told of one that was saved while updates were bad. What it says of itself must be as it was written.
         """
         folder = self.workdir.checkpoint(step)
-        if not decided(lambda: restore.is_whole(folder, POSITION), lambda why: restore.unreadable(folder, why)):
+        if not on_host0(lambda: restore.is_whole(folder, POSITION)):
             raise UserError(f"checkpoint {step} is damaged: {POSITION} is not as it was written; {OTHER}")
         data = restore.read_data(folder)
 
@@ -111,7 +111,7 @@ class Checkpoints:
             restore.check_origin(folder, data, {"tokenizer": tokenizer.fingerprint})
             configs.check_unedited(str(self.workdir.path), config, restore.made_with(data))
 
-        alike(check, lambda why: restore.unreadable(folder, why))  # what one process alone finds, all are told
+        on_all_hosts(check)  # what one process alone finds, all are told
         restore.tell_unsound(folder, data)
 
     def check_teacher(self, step: int, teacher) -> None:
@@ -119,7 +119,7 @@ class Checkpoints:
         folder = self.workdir.checkpoint(step)
         if teacher:
             data, origin = restore.read_data(folder), {"teacher": teacher.fingerprint}
-            alike(lambda: restore.check_origin(folder, data, origin), lambda why: restore.unreadable(folder, why))
+            on_all_hosts(lambda: restore.check_origin(folder, data, origin))
 
     def restore_params(self, step: int, shapes):
         """The parameters alone, for evaluation and generation: optimiser state is neither read nor allocated."""

@@ -1,7 +1,6 @@
 """`train.start_from`: the parameters of another run, taken by name, for a run that begins at update 0."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from pretrain import config as configs
 from pretrain.checkpoints import param_compat, restore
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.config import recipes
-from pretrain.distributed.consensus import alike, decided
+from pretrain.distributed.consensus import on_all_hosts, on_host0
 from pretrain.errors import UserError, listed
 from pretrain.workdir import POSITION, Workdir, real
 
@@ -104,8 +103,7 @@ class Weights:
 
     def _there(self) -> dict:
         """What describes each parameter of the checkpoint, by name."""
-        unreadable = functools.partial(restore.unreadable, self.folder)
-        return alike(lambda: _flat(restore.stored(self.folder)["params"]), unreadable)
+        return on_all_hosts(lambda: _flat(restore.stored(self.folder)["params"]))
 
     def _report(self, there: Mapping, here: Mapping, common: Sequence[str], model: Mapping) -> str:
         share = sum(here[name].size for name in common) / sum(leaf.size for leaf in here.values())
@@ -158,7 +156,7 @@ def find(named: str, workdir: str, key: str = "train.start_from") -> Weights:
             configs.check_unedited(run, configs.saved(run), restore.made_with(restore.noted(folder)))
         return known[which]
 
-    step = decided(choose, lambda why: str(refused(f"its checkpoints cannot be read ({why}); make them readable")))
+    step = on_host0(choose)
     return Weights(named, checkpoints.workdir.checkpoint(step), tokenizer, configs.saved(run).model)
 
 

@@ -22,8 +22,7 @@ from input_pipeline.away import passes
 from pretrain import aside
 from pretrain.checkpoints import integrity, params_only, paths, remote, restore, select, uncounted
 from pretrain.checkpoints.checkpoint import Checkpoints
-from pretrain.distributed.consensus import decided
-from pretrain.distributed.shutdown import leaving
+from pretrain.distributed.consensus import on_host0
 from pretrain.errors import FaultError, UserError, reason
 from pretrain.workdir import ANEW, DATA, LOSS, METRICS, POSITION, STATE, gone, write
 
@@ -49,7 +48,7 @@ class CheckpointManager(Checkpoints):
         self._saving = None  # the step whose save was begun last, until it is seen to be whole
         self._away, self._pause = None, away.PAUSE  # since when saves fail; how long to leave the folder alone
         self._owed, self._next = False, 0.0  # whether a save is to be made again, and when at the earliest
-        decided(self._clear, lambda why: f"the work folder cannot be written ({why}); choose another --workdir")
+        on_host0(self._clear)
         self._cleaner, self._cleaning = ThreadPoolExecutor(1), None
         paths.answer_truly()
         uncounted.nothing_is_counted()
@@ -170,7 +169,6 @@ class CheckpointManager(Checkpoints):
                 f"{'not all processes came to it in time' if late else reason(error)}); start the same command again"
             ) from error
         if not many:
-            leaving.abandoned = True
             self._let_end()
             with contextlib.suppress(OSError), away.hurry():
                 if step is None or self.workdir.finished(step):
@@ -267,7 +265,7 @@ class CheckpointManager(Checkpoints):
                 self._cleaning = self._cleaner.submit(self._delete_old)
             return ""
 
-        if why := decided(add, lambda why: f"checkpoint {step} in {self.folder} cannot be written ({why}); allow it"):
+        if why := on_host0(add):
             report(f"checkpoint {step} cannot be given its validation loss ({why}), and does not count as the best")
 
     def restore_newest(self, shapes, report, origin: dict[str, str] | None = None):
@@ -278,7 +276,7 @@ class CheckpointManager(Checkpoints):
         shape, type and sharding of every leaf; `origin` the tokenizer and the text to go on with, which must be those
         of the checkpoint.
         """
-        steps = decided(self.trained, self._unreadable)
+        steps = on_host0(self.trained)
         damaged = {}
         for step in reversed(steps):
             damage = restore.damage(self.workdir.checkpoint(step))
@@ -287,7 +285,7 @@ class CheckpointManager(Checkpoints):
             damaged[step] = damage
         if len(damaged) == len(steps):
             if not steps:
-                self._done = set(decided(self.steps, self._unreadable))
+                self._done = set(on_host0(self.steps))
                 return None
             raise UserError(
                 f"no checkpoint in {self.folder} can be used ({'; '.join(f'{s}: {d}' for s, d in damaged.items())}); "
@@ -297,10 +295,7 @@ class CheckpointManager(Checkpoints):
         data = restore.read_data(folder)
         restore.check_origin(folder, data, origin or {})
         state = restore.read_state(folder, vars(shapes))
-        decided(
-            lambda: self._adopt(step, damaged),
-            lambda why: f"the checkpoints in {self.folder} cannot be put in order ({why}); make the folder writable",
-        )
+        on_host0(lambda: self._adopt(step, damaged))
         for broken, damage in damaged.items():
             aside_in = f"{self.workdir.broken.name}/"
             report(

@@ -4,7 +4,6 @@ It is read as any other by whoever wants parameters. There is no optimiser state
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import tensorstore
 from flax.traverse_util import unflatten_dict
 
 from pretrain.checkpoints import integrity, paths, restore
-from pretrain.distributed.consensus import alike
+from pretrain.distributed.consensus import on_all_hosts
 from pretrain.errors import UserError, reason
 from pretrain.workdir import DATA, POSITION, STATE, Workdir
 
@@ -138,11 +137,10 @@ def reader(folder: Path, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> Callable
     """
     if damage := restore.damage(folder):
         raise UserError(f"checkpoint {folder.name} is damaged: {damage}; choose another with --step")
-    there = alike(lambda: restore.stored(folder), functools.partial(restore.unreadable, folder))
+    there = on_all_hosts(lambda: restore.stored(folder))
     restore.check_fits(folder, there, {"params": unflatten_dict(dict(shapes), sep="/")})
 
     def read(path: str) -> np.ndarray:
-        unreadable = functools.partial(restore.unreadable, folder)
-        return alike(lambda: restore.read_parameter(folder, path, shapes[path].dtype), unreadable)
+        return on_all_hosts(lambda: restore.read_parameter(folder, path, shapes[path].dtype))
 
     return read

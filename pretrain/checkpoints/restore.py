@@ -15,7 +15,7 @@ from input_pipeline.remote import RemotePath
 from models.layers.parameter import path_name
 from pretrain.checkpoints import integrity, paths, remote
 from pretrain.checkpoints.slabs import BySlabs
-from pretrain.distributed.consensus import alike, decided, gathered
+from pretrain.distributed.consensus import allgather_json, on_all_hosts, on_host0
 from pretrain.distributed.init import say
 from pretrain.errors import UserError, listed
 from pretrain.workdir import ANEW, POSITION, RECORD, STATE, Workdir
@@ -32,8 +32,8 @@ def damage(folder: Path) -> str | None:
     Each process opens every file and reads its share of them. What one of them finds counts as damage only if process 0
     finds it too; else a file system shows the processes different files, and all raise UserError, as for any trouble.
     """
-    written = decided(lambda: integrity.read(folder), lambda why: unreadable(folder, why))
-    if written is None and not decided(folder.exists, lambda why: unreadable(folder, why)):
+    written = on_host0(lambda: integrity.read(folder))
+    if written is None and not on_host0(folder.exists):
         raise UserError(unreadable(folder, "it is gone"))
     if written is None:
         say(
@@ -46,9 +46,9 @@ def damage(folder: Path) -> str | None:
         wrong = integrity.sizes(folder, written)
         return wrong or integrity.checksums(folder, written, jax.process_index(), jax.process_count())
 
-    found = gathered(alike(look, lambda why: unreadable(folder, why)))
+    found = allgather_json(on_all_hosts(look))
     names = {name for wrong in found for name in wrong}
-    confirmed = decided(lambda: integrity.faults(folder, written, sorted(names)), lambda why: unreadable(folder, why))
+    confirmed = on_host0(lambda: integrity.faults(folder, written, sorted(names)))
     doubted = [f"process {i}: {words}" for i, wrong in enumerate(found) for words in wrong.values()]
     if doubted and not confirmed:
         raise UserError(unreadable(folder, f"{'; '.join(doubted[:SHOWN])}; but process 0 finds these files whole"))
@@ -60,7 +60,7 @@ def read_state(folder: Path, wanted: dict) -> dict:
 
     UserError: the checkpoint is another model's, or cannot be read.
     """
-    return alike(lambda: _read_whole(folder, wanted), lambda why: unreadable(folder, why))
+    return on_all_hosts(lambda: _read_whole(folder, wanted))
 
 
 def read_data(folder: Path) -> dict:
@@ -72,7 +72,7 @@ def read_data(folder: Path) -> dict:
             raise ValueError(f"{POSITION} does not hold the whole numbers `step` and `position`")
         return found
 
-    found = alike(position, lambda why: unreadable(folder, why))
+    found = on_all_hosts(position)
     if folder.name.isdecimal() and int(folder.name) != found["step"]:
         raise UserError(
             f"{folder} holds the checkpoint of update {found['step']} by another name; rename it {found['step']}, or "
@@ -159,7 +159,7 @@ def unreadable(folder: Path, why: str) -> str:
 
 def read_parts(folder: Path, wanted: dict) -> dict:
     """The arrays of `wanted`, a tree of shapes, types and shardings that is part of a checkpoint's; no more is read."""
-    return alike(lambda: _read(folder, wanted), lambda why: unreadable(folder, why))
+    return on_all_hosts(lambda: _read(folder, wanted))
 
 
 def read_parameter(folder: Path, path: str, dtype) -> np.ndarray:

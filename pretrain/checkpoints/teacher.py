@@ -17,7 +17,7 @@ from input_pipeline.remote import RemotePath
 from pretrain import config as configs
 from pretrain.checkpoints import integrity, param_compat, params_only, restore
 from pretrain.checkpoints.init_from import Weights, find
-from pretrain.distributed.consensus import decided
+from pretrain.distributed.consensus import on_host0
 from pretrain.errors import UserError
 from pretrain.workdir import Workdir, real
 
@@ -52,7 +52,7 @@ def kept(config: ConfigDict, workdir: str) -> Teacher | None:
     if not config.distill.teacher:
         return None
     here = Workdir(workdir).teacher
-    steps = decided(here.steps, lambda why: f"the teacher in {here.path} cannot be read ({why}); make it readable")
+    steps = on_host0(here.steps)
     if not steps:
         raise UserError(
             f"{here.path} is to have the teacher that this run learns from, and has none; bring that folder back"
@@ -91,7 +91,7 @@ def keep(teacher: Teacher, workdir: str) -> Teacher:
         partial.checkpoint(int(source.name)).replace(copy)
         shutil.rmtree(here.earlier)
 
-    decided(make, lambda why: f"the teacher cannot be copied into {here.path} ({why}); make room or choose another")
+    on_host0(make)
     return _teacher(dataclasses.replace(teacher.weights, folder=copy), str(here.path))
 
 
@@ -153,6 +153,5 @@ def _flat(tree):
 
 
 def _teacher(weights: Weights, run: str) -> Teacher:
-    said = f"{weights.named}: its files cannot be read"
-    print_of = decided(lambda: integrity.fingerprint(weights.folder), lambda why: f"{said} ({why}); make them readable")
+    print_of = on_host0(lambda: integrity.fingerprint(weights.folder))
     return Teacher(dataclasses.replace(weights, whole=True), run, print_of)

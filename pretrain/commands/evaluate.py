@@ -1,5 +1,6 @@
 """`pretrain evaluate`: scores of a checkpoint, from its work folder alone."""
 
+import contextlib
 import functools
 import gzip
 import lzma
@@ -18,12 +19,12 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.checkpoints.teacher import kept
 from pretrain.commands.arguments import Evaluate
 from pretrain.commands.shared import check_processes
+from pretrain.distributed.heartbeat import Watchdog
 from pretrain.distributed.init import say, start
-from pretrain.distributed.shutdown import leaving
-from pretrain.distributed.watchdog import scoring
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import score
 from pretrain.losses.objective import perplexity
+from pretrain.metrics.progress import Ledger
 from pretrain.metrics.tables import one_line, show
 from pretrain.parallel.mesh import OF_ANY_NUMBER, fits
 from pretrain.step.checks import check_scored
@@ -74,7 +75,9 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(OF_ANY_NUMBER)
         say(f"the run's mesh does not fit {jax.device_count()} devices: evaluating with config.mesh.fsdp=-1")
-    with scoring(leaving, config.train.patience) as counted, tempfile.TemporaryDirectory(prefix="longhaul-") as folder:
+    ledger = Ledger()
+    watchdog = contextlib.closing(Watchdog(config.train.patience, ledger))
+    with watchdog, tempfile.TemporaryDirectory(prefix="longhaul-") as folder:
         # The token store of --data, and of the run's own text where its folder cannot be written.
         prepare, split = functools.partial(_prepare_own, workdir, folder), arguments.split or "validation"
         if arguments.data:
@@ -92,7 +95,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         checkpoints.check_teacher(step, run.teacher)
         compressed = _compress(run.corpus, split, asked)
         step, params = checkpoints.read(arguments.step, step, lambda step: spec.restore_params(averaged, step))
-        options = {"batches": arguments.batches, "decode": arguments.decode, "cut": counted}
+        options = {"batches": arguments.batches, "decode": arguments.decode, "cut": ledger.advance}
         result = score(run, params, split, timed=True, report=say, **options)
         result |= {f"{name}_{objective.bits_metric}": bits for name, bits in compressed.items()}
     if jax.process_index() == 0:

@@ -1,7 +1,7 @@
 """`pretrain import` and `pretrain export`: models from and to Hugging Face's library."""
 
 from pretrain.commands.arguments import Export, Import
-from pretrain.distributed.init import described, quiet_background_threads, say
+from pretrain.distributed.init import quiet_libraries, read_cluster_environment, say
 from pretrain.errors import UserError
 from pretrain.interop.hf_export import export_folder
 from pretrain.interop.hf_import import import_folder
@@ -9,9 +9,9 @@ from pretrain.interop.hf_import import import_folder
 
 def run(arguments: Import | Export) -> None:
     """Makes the work folder or the Hugging Face folder, and reports what is in it."""
-    if (process := described()) and process[1] != 1:
+    if (process := read_cluster_environment()) and process[1] != 1:
         raise UserError("LONGHAUL_COORDINATOR: import and export run in one process. Start them without a launcher.")
-    quiet_background_threads()
+    quiet_libraries()
     if isinstance(arguments, Import):
         import_folder(arguments.folder, arguments.workdir, say, arguments.generator, arguments.prepared)
     else:

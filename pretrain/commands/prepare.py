@@ -10,7 +10,7 @@ from pretrain import config as configs
 from pretrain.commands.arguments import Prepare
 from pretrain.commands.shared import resolve
 from pretrain.distributed.init import say
-from pretrain.distributed.lock import held
+from pretrain.distributed.lock import hold_workdir
 from pretrain.metrics.tables import show
 from pretrain.workdir import Workdir
 
@@ -34,7 +34,7 @@ def run(arguments: Prepare) -> None:
         check_vocabulary(model, tokenizer.vocab_size)
         leave_config(config, workdir)  # before hours of tokenizing, so that --workdir alone continues
 
-    with held(workdir, "prepare", say, in_turn=True):
+    with hold_workdir(workdir, "prepare", say, queue=True):
         taken = None if pipeline.has_tokenizer(folders.tokenizer) else tokenizer_of_another(config, workdir)
         how = {"report": say, "accept": accept, "read_all": True, "taken": taken, "workers": workers}
         corpus = pipeline.prepare(*sections, folders, **how)

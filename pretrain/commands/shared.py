@@ -4,8 +4,7 @@ import jax
 
 from pretrain import config as configs
 from pretrain.commands.arguments import Arguments, ConfigOrRunArguments, Prepare, Train, flagged
-from pretrain.distributed import program
-from pretrain.distributed.consensus import check_alike
+from pretrain.distributed.consensus import assert_equal_on_hosts, versions
 from pretrain.distributed.init import say
 from pretrain.errors import UserError
 from pretrain.workdir import CONFIG, Workdir, of_config
@@ -43,8 +42,8 @@ def check_processes(arguments: Arguments, config) -> None:
     """
     if jax.process_count() == 1:
         return
-    check_alike(program.told(), "Install the same version on all hosts.")
+    assert_equal_on_hosts(versions(), "Install the same version on all hosts.")
     values = {f"--{field.name}": getattr(arguments, field.name) for field in flagged(type(arguments))}
     values |= {"--workdir": "", "the command": type(arguments).__name__.lower()}
     keys = {f"config.{key}": value for key, value in configs.flat(config).items() if key not in configs.OF_A_HOST}
-    check_alike(values | keys, "Start all processes with the same command.")
+    assert_equal_on_hosts(values | keys, "Start all processes with the same command.")

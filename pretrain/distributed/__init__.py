@@ -1,1 +1,1 @@
-"""The life of a run's processes: start, signals, agreement, locks, the end."""
+"""Processes of a run: start-up, agreement, signals, liveness, the work folder's lock."""

@@ -1,103 +1,121 @@
-"""What all processes of a run do alike or not at all: each says how it went, and all hear everyone."""
+"""Agreement between the processes of a run: host 0 decides, differences and errors reach all."""
 
+import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
 from typing import TypeVar
 
 import jax
 import numpy as np
+from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from input_pipeline.away import of_server, persistently
-from pretrain.distributed.shutdown import leaving
 from pretrain.errors import USER_ERRORS, FaultError, UserError, listed, reason
 
-TROUBLE = (OSError, ValueError, KeyError, RuntimeError, MemoryError, EOFError)  # of files, stores, memory; no bugs
-SHOWN = 6  # differences between processes that a sentence names
+SHOWN = 6  # differences between processes that a message names
+FOREVER = 1 << 40  # milliseconds that a barrier waits; the watchdog and JAX's heartbeats end it earlier
+ROOT = Path(__file__).resolve().parents[2]
 
 Result = TypeVar("Result")
+_barriers = 0  # barriers of this process so far, which name the next one
 
 
-def gathered(value) -> list:
-    """Every process's `value` (anything that JSON holds), in their order; returns once all have called it."""
-    leaving.meetings += 1
+def barrier() -> None:
+    """Waits for all processes, without using a device."""
+    global _barriers
+    if jax.process_count() > 1:
+        _barriers += 1
+        distributed.global_state.client.wait_at_barrier(f"longhaul/{_barriers}", FOREVER)
+
+
+class SyncedFunction:
+    """A jitted function whose first run all processes start together, however long each one compiles.
+
+    Gloo, which connects CPU devices at their first collective, waits 30 s for the others and no longer.
+    """
+
+    def __init__(self, function):
+        self._function, self.lower, self._synced = function, function.lower, False
+
+    def __call__(self, *arguments):
+        if not self._synced and jax.process_count() > 1:
+            self.lower(*arguments).compile()  # the call below reuses it
+            barrier()
+        self._synced = True
+        return self._function(*arguments)
+
+
+def allgather_json(value) -> list:
+    """The `value` of every process, in their order; anything that JSON holds."""
     if jax.process_count() == 1:
         return [value]
-    if leaving.meetings == 1:
-        meet()
+    barrier()
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(text)))).reshape(-1)
-    padded = np.zeros(1 << int(lengths.max()).bit_length(), np.uint8)  # few sizes: each is compiled once
+    padded = np.zeros(1 << int(lengths.max()).bit_length(), np.uint8)  # powers of two: each size is compiled once
     padded[: len(text)] = text
     rows = np.asarray(multihost_utils.process_allgather(padded))
     return [json.loads(bytes(row[:length])) for row, length in zip(rows, lengths, strict=True)]
 
 
-def meet() -> None:
-    """Returns once all processes have called it. Devices that compute together for the first time are to begin so.
+def on_all_hosts(function: Callable[[], Result]) -> Result:
+    """Runs `function` in every process; if any of them raises, all do.
 
-    On CPUs they find each other within Gloo's 30 seconds or not at all, and a loaded host comes later than that.
+    A user's mistake in one process is the same UserError in all. For any other error that process raises its own and
+    the others FaultError.
     """
-    if leaving.others:
-        leaving.others.meet()
-
-
-class Together:
-    """A jitted function whose first run all processes begin together, however unevenly they have compiled it."""
-
-    def __init__(self, function):
-        self._function, self.lower, self._begun = function, function.lower, False
-
-    def __call__(self, *arguments):
-        if not self._begun and jax.process_count() > 1:
-            self.lower(*arguments).compile()  # JAX finds it again when it is called
-            meet()
-        self._begun = True
-        return self._function(*arguments)
-
-
-def alike(work: Callable[[], Result], sentence: Callable[[str], str]) -> Result:
-    """`work()`, done by every process; where any of them meets trouble that lasts, all raise the same UserError;
-    FaultError where that is a folder which stays away.
-
-    Its message is that of the mistake (USER_ERRORS) that `work` met, or what `sentence` makes of the trouble and, where
-    there are several, the processes that had it.
-    """
+    if jax.process_count() == 1:
+        return function()
     result, cause = None, None
     try:
-        result = persistently(work)
-    except TROUBLE as error:
+        result = function()
+    except Exception as error:
         cause = error
-    server = of_server(cause) if cause else None
-    mistake = isinstance(cause, USER_ERRORS) and not server
-    told = str(cause) if mistake else reason(server or cause) if cause else ""
-    answers = gathered([mistake, server is not None, told] if cause else None)
-    failed = [(index, *answer) for index, answer in enumerate(answers) if answer]
-    for _, mistake, _, text in failed:
+    mistake = isinstance(cause, USER_ERRORS)
+    errors = allgather_json([mistake, str(cause) if mistake else reason(cause)] if cause else None)
+    failed = [(index, *error) for index, error in enumerate(errors) if error]
+    for _, mistake, text in failed:
         if mistake:
             raise UserError(text) from cause
+    if cause:
+        raise cause
     if failed:
-        named = "; ".join(f"process {index}: {text}" if len(answers) > 1 else text for index, *_, text in failed)
-        if any(away for _, _, away, _ in failed):
-            raise FaultError(f"cannot use {named}; start the same command again once its server answers") from cause
-        raise UserError(sentence(named)) from cause
+        raise FaultError(f"process {failed[0][0]} failed: {failed[0][2]}. Start the same command again.")
     return result
 
 
-def check_alike(values: Mapping[str, object], remedy: str) -> None:
-    """Raises the same UserError in every process of a run unless all of them have the same `values`, by name."""
-    first, *others = gathered({name: repr(value) for name, value in values.items()})
-    unlike = {}
-    for index, other in enumerate(others, start=1):
-        for name in first | other:
-            here, there = (some.get(name, "absent") for some in (first, other))
-            if here != there:
-                unlike.setdefault(name, f"{name} is {here} in process 0 and {there} in process {index}")
-    if unlike:
-        shown = listed([*unlike.values()], SHOWN, "; ")
-        raise UserError(f"the processes of this run are not alike: {shown}; {remedy}")
+def on_host0(function: Callable[[], Result]) -> Result:
+    """Runs `function` in process 0 and returns its result, anything that JSON holds, in all. Errors: `on_all_hosts`."""
+    result = on_all_hosts(lambda: function() if jax.process_index() == 0 else None)
+    return allgather_json(result)[0]
 
 
-def decided(choose: Callable[[], Result], sentence: Callable[[str], str]) -> Result:
-    """What process 0 chooses (anything that JSON holds), in every process; trouble as in `alike`."""
-    return gathered(alike(lambda: choose() if jax.process_index() == 0 else None, sentence))[0]
+def assert_equal_on_hosts(values: Mapping[str, object], remedy: str) -> None:
+    """Raises the same UserError in every process unless all have the same `values`, by name."""
+    first, *others = allgather_json({name: repr(value) for name, value in values.items()})
+    different = [
+        f"{name} is {first.get(name, 'absent')} in process 0 and {other.get(name, 'absent')} in process {index}"
+        for index, other in enumerate(others, start=1)
+        for name in {**first, **other}
+        if first.get(name) != other.get(name)
+    ]
+    if different:
+        raise UserError(f"processes differ: {listed(different, SHOWN, '; ')}. {remedy}")
+
+
+def versions() -> dict[str, object]:
+    """Code, libraries and settings that must be the same in all processes, by name."""
+    code = hashlib.blake2b(digest_size=8)
+    for package in ("input_pipeline", "models", "pretrain"):
+        for path in sorted((ROOT / package).rglob("[!.]*.py")):
+            code.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    values = {"the code of longhaul": code.hexdigest()}
+    for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"):
+        values[f"the version of {name}"] = metadata.version(name)
+    values["LONGHAUL_PROCESSES"] = os.environ.get("LONGHAUL_PROCESSES", "")
+    for name in ("jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionable"):
+        values[name] = getattr(jax.config, name)
+    return values | {"jax_default_matmul_precision": jax.config.jax_default_matmul_precision}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from input_pipeline.away import system_code
-from pretrain.distributed.shutdown import leaving
+from pretrain.distributed.shutdown import shutdown
 from pretrain.errors import UserError, reason
 from pretrain.workdir import is_utf8
 
@@ -55,7 +55,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         if threading.current_thread() is not threading.main_thread():  # a signal ends the process
             _keep_removed(partial)
 
-    with leaving.after(remove):
+    with shutdown.cleanup(remove):
         try:
             yield partial
             _open_to_others(partial)

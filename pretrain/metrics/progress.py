@@ -122,6 +122,11 @@ class Ledger:
             self._turn(before)
             self.turns += 1
 
+    def advance(self) -> bool:
+        """Counts a turn, for the watchdog; returns False, so that it can be a callback which never stops a loop."""
+        self.turns += 1
+        return False
+
     def seconds(self) -> dict[str, float]:
         """Seconds by category up to now; their sum is the time since the ledger was opened."""
         self._turn(self.category)

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 import jax
 from jax.sharding import PartitionSpec
 
-from pretrain.distributed.consensus import Together
+from pretrain.distributed.consensus import SyncedFunction
 from pretrain.parallel import vocab_padding
 from pretrain.step import recurrent_state
 from pretrain.step.train_spec import TrainSpec
@@ -32,13 +32,13 @@ class JitSpec(TrainSpec):
 
     @cached_property
     def _step(self):
-        return Together(jax.jit(self._train, donate_argnums=0))
+        return SyncedFunction(jax.jit(self._train, donate_argnums=0))
 
     @cached_property
     def _evaluate(self):
         # Shardings do not depend on the number of rows, so those of the fewest rows serve any batch.
         carried = recurrent_shardings(self.layout, self.eval_model, self.layout.batch_shards())
-        return Together(jax.jit(self._score, out_shardings=(self.layout.sharding(), carried)))
+        return SyncedFunction(jax.jit(self._score, out_shardings=(self.layout.sharding(), carried)))
 
     def _train(self, state, batch, frozen):
         leaves, frozen = self._leaves(len(batch["row"])), vocab_padding.strip(frozen, self._frozen_leaves)

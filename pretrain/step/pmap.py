@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from pretrain.distributed.consensus import Together
+from pretrain.distributed.consensus import SyncedFunction
 from pretrain.errors import UserError
 from pretrain.parallel.mesh import AXES
 from pretrain.step import recurrent_state
@@ -46,7 +46,7 @@ class PmapSpec(TrainSpec):
 
     @cached_property
     def _step(self):
-        return Together(self._pmap(partial(train_step, self, axis_name="data"), donate_argnums=0))
+        return SyncedFunction(self._pmap(partial(train_step, self, axis_name="data"), donate_argnums=0))
 
     @cached_property
     def _evaluate(self):
@@ -54,7 +54,7 @@ class PmapSpec(TrainSpec):
             sums, carried = evaluate_step(self, params, batch, carried, frozen)
             return jax.lax.psum(sums, "data"), carried
 
-        return Together(self._pmap(evaluate))
+        return SyncedFunction(self._pmap(evaluate))
 
     @cached_property
     def _place(self):

@@ -11,8 +11,8 @@ from input_pipeline.errors import DataError
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.checkpoints.restore import CONFIG
 from pretrain.checkpoints.teacher import begun
-from pretrain.distributed.init import age
-from pretrain.distributed.shutdown import PREEMPTED, leaving
+from pretrain.distributed.init import process_age
+from pretrain.distributed.shutdown import PREEMPTED, shutdown
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import worded
 from pretrain.losses import compute_terms
@@ -121,7 +121,7 @@ class Loop:
                     self.evaluate()
                 if saves:
                     self.save()
-                if leaving.reached():
+                if shutdown.reached():
                     bad = self.read()
                     if rewinds and bad is not None:
                         feed = self.rewind(feed, bad)
@@ -151,7 +151,7 @@ class Loop:
             with self.ledger.spend("compile"), self.progress.waiting("compiling; a large model's update takes minutes"):
                 self.state, metrics = self.spec.train_step(self.state, batch)
                 jax.block_until_ready(metrics)
-                leaving.hold()
+                shutdown.hold()
         self.compiled = self.ledger.steady = True
         self.step, self.position = self.step + 1, self.position + 1
         self.ledger.update = self.step
@@ -283,7 +283,7 @@ class Loop:
             return True
         self.settle()
         with self.ledger.spend("evaluate"):
-            rows = self.validation.score(self.state.params, self.step, cut=leaving.reached)
+            rows = self.validation.score(self.state.params, self.step, cut=shutdown.reached)
         if rows is None:
             return False
         shown, besides = rows
@@ -324,4 +324,6 @@ class Loop:
 def goodput(workdir: Workdir) -> Goodput:
     """The ledger of a run's time, which process 0 alone writes."""
     path = workdir.goodput if jax.process_index() == 0 else None
-    return Goodput(path, age(), host=socket.gethostname(), processes=jax.process_count(), devices=jax.device_count())
+    return Goodput(
+        path, process_age(), host=socket.gethostname(), processes=jax.process_count(), devices=jax.device_count()
+    )

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 
 from input_pipeline.batching.loader import KilledReaderError
-from pretrain.distributed.shutdown import leaving
+from pretrain.distributed.shutdown import shutdown
 from pretrain.training.startup import RunParts
 
 
@@ -40,7 +40,7 @@ class Feed:
                 batch = next(self.host)
             except KilledReaderError as killed:
                 self.report(str(killed))
-                leaving.ask()
+                shutdown.request()
                 self.close()
                 self.host = self.read(workers=0)
                 continue

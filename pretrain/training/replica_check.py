@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from models.layers.parameter import path_name
-from pretrain.distributed.consensus import gathered
+from pretrain.distributed.consensus import allgather_json
 from pretrain.errors import FaultError, listed
 from pretrain.step.train_spec import TrainSpec
 
@@ -69,7 +69,7 @@ class ReplicaCheck:
         (value, most), *_ = Counter(int(sums[d, leaf]) for d in replicas).most_common()
         # A majority shows which devices are at fault; without one any of them may be.
         odd = [d for d in replicas if int(sums[d, leaf]) != value] if most > len(replicas) / 2 else replicas
-        hosts = gathered(socket.gethostname())
+        hosts = allgather_json(socket.gethostname())
         devices = [self._devices[d] for d in odd]
         faulty = listed([f"{d} of process {d.process_index} on {hosts[d.process_index]}" for d in devices], SHOWN)
         others = sum(not column for column in equal.all(axis=0)) - 1

@@ -15,7 +15,7 @@ from pretrain.checkpoints import params_only, restore
 from pretrain.checkpoints import teacher as teachers
 from pretrain.checkpoints.init_from import Weights, find
 from pretrain.costs import capacity
-from pretrain.distributed.consensus import check_alike, decided
+from pretrain.distributed.consensus import assert_equal_on_hosts, on_host0
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import measure
 from pretrain.losses.distill import teacher_sets
@@ -101,7 +101,7 @@ def build_run(
     corpus = prepare(*sections, Workdir(workdir).folders, report=report, accept=accept)
     texts = {f"the text of {split}": corpus.stream(split).identity for split in corpus.splits}
     remedy = "let all of them read the same text with the same tokenizer"
-    check_alike({"the tokenizer": corpus.tokenizer.fingerprint} | texts, remedy)
+    assert_equal_on_hosts({"the tokenizer": corpus.tokenizer.fingerprint} | texts, remedy)
     if teacher:
         spec.set_frozen(teacher.read(spec.frozen_shapes()))
     return RunParts(config, spec, corpus, teacher)
@@ -217,7 +217,7 @@ def tell_of_measure(run: RunParts, workdir: str, step: int, measures: list[str],
     """
     own, then = measures[-1:], "earlier losses no longer count towards the best checkpoint"
     if step >= run.config.train.steps:
-        own = [decided(lambda: measure(configs.saved(workdir), run.corpus), cannot)]
+        own = [on_host0(lambda: measure(configs.saved(workdir), run.corpus))]
         then = "nothing is measured anew"
     if own in ([], [measure(run.config, run.corpus)]):
         return False
@@ -245,7 +245,7 @@ def tell_of_changes(config, workdir: str, step: int, say) -> None:
 def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:
     """The weights that a start at update 0 begins with: of `config.train.start_from`, or the work folder's own."""
     here = Workdir(workdir)
-    if not fresh and decided(lambda: params_only.begins(here), cannot):
+    if not fresh and on_host0(lambda: params_only.begins(here)):
         if config.train.start_from:
             raise UserError(
                 f"config.train.start_from = {config.train.start_from}, and {workdir} has imported weights to begin "
@@ -258,7 +258,7 @@ def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:
             )
         named, tokenizer = f"the imported weights of {workdir}", here.folders.tokenizer
         return Weights(named, params_only.folder_in(here), tokenizer, configs.saved(workdir).model, whole=True)
-    goes_on = not fresh and decided(lambda: bool(here.steps()), cannot)
+    goes_on = not fresh and on_host0(lambda: bool(here.steps()))
     if goes_on or not config.train.start_from:
         return None
     return find(config.train.start_from, workdir)
@@ -275,7 +275,7 @@ def tokenizer_of_another(config, workdir: str) -> Path | None:
 def teacher_of(config, workdir: str, fresh: bool) -> teachers.Teacher | None:
     """The teacher of a run: of one that goes on the work folder's own, at update 0 what `config` names."""
     here = Workdir(workdir)
-    goes_on = not fresh and decided(lambda: bool(here.steps()) and not params_only.begins(here), cannot)
+    goes_on = not fresh and on_host0(lambda: bool(here.steps()) and not params_only.begins(here))
     if goes_on:
         return teachers.kept(config, workdir)
     found = teachers.named(config, workdir)

@@ -10,16 +10,14 @@ from pretrain import config as configs
 from pretrain.checkpoints.fresh import fresh_start_due, holds_run, start_fresh
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.checkpoints.teacher import keep, resolved
-from pretrain.distributed import lock
-from pretrain.distributed.consensus import alike, decided
+from pretrain.distributed.consensus import on_all_hosts, on_host0
+from pretrain.distributed.heartbeat import Watchdog
 from pretrain.distributed.init import say
-from pretrain.distributed.shutdown import leaving
-from pretrain.distributed.watchdog import Place, Watchdog
+from pretrain.distributed.lock import check_shared, hold_workdir
 from pretrain.metrics.progress import Ledger
 from pretrain.training.loop import Loop
 from pretrain.training.startup import (
     build_run,
-    cannot,
     check_goes_on,
     check_place,
     leave_config,
@@ -39,24 +37,24 @@ def train(config, workdir: str, fresh: str = "") -> int:
     ledger = Ledger()
     check_place(config, workdir, fresh)
     with contextlib.ExitStack() as held:
-        held.enter_context(contextlib.closing(watchdog(config.train.patience, ledger)))
-        decided(lambda: held.enter_context(lock.held(workdir, "train", say)), cannot)
-        lock.check_shared(workdir)
-        due = decided(lambda: fresh_start_due(workdir, fresh), cannot)
+        held.enter_context(contextlib.closing(Watchdog(config.train.patience, ledger)))
+        on_host0(lambda: held.enter_context(hold_workdir(workdir, "train", say)))
+        check_shared(workdir)
+        due = on_host0(lambda: fresh_start_due(workdir, fresh))
         held_run = due and holds_run(workdir)
         if fresh and not due:
             say(f"--fresh={fresh} was done before: going on with what began then (another name begins at update 0)")
         teacher = teacher_of(config, workdir, due)
         config = resolved(config, teacher)
         if not due:
-            alike(lambda: check_goes_on(config, workdir), cannot)
+            on_all_hosts(lambda: check_goes_on(config, workdir))
         weights = weights_to_begin_with(config, workdir, due)
         accepted = functools.partial(leave_config, config, workdir)
-        begins = due or not decided(Workdir(workdir).steps, cannot)
+        begins = due or not on_host0(Workdir(workdir).steps)
         others = {"weights": weights, "teacher": teacher}
         run = build_run(config, workdir, say, training=True, begins=begins, **others, accepted=accepted)
         if due:
-            decided(lambda: start_fresh(workdir, fresh, config), cannot)
+            on_host0(lambda: start_fresh(workdir, fresh, config))
             tell_of_fresh(workdir, fresh, held_run, weights is not None, say)
         if teacher:
             run = dataclasses.replace(run, teacher=keep(teacher, workdir))
@@ -67,13 +65,3 @@ def train(config, workdir: str, fresh: str = "") -> int:
             if loop.step < config.train.steps:  # else nothing is made of it, and the folder's own says what was
                 configs.save(config, workdir)
         return loop.run()
-
-
-def watchdog(patience: float, ledger: Ledger) -> Watchdog:
-    """Watches over a start, and the loop that then charges its time to `ledger`."""
-
-    def place() -> Place:
-        doing = ledger.category if ledger.turns else "begin"
-        return Place(ledger.turns + leaving.turns + leaving.meetings, doing, ledger.update, ledger.steady)
-
-    return Watchdog(leaving, patience, place)

@@ -65,8 +65,8 @@ WAITS = """
 import sys, time
 from pathlib import Path
 from pretrain.interop.new_folder import new_folder
-from pretrain.distributed.shutdown import leaving
-leaving.listen()
+from pretrain.distributed.shutdown import shutdown
+shutdown.listen()
 with new_folder(Path(sys.argv[1])) as partial:
     (partial / "weights").touch()
     print("there", flush=True)
@@ -89,8 +89,8 @@ ENDS = """
 import os, signal, sys, time
 from pathlib import Path
 from pretrain.interop.new_folder import new_folder
-from pretrain.distributed.shutdown import leaving
-leaving.listen()
+from pretrain.distributed.shutdown import shutdown
+shutdown.listen()
 with new_folder(Path(sys.argv[1])) as partial:
     for number in range(300):
         (partial / str(number)).touch()

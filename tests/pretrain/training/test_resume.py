@@ -14,7 +14,7 @@ import pytest
 from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train, train_here
 
 from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.distributed.shutdown import PREEMPTED, leaving
+from pretrain.distributed.shutdown import PREEMPTED, shutdown
 from pretrain.workdir import Workdir
 
 
@@ -73,7 +73,7 @@ def test_a_start_that_makes_no_update_deletes_no_checkpoint(whole, tmp_path, tex
 
 @pytest.mark.slow
 def test_a_killed_reader_ends_the_run_with_all_its_updates_saved(tmp_path, text, signals, capsys, monkeypatch):
-    monkeypatch.setattr(leaving, "asked", False)  # and so it is again for the tests that follow
+    monkeypatch.setattr(shutdown, "requested", False)  # and so it is again for the tests that follow
     workdir, rows = tmp_path / "run", tmp_path / "run" / "metrics" / "train.jsonl"
 
     def kill():

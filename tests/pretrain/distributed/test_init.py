@@ -1,0 +1,104 @@
+"""Start of a process: the environment of a cluster, kept memory, the cache of compiled programs."""
+
+import ctypes
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from runs import ROOT
+
+from pretrain.distributed import init
+from pretrain.errors import UserError
+
+COORDINATOR = "127.0.0.1:{port}"
+
+
+def run_python(code, **variables):
+    environment = os.environ | {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "LONGHAUL_CACHE": ""} | variables
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "processes", "process", "named"),
+    [
+        ("", "2", "", "LONGHAUL_COORDINATOR"),
+        (COORDINATOR, "", "", "LONGHAUL_PROCESSES"),
+        (COORDINATOR, "abc", "0", "LONGHAUL_PROCESSES"),
+        (COORDINATOR, "2", "-1", "LONGHAUL_PROCESS"),
+        (COORDINATOR, f"{2**32 + 1}", "0", "LONGHAUL_PROCESSES"),
+        (COORDINATOR, "0", "0", "LONGHAUL_PROCESSES"),
+        (COORDINATOR, "2", "2", "LONGHAUL_PROCESS"),
+        ("somewhere", "2", "0", "LONGHAUL_COORDINATOR"),
+        (COORDINATOR, "2", "0", "port"),  # which another program uses
+    ],
+)
+def test_start_bad_environment(coordinator, processes, process, named, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        values = {"COORDINATOR": coordinator.format(port=used.getsockname()[1]), "PROCESSES": processes}
+        for name, value in (values | {"PROCESS": process}).items():
+            monkeypatch.setenv(f"LONGHAUL_{name}", value)
+        with pytest.raises(UserError, match=named):
+            init.start()
+
+
+def test_start_auto_without_cluster(run_pretrain):
+    code, _, err = run_pretrain("evaluate", "--workdir=nowhere", env={"LONGHAUL_COORDINATOR": "auto"})
+    assert code == 2 and "LONGHAUL_COORDINATOR=auto" in err
+
+
+def test_keep_freed_memory_bad_value(monkeypatch):
+    monkeypatch.setenv("LONGHAUL_KEEP_MEMORY", "yes")
+    with pytest.raises(UserError, match="LONGHAUL_KEEP_MEMORY=yes"):
+        init.keep_freed_memory()
+
+
+PAGES = 1 << 15  # 4 KB pages of one buffer of 128 MB, more than one heap of a thread's arena holds
+FAULTS = """
+import resource
+from pretrain.distributed.init import start
+start()
+import jax, jax.numpy as jnp
+step = jax.jit(lambda x: jnp.cumsum(x[::-1], axis=1) * x)
+x = jnp.ones((1 << 15, 1 << 10))
+for _ in range(3):
+    x = step(x).block_until_ready()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    x = step(x).block_until_ready()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="glibc alone is set"
+)
+def test_keep_freed_memory_page_faults():
+    assert int(run_python(FAULTS, LONGHAUL_KEEP_MEMORY="1")[0]) < PAGES // 2
+    assert int(run_python(FAULTS, LONGHAUL_KEEP_MEMORY="0")[0]) > PAGES
+
+
+COMPILE = """
+from pretrain.distributed.init import start
+start()
+import jax, jax.numpy as jnp
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+print(jax.jit(jnp.sin)(1.0).block_until_ready())
+"""
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_compilation_cache_devices(devices, tmp_path):
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    run_python(COMPILE, LONGHAUL_CACHE=str(tmp_path), XLA_FLAGS=flags)
+    assert bool([*tmp_path.rglob("*-cache")]) == (devices == 1)
+
+
+def test_compilation_cache_unwritable():
+    _, err = run_python(COMPILE, LONGHAUL_CACHE="/dev/null/x")
+    assert err.startswith("warning: LONGHAUL_CACHE=/dev/null/x")
