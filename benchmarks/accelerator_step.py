@@ -109,7 +109,7 @@ def peer_is_there() -> bool:
 
 
 def main():
-    parser = report.arguments(__doc__.split("\n")[0])
+    parser = report.arguments(__doc__)
     parser.add_argument("--size", choices=tuple(AIMS), default="small")
     parser.add_argument("--batch", type=report.count, default=32, help="rows of 1,024 tokens")
     parser.add_argument("--remat", choices=REMAT, default="none", help="config.model.remat")
@@ -119,7 +119,7 @@ def main():
     runs = {"longhaul": longhaul(c, updates)}
     if peer_is_there():
         runs["hugging face compiled"] = hugging_face(c, updates)
-    times = report.interleaved(runs, rounds, warmup=2)
+    times = report.interleave(runs, rounds, warmup=2)
     tokens = updates * args.batch * c.data.length
     speed = {name: tokens / statistics.median(seconds) for name, seconds in times.items()}
     flops = flops_per_token(TrainSpec.build_abstract(c), c.data.length)

@@ -213,7 +213,7 @@ def permutation(tokenizer, encoded, rounds: int, collators: dict) -> list[Result
 
 
 def main() -> None:
-    args = arguments(__doc__.splitlines()[0]).parse_args()
+    args = arguments(__doc__).parse_args()
     torch, transformers = peers("torch", "transformers")
     torch.set_num_threads(1)
     rounds = 5 if args.quick else 15

@@ -125,7 +125,7 @@ def counted(made: Made, text: str, folder: Path, batches: int) -> dict[str, floa
 
 
 def main():
-    parser = report.arguments(__doc__.split("\n")[0])
+    parser = report.arguments(__doc__)
     parser.add_argument("--text", default="stdlib", help="what is read, as data.train (default: %(default)s)")
     args = parser.parse_args()
     rows, of = [], "" if args.text == "stdlib" else f" of {args.text}"

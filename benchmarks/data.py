@@ -123,7 +123,7 @@ def batches(corpus: pipeline.Corpus, layout: str, count: int) -> Result:
 
 
 def main() -> None:
-    args = arguments(__doc__.splitlines()[0]).parse_args()
+    args = arguments(__doc__).parse_args()
     rounds, size = (5, 500_000) if args.quick else (9, 2_000_000)
     results = []
     with tempfile.TemporaryDirectory() as name:

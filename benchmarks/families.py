@@ -1,21 +1,15 @@
-"""The training steps of small models of the families on a CPU, against Hugging Face's in PyTorch, eager and compiled.
+"""Training steps of small models on a CPU, against Hugging Face's in PyTorch, eager and compiled.
 
     python -m benchmarks.families [--quick] [--only=NAME,...] [--format=json] [--memory=kept|returned]
 
-Every model has 4 layers, or 4 + 4, width 256 and its release's vocabulary; BERT, ALBERT, ELECTRA, DistilBERT and BART
-read 16 rows of 128 tokens, T5 of 256. The peer is what `pretrain export` would name for our config, and is made of the
-config.json that it would write. Its library has no class for ELECTRA's two models together: the peer is both of its
-classes with shared tables, samples and losses as in the paper, the generator's logits made at masked places alone. Nor
-has it one of a student with a teacher, here of 8 layers: the peer is DistilBERT's class and BERT's, which nothing
-changes, with the paper's three losses over the logits and last states of all tokens. Float32, dropout off, AdamW with
-decay on matrices, gradient clipping at 1, on both sides. A batch of the standard library's text, corrupted by ours, is
-given to all sides, each in its own conventions. Each program runs in a process of its own, on all cores, the same batch
-over and over; they take turns (turns.py). Rows without padding are given to the peer without a mask, which is its
-fastest.
+Models have 4 layers (or 4 + 4), width 256 and their release's vocabulary, and train on 16 rows of 128 tokens (T5: 256)
+in float32 without dropout, with AdamW and clipping at 1. The peer is built from the config.json that `pretrain export`
+writes. ELECTRA's peer joins both of its classes with shared embeddings and the paper's loss; DistilBERT's adds a frozen
+BERT teacher of 8 layers and the paper's three losses. All programs repeat one batch of the standard library's text,
+corrupted by ours, and take turns (turns.py). Rows without padding go to the peer without a mask, its fastest case.
 
-Ours makes logits over the vocabulary for BERT's masked tokens alone. What that saves is measured by the same step on
-the same batch, told to look at every token, with weight 0 where none is predicted. `--quick` has 4 rows, and no
-compiled peer.
+Ours computes BERT's logits at masked positions alone; the same step with logits at every position shows the saving.
+`--quick` has 4 rows and no compiled peer.
 """
 
 import dataclasses
@@ -39,7 +33,7 @@ from pretrain.workdir import Workdir
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A small model of a family: the recipe, tokens of a row, and what of the recipe's sections is another here."""
+    """A small model of a family: its recipe, tokens per row, and changes of the recipe's sections."""
 
     recipe: ModuleType
     variant: str
@@ -47,7 +41,7 @@ class Case:
     tokenizer: dict
     model: dict = dataclasses.field(default_factory=dict)
     objective: dict = dataclasses.field(default_factory=dict)
-    teacher: dict = dataclasses.field(default_factory=dict)  # what of the student's model a teacher's has otherwise
+    teacher: dict = dataclasses.field(default_factory=dict)  # changes of the student's model
 
 
 WORDPIECES = {"kind": "wordpiece", "path": "", "train_bytes": 1_000_000}
@@ -64,11 +58,11 @@ FAMILIES = {
 }
 BATCH, QUICK_BATCH = 16, 4
 RATE, DECAY = 3e-4, 0.01
-IGNORED = -100  # the label of what the peer's losses leave out
+IGNORED = -100  # label without a loss in PyTorch
 
 
 def config(family: str, rows: int):
-    """Our side's config, for batches of so many rows."""
+    """Our config, for batches of `rows` rows."""
     case = FAMILIES[family]
     c = case.recipe.get_config(case.variant)
     c.model.update(layers=4, width=256, heads=4, ff=1024, context=512, dtype="float32", remat="none", scan=False)
@@ -81,7 +75,7 @@ def config(family: str, rows: int):
     c.tokenizer.update(case.tokenizer)
     c.data.update(train=f"text:{sysconfig.get_paths()['stdlib']}/[st]*.py", validation="", holdout=0.0)
     if c.data.layout != "pairs" and c.data.sentences:
-        c.data.update(layout="packed", sentences="")  # one text a row, as the peers are given it
+        c.data.update(layout="packed", sentences="")  # one text per row, as the peers get it
     c.data.length = case.length
     c.train.update(batch_size=rows, accumulate=1, z_loss=0.0)
     c.optimizer, c.schedule = common.base().optimizer, common.base().schedule
@@ -92,7 +86,7 @@ def config(family: str, rows: int):
 
 
 def save_batch(family: str, rows: int, path: str) -> None:
-    """Writes the batch that all programs train on."""
+    """Write the batch that all programs train on."""
     c = config(family, rows)
     with tempfile.TemporaryDirectory() as folder:
         sections = c.data.to_dict(), c.tokenizer.to_dict(), c.objective.to_dict()
@@ -102,8 +96,8 @@ def save_batch(family: str, rows: int, path: str) -> None:
         reader.close()
 
 
-def by_place(batch) -> tuple[np.ndarray, np.ndarray]:
-    """The targets and weights of masked tokens, listed in `slots`, by their places in the row: [B, T] each."""
+def scatter_targets(batch) -> tuple[np.ndarray, np.ndarray]:
+    """Targets and weights [B, T] of the masked tokens that `slots` lists."""
     rows, listed = np.nonzero(batch["weights"])
     found = []
     for name in ("targets", "weights"):
@@ -114,7 +108,7 @@ def by_place(batch) -> tuple[np.ndarray, np.ndarray]:
 
 
 def longhaul(family: str, path: str, everywhere: bool = False):
-    """An update; `everywhere` makes BERT's logits at every place."""
+    """An update of ours; `everywhere` computes BERT's logits at every position."""
     import jax
     from flax import linen as nn
 
@@ -128,7 +122,7 @@ def longhaul(family: str, path: str, everywhere: bool = False):
     c = config(family, len(batch["row"]))
     if everywhere:
         c.objective.max_predictions = c.data.length
-        batch["targets"], batch["weights"] = by_place(batch)
+        batch["targets"], batch["weights"] = scatter_targets(batch)
         batch["slots"] = np.tile(np.arange(c.data.length, dtype=np.int32), (len(batch["row"]), 1))
     spec = TrainSpec.build(c, jax.devices()[:1])
     if c.distill.teacher:
@@ -148,12 +142,12 @@ def longhaul(family: str, path: str, everywhere: bool = False):
 
 
 def hugging_face(family: str, path: str, compiled: bool):
-    """An update of the class that our model is exported as, with the fastest AdamW that PyTorch has."""
+    """An update of the class that our model is exported to, with PyTorch's fused AdamW, its fastest."""
     torch, _ = report.peers("torch", "transformers")
     torch.manual_seed(0)
     batch = dict(np.load(path))
     c = config(family, len(batch["row"]))
-    task = taught if c.distill.teacher else PEERS[c.objective.kind]
+    task = student if c.distill.teacher else PEERS[c.objective.kind]
     model, inputs = task(c, batch)
     inputs = {name: torch.from_numpy(array).long() for name, array in inputs.items()}
     model.train()
@@ -177,7 +171,7 @@ def hugging_face(family: str, path: str, compiled: bool):
 
 
 def peer(section: dict, part: str = ""):
-    """The peer's model of a `model` section of ours, or of a part of it."""
+    """The peer's model for our `model` section, or a part of it."""
     (transformers,) = report.peers("transformers")
     family, keys = families.of_section(section, "the benchmark's config", part)
     settings = transformers.AutoConfig.for_model(family.model_type, **keys)
@@ -185,29 +179,29 @@ def peer(section: dict, part: str = ""):
     return getattr(transformers, family.architecture(section))(settings)
 
 
-def masked(c, batch):
-    """The peer, and the batch in its words: labels everywhere, of pairs whether the second is the next."""
-    model, (targets, weights) = peer(c.model.to_dict()), by_place(batch)
+def masked_lm(c, batch):
+    """The peer and its inputs: labels at every position, and of pairs the next-sentence label."""
+    model, (targets, weights) = peer(c.model.to_dict()), scatter_targets(batch)
     inputs = {"input_ids": batch["tokens"], "labels": np.where(weights > 0, targets, IGNORED)}
-    inputs |= unless_full("attention_mask", batch["segments"])
+    inputs |= padding_mask("attention_mask", batch["segments"])
     if "next" in batch:
         inputs |= {"token_type_ids": batch["types"], PAIR_LABELS[model.config.model_type]: batch["next"]}
     return model, inputs
 
 
-def written(c, batch):
-    """The peer, and the batch in its words: what an encoder reads, and what a decoder reads and writes."""
+def seq2seq(c, batch):
+    """The peer and its inputs for encoder and decoder."""
     inputs = {
         "input_ids": batch["inputs"],
         "decoder_input_ids": batch["tokens"],
         "labels": np.where(batch["weights"] > 0, batch["targets"], IGNORED),
     }
-    inputs |= unless_full("attention_mask", batch["input_segments"])
-    return peer(c.model.to_dict()), inputs | unless_full("decoder_attention_mask", batch["segments"])
+    inputs |= padding_mask("attention_mask", batch["input_segments"])
+    return peer(c.model.to_dict()), inputs | padding_mask("decoder_attention_mask", batch["segments"])
 
 
-def replaced(c, batch):
-    """The peer's generator and discriminator over the same tables, and the batch."""
+def replaced_tokens(c, batch):
+    """The peer's generator and discriminator with shared embeddings, and their inputs."""
     import torch
     from torch.nn import functional
 
@@ -228,20 +222,21 @@ def replaced(c, batch):
             logits = self.generator.generator_lm_head(predictions)
             mlm = functional.cross_entropy(logits.transpose(1, 2), torch.where(used > 0, targets, IGNORED))
             with torch.no_grad():
-                drawn = (logits - torch.log(-torch.log(torch.rand_like(logits)))).argmax(-1)
-                read = originals.scatter(1, slots, torch.where(used > 0, drawn, originals.gather(1, slots)))
-            verdicts = self.discriminator(input_ids=read, **mask).logits
-            told = functional.binary_cross_entropy_with_logits(verdicts, (read != originals).float(), reduction="none")
-            loss = mlm + 50 * (told * scored).sum() / scored.sum()
-            return Loss(loss)
+                gumbel = -torch.log(-torch.log(torch.rand_like(logits)))
+                samples = torch.where(used > 0, (logits + gumbel).argmax(-1), originals.gather(1, slots))
+                corrupted = originals.scatter(1, slots, samples)
+            replaced = (corrupted != originals).float()
+            verdicts = self.discriminator(input_ids=corrupted, **mask).logits
+            bce = functional.binary_cross_entropy_with_logits(verdicts, replaced, reduction="none")
+            return Loss(mlm + 50 * (bce * scored).sum() / scored.sum())  # 50: the paper's lambda
 
     inputs = {name: batch[name] for name in ("tokens", "originals", "slots", "targets")}
     inputs |= {"used": batch["weights"], "scored": batch["token_weights"]}
-    return Electra(), inputs | unless_full("attention_mask", batch["segments"])
+    return Electra(), inputs | padding_mask("attention_mask", batch["segments"])
 
 
-def taught(c, batch):
-    """The peer's student beside a teacher that nothing changes, and the batch."""
+def student(c, batch):
+    """The peer's student with a frozen teacher, and their inputs."""
     import torch
     from torch.nn import functional
 
@@ -254,51 +249,55 @@ def taught(c, batch):
             self.teacher = peer(c.model.to_dict() | distill.model.to_dict()).requires_grad_(False)
 
         def forward(self, tokens, labels, **mask):
-            found = self.student(input_ids=tokens, output_hidden_states=True, **mask)
+            outputs = [self.student(input_ids=tokens, output_hidden_states=True, **mask)]
             with torch.no_grad():
-                wanted = self.teacher(input_ids=tokens, output_hidden_states=True, **mask)
-            there = mask["attention_mask"].bool() if mask else torch.ones_like(tokens, dtype=torch.bool)
-            states = [one.hidden_states[-1][there] for one in (found, wanted)]
-            soft = [functional.log_softmax(one.logits[there] / distill.temperature, -1) for one in (found, wanted)]
+                outputs.append(self.teacher(input_ids=tokens, output_hidden_states=True, **mask))
+            valid = mask["attention_mask"].bool() if mask else torch.ones_like(tokens, dtype=torch.bool)
+            states = [output.hidden_states[-1][valid] for output in outputs]
+            soft = [functional.log_softmax(output.logits[valid] / distill.temperature, -1) for output in outputs]
             kl = functional.kl_div(*soft, reduction="batchmean", log_target=True) * distill.temperature**2
-            mlm = functional.cross_entropy(found.logits.transpose(1, 2), labels)
+            mlm = functional.cross_entropy(outputs[0].logits.transpose(1, 2), labels)
             cosine = 1 - functional.cosine_similarity(*states).mean()
             return Loss(distill.soft * kl + distill.hard * mlm + distill.cosine * cosine)
 
-    targets, weights = by_place(batch)
+    targets, weights = scatter_targets(batch)
     inputs = {"tokens": batch["tokens"], "labels": np.where(weights > 0, targets, IGNORED)}
-    return Student(), inputs | unless_full("attention_mask", batch["segments"])
+    return Student(), inputs | padding_mask("attention_mask", batch["segments"])
 
 
 @dataclasses.dataclass
 class Loss:
-    """What is read of what a peer returns."""
+    """Output of a peer."""
 
     loss: object
 
 
-PEERS = {"masked": masked, "spans": written, "denoising": written, "replaced": replaced}  # by the kind of our objective
+PEERS = {
+    "masked": masked_lm,
+    "spans": seq2seq,
+    "denoising": seq2seq,
+    "replaced": replaced_tokens,
+}  # by kind of our objective
 PAIR_LABELS = {"bert": "next_sentence_label", "albert": "sentence_order_label"}
 
 
-def unless_full(name: str, segments: np.ndarray) -> dict[str, np.ndarray]:
-    """The mask that tells tokens from padding, where there is padding."""
+def padding_mask(name: str, segments: np.ndarray) -> dict[str, np.ndarray]:
+    """The padding mask, if there is padding."""
     return {} if segments.all() else {name: (segments > 0).astype(np.int32)}
 
 
-def saved(family: str, ours: list[turns.Turn], everywhere: list[turns.Turn]) -> list[report.Result]:
-    """What an update costs with logits at masked places alone, against logits at every place."""
+def compare_logits(family: str, masked: list[turns.Turn], everywhere: list[turns.Turn]) -> list[report.Result]:
+    """Cost of an update with logits at masked positions alone, against logits everywhere."""
     rows = []
     for field, unit in (("seconds", "ms"), ("processor", "ms of processor time")):
-        few, all_ = ([getattr(turn, field) for turn in taken] for taken in (ours, everywhere))
-        ratio, spread = report.ratio(few, all_)
-        name, value = f"{family}, an update, logits at masked places", statistics.median(few) * 1e3
-        rows.append(report.Result(name, value, unit, "logits at every place", ratio, None, spread))
+        pair = [[getattr(turn, field) for turn in own] for own in (masked, everywhere)]
+        name = f"{family}, an update, logits at masked places"
+        rows.append(report.compare(name, *pair, "logits at every place", unit=unit, scale=1e3))
     return rows
 
 
-def compared(family: str, path: str, args) -> tuple[list[report.Result], dict[str, str]]:
-    """All rows of one family, and the versions of what they are of."""
+def compare(family: str, path: str, args) -> tuple[list[report.Result], dict[str, str]]:
+    """Results of one family, and the versions of the packages."""
     rounds, times, batch_size = (5, 1, QUICK_BATCH) if args.quick else (9, 3, BATCH)
     save_batch(family, batch_size, path)
 
@@ -310,23 +309,23 @@ def compared(family: str, path: str, args) -> tuple[list[report.Result], dict[st
     for compiled in (False,) if args.quick else (False, True):
         name = f"{family}, hugging face {'compiled' if compiled else 'eager'}"
         programs[name] = program("hugging_face", "peer", compiled=compiled)
-    more = {everywhere: program("longhaul", "ours", everywhere=True)} if FAMILIES[family].recipe is bert else {}
-    taken = turns.in_turns(programs | more, "step", rounds, times, warmup=1 if args.quick else 3)
-    for one in (programs | more).values():
+    extra = {everywhere: program("longhaul", "ours", everywhere=True)} if FAMILIES[family].recipe is bert else {}
+    results = turns.take_turns(programs | extra, "step", rounds, times, warmup=1 if args.quick else 3)
+    for one in (programs | extra).values():
         one.end()
-    of_all = {who: taken[who] for who in programs}
-    rows = turns.compared(of_all, ours, "updates/s", 1.0, 1.2 if "Intel" in report.device() else 1.5)
-    for who, those in of_all.items():
-        examples = batch_size / statistics.median(turn.seconds for turn in those)
+    compared = {who: results[who] for who in programs}
+    rows = turns.compare(compared, ours, "updates/s", 1.0, 1.2 if "Intel" in report.device() else 1.5)
+    for who, own in compared.items():
+        examples = batch_size / statistics.median(turn.seconds for turn in own)
         rows.append(report.Result(who, examples, "examples/s"))
-        rows.append(report.Result(f"{who}, loss after as many updates", those[-1].value, "nats"))
-    if more:
-        rows += saved(family, taken[ours], taken[everywhere])
+        rows.append(report.Result(f"{who}, loss after as many updates", own[-1].value, "nats"))
+    if extra:
+        rows += compare_logits(family, results[ours], results[everywhere])
     return rows, turns.versions(programs)
 
 
 def main():
-    parser = turns.arguments(__doc__.split("\n")[0])
+    parser = turns.arguments(__doc__)
     parser.add_argument("--only", default=",".join(FAMILIES), help="models to measure (default: %(default)s)")
     args = parser.parse_args()
     chosen = args.only.split(",")
@@ -335,7 +334,7 @@ def main():
     rows, versions = [], {}
     with tempfile.TemporaryDirectory() as folder:
         for family in chosen:
-            more, loaded = compared(family, os.path.join(folder, f"{family}.npz"), args)
+            more, loaded = compare(family, os.path.join(folder, f"{family}.npz"), args)
             rows, versions = rows + more, versions | loaded
     configs = {family: config(family, QUICK_BATCH if args.quick else BATCH).to_dict() for family in chosen}
     report.show(rows, args, {"memory": args.memory, **configs}, versions)

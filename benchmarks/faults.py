@@ -1,28 +1,25 @@
-"""Faults that pods meet, done to real jobs: each must end with the bits of the undisturbed job.
+"""Inject faults into real jobs of several processes; each job must end with the bits of an undisturbed one.
 
     python -m benchmarks.faults [--only=hung,SIGTERM] [--trials=3] [--processes=2] [--seed=0] [--quick] [--format=json]
 
-A job is a small model in so many processes of two devices each, which talk over loopback and share a work folder. One
-fault of `FAULTS` is done to it at a random moment of its kind; then the same command is started until all processes end
-with 0, as a launcher would, and every leaf of the last checkpoint's train state and every row of metrics must be those
-of the job that was left alone. What a fault may end a job with is part of its row in the table. Needs Linux, and a C
-compiler for the folder that fails and the clocks that differ. Ctrl-C ends it with the table of what was done.
+A job is a small model on processes of two CPU devices each, joined over loopback, with one work folder. A fault happens
+at a random moment; then the same command is started until all processes end with 0, as a launcher does. Every leaf of
+the last checkpoint and every row of metrics must equal those of the undisturbed job. Needs Linux.
 """
 
 import contextlib
 import os
 import random
+import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -30,11 +27,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from absl import logging
 
 from benchmarks import report
-from benchmarks.job import CORRUPT, ROOT, SLEEPY, UNHURRIED, Job, ended
-from benchmarks.soak import leaves, same, truncate
+from benchmarks.soak import difference, leaves, truncate
+from launch.local import WAIT_FOR_DEVICES, free_port
 
+ROOT = Path(__file__).resolve().parents[1]
 STEPS = 24
-SMALL = {
+KEYS = {
     "tokenizer.kind": "bytes",
     "model.vocab_size": 257,
     "model.layers": 1,
@@ -50,334 +48,327 @@ SMALL = {
     "log.every": 1,
     "log.tensorboard": "false",
 }
-MISTAKE, FAULT, PREEMPTED, KILLED, ABORTED = 2, 69, 75, -signal.SIGKILL, -signal.SIGABRT
+MISTAKE, FAULT, PREEMPTED = 2, 69, 75
 STARTS = 6  # of one job, at most
+LIMIT = 600  # seconds for a start to end, or for a word in its log
+
+# Runs the program after `patch`, Python that injects a fault from inside.
+PATCHED = "{patch}\nfrom pretrain.__main__ import run\nrun()"
+# Process 1 sleeps before batch `at`.
+SLEEP = """
+import os, time, pretrain.training.prefetch as prefetch
+own, count = prefetch.Feed.__next__, [0]
+def slow_next(self):
+    count[0] += 1
+    if os.environ["LONGHAUL_PROCESS"] == "1" and count[0] == {at}:
+        time.sleep({seconds})
+    return own(self)
+prefetch.Feed.__next__ = slow_next
+"""
+# Flips the highest bit of a mantissa in the first large array on the first device of process 1 after update `at`; a
+# lower bit could be rounded away by the next update, before devices are compared.
+CORRUPT = """
+import os, jax, numpy as np, pretrain.step.jit as jit
+own, count = jit.JitSpec.train_step, [0]
+def step(self, state, batch):
+    state, metrics = own(self, state, batch)
+    count[0] += 1
+    if os.environ["LONGHAUL_PROCESS"] == "1" and count[0] == {at}:
+        leaves, tree = jax.tree_util.tree_flatten(state)
+        index = next(i for i, leaf in enumerate(leaves) if leaf.ndim > 2)
+        array = leaves[index]
+        shards = [np.array(shard.data) for shard in array.addressable_shards]
+        shards[0].reshape(-1).view(np.uint32)[0] ^= 1 << 22
+        shards = [jax.device_put(a, s.device) for a, s in zip(shards, array.addressable_shards)]
+        leaves[index] = jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
+        state = jax.tree_util.tree_unflatten(tree, leaves)
+    return state, metrics
+jit.JitSpec.train_step = step
+"""
 
 
-@dataclass(frozen=True)
-class Fault:
-    """What is done to a job, and the exit codes that its processes may then end with."""
+class Job:
+    """One start of `pretrain` as several processes of two virtual CPU devices each."""
 
-    do: Callable  # (matrix, workdir, random numbers) -> exit codes, those of each start, or what went wrong
-    codes: tuple[int, ...]
-    quick: bool = False  # done with --quick too
+    running: list["Job"] = []  # all jobs that may have live processes  # noqa: RUF012
+
+    def __init__(self, arguments: Sequence[str], logs: Path, processes: int = 2, patch: str = ""):
+        program = ["-c", PATCHED.format(patch=patch)] if patch else ["-m", "pretrain"]
+        logs.mkdir(parents=True, exist_ok=True)
+        attempt = len(list(logs.iterdir())) // processes
+        self.logs = [logs / f"{attempt}-process-{index}.log" for index in range(processes)]
+        # Programs run for a second: without optimisation they compile in a quarter of the time.
+        flags = f"--xla_force_host_platform_device_count=2 {WAIT_FOR_DEVICES} --xla_backend_optimization_level=0"
+        variables = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
+        variables |= {"LONGHAUL_COORDINATOR": f"127.0.0.1:{free_port()}", "LONGHAUL_PROCESSES": str(processes)}
+        self.processes = []
+        Job.running.append(self)
+        for index, path in enumerate(self.logs):
+            with path.open("wb") as out:
+                process = subprocess.Popen(
+                    [sys.executable, *program, *arguments],
+                    cwd=ROOT,
+                    env=os.environ | variables | {"LONGHAUL_PROCESS": str(index)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            self.processes.append(process)
+
+    def log(self, index: int = 0) -> str:
+        return self.logs[index].read_text(errors="replace")
+
+    def wait_until(self, condition: Callable[[], object]) -> bool:
+        """Wait for a condition; False if a process ends first."""
+        deadline = time.monotonic() + LIMIT
+        while all(process.poll() is None for process in self.processes) and time.monotonic() < deadline:
+            if condition():
+                return True
+            time.sleep(0.005)
+        return False
+
+    def wait_for_step(self, step: int) -> bool:
+        return self.wait_until(lambda: re.search(f"step {step}/{STEPS}", self.log()))
+
+    def signal(self, number: int, *indices: int) -> None:
+        for index in indices:
+            if self.processes[index].poll() is None:
+                self.processes[index].send_signal(number)
+
+    def end(self, except_for: Sequence[int] = ()) -> list[int]:
+        """Exit codes, once all processes but some have ended; kills the rest with their readers."""
+        try:
+            for index, process in enumerate(self.processes):
+                if index not in except_for:
+                    process.wait(LIMIT)
+        finally:
+            self.kill()
+        return [process.returncode for process in self.processes]
+
+    def kill(self) -> None:
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        Job.running.remove(self)
+
+    def readers(self, index: int) -> list[int]:
+        """Processes that read data for process `index`."""
+        threads = Path(f"/proc/{self.processes[index].pid}/task").iterdir()
+        children = [child for thread in threads for child in (thread / "children").read_text().split()]
+        return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
 
 
-def failing_folders(folder: Path) -> str:
-    """The library `away.c`, made in `folder`, to be preloaded; empty where there is no C compiler."""
-    library = str(folder / "away.so")
-    source = str(ROOT / "benchmarks" / "away.c")
-    try:
-        done = subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-w", "-o", library, source, "-ldl"])
-        return "" if done.returncode else library
-    except FileNotFoundError:
-        return ""
-
-
-class Matrix:
-    """The job that is left alone, in `folder`, and those that are held against it."""
+class Faults:
+    """The undisturbed job in a folder, and the jobs to compare with it."""
 
     def __init__(self, folder: Path, processes: int):
-        self.folder, self.count = folder, processes
-        self.preload = failing_folders(folder)
+        self.folder, self.processes = folder, processes
         (folder / "text").mkdir()
         for path in sorted(ROOT.glob("pretrain/*.py")):
             shutil.copy(path, folder / "text")
         os.environ.setdefault("LONGHAUL_CACHE", str(folder / "cache"))
         codes = self.start(folder / "whole").end()
         if any(codes):
-            raise SystemExit(f"the job that was left alone ended with {codes}; its logs are in {folder}")
-        self.leaves, self.rows = leaves(folder / "whole", STEPS), rows(folder / "whole")
+            raise SystemExit(f"the undisturbed job ended with {codes}; its logs are in {folder}")
+        self.leaves, self.rows = leaves(folder / "whole", STEPS), read_metrics(folder / "whole")
 
-    def start(self, workdir: Path, store: bool = True, patch: str = "", extra=lambda index: {}, **keys) -> Job:
-        values = (
-            SMALL
-            | {"data.train": f"text:{self.folder}/text/*.py"}
-            | ({"data.store": self.folder / "store"} if store else {})
+    def start(self, workdir: Path, store: bool = True, patch: str = "", **keys) -> Job:
+        keys = (
+            KEYS | {"data.train": f"text:{self.folder}/text/*.py"} | {k.replace("__", "."): v for k, v in keys.items()}
         )
-        values |= {name.replace("__", "."): value for name, value in keys.items()}
-        flags = [f"--config.{key}={value}" for key, value in values.items()]
+        keys |= {"data.store": self.folder / "store"} if store else {}
+        flags = [f"--config.{key}={value}" for key, value in keys.items()]
         arguments = ["train", "--config=configs/quickstart.py:tiny", f"--workdir={workdir}", *flags]
-        return Job(arguments, workdir.with_suffix(".logs"), self.count, patch=patch, extra=extra)
+        return Job(arguments, workdir.with_suffix(".logs"), self.processes, patch)
 
     def trial(self, name: str, number: int, seed: int) -> tuple[list, str]:
-        """(exit codes of every start, what went wrong if anything) of one disturbed job."""
-        rng, fault = random.Random(f"{seed} {name} {number}"), FAULTS[name]
+        """(exit codes of every start, an error or nothing) of one disturbed job."""
         workdir = self.folder / f"{name.replace(' ', '-').replace(',', '')}-{number}"
-        codes = fault.do(self, workdir, rng)
-        if isinstance(codes, str):
-            return [], codes
-        ended = codes if isinstance(codes[0], list) else [codes]
-        if not {code for codes in ended for code in codes} <= {0, *fault.codes}:
-            return ended, f"exit codes {ended}"
-        while any(ended[-1]):
-            if len(ended) == STARTS:
-                return ended, f"not done after {STARTS} starts"
-            ended.append(self.start(workdir).end())
-            if MISTAKE in ended[-1]:
-                return ended, "started again, it took the fault for a mistake"
-        wrong = self._wrong(workdir)
-        if not wrong:
-            shutil.rmtree(workdir)
-        return ended, wrong
-
-    def _wrong(self, workdir: Path) -> str:
-        found = leaves(workdir, STEPS)
-        unlike = [name for name in self.leaves if not same(found.get(name), self.leaves[name])]
-        if unlike or found.keys() != self.leaves.keys():
-            return f"other bits in {', '.join(unlike)}"
-        return "" if rows(workdir) == self.rows else "other rows of metrics"
+        try:
+            codes = [FAULTS[name](self, workdir, random.Random(f"{seed} {name} {number}"))]
+        except AssertionError as error:
+            return [], str(error)
+        while any(codes[-1]):
+            if len(codes) == STARTS:
+                return codes, f"not done after {STARTS} starts"
+            codes.append(self.start(workdir).end())
+            if MISTAKE in codes[-1]:
+                return codes, "the next start took the fault for a mistake"
+        error = difference(leaves(workdir, STEPS), self.leaves)
+        if not error and read_metrics(workdir) != self.rows:
+            error = "different metrics"
+        return codes, error
 
 
-def rows(workdir: Path) -> dict[str, str]:
+def read_metrics(workdir: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted((workdir / "metrics").glob("*.csv"))}
 
 
-def at_a_step(job: Job, rng: random.Random, last: int = STEPS - 4) -> bool:
-    return job.until_said(f"step {rng.randint(1, last)}/{STEPS}")
+def start_at_random(faults: Faults, workdir: Path, rng: random.Random, last: int = STEPS - 4, **options) -> Job:
+    """A job that has logged a random update."""
+    job = faults.start(workdir, **options)
+    job.wait_for_step(rng.randint(1, last))
+    return job
 
 
-def killed(*who: int) -> Callable:
-    """kill -9 of those processes, of all where none is named, at a random update."""
+def signal_processes(number: int, *indices: int) -> Callable:
+    """Signal some processes, by default all, at a random update."""
 
-    def do(matrix: Matrix, workdir: Path, rng: random.Random):
-        job = matrix.start(workdir)
-        at_a_step(job, rng)
-        job.signal(signal.SIGKILL, *(who or range(matrix.count)))
-        return job.end()
+    def inject(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+        job = start_at_random(faults, workdir, rng)
+        job.signal(number, *(indices or range(faults.processes)))
+        return job.end(except_for=indices if number == signal.SIGSTOP else ())
 
-    return do
-
-
-def killed_at(found: Callable, store: bool = True, before: Callable | None = None, patch: str = "") -> Callable:
-    """kill -9 of a random process as soon as `found(job, workdir, random numbers)`; `before` starts the job's life."""
-
-    def do(matrix: Matrix, workdir: Path, rng: random.Random):
-        if before:
-            before(matrix, workdir, rng)
-        job = matrix.start(workdir, store, patch)
-        if not found(job, workdir, rng):
-            job.end()
-            return "the moment did not come"
-        job.signal(signal.SIGKILL, rng.randrange(matrix.count))
-        return job.end()
-
-    return do
+    return inject
 
 
-def half(matrix: Matrix, workdir: Path, rng: random.Random) -> None:
-    """A job that was stopped on its way, so that the next start restores."""
-    job = matrix.start(workdir)
-    at_a_step(job, rng, STEPS // 2)
+def preempt(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+    job = start_at_random(faults, workdir, rng)
+    job.signal(signal.SIGTERM, rng.randrange(faults.processes))
+    codes = job.end()
+    assert {*codes} == {PREEMPTED}, f"exit codes {codes}"
+    return codes
+
+
+def kill_during_restart(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+    job = start_at_random(faults, workdir, rng, STEPS // 2)
     job.signal(signal.SIGTERM, 0)
     job.end()
+    job = faults.start(workdir)
+    time.sleep(rng.uniform(2, 10))  # imports, restore, compilation
+    job.signal(signal.SIGKILL, rng.randrange(faults.processes))
+    return job.end()
 
 
-def restoring(job: Job, workdir: Path, rng: random.Random) -> bool:
-    came = job.until_said("reading the train state")
-    time.sleep(rng.uniform(0, 1))
-    return came and "restored checkpoint" not in job.said()
+def kill_during_save(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+    job, step = faults.start(workdir), 4 * rng.randint(1, 4)
+    assert job.wait_until(lambda: any((workdir / "checkpoints").glob(f"{step}.orbax-checkpoint-tmp*"))), "no save seen"
+    job.signal(signal.SIGKILL, rng.randrange(faults.processes))
+    return job.end()
 
 
-def saving(job: Job, workdir: Path, rng: random.Random) -> bool:
-    wanted = 4 * rng.randint(1, 4)
-    return job.until(lambda: any((workdir / "checkpoints").glob(f"{wanted}.orbax-checkpoint-tmp*")))
-
-
-def preparing(job: Job, workdir: Path, rng: random.Random) -> bool:
-    came = job.until(lambda: (workdir / "data").exists())
+def kill_during_prepare(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+    job = faults.start(workdir, store=False)
+    job.wait_until(lambda: (workdir / "data").exists())
     time.sleep(rng.uniform(0, 0.5))
-    return came
+    job.signal(signal.SIGKILL, rng.randrange(faults.processes))
+    return job.end()
 
 
-def sigterm(matrix: Matrix, workdir: Path, rng: random.Random):
-    job = matrix.start(workdir)
-    at_a_step(job, rng)
-    job.signal(signal.SIGTERM, rng.randrange(matrix.count))
-    codes = job.end()
-    return codes if len({*codes}) == 1 else f"not all ended alike: {codes}"
+def hang(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+    codes = faults.start(workdir, patch=SLEEP.format(at=rng.randint(6, 20), seconds=3600), train__patience=5).end()
+    assert FAULT in codes, f"exit codes {codes}"
+    return codes
 
 
-def hung(matrix: Matrix, workdir: Path, rng: random.Random):
-    job = matrix.start(workdir, patch=SLEEPY.format(at=rng.randint(6, 20), seconds=3600), train__patience=5)
-    codes = job.end()
-    named = all("process 1 is late" in job.said(i) and "in sleepy" in job.said(i) for i in range(matrix.count))
-    return codes if named and {*codes} == {FAULT} else f"{codes}, and said: {job.said()[-2000:]}"
+def slow_reader(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+    codes = faults.start(workdir, patch=SLEEP.format(at=rng.randint(3, 20), seconds=4), train__patience=20).end()
+    assert not any(codes), f"exit codes {codes}"
+    return codes
 
 
-def stopped(who: int) -> Callable:
-    def do(matrix: Matrix, workdir: Path, rng: random.Random):
-        job = matrix.start(workdir)
-        at_a_step(job, rng)
-        job.signal(signal.SIGSTOP, who)
-        return job.end(all_but=[who], seconds=120)
-
-    return do
-
-
-def slow_input(matrix: Matrix, workdir: Path, rng: random.Random):
-    return matrix.start(workdir, patch=SLEEPY.format(at=rng.randint(3, 20), seconds=4), train__patience=20).end()
-
-
-def killed_reader(matrix: Matrix, workdir: Path, rng: random.Random):
-    job = matrix.start(workdir, data__workers=1)
-    at_a_step(job, rng, 12)
+def kill_reader(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+    job = start_at_random(faults, workdir, rng, 12, data__workers=1)
     for reader in job.readers(1):
         os.kill(reader, signal.SIGKILL)
     return job.end()
 
 
-def away(seconds: float, moment: Callable = lambda job, workdir, rng: at_a_step(job, rng)) -> Callable:
-    """The work folder fails with EIO for so long; the job is started again meanwhile, as a launcher would."""
-
-    def do(matrix: Matrix, workdir: Path, rng: random.Random):
-        flag = matrix.folder / f"{workdir.name}.flag"
-        surroundings = {"AWAY_FLAG": str(flag), "AWAY_FOLDER": str(workdir), "LD_PRELOAD": matrix.preload}
-        job = matrix.start(workdir, extra=lambda index: surroundings)
-        if not moment(job, workdir, rng):
-            job.end()
-            return "the moment did not come"
-        flag.touch()
-        back = threading.Timer(seconds, flag.unlink)
-        back.start()
-        ended = [job.end()]
-        while flag.exists() and any(ended[-1]):
-            ended.append(matrix.start(workdir, extra=lambda index: surroundings).end())
-        back.join()
-        return ended
-
-    return do
-
-
-def full_disk(matrix: Matrix, workdir: Path, rng: random.Random):
-    job = matrix.start(workdir)
-    at_a_step(job, rng)
+def fill_disk(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+    job = start_at_random(faults, workdir, rng)
     for process in job.processes:
-        if process.poll() is None:
+        if process.poll() is None:  # no file can grow from now on
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     return job.end()
 
 
-def skew(matrix: Matrix, workdir: Path, rng: random.Random):
-    """Process 1's clock is an hour behind, and that of the next start's processes a day."""
-    clocks = {0: "0", 1: "-3600"}
-    job = matrix.start(
-        workdir, extra=lambda index: {"LD_PRELOAD": matrix.preload, "CLOCK_SKEW": clocks.get(index, "1800")}
+def damage_checkpoint(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+    """Kill all once there are two checkpoints, then truncate a file of the newer one."""
+    job = faults.start(workdir)
+    assert job.wait_until(lambda: sum(path.name.isdigit() for path in workdir.glob("checkpoints/*")) > 1), (
+        "no checkpoint"
     )
-    job.until_said(f"step {rng.randint(9, STEPS - 4)}/{STEPS}")  # there is a checkpoint to go on from
-    job.signal(signal.SIGKILL, 1)
-    codes = job.end()
-    behind = {"LD_PRELOAD": matrix.preload, "CLOCK_SKEW": "-86400"}
-    return [codes, matrix.start(workdir, extra=lambda index: behind).end()]
-
-
-def torn(matrix: Matrix, workdir: Path, rng: random.Random):
-    """kill -9 of all once there are two checkpoints, of which a file of the newer is cut short."""
-    job = matrix.start(workdir)
-    job.until(lambda: len([path for path in workdir.glob("checkpoints/*") if path.name.isdigit()]) > 1)
-    if not job.running:
-        job.end()
-        return "the moment did not come"
-    job.signal(signal.SIGKILL, *range(matrix.count))
+    job.signal(signal.SIGKILL, *range(faults.processes))
     codes = job.end()
     truncate(workdir, rng, "state")
-    job = matrix.start(workdir)
-    again = job.end()
-    return [codes, again] if "it is set aside in" in job.said() else f"the damage was not seen: {again}"
+    return codes
 
 
-def two_jobs(matrix: Matrix, workdir: Path, rng: random.Random):
-    job = matrix.start(workdir, patch=SLEEPY.format(at=12, seconds=60))  # so that it is there when the second begins
-    at_a_step(job, rng, 8)
-    refused = matrix.start(workdir).end()
-    codes = job.end()
-    return codes if {*refused} == {MISTAKE} else f"the second job ended with {refused}"
+def start_twice(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+    job = start_at_random(faults, workdir, rng, 8, patch=SLEEP.format(at=12, seconds=60))
+    second = faults.start(workdir).end()
+    assert {*second} == {MISTAKE}, f"exit codes of the second job: {second}"
+    return job.end()
 
 
-def corrupted(matrix: Matrix, workdir: Path, rng: random.Random):
-    job = matrix.start(workdir, patch=CORRUPT.format(at=rng.randint(3, 20)))
-    codes = job.end()
-    named = "of process 1 on " in job.said() and "the devices differ in 'params/" in job.said()
-    return codes if named else f"{codes}, and said: {job.said()[-2000:]}"
+def corrupt_replica(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+    codes = faults.start(workdir, patch=CORRUPT.format(at=rng.randint(3, 20))).end()
+    assert FAULT in codes, f"exit codes {codes}"
+    return codes
 
 
-DEATHS = (KILLED, FAULT, ABORTED)
-FAULTS = {
-    "kill -9 of one worker": Fault(killed(1), DEATHS, quick=True),
-    "kill -9 of the coordinator": Fault(killed(0), DEATHS),
-    "kill -9 of all": Fault(killed(), (KILLED,)),
-    "kill -9 during restore": Fault(killed_at(restoring, before=half, patch=UNHURRIED), DEATHS),
-    "kill -9 during a save": Fault(killed_at(saving), DEATHS),
-    "kill -9 during prepare": Fault(killed_at(preparing, store=False), DEATHS),
-    "SIGTERM to one process": Fault(sigterm, (PREEMPTED,), quick=True),
-    "hung worker": Fault(hung, (FAULT,)),
-    "stopped worker": Fault(stopped(1), DEATHS),
-    "stopped coordinator": Fault(stopped(0), DEATHS),
-    "slow input worker": Fault(slow_input, ()),
-    "killed input worker": Fault(killed_reader, (PREEMPTED,)),
-    "work folder away for 15 s": Fault(away(15), DEATHS),
-    "work folder away for a minute": Fault(away(60), DEATHS),
-    "work folder away during a save": Fault(away(15, saving), DEATHS),
-    "full disk": Fault(full_disk, (MISTAKE,)),
-    "clocks that differ": Fault(skew, DEATHS),
-    "torn file in a checkpoint": Fault(torn, (KILLED,)),
-    "two jobs on one folder": Fault(two_jobs, ()),
-    "corrupted replica": Fault(corrupted, (FAULT,)),
+FAULTS = {  # name: function that injects it and returns exit codes
+    "kill -9 of one worker": signal_processes(signal.SIGKILL, 1),
+    "kill -9 of the coordinator": signal_processes(signal.SIGKILL, 0),
+    "kill -9 of all": signal_processes(signal.SIGKILL),
+    "kill -9 during restore": kill_during_restart,
+    "kill -9 during a save": kill_during_save,
+    "kill -9 during prepare": kill_during_prepare,
+    "SIGTERM to one process": preempt,
+    "hung worker": hang,
+    "stopped worker": signal_processes(signal.SIGSTOP, 1),
+    "stopped coordinator": signal_processes(signal.SIGSTOP, 0),
+    "slow input worker": slow_reader,
+    "killed input worker": kill_reader,
+    "full disk": fill_disk,
+    "torn file in a checkpoint": damage_checkpoint,
+    "two jobs on one folder": start_twice,
+    "corrupted replica": corrupt_replica,
 }
-COMPILED = {name for name in FAULTS if name.startswith(("work folder away", "clocks"))}  # need a C compiler
+QUICK = ("kill -9 of one worker", "SIGTERM to one process")
 
 
 def main():
-    parser = report.arguments(__doc__.split("\n")[0])
+    parser = report.arguments(__doc__)
     parser.add_argument("--trials", type=report.count, default=3, help="of each fault (default: 3; 1 with --quick)")
     parser.add_argument("--processes", type=report.count, default=2, help="of a job (default: 2)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--only", default="", help="faults whose names contain one of these words, split by commas")
-    parser.add_argument("--keep", default="", help="a new folder for all jobs and their logs, which is kept")
+    parser.add_argument(
+        "--only", default="", help="only faults whose names contain one of these words, comma-separated"
+    )
+    parser.add_argument("--keep", type=Path, help="a new folder for the jobs and their logs (default: a temporary one)")
     args = parser.parse_args()
-    logging.set_verbosity(logging.ERROR)  # Orbax warns of every checkpoint read here
-    asked = [word.strip() for word in args.only.split(",") if word.strip()]
-    names = [n for n in FAULTS if (any(w in n for w in asked) if asked else FAULTS[n].quick or not args.quick)]
+    logging.set_verbosity(logging.ERROR)  # Orbax warns about every checkpoint read here
+    words = [word.strip() for word in args.only.split(",") if word.strip()]
+    names = [n for n in FAULTS if (any(word in n for word in words) if words else n in QUICK or not args.quick)]
     if not names:
-        parser.error(f"--only={args.only} is in the name of no fault; choose from: {', '.join(FAULTS)}")
-    try:
-        if args.keep:
-            Path(args.keep).mkdir(parents=True)
-    except FileExistsError:
-        parser.error(f"--keep={args.keep} is there already; name a new folder")
-    except OSError as error:
-        parser.error(f"--keep={args.keep} cannot be made ({error.strerror}); name another folder")
-    trials, results, whole = 1 if args.quick else args.trials, [], False
-    with (
-        tempfile.TemporaryDirectory(prefix="longhaul-faults-") as temporary,
-        contextlib.suppress(KeyboardInterrupt),
-        ended(),
-    ):
-        folder = Path(args.keep or temporary).resolve()
-        matrix = Matrix(folder, args.processes)
-        for name in names:
-            if name in COMPILED and not matrix.preload:
-                print(f"{name}: left out, there is no C compiler", file=sys.stderr)
-            else:
-                results.append(tried(matrix, name, trials, args.seed))
-        whole = True
+        parser.error(f"--only={args.only} matches no fault; choose from: {', '.join(FAULTS)}")
+    if args.keep and args.keep.exists():
+        parser.error(f"--keep={args.keep} exists; name a new folder")
+    trials, results = 1 if args.quick else args.trials, []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with tempfile.TemporaryDirectory(prefix="longhaul-faults-") as temporary:
+        folder = args.keep or Path(temporary).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            faults = Faults(folder, args.processes)
+            for name in names:
+                good, endings = 0, Counter()
+                for number in range(trials):
+                    codes, error = faults.trial(name, number, args.seed)
+                    good += not error
+                    endings.update(" ".join(map(str, first)) for first in codes[:1])
+                    print(f"{name}, trial {number}: {error or 'same bits'}; exit codes {codes}", file=sys.stderr)
+                first = "; ".join(f"{codes} ({times})" for codes, times in endings.most_common())
+                unit = f"of {trials} with the same bits; first ended with {first}"
+                results.append(report.Result(name, good, unit, target=trials))
+        finally:
+            for job in [*Job.running]:  # jobs are in sessions of their own and would outlive this program
+                job.kill()
     report.show(results, args, {"steps": STEPS, "processes": args.processes, "trials": trials, "seed": args.seed})
-    if not whole:
-        print(f"cut short: {len(results)} of {len(names)} faults were tried", file=sys.stderr)
-        return 130
     return 0 if all(result.value == trials for result in results) else 1
-
-
-def tried(matrix: Matrix, name: str, trials: int, seed: int) -> report.Result:
-    """The row of a fault."""
-    good, seen = 0, Counter()
-    for number in range(trials):
-        ended, wrong = matrix.trial(name, number, seed)
-        good += not wrong
-        seen.update(" ".join(map(str, codes)) for codes in ended[:1])
-        print(f"{name}, trial {number}: {wrong or 'the same bits'}; exit codes {ended}", file=sys.stderr, flush=True)
-    ends = "; ".join(f"{codes} ({count})" if count > 1 else codes for codes, count in seen.most_common())
-    return report.Result(name, good, f"of {trials} with the same bits; first ended with {ends}", target=trials)
 
 
 if __name__ == "__main__":

@@ -117,12 +117,12 @@ def compared(name: str, args) -> tuple[list[report.Result], dict[str, str]]:
         "hugging face": turns.Program("benchmarks.generation:hugging_face", "peer", args.memory, **options),
     }
     for way in WAYS:
-        taken = turns.in_turns(programs, way, rounds, 1)
+        taken = turns.take_turns(programs, way, rounds, 1)
         for who, those in taken.items():
             if those[-1].value != tokens:
                 raise RuntimeError(f"{name}, {way}: {who} wrote {those[-1].value:.0f} tokens and was to write {tokens}")
         found = {f"{name}, {way}, {who}": those for who, those in taken.items()}
-        rows += turns.compared(found, f"{name}, {way}, longhaul", "tokens/s", tokens, 2.0)[:2]
+        rows += turns.compare(found, f"{name}, {way}, longhaul", "tokens/s", tokens, 2.0)[:2]
         for who, those in found.items():
             processor = statistics.median(turn.processor for turn in those)
             rows.append(report.Result(who, processor * 1e3 / tokens, "ms of processor time a token"))
@@ -132,7 +132,7 @@ def compared(name: str, args) -> tuple[list[report.Result], dict[str, str]]:
 
 
 def main():
-    args = turns.arguments(__doc__.split("\n")[0]).parse_args()
+    args = turns.arguments(__doc__).parse_args()
     rows, versions = [], {}
     for name in MODELS:
         more, loaded = compared(name, args)

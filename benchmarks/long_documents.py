@@ -1,10 +1,10 @@
-"""Long documents: the training step of BERT and T5 with a sparse encoder against the same step with a dense one.
+"""Training steps of BERT and T5 on long documents, with a sparse against a dense encoder.
 
     python -m benchmarks.long_documents [--quick] [--format=json]
 
-At 4,096 tokens and, without --quick, at 16,384: time, and the temporaries that the compiled program says it needs. The
-dense step takes the path that `auto` picks at this length, whose memory grows as T too: what is won is time. The
-networks are those of `configs/long_documents.py` with 2 layers of width 128 on a CPU, 12 of 768 on an accelerator.
+At 4,096 tokens and, without --quick, at 16,384: time, and temporaries of the compiled program. The dense step uses the
+backend that `auto` picks, whose memory grows as T too. The networks are those of `configs/long_documents.py`, with 2
+layers of width 128 on a CPU and 12 of 768 on an accelerator.
 """
 
 import statistics
@@ -20,12 +20,13 @@ from pretrain.step.train_spec import TrainSpec
 
 ACCELERATED = jax.default_backend() != "cpu"
 SMALL = {"layers": 2, "width": 128, "heads": 2, "ff": 512, "vocab_size": 1024, "dtype": "float32"}
-LONGEST = {4096: "4k", 16_384: "16k"}
+LENGTHS = {4096: "4k", 16_384: "16k"}
+ROUNDS = 5
 
 
 def config_of(family: str, length: int, dense: bool):
-    """The recipe of one family at a length, one row a batch, with the attention that is asked for."""
-    config = long_documents.get_config(f"{family}_{LONGEST[length]}")
+    """The recipe of one family at a length, one row per batch, with a dense or its sparse encoder."""
+    config = long_documents.get_config(f"{family}_{LENGTHS[length]}")
     if not ACCELERATED:
         config.model.update(SMALL | ({"head_size": 64} if family == "t5" else {}))
     if dense:
@@ -35,7 +36,7 @@ def config_of(family: str, length: int, dense: bool):
 
 
 def training_step(family: str, length: int, dense: bool):
-    """(a function that makes one update and waits for it, bytes of temporaries)."""
+    """(function that makes one update and waits, bytes of temporaries)."""
     config = config_of(family, length, dense)
     spec = TrainSpec.build(config, jax.devices()[:1])
     draw = np.random.default_rng(0)
@@ -63,26 +64,23 @@ def training_step(family: str, length: int, dense: bool):
 def compare(family: str, length: int, rounds: int) -> list[report.Result]:
     """Time and memory of the sparse step against the dense one."""
     programs = {name: training_step(family, length, name == "dense") for name in ("dense", "sparse")}
-    times = report.interleaved({name: run for name, (run, _) in programs.items()}, rounds)
-    label, peer = f"{family}, step of {length}", "dense encoder"
-    median, spread = report.ratio(times["sparse"], times["dense"])
-    seconds, (_, memory) = statistics.median(times["sparse"]), programs["sparse"]
+    times = report.interleave({name: run for name, (run, _) in programs.items()}, rounds)
+    label, peer, memory = f"{family}, step of {length}", "dense encoder", programs["sparse"][1]
     less = programs["dense"][1] / memory
     return [
         report.Result(f"{label}, dense", statistics.median(times["dense"]), "s"),
-        report.Result(f"{label}, sparse", seconds, "s", peer, median, 1, spread),
+        report.compare(f"{label}, sparse", times["sparse"], times["dense"], peer, target=1),
         report.Result(f"{label}, dense, memory", programs["dense"][1] / 1e6, "MB"),
         report.Result(f"{label}, sparse, memory", memory / 1e6, "MB", peer, less),
     ]
 
 
 def main() -> None:
-    args = report.arguments(__doc__.splitlines()[0]).parse_args()
+    args = report.arguments(__doc__).parse_args()
     keep_freed_memory()
-    lengths, rounds = ((4096,), 5) if args.quick else ((4096, 16_384), 5)
-    for length in lengths:
+    for length in (4096,) if args.quick else (4096, 16_384):
         for family in ("bert", "t5"):
-            report.show(compare(family, length, rounds), args, [family, length, rounds, SMALL])
+            report.show(compare(family, length, ROUNDS), args, [family, length, ROUNDS, SMALL])
 
 
 if __name__ == "__main__":

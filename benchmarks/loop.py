@@ -1,16 +1,14 @@
-"""What the training loop adds to its steps: reading data, its own Python, and saving.
+"""Cost of the training loop on top of its steps: reading data, its own Python, and saving.
 
     python -m benchmarks.loop [--quick] [--format=json]
 
-Real data against one fixed batch, in alternating blocks of updates of the quickstart recipe; the Python of one
-turn of the loop, with a step that does nothing; and how long a save holds the loop up, in steps.
+Real data against one fixed batch, in alternating blocks of updates of the quickstart recipe; the loop's Python per
+update, with a step that does nothing; and how long a save blocks the loop, in steps.
 """
 
 import os
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -25,71 +23,64 @@ from pretrain.training.loop import Loop
 from pretrain.training.prefetch import Feed
 from pretrain.training.startup import build_run
 
+TURNS = 300  # of the loop around a step that does nothing
+
 
 def silent(message: str) -> None:
-    """Hears what a run reports."""
+    """Discard a message."""
 
 
-def blocks(run, rounds: int, updates: int):
-    """Seconds of blocks of updates, on real data and on one batch, in turn; and the last state."""
-    config, spec = run.config, run.spec
-    state = spec.init(0, config.train.batch_size)
+def compare_data(run, rounds: int, updates: int):
+    """Seconds of blocks of updates on real data and on one batch; and the last state."""
+    state = run.spec.init(0, run.config.train.batch_size)
     feed = Feed(run, 0, silent)
     fixed = next(feed)
-    times = {"real data": [], "fixed batch": []}
-    for round in range(rounds + 1):
-        for name, seconds in times.items():
-            began = time.perf_counter()
-            for _ in range(updates):
-                state, metrics = spec.train_step(state, next(feed) if name == "real data" else fixed)
-            jax.block_until_ready(metrics)
-            if round:  # the first compiles
-                seconds.append(time.perf_counter() - began)
+
+    def block(real: bool):
+        nonlocal state
+        for _ in range(updates):
+            state, metrics = run.spec.train_step(state, next(feed) if real else fixed)
+        jax.block_until_ready(metrics)
+
+    times = report.interleave({"real": lambda: block(True), "fixed": lambda: block(False)}, rounds)
     feed.close()
     return times, state
 
 
-def turn(run, workdir: str, updates: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds, by a clock, of one turn of the loop around a step that takes no time."""
+class InstantSpec:
+    """A spec whose train step returns at once."""
 
-    class Instant:
-        """The spec, without its step."""
+    def __init__(self, run):
+        self.spec = run.spec
+        state = self.spec.init(0, run.config.train.batch_size)
+        self.state, self.metrics = self.spec.train_step(state, next(Feed(run, 0, silent)))
+        jax.block_until_ready(self.metrics)
 
-        def __init__(self, spec):
-            self.spec = spec
-            state = spec.init(0, run.config.train.batch_size)
-            batch = next(Feed(run, 0, silent))
-            self.state, self.metrics = spec.train_step(state, batch)
-            jax.block_until_ready(self.metrics)
+    def __getattr__(self, name):
+        return getattr(self.spec, name)
 
-        def __getattr__(self, name):
-            return getattr(self.spec, name)
+    def put(self, batch, size):
+        return None
 
-        def put(self, batch, size):
-            return None
+    def train_step(self, state, batch):
+        return state, self.metrics
 
-        def train_step(self, state, batch):
-            return state, self.metrics
 
+def python_per_update(run, workdir: str) -> float:
+    """Seconds of the loop's own Python per update."""
     config = run.config.copy_and_resolve_references().unlock()
-    config.train.steps = updates
-    config.evaluate.every = 0
-    config.checkpoint.every = 10 * updates
-    instant = type(run)(config, Instant(run.spec), run.corpus)
+    config.train.steps, config.evaluate.every, config.checkpoint.every = TURNS, 0, 10 * TURNS
     checkpoints = CheckpointManager(workdir, config.checkpoint)
-    loop = Loop(instant, checkpoints, Ledger(), workdir, silent)
+    loop = Loop(type(run)(config, InstantSpec(run), run.corpus), checkpoints, Ledger(), workdir, silent)
     loop.finish = lambda: 0
-    began = clock()
-    loop.run()
-    elapsed = clock() - began
+    elapsed = report.seconds(loop.run)
     checkpoints.close()
-    return elapsed / updates
+    return elapsed / TURNS
 
 
-def stall(run, state, workdir: str, rounds: int) -> list[float]:
-    """Seconds that the loop waits for each of some saves, the one before being still under way or not."""
-    checkpoints = CheckpointManager(workdir, run.config.checkpoint)
-    seconds = []
+def save_seconds(run, state, workdir: str, rounds: int) -> list[float]:
+    """Seconds that each of several saves blocks the loop."""
+    checkpoints, seconds = CheckpointManager(workdir, run.config.checkpoint), []
     for step in range(1, rounds + 1):
         jax.block_until_ready(state)
         seconds.append(report.seconds(lambda step=step: checkpoints.save(step, run.spec.to_checkpoint(state), step)))
@@ -99,23 +90,26 @@ def stall(run, state, workdir: str, rounds: int) -> list[float]:
 
 
 def main():
-    args = report.arguments(__doc__.split("\n")[0]).parse_args()
+    args = report.arguments(__doc__).parse_args()
     keep_freed_memory()
     rounds, updates = (5, 3) if args.quick else (9, 10)
     overrides = [("mesh.data", str(jax.device_count())), ("log.tensorboard", "false")]
     config = configs.load("configs/quickstart.py", overrides)
     with tempfile.TemporaryDirectory() as folder:
         run = build_run(config, folder, silent)
-        times, state = blocks(run, rounds, updates)
-        extra, spread = report.ratio(times["fixed batch"], times["real data"])
-        step = statistics.median(times["fixed batch"]) / updates
-        saves = stall(run, state, f"{folder}/saves", rounds)
-        own = turn(run, f"{folder}/turn", 300)
-    shares = (min(saves) / step, max(saves) / step)
+        times, state = compare_data(run, rounds, updates)
+        saves = save_seconds(run, state, f"{folder}/saves", rounds)
+        python = python_per_update(run, f"{folder}/turn")
+    step = statistics.median(times["fixed"]) / updates
+    blocked = [seconds / step for seconds in saves]
+    # Inverted: how many times as long, not as fast.
+    pair = times["fixed"], times["real"]
+    value = statistics.median(times["real"]) / updates * 1e3
+    spread = min(blocked), max(blocked)
     rows = [
-        report.Result("step on real data", step * extra * 1e3, "ms", "a fixed batch", extra, 1.03, spread),
-        report.Result("the loop's own Python, a turn", own * 1e3, "ms", target=1.0),
-        report.Result("a save holds the loop up", statistics.median(saves) / step, "steps", target=2.0, spread=shares),
+        report.compare("step on real data", *pair, "a fixed batch", unit="ms", value=value, target=1.03),
+        report.Result("the loop's own Python, a turn", python * 1e3, "ms", target=1.0),
+        report.Result("a save holds the loop up", statistics.median(blocked), "steps", target=2.0, spread=spread),
     ]
     report.show(rows, args, config.to_dict())
 

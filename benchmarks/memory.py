@@ -1,9 +1,9 @@
-"""What a run's process holds over hundreds of saves: resident memory, file descriptors, threads.
+"""Growth of a run's process over hundreds of saves: resident memory, file descriptors, threads.
 
     python -m benchmarks.memory [--updates=12000] [--chart=FILE.svg] [--quick] [--format=json]
 
-`quickstart:tiny`, which saves and evaluates every 50 updates, is looked at after each save. What it grows by is counted
-from the first sixth of the saves on, by when it has warmed up: with --quick, 30 saves, there is little left to count.
+`quickstart:tiny` saves and evaluates every 50 updates. Growth counts from the first sixth of the saves on, when the
+process is warm; `--quick` makes only 30 saves.
 """
 
 import os
@@ -14,62 +14,56 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.chart import chart
 
 EVERY, QUICK, WARM = 50, 1500, 6
 
 
-def looked_at(pid: int) -> tuple[float, int, int]:
+def measure(pid: int) -> tuple[float, int, int]:
     """(MB of resident memory, descriptors, threads) of a process."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    facts = dict(line.split(":", 1) for line in lines)
+    facts = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(facts["VmRSS"].split()[0]) / 1000, len(os.listdir(f"/proc/{pid}/fd")), int(facts["Threads"])
 
 
 def run(updates: int, folder: str) -> list[tuple[int, float, int, int]]:
     """(update, MB, descriptors, threads) after each save of a run."""
     keys = {"train.steps": updates, "checkpoint.every": EVERY, "evaluate.every": EVERY, "log.every": EVERY}
-    words = [f"--config.{key}={value}" for key, value in keys.items()]
-    recipe = ["--config=configs/quickstart.py:tiny", f"--workdir={folder}/run", *words]
+    flags = [f"--config.{key}={value}" for key, value in keys.items()]
+    recipe = ["--config=configs/quickstart.py:tiny", f"--workdir={folder}/run", *flags]
     process = subprocess.Popen(
         [sys.executable, "-m", "pretrain", "train", *recipe],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"},
     )
-    found, shown = [], []
+    measured, log = [], []
     with process:
         for line in process.stderr:
-            shown.append(line)
-            if logged := re.match(r"step ([\d,]+)/", line):
-                found.append((int(logged[1].replace(",", "")), *looked_at(process.pid)))
+            log.append(line)
+            if step := re.match(r"step ([\d,]+)/", line):
+                measured.append((int(step[1].replace(",", "")), *measure(process.pid)))
     if process.returncode:
-        raise SystemExit("the run did not end as it should:\n" + "".join(shown[-20:]))
-    return found[:-1]  # behind the last update the process is about to end
+        raise SystemExit("the run failed:\n" + "".join(log[-20:]))
+    return measured[:-1]  # after the last update the process is ending
 
 
 def main():
-    parser = report.arguments(__doc__.split("\n")[0])
+    parser = report.arguments(__doc__)
     parser.add_argument("--updates", type=report.count, default=12_000)
-    parser.add_argument("--chart", type=report.new_file, default="", help="SVG file of memory over saves to write")
+    parser.add_argument("--chart", type=report.new_file, default="", help="file for a plot of memory over saves")
     args = parser.parse_args()
     updates = QUICK if args.quick else args.updates
     if updates < 3 * EVERY:
-        parser.error(f"--updates={updates} are saved less than three times, every {EVERY}; give more")
+        parser.error(f"--updates={updates}: at least {3 * EVERY} are needed, three saves")
     with tempfile.TemporaryDirectory() as folder:
-        found = run(updates, folder)
-    warm = found[len(found) // WARM :]
+        measured = run(updates, folder)
+    warm = measured[len(measured) // WARM :]
     saves = len(warm) - 1
-    grown = [last - first for first, last in zip(warm[0][1:], warm[-1][1:], strict=True)]
-    rows = [
-        report.Result(f"resident memory after {len(found) - saves} saves", warm[0][1], "MB"),
-        report.Result(f"grown in {saves} saves more: memory", grown[0], "MB"),
-        report.Result(f"grown in {saves} saves more: descriptors", grown[1], ""),
-        report.Result(f"grown in {saves} saves more: threads", grown[2], ""),
-    ]
+    rows = [report.Result(f"resident memory after {len(measured) - saves} saves", warm[0][1], "MB")]
+    for column, (name, unit) in enumerate((("memory", "MB"), ("descriptors", ""), ("threads", "")), start=1):
+        rows.append(report.Result(f"grown in {saves} saves more: {name}", warm[-1][column] - warm[0][column], unit))
     if args.chart:
-        curve = [step / EVERY for step, *_ in found], [megabytes for _, megabytes, *_ in found]
-        chart(args.chart, {"quickstart:tiny": curve}, "saves", "MB of resident memory", logarithmic=False)
+        curve = [step / EVERY for step, *_ in measured], [megabytes for _, megabytes, *_ in measured]
+        report.plot(args.chart, {"quickstart:tiny": curve}, "saves", "MB of resident memory")
     settings = {"recipe": "quickstart:tiny", "updates": updates, "every": EVERY}
     report.show(rows, args, settings, report.versions(*report.PACKAGES))
 

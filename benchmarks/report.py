@@ -1,7 +1,7 @@
-"""How every benchmark measures and reports: ratios pair by pair in one run, medians, one object a line.
+"""Measure and report: ratios pair by pair in one run, medians, one JSON object per line.
 
-Each script prints a table, or with `--format=json` one object per line with the keys of `Result` and the
-surroundings; `--quick` ends within a minute or two; `--out FILE` appends the objects to a file as well.
+Each benchmark prints a table, or with `--format=json` one object per line: a `Result` with its device, versions and
+config hash. `--quick` ends within a minute or two; `--out FILE` also appends the objects to a file.
 """
 
 import argparse
@@ -14,15 +14,18 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 
-PACKAGES = ("jax", "flax", "numpy")  # that `pretrain` computes with, where another process runs it
+PACKAGES = ("jax", "flax", "numpy")  # of a `pretrain` in another process
 
 
 @dataclasses.dataclass
 class Result:
-    """One figure. `ratio` is value against peer, `target` what it should reach, `spread` its lowest and highest."""
+    """One figure.
+
+    ratio: how many times as good as `against`, median of pairs. spread: lowest and highest ratio, or value.
+    """
 
     name: str
     value: float
@@ -34,8 +37,8 @@ class Result:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
-    parser = argparse.ArgumentParser(description=description)
+    """Parser with the options of every benchmark."""
+    parser = argparse.ArgumentParser(description=description.split("\n")[0])
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--quick", action="store_true", help="fewer and smaller runs: a minute or two, rough figures")
     parser.add_argument("--out", type=new_file, default="", help="also append the JSON lines to this file")
@@ -43,32 +46,21 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def count(text: str) -> int:
-    """The argument of an option that says how many."""
+    """A whole number from 1 up, for argparse."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
     return int(text)
 
 
 def new_file(text: str) -> str:
-    """The argument of an option that names a file to be written, asked for before hours are measured."""
+    """A file to write, for argparse; checked before hours of measuring."""
     if text and (os.path.isdir(text) or not os.path.isdir(os.path.dirname(text) or ".")):
-        raise argparse.ArgumentTypeError(f"{text} is no name of a file in a folder that is there")
+        raise argparse.ArgumentTypeError(f"{text} is not a file in an existing folder")
     return text
 
 
-def gzipped(file: str) -> bool:
-    """Whether a file can be read and begins as gzip's do."""
-    try:
-        if not os.path.isfile(file):  # such as a pipe, which is read once
-            return False
-        with open(file, "rb") as begun:
-            return begun.read(2) == b"\x1f\x8b"
-    except OSError:
-        return False
-
-
 def run(main: Callable[[], int | None]) -> None:
-    """Runs a benchmark and ends the program: with one sentence and exit code 2 where it reads what cannot be read."""
+    """Run a benchmark and exit; a user's mistake is one sentence with exit code 2."""
     try:
         sys.exit(main())
     except Exception as error:
@@ -81,73 +73,95 @@ def run(main: Callable[[], int | None]) -> None:
 
 
 def peers(*names: str, extra: str = "oracle"):
-    """The modules of libraries to be compared with; ends the program in one sentence if one is not installed."""
+    """Import the libraries to compare with; exit with code 2 if one is missing."""
     try:
         return [importlib.import_module(name) for name in names]
     except ImportError as error:
-        print(f"the peer to compare with is missing ({error}); pip install -e '.[{extra}]'", file=sys.stderr)
+        print(f"{error}: install the peers with pip install -e '.[{extra}]'", file=sys.stderr)
         sys.exit(2)
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """Wall time of one call, which must wait for its own result."""
-    start = time.perf_counter()
+def seconds(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Time of one call, which must wait for its own result."""
+    start = clock()
     run()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def interleaved(runs: dict[str, Callable[[], object]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:
-    """Seconds of each run in each round: A B C, A B C, ..., so that a drift of the machine meets them all."""
+def interleave(
+    runs: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warmup: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Seconds of each run in each round, in the order A B C, A B C: a drift of the machine meets all of them."""
     for _ in range(warmup):
         for run in runs.values():
             run()
     times = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            times[name].append(seconds(run))
+            times[name].append(seconds(run, clock))
     return times
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Median and spread of theirs / ours, pair by pair: how many times as fast we are."""
+    """Median and spread of theirs / ours, pair by pair: how many times as fast ours is."""
     pairs = [b / a for a, b in zip(ours, theirs, strict=True)]
     return statistics.median(pairs), (min(pairs), max(pairs))
 
 
-def show(results: Sequence[Result], args: argparse.Namespace, config: object, measured: dict | None = None) -> None:
-    """Prints the results; `config` is whatever the figures depend on, hashed so that two runs can be told apart.
+def compare(
+    name: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    against: str,
+    *,
+    unit: str = "s",
+    scale: float = 1.0,
+    value: float | None = None,
+    target: float | None = None,
+) -> Result:
+    """Result with the ratio of two interleaved runs; its value is by default the median of ours, times `scale`."""
+    median, spread = ratio(ours, theirs)
+    return Result(
+        name, statistics.median(ours) * scale if value is None else value, unit, against, median, target, spread
+    )
 
-    `measured` are the versions of what was measured, where other processes than this one had it loaded.
+
+def show(results: Sequence[Result], args: argparse.Namespace, config: object, loaded: dict | None = None) -> None:
+    """Print the results.
+
+    config: everything the figures depend on; its hash tells runs apart. loaded: versions of the measured packages, if
+    other processes loaded them.
     """
-    surroundings = {
+    context = {
         "device": device(),
-        "versions": measured or versions(),
+        "versions": loaded or versions(),
         "config_hash": hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:12],
     }
-    rows = [dataclasses.asdict(r) | surroundings for r in results]
+    lines = [json.dumps(dataclasses.asdict(result) | context) for result in results]
     if args.out:
         with open(args.out, "a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+            file.writelines(line + "\n" for line in lines)
     if args.format == "json":
-        for row in rows:
-            print(json.dumps(row))
+        print(*lines, sep="\n", flush=True)
         return
-    print(f"{surroundings['device']}; " + ", ".join(f"{k} {v}" for k, v in surroundings["versions"].items()))
-    width = max((len(r.name) for r in results), default=0)
-    for r in results:
-        line = f"{r.name:<{width}}  {r.value:>14,.4g} {r.unit}"
-        if r.ratio is not None:
-            line += f"   {r.ratio:.3g} x {r.against}"
-        if r.spread:
-            line += f"   (spread {r.spread[0]:.3g} to {r.spread[1]:.3g})"
-        if r.target is not None:
-            line += f"   target {r.target:.3g}"
-        print(line)
-    sys.stdout.flush()
+    print(f"{context['device']}; " + ", ".join(f"{k} {v}" for k, v in context["versions"].items()))
+    width = max((len(result.name) for result in results), default=0)
+    for result in results:
+        line = f"{result.name:<{width}}  {result.value:>14,.4g} {result.unit}"
+        if result.ratio is not None:
+            line += f"   {result.ratio:.3g} x {result.against}"
+        if result.spread:
+            line += f"   (spread {result.spread[0]:.3g} to {result.spread[1]:.3g})"
+        if result.target is not None:
+            line += f"   target {result.target:.3g}"
+        print(line, flush=True)
 
 
 def device() -> str:
-    """The processor or accelerator that the figures are of."""
+    """Name of the processor or accelerator."""
     if "jax" in sys.modules:
         import jax
 
@@ -162,7 +176,22 @@ def device() -> str:
 
 
 def versions(*names: str) -> dict[str, str]:
-    """Versions of Python and of packages: those named, or what was measured as far as it is loaded here."""
-    known = (*PACKAGES, "torch", "transformers", "sentencepiece", "grain")
-    names = names or [name for name in known if name in sys.modules]
+    """Versions of Python and of the named packages, by default of the measured ones that are loaded here."""
+    measured = (*PACKAGES, "torch", "transformers", "sentencepiece", "grain")
+    names = names or [name for name in measured if name in sys.modules]
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in names}
+
+
+def plot(file: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str, log=False) -> None:
+    """Draw {label: (x, y)} into a file, whose name ends in .svg or .png."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots()
+    for label, (xs, ys) in curves.items():
+        axes.plot(xs, ys, marker="o", label=label)
+    axes.set(xlabel=x, ylabel=y, **({"xscale": "log", "yscale": "log"} if log else {}))
+    axes.legend()
+    figure.savefig(file, bbox_inches="tight")

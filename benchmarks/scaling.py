@@ -1,21 +1,21 @@
-"""What more devices, more processes and checkpoints cost, on one machine.
+"""Costs of more devices and of checkpoints on one machine.
 
     python -m benchmarks.scaling [--quick] [--format=json]
 
-Weak scaling: rows of a batch grow with the devices, 1, 2, 4, 8 virtual ones of this machine, which share its cores. So
-a step over N of them is compared with a step of as many rows on one: what splitting it costs. The loop's own Python:
-one turn of it around a step that does nothing, in one process and in each of four, in processor time, since four share
-the cores. Checkpoints: seconds until one is whole on the disk, its record made, and until it is restored, against
-writing and reading as many bytes by themselves. Resharding: the most memory that one of four processes takes while it
-restores an array into another sharding than it was saved in, against the bytes that its own devices hold of it.
+Weak scaling: a step over 2, 4 and 8 virtual devices, which share the machine's cores, against a step of as many rows on
+one device: the cost of partitioning. Checkpoints: saving until complete, and checking and restoring, against writing
+and reading as many bytes. Resharding: peak memory of each of four processes that restore an array into another
+sharding, against the bytes of its own shards.
 """
 
-import contextlib
+import argparse
 import ctypes
+import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,24 +26,21 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks import loop, report, several
+from benchmarks import report
 from pretrain import config as configs
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.distributed.init import keep_freed_memory, quiet_libraries, start
+from pretrain.distributed.shutdown import shutdown
 from pretrain.step.train_spec import TrainSpec
-from pretrain.training.startup import build_run
 
 CONFIG = "configs/quickstart.py:tiny"
-PROCESSES, EACH = 4, 2  # other processes, and virtual devices of each
-ROWS = 8  # of a device
-TURNS = 300  # of the loop
+OVERRIDES = [("tokenizer.kind", "bytes"), ("optimizer.name", "adamw"), ("train.compare_every", "0")]
+PROCESSES, DEVICES = 4, 2  # that restore, and devices of each
+ROWS = 8  # per device
 MIB = 1 << 20
-TEXT = str(Path(__file__).resolve().parent / "*.py")
-OVERRIDES = [("tokenizer.kind", "bytes"), ("data.train", f"text:{TEXT}"), ("optimizer.name", "adamw")]
-OVERRIDES += [("log.tensorboard", "false"), ("train.compare_every", "0")]
-# How an array that was saved as rows over eight devices is restored: what is divided over a mesh [2, 4].
-RESHARDED = {
+# Shardings over a mesh [2, 4] into which an array, saved as rows over eight devices, is restored.
+SHARDINGS = {
     "as it was": (("a", "b"), None),
     "rows over 4": ("b", None),
     "columns over 8": (None, ("a", "b")),
@@ -51,187 +48,148 @@ RESHARDED = {
 }
 
 
-def weak(over: Sequence[int], rounds: int, updates: int) -> list[report.Result]:
-    """A step over N devices against the same step on one."""
-    alone = report.interleaved({"one": stepping(1, ROWS, updates)}, rounds)["one"]
-    value = statistics.median(alone) / updates * 1e3
-    results = [report.Result(f"step of {ROWS} rows on one device", value, "ms", spread=None)]
-    for devices in over:
-        runs = {"one": stepping(1, devices * ROWS, updates), "all": stepping(devices, devices * ROWS, updates)}
-        times = report.interleaved(runs, rounds)
-        middle, spread = report.ratio(times["one"], times["all"])
-        value = statistics.median(times["all"]) / updates * 1e3
-        name = f"step of {ROWS} rows a device over {devices}"
-        results.append(report.Result(name, value, "ms", "as many rows on one device", middle, 1.1, spread))
+def weak_scaling(counts: Sequence[int], rounds: int, updates: int) -> list[report.Result]:
+    """A step over several devices against the same step on one."""
+    seconds = report.interleave({"one": build_step(1, ROWS, updates)}, rounds)["one"]
+    results = [report.Result(f"step of {ROWS} rows on one device", statistics.median(seconds) / updates * 1e3, "ms")]
+    for devices in counts:
+        runs = {"one": build_step(1, devices * ROWS, updates), "all": build_step(devices, devices * ROWS, updates)}
+        times = report.interleave(runs, rounds)
+        name, value = f"step of {ROWS} rows a device over {devices}", statistics.median(times["all"]) / updates * 1e3
+        # Inverted: how many times as long, not as fast.
+        pair = times["one"], times["all"]
+        results.append(report.compare(name, *pair, "as many rows on one device", unit="ms", value=value, target=1.1))
     return results
 
 
-def stepping(devices: int, rows: int, updates: int):
-    """What makes so many updates on the first `devices` of them, with one batch of random ids."""
+def build_step(devices: int, rows: int, updates: int):
+    """Function that makes some updates on one batch of random ids."""
     config = configs.load(CONFIG, [*OVERRIDES, ("train.batch_size", str(rows)), ("mesh.data", str(devices))])
     spec = TrainSpec.build(config, jax.devices()[:devices])
-    state = [spec.init(0, rows)]
-    shapes = spec.features(rows, config.data.length)
-    batch = spec.put({name: example(name, *given[:2]) for name, given in shapes.items()}, rows)
+    state = spec.init(0, rows)
+    rng, batch = np.random.default_rng(0), {}
+    for name, (shape, dtype, *_) in spec.features(rows, config.data.length).items():
+        ids = name in ("tokens", "targets")
+        batch[name] = rng.integers(0, 256, shape).astype(dtype) if ids else np.ones(shape, dtype)
+    batch = spec.put(batch, rows)
 
     def run() -> None:
+        nonlocal state
         for _ in range(updates):
-            state[0], metrics = spec.train_step(state[0], batch)
+            state, metrics = spec.train_step(state, batch)
         jax.block_until_ready(metrics)
 
     return run
 
 
-def example(name: str, shape, dtype) -> np.ndarray:
-    """A feature: ids at random; ones where it says what counts."""
-    if np.issubdtype(dtype, np.integer) and name in ("tokens", "targets"):
-        return np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
-    return np.ones(shape, dtype)
-
-
-def disk(folder: Path, megabytes: int, rounds: int) -> list[report.Result]:
+def checkpoints(folder: Path, megabytes: int, rounds: int) -> list[report.Result]:
     """Saving and restoring against writing and reading as many bytes."""
     rows = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
-    state = {"params": {"w": jax.device_put(random(megabytes), rows)}}
-    wanted = {"params": {"w": jax.ShapeDtypeStruct(state["params"]["w"].shape, np.float32, sharding=rows)}}
-    checkpoints = CheckpointManager(str(folder / "run"), configs.load(CONFIG, []).checkpoint)
-    content, raw = np.asarray(state["params"]["w"]).tobytes(), folder / "raw"
-    step = iter(range(1, 1 << 20))
+    # Random numbers, which do not compress.
+    values = np.random.default_rng(0).standard_normal((megabytes * MIB // 4096, 1024), np.float32)
+    state = {"params": {"w": jax.device_put(values, rows)}}
+    target = {"params": {"w": jax.ShapeDtypeStruct(values.shape, np.float32, sharding=rows)}}
+    manager = CheckpointManager(str(folder / "run"), configs.load(CONFIG, []).checkpoint)
+    raw, step = folder / "raw", iter(range(1, 1 << 20))
 
     def save() -> None:
-        checkpoints.save(next(step), state, 0)
-        checkpoints.wait()
+        manager.save(next(step), state, 0)
+        manager.wait()
 
     def write() -> None:
         with open(raw, "wb") as file:
-            file.write(content)
+            file.write(values.tobytes())
             file.flush()
             os.fsync(file.fileno())
 
-    def read() -> None:
-        raw.read_bytes()
-
     def load() -> None:
-        newest = checkpoints.workdir.checkpoint(checkpoints.steps()[-1])
-        if restore.damage(newest):
-            raise SystemExit("the checkpoint is damaged")
-        jax.block_until_ready(restore.read_state(newest, wanted))
+        newest = manager.workdir.checkpoint(manager.steps()[-1])
+        assert not restore.damage(newest)
+        jax.block_until_ready(restore.read_state(newest, target))
 
     results = []
     for name, ours, theirs, against in (
         ("save", save, write, "writing and fsync of as many bytes"),
-        ("checksums and restore", load, read, "reading as many bytes"),
+        ("checksums and restore", load, raw.read_bytes, "reading as many bytes"),
     ):
-        times = report.interleaved({"ours": ours, "theirs": theirs}, rounds)
-        middle, spread = report.ratio(times["ours"], times["theirs"])
+        times = report.interleave({"ours": ours, "theirs": theirs}, rounds)
         value = megabytes / statistics.median(times["ours"])
-        results.append(report.Result(f"{name} of {megabytes} MiB", value, "MiB/s", against, middle, None, spread))
-    checkpoints.close()
+        pair = times["ours"], times["theirs"]
+        results.append(report.compare(f"{name} of {megabytes} MiB", *pair, against, unit="MiB/s", value=value))
+    manager.close()
     return results
 
 
-def random(megabytes: int) -> np.ndarray:
-    """float32 [rows, 1024] of so many bytes, which do not compress."""
-    return np.random.default_rng(0).standard_normal((megabytes * MIB // 4096, 1024), np.float32)
+def resharding(folder: Path, megabytes: int) -> list[report.Result]:
+    """Peak memory of processes that restore, against the bytes of their shards."""
+    os.environ["LONGHAUL_KEEP_MEMORY"] = "0"
+    command = [sys.executable, "-m", "benchmarks.scaling", f"--restore={folder}", f"--megabytes={megabytes}"]
+    # Started by another process, since a fork of a process that has started JAX's threads may deadlock.
+    call = f"launch({command}, {PROCESSES}, {DEVICES}, Path({str(folder / 'logs')!r}), 30.0)"
+    source = f"import sys; from pathlib import Path; from launch.local import launch; sys.exit({call})"
+    subprocess.run([sys.executable, "-c", source], check=True)
+    measured = [json.loads((folder / f"{index}.json").read_text()) for index in range(PROCESSES)]
+    results = []
+    for name in SHARDINGS:
+        peaks, shards = zip(*(one[name] for one in measured), strict=True)
+        ratios = [peak / shard for peak, shard in zip(peaks, shards, strict=True)]
+        unit, against = "MiB at most, of a process", f"the {statistics.median(shards):.0f} MiB that it holds"
+        ratio, spread = statistics.median(ratios), (min(ratios), max(ratios))
+        value = statistics.median(peaks)
+        results.append(report.Result(f"restoring {megabytes} MiB, {name}", value, unit, against, ratio, 2.0, spread))
+    return results
 
 
-def turns(folder: Path, processes: int, megabytes: int) -> list[dict]:
-    """What each of so many processes found of itself."""
-    work = {"folder": str(folder), "updates": TURNS, "megabytes": megabytes}
-    return several.parts("scaling", folder / "parts", processes, EACH, work)
-
-
-def part(path: str, folder: str, updates: int, megabytes: int) -> None:
-    """One of several processes: the processor time of a turn of the loop, and what resharding takes."""
+def restore_in_process(folder: Path, megabytes: int) -> None:
+    """As one of several processes, restore an array into each sharding; write {sharding: (peak, shards) in MiB}."""
     start()
-    config = configs.load(CONFIG, [*OVERRIDES, ("mesh.data", str(jax.device_count()))])
-    assembly = build_run(config, str(Path(folder).parent / "run"), loop.silent)
-    found = {"turn": loop.turn(assembly, f"{folder}/turn", updates, time.process_time)}
-    if jax.process_count() > 1:
-        found["resharded"] = resharded(folder, megabytes)
-    several.tell(path, found)
-
-
-def resharded(folder: str, megabytes: int) -> dict[str, tuple[float, float]]:
-    """For each sharding the most memory beyond what was taken before, and what this process's devices hold, MiB."""
     devices = np.array(jax.devices())
     rows, mesh = NamedSharding(Mesh(devices, ("x",)), PartitionSpec("x")), Mesh(devices.reshape(2, 4), ("a", "b"))
     shape = (megabytes * MIB // 4096, 1024)
 
-    def own(index) -> np.ndarray:
+    def shard(index) -> np.ndarray:
         first, last, _ = index[0].indices(shape[0])
         return np.random.default_rng(first).standard_normal((last - first, shape[1]), np.float32)
 
-    checkpoints = CheckpointManager(f"{folder}/resharded", configs.load(CONFIG, []).checkpoint)
-    checkpoints.save(1, {"params": {"w": jax.make_array_from_callback(shape, rows, own)}}, 0)
-    checkpoints.wait()
-    found = {}
-    for name, spec in RESHARDED.items():
+    manager = CheckpointManager(f"{folder}/resharded", configs.load(CONFIG, []).checkpoint)
+    manager.save(1, {"params": {"w": jax.make_array_from_callback(shape, rows, shard)}}, 0)
+    manager.wait()
+    measured = {}
+    for name, spec in SHARDINGS.items():
         sharding = NamedSharding(mesh, PartitionSpec(*spec))
-        wanted = {"params": {"w": jax.ShapeDtypeStruct(shape, np.float32, sharding=sharding)}}
-        with memory() as taken:
-            restored = restore.read_state(checkpoints.workdir.checkpoint(1), wanted)["params"]["w"]
-            jax.block_until_ready(restored)
-        held = sum(shard.data.nbytes for shard in restored.addressable_shards) / MIB
-        found[name] = taken[0], held
-        del restored
-    checkpoints.close()
-    return found
+        target = {"params": {"w": jax.ShapeDtypeStruct(shape, np.float32, sharding=sharding)}}
+        ctypes.CDLL(None).malloc_trim(0)  # return freed memory, so that it does not count
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
+        before = process_memory("VmRSS")
+        array = restore.read_state(manager.workdir.checkpoint(1), target)["params"]["w"]
+        jax.block_until_ready(array)
+        measured[name] = process_memory("VmHWM") - before, sum(s.data.nbytes for s in array.addressable_shards) / MIB
+        del array
+    manager.close()
+    (folder / f"{jax.process_index()}.json").write_text(json.dumps(measured))
+    shutdown.end(0)  # ends all processes together
 
 
-@contextlib.contextmanager
-def memory():
-    """The most memory that this process takes within, beyond what it has now, in MiB, once it has ended."""
-    taken = []
-    ctypes.CDLL(None).malloc_trim(0)  # what is free is not taken
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = status("VmRSS")
-    yield taken
-    taken.append((status("VmHWM") - before) / 1024)
-
-
-def status(name: str) -> int:
+def process_memory(field: str) -> float:
+    """MiB of this process, from Linux's /proc."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 1024
 
 
 def main() -> None:
-    args = several.arguments(__doc__.split("\n")[0], part)
+    parser = report.arguments(__doc__)
+    parser.add_argument("--restore", type=Path, help=argparse.SUPPRESS)  # of one of several processes
+    parser.add_argument("--megabytes", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.restore:
+        restore_in_process(args.restore, args.megabytes)
     quiet_libraries()
-    rounds, updates, megabytes, over = (5, 2, 32, (8,)) if args.quick else (9, 10, 512, (2, 4, 8))
     keep_freed_memory()
-    with tempfile.TemporaryDirectory(prefix="longhaul-") as name:
-        folder = Path(name)
-        results = weak(over, rounds, updates) + disk(folder / "disk", megabytes, rounds)
-        (alone,), together = (turns(folder / str(count), count, megabytes) for count in (1, PROCESSES))
-    each = [one["turn"] for one in together]
-    ratios = [one / alone["turn"] for one in each]
-    results.append(report.Result("the loop's own Python, a turn, in one process", alone["turn"] * 1e3, "ms"))
-    results.append(
-        report.Result(
-            f"the same in each of {PROCESSES} processes",
-            statistics.median(each) * 1e3,
-            "ms",
-            "one process",
-            statistics.median(ratios),
-            None,
-            (min(ratios), max(ratios)),
-        )
-    )
-    for case in RESHARDED:
-        taken, held = (statistics.median(one["resharded"][case][which] for one in together) for which in (0, 1))
-        shares = [one["resharded"][case][0] / one["resharded"][case][1] for one in together]
-        results.append(
-            report.Result(
-                f"restoring {megabytes} MiB, {case}",
-                taken,
-                "MiB at most, of a process",
-                f"the {held:.0f} MiB that it holds",
-                statistics.median(shares),
-                2.0,
-                (min(shares), max(shares)),
-            )
-        )
+    rounds, updates, megabytes, counts = (5, 2, 32, (8,)) if args.quick else (9, 10, 512, (2, 4, 8))
+    with tempfile.TemporaryDirectory(prefix="longhaul-") as folder:
+        results = weak_scaling(counts, rounds, updates)
+        results += checkpoints(Path(folder, "checkpoints"), megabytes, rounds)
+        results += resharding(Path(folder), megabytes)
     report.show(results, args, [CONFIG, ROWS, rounds, updates, megabytes])
 
 

@@ -1,21 +1,19 @@
-"""nanoGPT's task for a CPU, against a plain PyTorch model of the same shape, eager and compiled.
+"""nanoGPT's CPU task, against a plain PyTorch model of the same shape, eager and compiled.
 
     python -m benchmarks.small_step [--quick] [--format=json] [--memory=kept|returned] [--text=FILE]
 
-4 layers of 4 heads, 128 wide, no biases but in norms; 12 rows of 64 characters; AdamW (.9, .99), decay .1 on matrices,
-clipping at 1, the rate rising to 1e-3 over 100 updates and falling to a tenth by the 2,000th. Both sides train on the
-same batches of the same characters, in turns (turns.py), for all 2,000 updates; then each is evaluated on the same
-windows of the last tenth of the text. `--text` is a file of text, as it is or gzipped, such as the Shakespeare of
-nanoGPT (65 symbols); without it, 1 MB of the standard library's source, with its rarest symbols left out.
+4 layers of 4 heads, width 128, no biases but in norms; 12 rows of 64 characters; AdamW (0.9, 0.99), decay 0.1 on
+matrices, clipping at 1, 100 warm-up updates to a rate of 1e-3, cosine decay to a tenth at update 2,000. Both sides
+train on the same batches in turns (turns.py) and are evaluated on the same windows of the last tenth of the text.
+`--text` is a text file, such as nanoGPT's Shakespeare (65 symbols); by default 1 MB of the standard library's source
+with its 65 most frequent symbols.
 """
 
 import collections
 import functools
-import gzip
 import os
 import statistics
 import sysconfig
-import zlib
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -27,16 +25,15 @@ from configs import gpt2
 
 SYMBOLS, LENGTH, BATCH, LAYERS, WIDTH, HEADS = 65, 64, 12, 4, 128, 4
 UPDATES, PEAK, WARMUP, END = 2000, 1e-3, 100, 0.1
-WINDOWS = 240  # of the evaluation
+WINDOWS = 240  # to evaluate on
 TARGET = 2.0
 
 
 @functools.cache
 def symbols(text: str) -> tuple[np.ndarray, np.ndarray]:
-    """The text's symbols as numbers below SYMBOLS, of the training part and of the rest."""
+    """The text as numbers below SYMBOLS: the first nine tenths, and the last one."""
     if text:
         content = Path(text).read_bytes()
-        content = gzip.decompress(content) if report.gzipped(text) else content
     else:
         paths = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
         content = b"".join(path.read_bytes() for path in paths)[: 2**20]
@@ -49,26 +46,26 @@ def symbols(text: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def windows(part: np.ndarray, starts) -> tuple[np.ndarray, np.ndarray]:
-    """(read, predicted) [B, T] of the windows that begin at `starts`."""
+    """(inputs, targets) [B, T] of the windows at `starts`."""
     rows = np.stack([part[start : start + LENGTH + 1] for start in starts])
     return rows[:, :-1], rows[:, 1:]
 
 
 def batch(text: str, update: int) -> tuple[np.ndarray, np.ndarray]:
-    """The batch of one update, the same for every program."""
+    """Batch of an update, the same for every program."""
     part = symbols(text)[0]
     return windows(part, np.random.default_rng(update).integers(0, len(part) - LENGTH, BATCH))
 
 
-def held_out(text: str):
-    """Batches for the evaluation: windows at equal distances."""
+def evaluation_batches(text: str):
+    """Evaluation batches: windows at equal distances."""
     part = symbols(text)[1]
     starts = np.linspace(0, len(part) - LENGTH - 1, WINDOWS).astype(int)
     return [windows(part, group) for group in starts.reshape(-1, BATCH)]
 
 
 def config():
-    """Our side's config."""
+    """Our config."""
     c = gpt2.get_config("small")
     c.model.update(vocab_size=SYMBOLS, context=LENGTH, layers=LAYERS, width=WIDTH, heads=HEADS, ff=4 * WIDTH)
     c.model.update(dropout_embedding=0.0, dropout_attention=0.0, dropout_residual=0.0, dropout_ff=0.0)
@@ -82,7 +79,7 @@ def config():
 
 
 def longhaul(text: str):
-    """Updates, and the loss on the held-out windows."""
+    """Updates of ours, and the loss on the evaluation windows."""
     import jax
 
     from pretrain.distributed.init import keep_freed_memory
@@ -92,7 +89,7 @@ def longhaul(text: str):
     c = config()
     spec = TrainSpec.build(c, jax.devices()[:1])
     state = spec.init(0, BATCH)
-    made = 0
+    done = 0
     fixed = {
         "row": np.arange(BATCH, dtype=np.int32),
         "weights": np.ones((BATCH, LENGTH), np.float32),
@@ -104,21 +101,23 @@ def longhaul(text: str):
         return spec.put({"tokens": rows[0], "targets": rows[1]} | fixed, BATCH)
 
     def update(times):
-        nonlocal state, made
-        for number in range(made, made + times):
+        nonlocal state, done
+        for number in range(done, done + times):
             state, _ = spec.train_step(state, put(batch(text, number)))
-        made += times
+        done += times
         jax.block_until_ready(state)
 
     def loss(times):
-        nll = sum(float(spec.eval_step(state.params, put(rows), {})[0]["sums"]["loss"]) for rows in held_out(text))
+        nll = sum(
+            float(spec.eval_step(state.params, put(rows), {})[0]["sums"]["loss"]) for rows in evaluation_batches(text)
+        )
         return nll / (WINDOWS * LENGTH)
 
     return {"update": update, "loss": loss}
 
 
 def pytorch(text: str, compiled: bool):
-    """The same of a plain PyTorch model, with the fastest AdamW that PyTorch has for a CPU."""
+    """The same for a plain PyTorch model with fused AdamW, its fastest on a CPU."""
     (torch,) = report.peers("torch")
     nn, functional = torch.nn, torch.nn.functional
     torch.manual_seed(0)
@@ -150,10 +149,10 @@ def pytorch(text: str, compiled: bool):
                 if weight.ndim == 2:
                     nn.init.normal_(weight, std=0.02 / (2 * LAYERS) ** 0.5 if last else 0.02)
 
-        def forward(self, read, predicted):
-            x = self.blocks(self.tokens(read) + self.positions.weight)
+        def forward(self, inputs, targets):
+            x = self.blocks(self.tokens(inputs) + self.positions.weight)
             logits = self.final_norm(x) @ self.tokens.weight.T
-            return functional.cross_entropy(logits.view(-1, SYMBOLS), predicted.reshape(-1))
+            return functional.cross_entropy(logits.view(-1, SYMBOLS), targets.reshape(-1))
 
     model = Model()
     run = torch.compile(model) if compiled else model
@@ -164,50 +163,46 @@ def pytorch(text: str, compiled: bool):
         betas=(0.9, 0.99),
         fused=True,
     )
-    rates = rate_by_update()
-    made = 0
+    rates = learning_rates()
+    done = 0
 
     def put(rows):
         return [torch.from_numpy(side).long() for side in rows]
 
     def update(times):
-        nonlocal made
-        for number in range(made, made + times):
+        nonlocal done
+        for number in range(done, done + times):
             for group in optimizer.param_groups:
                 group["lr"] = rates[number]
             run(*put(batch(text, number))).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        made += times
+        done += times
 
     def loss(times):
         with torch.no_grad():
-            return statistics.fmean(float(model(*put(rows))) for rows in held_out(text))
+            return statistics.fmean(float(model(*put(rows))) for rows in evaluation_batches(text))
 
     return {"update": update, "loss": loss}
 
 
-def rate_by_update() -> list[float]:
-    """Learning rates of all updates, rising and then falling as a cosine."""
+def learning_rates() -> list[float]:
+    """Learning rates of all updates: linear warm-up, cosine decay."""
     n = np.arange(UPDATES)
-    fallen = 0.5 * (1 + np.cos(np.pi * (n - WARMUP) / (UPDATES - WARMUP)))
-    return np.where(n < WARMUP, PEAK * (n + 1) / WARMUP, PEAK * (END + (1 - END) * fallen)).tolist()
+    cosine = 0.5 * (1 + np.cos(np.pi * (n - WARMUP) / (UPDATES - WARMUP)))
+    return np.where(n < WARMUP, PEAK * (n + 1) / WARMUP, PEAK * (END + (1 - END) * cosine)).tolist()
 
 
 def main():
-    parser = turns.arguments(__doc__.split("\n")[0])
-    parser.add_argument("--text", default="", help="text file to train on (default: the standard library's source)")
+    parser = turns.arguments(__doc__)
+    parser.add_argument("--text", default="", help="text to train on (default: the standard library's source)")
     args = parser.parse_args()
     if args.text and not os.path.isfile(args.text):
-        parser.error(f"--text={args.text} is no file")
+        parser.error(f"--text={args.text}: no such file")
     text = os.path.abspath(args.text) if args.text else ""
-    try:
-        least = min(map(len, symbols.__wrapped__(text)))  # nothing is kept while others are measured
-    except (OSError, EOFError, zlib.error) as error:
-        parser.error(f"--text={args.text} cannot be read ({error})")
-    if least <= LENGTH + 1:
-        parser.error(f"--text={args.text} is too short: a tenth of it, which is held out, has {least} symbols")
+    if min(map(len, symbols.__wrapped__(text))) <= LENGTH + 1:  # uncached: this process keeps no text while others run
+        parser.error(f"--text={args.text} is too short: a tenth of it must have more than {LENGTH + 1} symbols")
     programs = {"longhaul": turns.Program("benchmarks.small_step:longhaul", "ours", args.memory, text=text)}
     for compiled in (False, True):
         name = f"pytorch {'compiled' if compiled else 'eager'}"
@@ -216,9 +211,9 @@ def main():
         )
     total = UPDATES // 10 if args.quick else UPDATES
     rounds = 4 if args.quick else 19
-    times = total // (rounds + 1)  # of every turn, one of them uncounted; the first turn of all warms up
-    taken = turns.in_turns(programs, "update", rounds, times - 1, warmup=times - 1)
-    rows = turns.compared(taken, "longhaul", "updates/s", 1.0, TARGET)
+    times = total // (rounds + 1)  # per turn, one of them untimed; the first turn is the warm-up
+    results = turns.take_turns(programs, "update", rounds, times - 1, warmup=times - 1)
+    rows = turns.compare(results, "longhaul", "updates/s", 1.0, TARGET)
     for name, program in programs.items():
         rows.append(report.Result(f"{name}, loss after {total:,} updates", program.turn("loss").value, "nats a symbol"))
     report.show(rows, args, {"memory": args.memory, "text": text, **config().to_dict()}, turns.versions(programs))

@@ -3,12 +3,11 @@
     python -m benchmarks.sparse_step [--quick] [--format=json] [--plot=FILE.svg]
 
 1. One attention, forward and backward, 2 heads of 64, float32 (bfloat16 on a GPU), at 12,288 tokens: fixed and strided
-   against `jax.nn.dot_product_attention` with the causal flag, and against our own dense path of O(T) memory. Memory
-   is what the compiled program says it needs for temporaries.
-2. The same on a ladder of lengths with stride sqrt(T), strided both ways too, as an encoder has it: the exponent of
-   growth in time and in memory, fitted to the logarithms; a log-log plot with `--plot`.
-3. The whole training step at 12,288 tokens, dense, fixed and strided (Child et al. 2019, table 2, report 1.31, 0.55 and
-   0.35 s: 2.4 and 3.7 times faster): the enwik8 recipe at full size on a GPU, 2 layers of width 128 on a CPU.
+   against `jax.nn.dot_product_attention` and against our dense backend with O(T) memory. Memory is the compiled
+   program's temporaries.
+2. Lengths up to 32,768 with stride sqrt(T), causal and bidirectional: the exponent of growth in time and memory.
+3. The training step at 12,288 tokens: the enwik8 recipe on a GPU, 2 layers of width 128 on a CPU. Child et al. 2019,
+   table 2, report 1.31, 0.55 and 0.35 s for dense, fixed and strided.
 """
 
 import statistics
@@ -18,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import report
-from benchmarks.chart import chart, exponent
 from configs import sparse_transformer
 from models.attention import attend
 from models.attention.masks import Mask
@@ -31,17 +29,14 @@ ACCELERATED = jax.default_backend() != "cpu"
 PATTERNS = ("strided_128", "fixed_128_8", "fixed_128_32")
 
 
-def plain(query, key, value):
-    return jax.nn.dot_product_attention(query, key, value, is_causal=True)
-
-
 def ours(word, path="auto", causal=True):
+    """Our attention with a pattern."""
     mask = Mask(causal=causal, pattern=parse_pattern(word))
     return lambda query, key, value: attend(query, key, value, mask, path=path)
 
 
-def compiled(attention, length):
-    """(a function that runs forward and backward and waits, bytes of temporaries)."""
+def compile_both(attention, length):
+    """(function that runs forward and backward and waits, bytes of temporaries)."""
     rng = np.random.default_rng(0)
     dtype = jnp.bfloat16 if ACCELERATED else jnp.float32
     arrays = [jnp.asarray(rng.normal(size=(1, length, HEADS, SIZE)), dtype) for _ in range(4)]
@@ -54,65 +49,63 @@ def compiled(attention, length):
     return lambda: jax.block_until_ready(program(*arrays)), program.memory_analysis().temp_size_in_bytes
 
 
-def warmed(runs, peers, rounds):
-    """As `report.interleaved`, each run but the peers' timed right after one of its own.
-
-    Who comes after the gigabytes of `jax.nn` otherwise pays for getting its own memory back from the system.
-    """
-    times = {name: [] for name in runs}
-    for round in range(rounds):
-        for name, run in runs.items():
-            if round == 0 or name not in peers:
-                run()
-            times[name].append(report.seconds(run))
-    return times
-
-
 def compare(length, rounds):
     """Fixed and strided against dense, in time and memory, at one length."""
     candidates = {word: ours(word) for word in PATTERNS}
-    candidates |= {"dense, O(T) memory": ours("dense", "chunked"), "jax.nn": plain}
+    candidates["dense, O(T) memory"] = ours("dense", "chunked")
+    candidates["jax.nn"] = lambda query, key, value: jax.nn.dot_product_attention(query, key, value, is_causal=True)
     if ACCELERATED:
         candidates["dense, cuDNN"] = ours("dense", "cudnn")
-    programs = {name: compiled(attention, length) for name, attention in candidates.items()}
-    peers = [name for name in programs if name not in PATTERNS]
-    times = warmed({name: run for name, (run, _) in programs.items()}, peers, rounds)
+    programs = {name: compile_both(attention, length) for name, attention in candidates.items()}
+    times = {name: [] for name in programs}
+    for round in range(rounds):
+        for name, (run, _) in programs.items():
+            # Each pattern runs once untimed before it is timed: after the gigabytes of `jax.nn` it would otherwise pay
+            # for page faults.
+            if round == 0 or name in PATTERNS:
+                run()
+            times[name].append(report.seconds(run))
     rows = []
     for name, (_, memory) in programs.items():
         rows.append(report.Result(f"attention {length}, {name}", statistics.median(times[name]), "s"))
         rows.append(report.Result(f"attention {length}, {name}, memory", memory / 1e6, "MB"))
     for name in PATTERNS:
         for peer, target in (("jax.nn", 50), ("dense, O(T) memory", 8)):
-            median, spread = report.ratio(times[name], times[peer])
-            label = f"speed-up {length}, {name}"
-            rows.append(report.Result(label, statistics.median(times[name]), "s", peer, median, target, spread))
+            rows.append(
+                report.compare(f"speed-up {length}, {name}", times[name], times[peer], against=peer, target=target)
+            )
         less = programs["jax.nn"][1] / programs[name][1]
         rows.append(report.Result(f"memory {length}, {name}", programs[name][1] / 1e6, "MB", "jax.nn", less, 20))
     return rows
 
 
-def ladder(lengths, rounds):
-    """Growth with length, at stride sqrt(T): results, and {pattern: ([lengths], [seconds], [bytes])}."""
+def exponent(x, y) -> float:
+    """Slope of log y over log x, by least squares."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def growth(lengths, rounds):
+    """Growth with length at stride sqrt(T): results, and {pattern: (lengths, seconds)}."""
     rows, curves = [], {}
     for name, form, causal in (
         ("strided", "strided_{}", True),
         ("fixed", "fixed_{}_8", True),
         ("strided both ways", "strided_{}", False),
     ):
-        programs = {T: compiled(ours(form.format(round(T**0.5 / 8) * 8), causal=causal), T) for T in lengths}
-        times = report.interleaved({T: run for T, (run, _) in programs.items()}, rounds)
+        programs = {T: compile_both(ours(form.format(round(T**0.5 / 8) * 8), causal=causal), T) for T in lengths}
+        times = report.interleave({T: run for T, (run, _) in programs.items()}, rounds)
         seconds = [statistics.median(times[T]) for T in lengths]
         memory = [programs[T][1] for T in lengths]
-        curves[name] = lengths, seconds, memory
-        for T, second, byte in zip(lengths, seconds, memory, strict=True):
-            rows.append(report.Result(f"ladder, {name}, {T}", second, f"s, {byte / 1e6:.3g} MB"))
+        curves[f"{name}: T^{exponent(lengths, seconds):.2f}"] = lengths, seconds
+        for T, second, size in zip(lengths, seconds, memory, strict=True):
+            rows.append(report.Result(f"ladder, {name}, {T}", second, f"s, {size / 1e6:.3g} MB"))
         rows.append(report.Result(f"exponent of time, {name}", exponent(lengths, seconds), "", target=1.6))
         rows.append(report.Result(f"exponent of memory, {name}", exponent(lengths, memory), "", target=1.6))
     return rows, curves
 
 
 def training_step(attention, length):
-    """A function that makes one update of the enwik8 recipe with this attention pattern and waits for it."""
+    """Function that makes one update of the enwik8 recipe with an attention pattern and waits."""
     config = sparse_transformer.get_config("enwik8")
     config.model.update(attention=(attention,), context=length, position_axes=(length // 128, 128))
     if not ACCELERATED:
@@ -135,33 +128,29 @@ def training_step(attention, length):
     return step
 
 
-def whole_step(length, rounds):
+def compare_steps(length, rounds):
+    """The training step: fixed and strided against dense."""
     words = {"dense": "dense", "fixed": "fixed_128_32_by_head", "strided": "strided_128"}
-    times = report.interleaved({name: training_step(word, length) for name, word in words.items()}, rounds)
+    times = report.interleave({name: training_step(word, length) for name, word in words.items()}, rounds)
     rows = [report.Result(f"step {length}, dense", statistics.median(times["dense"]), "s")]
     for name, target in (("fixed", 1.31 / 0.55), ("strided", 1.31 / 0.35)):
-        median, spread = report.ratio(times[name], times["dense"])
-        value = statistics.median(times[name])
-        rows.append(report.Result(f"step {length}, {name}", value, "s", "dense", median, target, spread))
+        rows.append(report.compare(f"step {length}, {name}", times[name], times["dense"], "dense", target=target))
     return rows
 
 
 def main():
-    parser = report.arguments(__doc__.split("\n")[0])
-    parser.add_argument(
-        "--plot", type=report.new_file, default="", help="SVG file of the ladder's log-log plot to write"
-    )
+    parser = report.arguments(__doc__)
+    parser.add_argument("--plot", type=report.new_file, default="", help="file for a log-log plot of time over length")
     args = parser.parse_args()
     keep_freed_memory()
     length, rounds, top = (1024, 5, 12) if args.quick else (12_288, 5, 15)
     settings = {"length": length, "heads": HEADS, "size": SIZE, "patterns": PATTERNS}
     report.show(compare(length, rounds), args, settings)
-    growth, curves = ladder([2**k for k in range(10, top + 1)], rounds)
-    report.show(growth, args, settings)
+    rows, curves = growth([2**k for k in range(10, top + 1)], rounds)
+    report.show(rows, args, settings)
     if args.plot:
-        lines = {f"{name}: grows as T^{exponent(x, y):.2f}": (x, y) for name, (x, y, _) in curves.items()}
-        chart(args.plot, lines, "tokens", "seconds", logarithmic=True)
-    report.show(whole_step(length, rounds), args, settings)
+        report.plot(args.plot, curves, "tokens", "seconds", log=True)
+    report.show(compare_steps(length, rounds), args, settings)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""From the start of the process to the end of the first update of `quickstart:tiny`, cold and cached.
+"""Time from the start of the process to the first update of `quickstart:tiny`, cold and cached.
 
     python -m benchmarks.startup [--quick] [--format=json]
 
-Cold: an empty work folder and an empty cache, so the tokenizer is trained and the text tokenised too. Cached:
-an empty work folder again, but compiled programs are found in the cache.
+Cold: an empty work folder and an empty cache, so the tokenizer is trained and the text tokenised too. Cached: an empty
+work folder, with compiled programs in the cache.
 """
 
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import report
 
-COLD, CACHED = 15.0, 8.0  # seconds
+TARGETS = {"cold": 15.0, "cached": 8.0}  # seconds
 
 
 def first_update(workdir: Path, cache: Path) -> float:
@@ -29,31 +29,29 @@ def first_update(workdir: Path, cache: Path) -> float:
     process = subprocess.Popen(
         [sys.executable, "-m", "pretrain", "train", *recipe], stderr=subprocess.PIPE, text=True, env=environment
     )
-    shown = []
+    log = []
     for line in process.stderr:
-        shown.append(line)
+        log.append(line)
         if line.startswith("step 1/"):
             elapsed = time.perf_counter() - began
             process.kill()
-            process.wait()
-            process.stderr.close()
+            process.communicate()
             return elapsed
-    raise SystemExit("the run ended before its first update:\n" + "".join(shown))
+    raise SystemExit("the run ended before its first update:\n" + "".join(log))
 
 
 def main():
-    args = report.arguments(__doc__.split("\n")[0]).parse_args()
-    rounds = 1 if args.quick else 5
+    args = report.arguments(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         workdir, cache = Path(folder) / "run", Path(folder) / "cache"
         times = {"cold": [], "cached": []}
-        for _ in range(rounds):
+        for _ in range(1 if args.quick else 5):
             shutil.rmtree(cache, ignore_errors=True)
             for seconds in times.values():
                 seconds.append(first_update(workdir, cache))
     rows = [
-        report.Result(f"first update, {name}", statistics.median(t), "s", target=target, spread=(min(t), max(t)))
-        for (name, t), target in zip(times.items(), (COLD, CACHED), strict=True)
+        report.Result(f"first update, {name}", statistics.median(t), "s", target=TARGETS[name], spread=(min(t), max(t)))
+        for name, t in times.items()
     ]
     report.show(rows, args, {"recipe": "quickstart:tiny"}, report.versions(*report.PACKAGES))
 

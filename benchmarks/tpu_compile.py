@@ -189,7 +189,7 @@ def row(one: Compiled) -> str:
 
 
 def main() -> None:
-    parser = report.arguments(__doc__.split("\n")[0])
+    parser = report.arguments(__doc__)
     parser.add_argument("--topologies", default="v5e:2x2,v5p:2x2x1", help="of libtpu's names, joined by commas")
     parser.add_argument("--only", default="", help="the program of this name alone; several are joined by semicolons")
     args = parser.parse_args()

@@ -118,22 +118,22 @@ def hugging_face(compiled: bool):
 def main():
     from pretrain.step.train_spec import TrainSpec
 
-    args = turns.arguments(__doc__.split("\n")[0]).parse_args()
+    args = turns.arguments(__doc__).parse_args()
     rounds, times = (5, 1) if args.quick else (9, 3)
     ours = turns.Program("benchmarks.train_step:longhaul", "ours", args.memory)
     programs = {"longhaul": ours}
     for compiled in (False,) if args.quick else (False, True):
         name = f"hugging face {'compiled' if compiled else 'eager'}"
         programs[name] = turns.Program("benchmarks.train_step:hugging_face", "peer", args.memory, compiled=compiled)
-    taken = turns.in_turns(programs, "step", rounds, times, warmup=3)
+    taken = turns.take_turns(programs, "step", rounds, times, warmup=3)
     part = {
-        name: statistics.median(turn.seconds for turn in turns.in_turns({"": ours}, name, rounds // 2 + 1, 1)[""])
+        name: statistics.median(turn.seconds for turn in turns.take_turns({"": ours}, name, rounds // 2 + 1, 1)[""])
         for name in ("forward", "both", "step")
     }
     ceiling = ours.turn("ceiling").value
     c, tokens = config(), BATCH * LENGTH
     seconds = {name: statistics.median(turn.seconds for turn in taken[name]) for name in taken}
-    rows = turns.compared(taken, "longhaul", "tokens/s", tokens, TARGET)
+    rows = turns.compare(taken, "longhaul", "tokens/s", tokens, TARGET)
     rows += [
         report.Result(
             "longhaul, share of the float32 ceiling",

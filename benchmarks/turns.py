@@ -1,17 +1,15 @@
-"""Programs to be compared, each in a process of its own: they take turns, and while one runs the others are stopped.
+"""Compare programs in processes of their own that take turns: while one runs, the others are stopped.
 
-In one process the heaps of two libraries interfere, and the threads of the one that waits spin on the cores of the
-one that runs. Here a program is a function named `module:function` that returns what it can do, by name: functions
-that take a number of times, do it so often, wait for it, and may return a number. Its process is stopped (SIGSTOP) but
-for its turns.
+In one process the heaps of two libraries interfere, and the waiting one's threads spin on the running one's cores. A
+program is a function `module:function` that returns a dictionary of functions; each takes a number of repetitions,
+waits for its result, and may return a number. Its process is stopped (SIGSTOP) between turns.
 
-How the C library treats freed memory decides a third of a small step's time, so both sides are given the same:
+The C library's treatment of freed memory is a third of a small step's time, so both sides get the same (`--memory`):
 
-    kept       ours as `pretrain train` does (pretrain/distributed/malloc.py), the peers through GLIBC_TUNABLES
-    returned   both as glibc does by itself
+    kept       ours as `pretrain train` (pretrain/distributed/init.py), peers through GLIBC_TUNABLES
+    returned   glibc's default on both sides
 """
 
-import argparse
 import atexit
 import dataclasses
 import functools
@@ -36,26 +34,24 @@ MEMORY = {
 
 
 def arguments(description: str):
-    """The options of a benchmark whose programs take turns."""
+    """Parser of a benchmark whose programs take turns."""
     parser = report.arguments(description)
-    parser.add_argument(
-        "--memory", choices=MEMORY, default="kept", help="what becomes of freed memory, on both sides (default: kept)"
-    )
+    parser.add_argument("--memory", choices=MEMORY, default="kept", help="freed memory, on both sides (default: kept)")
     return parser
 
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What one time cost, on average over a turn, and the number that the function returned."""
+    """Mean cost of one repetition in a turn, and the number that the function returned."""
 
     seconds: float
-    processor: float  # seconds of all cores, the kernel's work included: what a busy machine leaves comparable
-    faults: float  # pages that the kernel had to give
+    processor: float  # seconds of all cores with the kernel's work; comparable on a busy machine too
+    faults: float  # page faults
     value: float | None
 
 
 class Program:
-    """A function `module:function` in a process of its own, called with `options`."""
+    """A function `module:function`, called with `options` in a process of its own."""
 
     def __init__(self, target: str, side: str, memory: str, **options):
         environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
@@ -71,7 +67,7 @@ class Program:
         self.process.send_signal(signal.SIGSTOP)
 
     def turn(self, name: str, times: int = 1) -> Turn:
-        """Does `name` so many times, and once before, uncounted, to be warm again."""
+        """Repeat function `name`, after one untimed call that warms caches again."""
         self.process.send_signal(signal.SIGCONT)
         print(json.dumps([name, times]), file=self.process.stdin, flush=True)
         turn = Turn(**self._answer())
@@ -80,18 +76,18 @@ class Program:
 
     def _answer(self):
         line = self.process.stdout.readline()
-        if not line:  # it has said why
+        if not line:  # the process printed why
             sys.exit(self.process.wait())
         return json.loads(line)
 
     def end(self) -> None:
-        """Ends its process, and gives its memory back."""
+        """End the process, which frees its memory."""
         self.process.kill()
         self.process.wait()
 
 
-def in_turns(programs: dict[str, Program], name: str, rounds: int, times: int, warmup: int = 1):
-    """The turns of each program, A B C, A B C, ..., so that a drift of the machine meets them all."""
+def take_turns(programs: dict[str, Program], name: str, rounds: int, times: int, warmup: int = 1):
+    """Turns of each program, in the order A B C, A B C: a drift of the machine meets all of them."""
     for program in programs.values():
         program.turn(name, warmup)
     turns = {who: [] for who in programs}
@@ -101,42 +97,41 @@ def in_turns(programs: dict[str, Program], name: str, rounds: int, times: int, w
     return turns
 
 
-def compared(turns: dict[str, list[Turn]], ours: str, unit: str, units: float, target: float) -> list[report.Result]:
-    """Rows of `units` a second for each program, ours against the fastest peer, and of what an update costs."""
-    seconds = {who: [turn.seconds for turn in taken] for who, taken in turns.items()}
-    processor = {who: [turn.processor for turn in taken] for who, taken in turns.items()}
+def compare(turns: dict[str, list[Turn]], ours: str, unit: str, units: float, target: float) -> list[report.Result]:
+    """Results: `units` per second of each program, ours against the fastest peer, and costs of an update."""
+    seconds = {who: [turn.seconds for turn in own] for who, own in turns.items()}
+    processor = {who: [turn.processor for turn in own] for who, own in turns.items()}
     best = min((who for who in turns if who != ours), key=lambda who: statistics.median(seconds[who]))
-    median, spread = report.ratio(seconds[ours], seconds[best])
-    rows = [report.Result(ours, units / statistics.median(seconds[ours]), unit, best, median, target, spread)]
+    value = units / statistics.median(seconds[ours])
+    rows = [report.compare(ours, seconds[ours], seconds[best], best, value=value, unit=unit, target=target)]
     rows += [report.Result(who, units / statistics.median(s), unit) for who, s in seconds.items() if who != ours]
-    for who, taken in turns.items():
+    for who, own in turns.items():
         row = report.Result(f"{who}, an update", statistics.median(processor[who]) * 1e3, "ms of processor time")
         if who == ours:
             row.against, (row.ratio, row.spread) = best, report.ratio(processor[ours], processor[best])
-        rows.append(row)
-        faults = statistics.median(turn.faults for turn in taken)
-        rows.append(report.Result(f"{who}, an update", faults, "page faults"))
+        faults = statistics.median(turn.faults for turn in own)
+        rows += [row, report.Result(f"{who}, an update", faults, "page faults")]
     return rows
 
 
 def versions(programs: dict[str, Program]) -> dict[str, str]:
-    """Versions of what the programs have loaded."""
+    """Versions of the packages that the programs loaded."""
     return functools.reduce(dict.__or__, (program.versions for program in programs.values()))
 
 
 def serve(target: str, options: dict) -> None:
-    """The other end of a `Program`: does what it is asked to, line by line, until nobody asks."""
+    """Serve a `Program`: run the functions named on standard input, line by line."""
     die_with_parent()  # a stopped process notices nothing else
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print there
     module, _, function = target.partition(":")
-    can = getattr(importlib.import_module(module), function)(**options)
+    functions = getattr(importlib.import_module(module), function)(**options)
     print(json.dumps(report.versions()), file=answers, flush=True)
     for line in sys.stdin:
         name, times = json.loads(line)
-        can[name](1)
+        functions[name](1)
         before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-        value = can[name](times)
+        value = functions[name](times)
         seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
         processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         turn = Turn(seconds / times, processor / times, (after.ru_minflt - before.ru_minflt) / times, value)
@@ -144,9 +139,4 @@ def serve(target: str, options: dict) -> None:
 
 
 if __name__ == "__main__":
-    description = "One program of a benchmark whose programs take turns: such benchmarks start it themselves."
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.turns", description=description)
-    parser.add_argument("target", help="its function, as MODULE:FUNCTION")
-    parser.add_argument("options", type=json.loads, help="what the function is called with, as a JSON object")
-    asked = parser.parse_args()
-    serve(asked.target, asked.options)
+    serve(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,16 +1,16 @@
-"""What Transformer-XL's memory costs in training, against dense layers with the same attention span.
+"""The cost of Transformer-XL's memory in training, against dense layers with the same attention span.
 
     python -m benchmarks.xl_training [--quick] [--format=json]
 
-Forward and backward through layers of the enwik8 recipe's size (width 512, 8 heads of 64, T = M = 512), as many
-tokens in all:
+Forward and backward through layers of the enwik8 recipe's size (width 512, 8 heads of 64, T = M = 512), with the same
+number of tokens:
 
     transformer_xl  segments of T tokens, each with a memory of M
-    dense           the same layers with the scores of content alone: T queries over T + M keys
-    decoder         a GPT-style decoder's rows of T + M tokens, each query over the keys before it
+    dense           the same layers without relative scores: T queries over T + M keys
+    decoder         a GPT-style decoder, rows of T + M tokens
 
-The target is 1.25 times the time of the dense layers of the same span. A decoder's queries see half of their row on
-average, and nothing is computed twice for them, so the memory itself has a price there.
+The target is 1.25 times the time of dense layers. A decoder's queries see half of their row on average and no state
+is computed twice, so the memory itself has a price there.
 """
 
 import statistics
@@ -29,7 +29,7 @@ from pretrain.distributed.init import keep_freed_memory
 
 
 def gradient(model, params, tokens, direction, **inputs):
-    """A function that computes the gradient of all parameters along one direction of the hidden states, and waits."""
+    """Function that computes the gradient of all parameters along one direction of the hidden states, and waits."""
 
     @jax.jit
     def run(params, tokens, direction, inputs):
@@ -41,13 +41,13 @@ def gradient(model, params, tokens, direction, **inputs):
     return lambda: jax.block_until_ready(program(params, tokens, direction, inputs))
 
 
-def content_alone(query, key, value, distance_keys, content_bias, position_bias, mask, more=None, **options):
-    """What `attend_relative` is without distances, and without `more` terms, of which Transformer-XL has none."""
+def attend_content(query, key, value, distance_keys, content_bias, position_bias, mask, more=None, **options):
+    """`attend_relative` without its distance terms."""
     return attend(query, key, value, mask, **options)
 
 
 def candidates(length: int, lanes: int, layers: int, dtype: str):
-    """{name: function that works through lanes * length tokens}."""
+    """{name: function that processes lanes * length tokens}."""
     shared = {"layers": layers, "dtype": dtype, "vocab_size": 256}
     recurrent = transformer_xl.get_config("enwik8").model.to_dict()
     recurrent |= shared | {"memory": length, "dropout": 0.0}
@@ -70,26 +70,27 @@ def candidates(length: int, lanes: int, layers: int, dtype: str):
             inputs["carried"] = {"attention": memory.replace(hidden=hidden, held=jnp.full_like(memory.held, length))}
         runs[name] = gradient(model, params, tokens, direction, **inputs)
         if name == "transformer_xl":
-            with mock.patch("models.transformer.relative_attention.attend_relative", content_alone):
+            with mock.patch("models.transformer.relative_attention.attend_relative", attend_content):
                 runs["dense"] = gradient(model, params, tokens, direction, **inputs)
     return runs
 
 
 def main():
-    args = report.arguments(__doc__.split("\n")[0]).parse_args()
+    args = report.arguments(__doc__).parse_args()
     keep_freed_memory()
     length, lanes, layers = (128, 4, 1) if args.quick else (512, 8, 4)
     dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-    times = report.interleaved(candidates(length, lanes, layers, dtype), rounds=7)
-    a_token = {name: statistics.median(seconds) / (lanes * length) * 1e6 for name, seconds in times.items()}
+    times = report.interleave(candidates(length, lanes, layers, dtype), rounds=7)
+    per_token = {name: statistics.median(seconds) / (lanes * length) * 1e6 for name, seconds in times.items()}
     rows = [
-        report.Result(f"decoder, rows of {2 * length}, a token", a_token["decoder"], "us"),
-        report.Result(f"dense layers, {length} queries over {2 * length} keys, a token", a_token["dense"], "us"),
+        report.Result(f"decoder, rows of {2 * length}, a token", per_token["decoder"], "us"),
+        report.Result(f"dense layers, {length} queries over {2 * length} keys, a token", per_token["dense"], "us"),
     ]
     for peer, target in (("dense", 1.25), ("decoder", None)):
-        cost, spread = report.ratio(times[peer], times["transformer_xl"])
-        label = f"Transformer-XL, T = M = {length}, a token"
-        rows.append(report.Result(label, a_token["transformer_xl"], "us", f"{peer}'s time", cost, target, spread))
+        name, value = f"Transformer-XL, T = M = {length}, a token", per_token["transformer_xl"]
+        # Inverted: how many times as long, not as fast.
+        pair = times[peer], times["transformer_xl"]
+        rows.append(report.compare(name, *pair, f"{peer}'s time", value=value, unit="us", target=target))
     report.show(rows, args, {"length": length, "lanes": lanes, "layers": layers, "dtype": dtype})
 
 

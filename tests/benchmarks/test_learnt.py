@@ -1,4 +1,4 @@
-"""What small models learn: every objective has a spec, whose config can be, and a figure of what knows nothing."""
+"""Learners: one for every objective, with a valid config, and their baselines."""
 
 from types import SimpleNamespace
 
@@ -12,19 +12,19 @@ from pretrain.step.checks import check_config
 PARALLEL = "parallel:train.{}?fields=en,de"
 
 
-def test_every_objective_has_a_learner_whose_config_can_be(tmp_path):
+def test_every_objective_has_a_learner(tmp_path):
     kinds = set()
-    for name, spec in learnt.LEARNERS.items():
-        text = PARALLEL if spec.parallel else "stdlib"
-        recipe, keys = learnt.config(name, text, tmp_path, 10)
+    for name, learner in learnt.LEARNERS.items():
+        text = PARALLEL if learner.parallel else "stdlib"
+        recipe, keys = learnt.build_config(name, text, tmp_path, 10)
         config = configs.load(recipe, list(keys.items()))
         check_config(config)
-        kinds.add(config.objective.kind + "-languages" * bool(spec.parallel and config.objective.languages))
+        kinds.add(config.objective.kind + "-languages" * bool(learner.parallel and config.objective.languages))
     assert kinds == {"masked", "masked-languages", "replaced", "spans", "permutation", "denoising"}
 
 
 @pytest.mark.parametrize(("feature", "share"), [("targets", 0.6), ("inputs", 0.2)])
-def test_what_knows_nothing(feature, share, monkeypatch, tmp_path):
+def test_baseline(feature, share, monkeypatch, tmp_path):
     batch = {
         "inputs": np.array([[7, 8, 9, 9], [9, 2, 3, 3]]),
         "targets": np.array([[7, 7, 7, 1], [9, 4, 3, 3]]),
@@ -36,4 +36,4 @@ def test_what_knows_nothing(feature, share, monkeypatch, tmp_path):
     )
     corpus = SimpleNamespace(evaluation=lambda *_, **__: SimpleNamespace(batches=lambda: [batch]))
     monkeypatch.setattr(learnt.pipeline, "prepare", lambda *_, **__: corpus)
-    assert learnt.unknowing(tmp_path, feature) == pytest.approx(share)
+    assert learnt.baseline(tmp_path, feature) == pytest.approx(share)

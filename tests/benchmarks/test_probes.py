@@ -1,4 +1,4 @@
-"""What is asked of a pretrained encoder: it tells what can be told of words, and no more."""
+"""Probes and fine-tuning of an encoder whose states are those of words alone."""
 
 import gzip
 
@@ -11,8 +11,8 @@ from benchmarks import probes
 WORDS = ("a", "film", "of", "good", "bad")
 
 
-class OfWords:
-    """An encoder whose states are those of words alone."""
+class WordEncoder:
+    """An encoder whose states are those of words, without context."""
 
     length = 6
 
@@ -36,30 +36,32 @@ def write(tmp_path):
     return write
 
 
-def test_labels_that_a_word_tells_are_told_after_tuning(write, monkeypatch):
-    """And those that nothing tells are guessed; what is longer than a row is cut off."""
+def test_tune_learns_labels_of_words(write, monkeypatch):
+    """Labels that words reveal are learned, random ones are not; long sentences are truncated."""
     monkeypatch.setattr(probes, "RATES", (1e-4, 0.3))
     random = np.random.default_rng(0)
 
-    def sentences(count, told):
+    def sentences(count, related):
         for label in random.integers(2, size=count):
-            words = [*random.choice(WORDS[:3], 4), WORDS[3 + label] if told else "of", *["a"] * random.integers(9)]
+            words = [*random.choice(WORDS[:3], 4), WORDS[3 + label] if related else "of", *["a"] * random.integers(9)]
             yield f"{' '.join(words)}\t{label}"
 
-    for told in (True, False):
-        files = [write(f"{name}.tsv.gz", sentences(count, told)) for name, count in (("a", 330), ("b", 70), ("c", 70))]
-        shares = probes.tuned(OfWords(), files)
-        assert len(shares) == probes.STARTS
-        assert min(shares) == 1 if told else 0.3 < np.mean(shares) < 0.7
+    for related in (True, False):
+        files = [
+            write(f"{name}.tsv.gz", sentences(count, related)) for name, count in (("a", 330), ("b", 70), ("c", 70))
+        ]
+        accuracies = probes.tune(WordEncoder(), files)
+        assert len(accuracies) == probes.STARTS
+        assert min(accuracies) == 1 if related else 0.3 < np.mean(accuracies) < 0.7
 
 
-def test_parts_of_speech_that_a_word_tells_are_told_as_it_is(write):
+def test_probe_finds_parts_of_speech(write):
     tags = {"a": "DET", "film": "NOUN", "of": "ADP", "good": "ADJ", "bad": "ADJ"}
     sentences = ("a good film", "bad film of a film of good", "a film of a bad film")
     lines = [
         "\n".join(["# text", *(f"{i}\t{w}\t_\t{tags[w]}" for i, w in enumerate(one.split(), 1)), "1-2\tx\t_\tX", ""])
         for one in sentences
     ]
-    known = write("a.conllu.gz", lines)
-    assert probes.tagged(known)[0] == [("a", "DET"), ("good", "ADJ"), ("film", "NOUN")]
-    assert probes.probed(OfWords(), [known, known]) == 1
+    file = write("a.conllu.gz", lines)
+    assert probes.read_tags(file)[0] == [("a", "DET"), ("good", "ADJ"), ("film", "NOUN")]
+    assert probes.probe(WordEncoder(), [file, file]) == 1
