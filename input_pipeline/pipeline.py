@@ -76,6 +76,7 @@ def prepare(
             store = build.open_or_build(
                 source, opened, folders.tokenizer, folder, holdout, report, read_all, data["sentences"], workers
             )
+            # One store holds both splits of a source, divided by a hash of each document.
             by_split.setdefault(name, []).append(Part(source, KEPT, holdout, Stream(store.shards(KEPT))))
             if holdout:
                 held = Part(source, HELD, holdout, Stream(store.shards(HELD)))
@@ -135,7 +136,7 @@ class Corpus:
         data: Mapping,
         objective: Mapping,
         tokenizer: Tokenizer,
-        splits: Mapping[str, Sequence[Part]],
+        splits: Mapping[str, list[Part]],
         cache: IndexCache,
     ):
         self.tokenizer, self._data, self._splits = tokenizer, data, splits
@@ -153,6 +154,7 @@ class Corpus:
             # Counts of the training text, also in evaluation; of other text if the run's own is not there.
             counted = self._streams.get("train") or next(iter(self._streams.values()))
             self._objective.set_token_counts(count_tokens(counted, tokenizer.vocab_size, cache))
+        # Streams need no row plans: lanes are cut once the batch size is known.
         if data["layout"] != "stream" and "train" in splits:
             self._rows = [self._builder.training(part) for part in splits["train"]]
             if data["layout"] == "pairs" and all(rows.plan.is_random.all() for rows in self._rows):

@@ -30,6 +30,7 @@ def check_overlap(named: Mapping[str, Sequence[Source]]) -> None:
     """Raises DataError if a scored source reads files or records that a training source reads too."""
     for name in set(named) - {"train"}:
         for source, scored in itertools.product(named["train"], named[name]):
+            # Compared by real path and range of bytes or records: links and other globs are seen.
             if both := source.shared(scored):
                 raise _overlap(name, source.spec, scored.spec, both)
 

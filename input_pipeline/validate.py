@@ -144,6 +144,7 @@ def check_sources(found: Sequence[Source], data: Mapping, objective: Mapping, ta
 
 
 def _check_language_names(train: Sequence[Source], names: Sequence[str]) -> None:
+    # A language without text would be an embedding that is never trained.
     spoken = {name for source in train for name in source_languages(source)}
     if missing := [name for name in names if name not in spoken]:
         raise DataError(f"data.languages={tuple(names)}: no source of data.train has {missing[0]}. Remove it.")
@@ -153,6 +154,7 @@ def _check_language_names(train: Sequence[Source], names: Sequence[str]) -> None
 
 def check_length(key: str, length: int, task: Objective) -> None:
     """Raises DataError if rows of `length`, the value of `key`, are too short for an objective."""
+    # Raw lengths grow with the row, so the first length that is enough is the least.
     if task.raw_length(length) < task.min_raw_length:
         least = next(longer for longer in itertools.count(length) if task.raw_length(longer) >= task.min_raw_length)
         raise DataError(f"{key}={length}: too short for objective.kind={task.kind}. Set at least {least}.")
@@ -196,6 +198,7 @@ def _check_files(source: Source, name: str) -> None:
         source.files()
     except DataError as error:
         raise DataError(f"data.{name}: {error} See docs/data.md.") from None
+    # One record is read: a wrong field shows before hours of tokenising.
     for span in itertools.islice(source.spans(FIRST), source.records):
         next(source.documents(span), None)
 

@@ -33,6 +33,7 @@ class EvalRows:
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         context = self.context
         batch = context.empty()
+        # Rows beyond the batch size only let devices share a batch evenly.
         wanted = n * context.batch_size + context.rows
         used = np.flatnonzero((context.rows < context.batch_size) & (wanted < self._rows))
         if self._order is not None:
@@ -83,6 +84,7 @@ class EvalStream:
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         context = self.context
         batch = context.empty()
+        # Lanes are rounded up, so the last one may end early; its rows are padding from there on.
         within = n * self.raw_length + np.arange(self.raw_length)  # [R], in the lane
         starts = context.rows * self.lane
         inside = (within < self.lane) & (starts[:, None] + within < self.targets)  # [n, R]
@@ -92,23 +94,18 @@ class EvalStream:
         return batch
 
 
+EvalBatches = EvalRows | EvalStream | SegmentBatches
+
+
 class Evaluation:
     """A pass over a split, or over its first `limit` batches (0: all), and the totals to divide by.
 
-    whole: counts of a pass over all rows. tokens: targets scored. bytes: UTF-8 bytes of their text, or bytes of images;
-    None if the tokenizer normalises text, so that ids do not stand for all of it. words: words and line ends of the
-    text; None for a part of a split.
+    whole: counts of a pass over all rows. tokens: targets scored.
+    bytes: UTF-8 bytes of their text, or bytes of images; None if the tokenizer normalises text, whose size is lost.
+    words: words and line ends of the text; None for a part of a split.
     """
 
-    def __init__(
-        self,
-        batches: EvalRows | EvalStream | SegmentBatches,
-        whole: Counts,
-        tokenizer: Tokenizer,
-        *,
-        limit: int,
-        prefetch: int,
-    ):
+    def __init__(self, batches: EvalBatches, whole: Counts, tokenizer: Tokenizer, *, limit: int, prefetch: int):
         self._batches, self._tokenizer, self._prefetch = batches, tokenizer, prefetch
         self._number = min(limit, len(batches)) if limit else len(batches)
         self._counts = whole if self._number == len(batches) else None
@@ -139,6 +136,7 @@ class Evaluation:
     @functools.cached_property
     def _part(self) -> tuple[int, int | None]:
         """Targets and bytes of the first batches, over all hosts' rows."""
+        # A limited pass has no stored totals: its batches are made once more, alike on every host.
         context = self._batches.context
         all_rows = dataclasses.replace(context, rows=np.arange(context.batch_size))
         batches = dataclasses.replace(self._batches, context=all_rows)

@@ -61,6 +61,7 @@ class Mixture:
         counts = np.zeros_like(left)
         unassigned = np.ones(examples.shape, bool)
         for index, share in enumerate(self._shares):
+            # floor(g w) in exact integers: g < 2^42 and share <= 2^20 stay below 2^63.
             before = left * share // SCALE
             mine = unassigned & ((left + 1) * share // SCALE > before)
             source[mine], counts[mine] = index, before[mine]
@@ -76,6 +77,7 @@ def shuffle_rows(indices: np.ndarray, size: int, seed: int, stream: int) -> np.n
     """
     from grain.experimental import index_shuffle  # takes seconds to import, which `prepare` does not need
 
+    # A Feistel cipher permutes 0 .. size - 1 without a table, so any place costs the same.
     epochs, places = np.divmod(indices, size)
     pairs = zip(epochs.tolist(), places.tolist(), strict=True)
     return np.array([index_shuffle(place, size - 1, hash_key(seed, stream, epoch), ROUNDS) for epoch, place in pairs])

@@ -23,7 +23,7 @@ ROWS = 100  # purpose of what is drawn for raw rows; objectives use smaller numb
 
 @dataclass(frozen=True)
 class BatchContext:
-    """What all batches of a run share, whatever rows they hold."""
+    """Settings that all batches of a run share."""
 
     objective: Objective
     layout: str
@@ -55,6 +55,7 @@ class MixedBatches:
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         context = self.context
         batch, keys = context.empty(), context.keys(context.rows, n)
+        # A host locates only its own rows; any other host would find the same for them.
         source, counts = self.mixture.locate(n * context.batch_size + context.rows)
         for index, rows in enumerate(self.sources):
             slots = np.flatnonzero(source == index)
@@ -86,6 +87,7 @@ class StreamBatches:
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         context = self.context
+        # The offset is 32 random bits scaled to [0, N): where the epoch begins in the circular stream.
         epoch, step = divmod(n, self.batches)
         offset = hash_key(context.seed, epoch) * self.stream.tokens >> 32 if self.shuffle else 0
         batch = context.empty()
@@ -119,6 +121,7 @@ class SegmentBatches:
         epoch, step = divmod(n, len(self))
         offset = hash_key(context.seed, epoch) * total >> 32 if self.shuffle else 0
         batch = context.empty()
+        # Rows 0 .. lanes - 1 read forwards, rows lanes .. 2 lanes - 1 the same lanes of the reverse.
         slots = np.flatnonzero(context.rows < self.lanes * (2 if self.both_ways else 1))
         rows = context.rows[slots]
         # Only the text advances a lane, by `reuse` ids a row; the two segments are read again by later rows.

@@ -18,7 +18,6 @@ from input_pipeline.corruption.rng import sort_keys, subset, uniform
 from input_pipeline.corruption.seq2seq import DECODER, ENCODER, Seq2Seq, Side
 from input_pipeline.errors import DataError
 from input_pipeline.packing.concat import Raw
-from input_pipeline.packing.languages import RawLanguages
 from input_pipeline.tokenizers.base import Tokenizer
 
 # Purposes of draws.
@@ -73,17 +72,17 @@ class Infilling(Seq2Seq):
                 f"Lower it to {noise} or raise objective.share."
             )
 
-    def fill(
-        self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawLanguages, keys: np.ndarray
-    ) -> None:
+    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
+        """Also of `RawLanguages`, with language codes."""
         inside = raw.segments > 0
         has_text = inside.any(1)
         noised, left = self.corrupt(keys, raw.ids, inside)
         end = np.full((len(inside), 1), self.end_id, np.int32)
         # A row has one language; its padding has language 0, so the maximum is the row's.
         codes = self.code_ids[raw.languages.max(1)][:, None] if self.language_codes else end[:, :0]
-        self._write(batch, slots, ENCODER, noised, left, has_text, np.concatenate([end, codes], axis=1))
-        used = self._write(batch, slots, DECODER, raw.ids, inside, has_text, end)
+        back = np.concatenate([end, codes], axis=1)
+        self._write(batch, slots, ENCODER, noised, left, has_text=has_text, back=back)
+        used = self._write(batch, slots, DECODER, raw.ids, inside, has_text=has_text, back=end)
         # Tokens are scored as the raw row says; classifier and end token in every row that scores anything.
         weights, first = np.tile(raw.scored.any(1)[:, None], used.shape[1]), len(self.front)
         weights[:, first : first + inside.shape[1]] &= raw.scored | ~inside
@@ -106,16 +105,7 @@ class Infilling(Seq2Seq):
             text = rotate(keys, text, section["rotation"])
         return write_masks(keys, text, self.mask_id, self.tokenizer.vocab_size, section["random"]), text.inside
 
-    def _write(
-        self,
-        batch: Mapping[str, np.ndarray],
-        slots: np.ndarray,
-        side: Side,
-        ids: np.ndarray,
-        inside: np.ndarray,
-        has_text: np.ndarray,
-        back: np.ndarray,
-    ) -> np.ndarray:
+    def _write(self, batch, slots, side: Side, ids, inside, *, has_text: np.ndarray, back: np.ndarray) -> np.ndarray:
         """Writes texts between `front` and `back` (int32 [n, k]); returns the used places, bool [n, T].
 
         has_text: bool [n], rows to frame, even if noise has deleted all of their text.
@@ -171,7 +161,7 @@ class Noised(NamedTuple):
 
 
 def number_sentences(stops: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """The sentence, from 0, of each token: int64 [n, R]. Of several stops in a row the first ends the sentence."""
+    """The sentence, from 0, of each token: int64 [n, R]; the first of several stops in a row ends it."""
     ends = stops & inside
     ends[:, 1:] &= ~stops[:, :-1]
     return np.cumsum(ends, axis=1) - ends
@@ -207,6 +197,7 @@ def draw_span_lengths(keys: np.ndarray, budget: np.ndarray, mean: float) -> np.n
     most = int(budget.max(initial=0))
     # So many draws sum to less than `most` with a probability of 1e-24.
     number = math.ceil((most + 14 * most**0.5 + 100) / mean)
+    # Lengths beyond the budget are drawn too and cut off afterwards, which needs no loop.
     drawn = poisson(uniform(keys, LENGTHS, number), mean, most)
     before = np.cumsum(drawn, axis=1) - drawn
     return np.where(before < budget[:, None], np.minimum(drawn, budget[:, None] - before), -1)
@@ -218,6 +209,7 @@ def infill(keys: np.ndarray, ids: np.ndarray, inside: np.ndarray, begins: np.nda
     begins: bool [n, R], whether a word begins. Spans begin at different words and may overlap: one that begins inside
     another vanishes. A span of 0 words is a hidden place inserted anywhere, as long as the row has room.
     """
+    # The first token begins a word whatever it is; tokens behind it without a beginning belong to its word.
     begins = begins & inside
     begins[:, 0] = inside[:, 0]
     word = np.maximum(np.cumsum(begins, axis=1) - 1, 0)
@@ -254,6 +246,7 @@ def place_spans(keys: np.ndarray, spans: np.ndarray, words: np.ndarray) -> tuple
 
 def insert_hidden(keys: np.ndarray, text: Noised, number: np.ndarray) -> Noised:
     """The texts with `number` (int64 [n]) more hidden tokens each, at random places."""
+    # Places of new tokens are drawn in the longer text; old tokens fill the other places in order.
     width, size = text.ids.shape[1], text.inside.sum(1)
     inside = np.arange(width) < (size + number)[:, None]
     new = subset(keys, INSERTED, inside, number) if number.any() else np.zeros_like(inside)
@@ -277,6 +270,7 @@ def delete_tokens(keys: np.ndarray, ids: np.ndarray, inside: np.ndarray, share: 
 def rotate(keys: np.ndarray, text: Noised, share: float) -> Noised:
     """A share of the texts rotated to begin at a uniformly random token."""
     size = text.inside.sum(1)
+    # Two draws: how far a text turns, and whether it does. Padding stays behind.
     turn = np.floor(uniform(keys, TURN, 1)[:, 0] * size).astype(np.int64) * (uniform(keys, TURNED, 1)[:, 0] < share)
     place = np.arange(text.ids.shape[1])
     source = np.where(text.inside, (place + turn[:, None]) % np.maximum(size, 1)[:, None], place)
@@ -292,7 +286,7 @@ def write_masks(keys: np.ndarray, text: Noised, mask_id: int, vocab_size: int, r
 
 
 def _flush_left(field: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """What is `kept` of each row, moved to its front; zeros behind."""
+    """The `kept` entries of each row moved to its front; zeros behind."""
     packed = np.zeros_like(field)
     packed[np.arange(field.shape[1]) < kept.sum(1)[:, None]] = field[kept]
     return packed

@@ -68,11 +68,6 @@ class MaskedLM(Objective):
         check_choice(section, "rounding", ROUNDING)
         check_choice(section, "candidates", CANDIDATES)
         check_choice(section, "replacements", REPLACEMENTS)
-        if section["masked"] + section["random"] > 1:
-            raise DataError(
-                f"objective.masked={section['masked']}: with objective.random={section['random']} the shares exceed 1. "
-                "Lower one."
-            )
         if section["ngrams"] > 1 and not section["whole_words"]:
             raise DataError(
                 f"objective.ngrams={section['ngrams']}: n-grams are of whole words. Set objective.whole_words=True."
@@ -187,6 +182,7 @@ def count_by_chance(keys: np.ndarray, lengths: np.ndarray, share: float, most: i
 
 def count_by_coins(keys: np.ndarray, candidates: np.ndarray, share: float, most: int) -> np.ndarray:
     """A binomial count: one coin for each of the `candidates`, bool [n, R] (Lample and Conneau 2019)."""
+    # Only the number is drawn here: given it, all choices of tokens are equally likely.
     heads = (rng.uniform(keys, NUMBER, candidates.shape[1]) < share) & candidates
     return np.minimum(most, np.count_nonzero(heads, axis=1))
 
@@ -212,6 +208,7 @@ def number_words(candidates: np.ndarray, begins: np.ndarray) -> np.ndarray:
 
     A word is a candidate that begins one (or is the first) and the candidates after it that do not.
     """
+    # The first candidate begins a word even if its id continues one from the row before, as in BERT's release.
     first = candidates & (np.cumsum(candidates, axis=1) == 1)
     return np.where(candidates, np.cumsum(candidates & (begins | first), axis=1) - 1, -1)
 
@@ -260,6 +257,7 @@ def choose_ngrams(keys: np.ndarray, words: np.ndarray, sizes: np.ndarray, longes
         # The longest n that was drawn or is shorter, and whose tokens fit.
         for n in range(1, longest + 1):
             number = np.where(exists & (n <= drawn[rows, word]) & (before[rows, word + n] - begin <= left), n, number)
+        # An n-gram is taken only if none of its words is chosen yet.
         free = number > 0
         for n in range(longest):
             free &= (n >= number) | ~chosen[rows, word + n]

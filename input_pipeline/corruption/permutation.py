@@ -129,6 +129,7 @@ def draw_ngrams(keys: np.ndarray, half: int, starts: np.ndarray, goal: int, long
     chosen = np.zeros((rows, size + 1), bool)  # the last column collects places beyond the row
     at, left = np.zeros(rows, np.int64), np.full(rows, goal)
     for turn in range(goal):
+        # The last n-gram of a row is shortened to the places that are left.
         length = np.minimum(lengths[:, turn], left)
         stretched = length * stretch
         before = (drawn[:, goal + turn] * stretched).astype(np.int64)
@@ -151,6 +152,7 @@ def draw_ngrams(keys: np.ndarray, half: int, starts: np.ndarray, goal: int, long
 
 def draw_order(keys: np.ndarray, half: int, size: int, block: int) -> np.ndarray:
     """Factorisation order of `size` places, block by block, each block permuted alike: int32 [n, size]."""
+    # As in the release, one permutation of a block is repeated in all blocks of the half.
     within = np.argsort(sort_keys(keys, ORDER[half], np.ones((len(keys), block), bool)), axis=1)
     begins = np.repeat(np.arange(0, size, block), block)
     return (begins + np.tile(within, (1, size // block))).astype(np.int32)

@@ -61,6 +61,7 @@ class ReplacedTokens(Objective):
         batch["slots"][slots], batch["targets"][slots] = places, raw.ids[rows, places]
         batch["weights"][slots] = used & raw.scored[rows, places]
         batch["chosen"][slots] = chosen
+        # The discriminator is scored on all real tokens, special ones too, or on drawn places only.
         scored = raw.scored & (raw.segments > 0)
         batch["token_weights"][slots] = scored & chosen if self.section["scored"] == "masked" else scored
         # The top 31 bits: a non-negative int32, as JAX folds it into its key.

@@ -29,7 +29,7 @@ class Seq2Seq(Objective):
     """Features `inputs` [B, T] of the encoder; `tokens`, `targets` and `weights` [B, T'] of the decoder.
 
     Each side has segments and positions. The decoder reads the special id `start`, then its own targets.
-    gaps: words of a prompt that stand for missing text, such as <mask>, and their ids.
+    gaps: words of a prompt that mark missing text, such as <mask>, and their ids.
     """
 
     uses_text_pairs = True

@@ -98,6 +98,7 @@ class SpanCorruption(Seq2Seq):
             tokens, used, places = self._remove(removed, kept, ids, batch[side.tokens].shape[1])
             batch[side.tokens][slots], batch[side.segments][slots] = tokens, used
             batch[side.positions][slots] = np.arange(used.shape[1], dtype=np.int32) * used
+        # `places` are the decoder's, the last side of the loop; a sentinel has the weight of the token it replaces.
         weights = np.zeros(used.shape, bool)
         weights[used] = scored.ravel()[places]
         batch["weights"][slots] = weights
@@ -140,6 +141,7 @@ def span_lengths(inputs: int, density: float, mean_span: float) -> tuple[int, in
 
     Each side holds one sentinel per span and an end token: 512 inputs are 568 - 85 + 28 + 1 tokens of text.
     """
+    # Inputs never get shorter as the text grows, so the last text that fits is the longest.
     texts = np.arange(int(inputs / (1 - density)) + 2)
     noise, spans = count_noise(texts, density, mean_span)
     text = int(np.flatnonzero(texts - noise + spans + 1 <= inputs)[-1])

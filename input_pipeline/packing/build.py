@@ -3,27 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from input_pipeline.errors import DataError
-from input_pipeline.packing import (
-    documents,
-    electra_segments,
-    full_sentences,
-    languages,
-    nsp_pairs,
-    seq2seq,
-    xlnet_segments,
-)
-from input_pipeline.packing.concat import (
-    BareStream,
-    Coded,
-    EvalWindows,
-    RawRows,
-    Windows,
-    count_targets,
-    document_windows,
-    encode_code,
-)
+from input_pipeline.packing import concat, documents, full_sentences, languages, nsp_pairs, seq2seq
+from input_pipeline.packing.concat import BareStream, EvalWindows, RawRows
+from input_pipeline.packing.electra_segments import Halves, plan_halves
 from input_pipeline.packing.index_cache import IndexCache
+from input_pipeline.packing.xlnet_segments import Segments, plan_sentence_ends
 from input_pipeline.splits import Part
 from input_pipeline.token_store.stream import Stream
 from input_pipeline.tokenizers.base import Tokenizer
@@ -42,15 +29,16 @@ class RowBuilder:
         """Training rows of a source. Errors: DataError if it has none."""
         length, layout, name = self.data["length"], self.data["layout"], f"'{part.source.spec}'"
         raw_length = self.objective.raw_length(length)
+        # Documents are held out by hash: of a source of few documents all may be.
         if not part.stream.tokens:
             raise DataError(f"data.holdout={part.holdout:g}: nothing of {name} is left to train on. Lower it.")
         if self.has_pairs(part):
             rows = self.pairs(part, length)
         elif layout == "concat":
-            code = encode_code(part.source.code, name, self.tokenizer, raw_length - self.objective.min_raw_length)
+            code = self._code(part, raw_length)
             raw_length -= len(code)
-            rows = Windows(self._text(part.stream), raw_length, raw_length)
-            rows = Coded(rows, code, scored=True) if len(code) else rows
+            rows = concat.Windows(self._text(part.stream), raw_length, raw_length)
+            rows = concat.Coded(rows, code, scored=True) if len(code) else rows
         else:
             rows = self._planned(part.stream, layout, raw_length, name, training=True)
         if not len(rows):
@@ -68,13 +56,15 @@ class RowBuilder:
         Each window but the first begins with `overlap` tokens of context that are not scored.
         """
         raw_length = self.objective.raw_length(length)
+        # Sources are read one by one if their rows differ: by code, kind of text or language. Otherwise windows run
+        # across sources, so that only the first window of a split lacks context.
         if any(part.source.code for part in parts):
             return [self._coded_windows(part, raw_length, overlap) for part in parts]
         per_part = self.objective.uses_text_pairs or self.objective.drops_end_tokens or self.data["languages"]
         if per_part:
             return [self._evaluation_part(part, layout, length, overlap) for part in parts]
         if layout == "concat":
-            targets = count_targets(stream, self.tokenizer).tokens
+            targets = concat.count_targets(stream, self.tokenizer).tokens
             return [EvalWindows(stream, targets, raw_length, raw_length - overlap)]
         return [self._planned(stream, layout, raw_length, f"split {split}", training=False)]
 
@@ -92,10 +82,9 @@ class RowBuilder:
 
     def _coded_windows(self, part: Part, length: int, overlap: int) -> RawRows:
         """Evaluation rows of a part behind its control code, whose own targets are not scored."""
-        name = f"'{part.source.spec}'"
-        code = encode_code(part.source.code, name, self.tokenizer, length - self.objective.min_raw_length)
-        targets, room = count_targets(part.stream, self.tokenizer).tokens, length - len(code)
-        return Coded(EvalWindows(part.stream, targets, room, min(length - overlap, room)), code, scored=False)
+        code = self._code(part, length)
+        targets, room = concat.count_targets(part.stream, self.tokenizer).tokens, length - len(code)
+        return concat.Coded(EvalWindows(part.stream, targets, room, min(length - overlap, room)), code, scored=False)
 
     def has_text_pairs(self, stream: Stream) -> bool:
         """Whether documents are (source, target) pairs for an encoder and a decoder."""
@@ -116,11 +105,15 @@ class RowBuilder:
         numbers = languages.number_languages(part.source, self.data["languages"])
         return languages.Translations(part.stream, plan, length, end, numbers)
 
-    def segments(self, stream: Stream, length: int) -> xlnet_segments.Segments:
+    def segments(self, stream: Stream, length: int) -> Segments:
         """Rows that end with two segments, of whole sentences if the store has their ends."""
         self.objective.check_length(length)
-        plan = xlnet_segments.plan(stream, self.cache) if self.data["sentences"] else None
-        return xlnet_segments.Segments(stream, plan, length, self.objective.reuse, self.objective.framing)
+        plan = plan_sentence_ends(stream, self.cache) if self.data["sentences"] else None
+        return Segments(stream, plan, length, self.objective.reuse, self.objective.framing)
+
+    def _code(self, part: Part, length: int) -> np.ndarray:
+        most = length - self.objective.min_raw_length
+        return concat.encode_code(part.source.code, f"'{part.source.spec}'", self.tokenizer, most)
 
     def _text(self, stream: Stream) -> Stream | BareStream:
         return BareStream(stream) if self.objective.drops_end_tokens else stream
@@ -129,7 +122,7 @@ class RowBuilder:
         """Rows of a layout that depends on documents or sentences."""
         special, objective = self.tokenizer.special, self.objective
         if layout == "document":
-            return document_windows(stream, length, name)
+            return concat.document_windows(stream, length, name)
         if layout == "packed":
             return documents.Packed(stream, documents.plan(stream, length, self.cache), length)
         framing = special["classifier"], special["separator"]
@@ -137,7 +130,7 @@ class RowBuilder:
             plan = full_sentences.plan(stream, length, self.cache)
             return full_sentences.Sentences(stream, plan, length, special["end"], *framing)
         if layout == "halves":
-            return electra_segments.Halves(stream, electra_segments.plan(stream, length, self.cache), length, *framing)
+            return Halves(stream, plan_halves(stream, length, self.cache), length, *framing)
         # BERT repeats the text with other pairs; evaluation scores one pass.
         passes = objective.passes if training else 1
         plan = nsp_pairs.plan(stream, length, objective.short_pairs, passes, objective.swapped_pairs, self.cache)

@@ -89,6 +89,7 @@ class EvalWindows:
 
     def read(self, rows: np.ndarray) -> Raw:
         places = rows[:, None] * self.stride + np.arange(self.length)  # [n, R], in the stream
+        # Context is read again but not scored, except in the first window, where it is scored for the first time.
         fresh = (rows[:, None] == 0) | (np.arange(self.length) >= self.length - self.stride)
         raw = read_windows(self.stream, rows * self.stride, self.length).where(places < self.targets)
         return raw._replace(scored=raw.scored & fresh)
@@ -106,6 +107,7 @@ def document_windows(stream: Stream, length: int, name: str) -> Windows:
             f"data.layout=document: document {wrong[0]} of {name} has {sizes[wrong[0]]} tokens, rows have {length}. "
             "Set the row length, or data.layout=packed."
         )
+    # Each document takes length + 1 ids of the stream, one of them its end token in front.
     return Windows(stream, length, length + 1)
 
 
@@ -138,6 +140,7 @@ class Coded:
         code = self.code * inside
         segments = np.concatenate([inside * np.ones_like(code), raw.segments], axis=1)
         return Raw(
+            # The code predicts its own later ids, then the first id of the text.
             ids=np.concatenate([code, raw.ids], axis=1),
             following=np.concatenate([code[:, 1:], raw.ids[:, :1], raw.following], axis=1),
             segments=segments,

@@ -43,8 +43,9 @@ def pack(documents: Iterable[np.ndarray], length: int) -> Iterator[Plan]:
     starts = lengths = none  # pieces that are not packed yet
     read = packed = 0
     for sizes in documents:
-        new_starts, new_lengths = _cut(sizes, length)
-        starts, lengths = np.append(starts, new_starts + read), np.append(lengths, new_lengths)
+        ends = read + np.cumsum(sizes)
+        begins, stops = cut_pieces(ends - sizes, ends, length)
+        starts, lengths = np.append(starts, begins), np.append(lengths, stops - begins)
         read += int(sizes.sum())
         for _ in range(len(lengths) // BLOCK):
             yield _pack_block(starts[:BLOCK], lengths[:BLOCK], length, packed)
@@ -55,17 +56,19 @@ def pack(documents: Iterable[np.ndarray], length: int) -> Iterator[Plan]:
 
 def _pack_block(starts: np.ndarray, lengths: np.ndarray, length: int, packed: int) -> Plan:
     """Rows of one block of pieces; `packed` pieces are in the blocks before."""
+    # Pieces are stored in the order of rows, so that a row is a slice of the plan.
     rows = best_fit(lengths.tolist(), length)
     order = np.array([piece for row in rows for piece in row], np.int64)
     return Plan(np.cumsum([len(row) for row in rows]) + packed, starts[order], lengths[order].astype(np.int32))
 
 
-def _cut(documents: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and lengths of the documents' pieces of at most `length` tokens, in order."""
-    count = -(-documents // length)  # pieces of each document, rounded up
-    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)  # number of a piece in its document
-    starts = np.repeat(np.cumsum(documents) - documents, count) + within * length
-    return starts, np.minimum(np.repeat(documents, count) - within * length, length)
+def cut_pieces(starts: np.ndarray, ends: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and ends of pieces of at most `most` tokens of stretches of text (int64 [n] each), empty ones left out."""
+    count = -(-(ends - starts) // most)  # pieces of each stretch, rounded up
+    # Number of each piece within its stretch: 0 1 2 0 0 1 ... for counts 3 1 2.
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    begins = np.repeat(starts, count) + within * most
+    return begins, np.minimum(begins + most, np.repeat(ends, count))
 
 
 def best_fit(lengths: list[int], capacity: int) -> list[list[int]]:

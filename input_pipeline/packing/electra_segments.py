@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     __reduce__ = reduce_by_path
 
 
-def plan(stream: Stream, length: int, cache: IndexCache) -> Plan:
+def plan_halves(stream: Stream, length: int, cache: IndexCache) -> Plan:
     """The plan of a stream for rows of `length`."""
 
     def build() -> Iterator[Plan]:
@@ -63,6 +63,7 @@ def split(bounds: np.ndarray, documents: np.ndarray, length: int, seed: int = SE
     """
     if length < LEAST:
         raise DataError(f"data.length={length}: layout halves needs at least {LEAST}. Raise it.")
+    # One generator for the whole stream, in the order of the text, as in the release.
     draw = random.Random(seed)
     bounds, documents = (memoryview(np.ascontiguousarray(table)) for table in (bounds, documents))
     target, pieces = length, 0
@@ -87,6 +88,7 @@ def split(bounds: np.ndarray, documents: np.ndarray, length: int, seed: int = SE
 
 def _split_row(bounds, begin: int, end: int, length: int, target: int, draw) -> list[tuple[int, int, bool]]:
     """Pieces of the row of sentences begin .. end - 1: start, size, whether of the second segment."""
+    # An infinite half never ends the first segment.
     half = math.inf if draw.random() < WHOLE else (target - FRAME) // 2
     segments, sizes = ([], []), [0, 0]
     for sentence in range(begin, end):
@@ -127,6 +129,7 @@ class Halves(Pairs):
             begin, end = self.plan.first[row : row + 2].tolist()
             out[0], place, second = self.classifier, 1, False
             for piece in range(begin, end):
+                # The first piece of the second segment comes behind the first segment's separator.
                 if self.plan.second[piece] and not second:
                     out[place], place, second = self.separator, place + 1, True
                 size = int(self.plan.sizes[piece])

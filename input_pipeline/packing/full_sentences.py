@@ -7,6 +7,7 @@ import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.packing.concat import Raw
+from input_pipeline.packing.documents import cut_pieces
 from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
 from input_pipeline.token_store.stream import Stream
 
@@ -54,7 +55,7 @@ def pack(sentences: Iterator[tuple[np.ndarray, np.ndarray]], length: int) -> Ite
     yield Plan(np.zeros(0, np.int64), np.zeros(0, np.int32))
     starts = ends = np.zeros(0, np.int64)  # sentences that are in no row yet
     for block in sentences:
-        begins, stops = _cut(*block, room)
+        begins, stops = cut_pieces(*block, room)
         starts, ends = np.concatenate([starts, begins]), np.concatenate([ends, stops])
         first = []
         place = 0
@@ -69,14 +70,6 @@ def pack(sentences: Iterator[tuple[np.ndarray, np.ndarray]], length: int) -> Ite
         starts, ends = starts[place:], ends[place:]
     if len(starts):
         yield _rows(starts, ends, np.array([0, len(starts)]))
-
-
-def _cut(starts: np.ndarray, ends: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences without empty ones, those longer than `room` replaced by pieces."""
-    count = -(-(ends - starts) // room)
-    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    begins = np.repeat(starts, count) + within * room
-    return begins, np.minimum(begins + room, np.repeat(ends, count))
 
 
 def _rows(starts: np.ndarray, ends: np.ndarray, bounds: np.ndarray) -> Plan:
@@ -100,6 +93,7 @@ class Sentences:
         sizes = self.plan.lengths[rows]
         for out, start, size in zip(ids, self.plan.starts[rows].tolist(), sizes.tolist(), strict=True):
             self.stream.copy(start, out[1 : 1 + size])
+        # End tokens between documents are in the copied stretch already; only their id changes.
         places = np.arange(self.length, dtype=np.int32)
         inside = places <= 1 + sizes[:, None]
         ids[:, :-1][inside & (ids[:, :-1] == self.end)] = self.separator

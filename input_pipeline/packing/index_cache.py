@@ -79,6 +79,7 @@ class IndexCache:
                     if not self._is_whole(folder, paths):
                         remove_partial(folder)
                         self.report(action)
+                        # Removed first: if this process is killed, no manifest vouches for half-written arrays.
                         (folder / MANIFEST).unlink(missing_ok=True)
                         with contextlib.ExitStack() as stack:
                             files = [stack.enter_context(_create_array(path)) for path in paths]

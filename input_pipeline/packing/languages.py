@@ -84,6 +84,7 @@ def truncate(one: int, other: int, room: int) -> tuple[int, int]:
     """Sizes of two texts cut to `room` in all: the longer one first, then both."""
     if one + other <= room:
         return one, other
+    # Half of the room each (the odd token to the first), unless the other needs less.
     one = min(one, max(room - room // 2, room - other))
     return one, room - one
 
@@ -111,6 +112,7 @@ class Translations:
                 pair = self.stream.fields(document).values()
                 sizes = truncate(*(size for _, size in pair), self.length - FRAME)
                 for (start, _), size, language in zip(pair, sizes, self.languages, strict=True):
+                    # END text END, as XLM frames each of the two texts.
                     stop = place + size + 2
                     self.stream.copy(start, ids[slot, place + 1 : stop - 1])
                     ids[slot, [place, stop - 1]] = self.end

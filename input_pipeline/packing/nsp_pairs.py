@@ -118,6 +118,7 @@ def _pair_document(document: int, bounds, documents, most: int, short: float, sw
         return int(draw() * number)
 
     here, stop = documents[document], documents[document + 1]
+    # Short targets are drawn once per document, as in the release.
     target = 2 + below(most - 1) if draw() < short else most
     while here < stop:
         end = min(bisect_left(bounds, bounds[here] + target, here + 1), stop)  # sentences here .. end - 1 fill a row
@@ -127,6 +128,7 @@ def _pair_document(document: int, bounds, documents, most: int, short: float, sw
         if is_random and swapped and end - here > 1:
             first, first_end, begin, end = middle, end, here, middle
         elif is_random:
+            # With one document only, all tries fail, and the random segment is from it too.
             for _ in range(TRIES):
                 other = below(len(documents) - 1)
                 if other != document:
@@ -171,6 +173,7 @@ class Pairs:
         for out, first, size, second, other in zip(ids, *columns, strict=True):
             self.stream.copy(first, out[1 : 1 + size])
             self.stream.copy(second, out[2 + size : 2 + size + other])
+        # CLS at 0, A at 1 .. a, SEP at a + 1, B at a + 2 .. a + b + 1, SEP at a + b + 2.
         places, rank = np.arange(self.length, dtype=np.int32), np.arange(len(rows))
         middle = 1 + self.plan.first_lengths[rows]  # place of the first separator
         last = middle + 1 + self.plan.second_lengths[rows]

@@ -103,6 +103,7 @@ class Texts:
             for segment, document in enumerate(documents, 1):
                 for side, (start, size) in enumerate(self.stream.fields(document).values()):
                     ids, segments, positions = (field[slot] for field in raw[3 * side : 3 * side + 3])
+                    # A text that is cut keeps its end token, so that decoding learns to stop.
                     begin, size = places[side], min(size, self.lengths[side] - 1)
                     last = begin + size
                     self.stream.copy(start, ids[begin:last])

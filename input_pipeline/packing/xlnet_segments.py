@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     __reduce__ = reduce_by_path
 
 
-def plan(stream: Stream, cache: IndexCache) -> Plan:
+def plan_sentence_ends(stream: Stream, cache: IndexCache) -> Plan:
     """The plan of a stream."""
 
     def build() -> Iterator[Plan]:
@@ -69,6 +69,7 @@ class Segments:
         is_random = np.zeros(rows, bool)
         for row, (start, back) in enumerate(zip(starts.tolist(), backward.tolist(), strict=True)):
             a = start + self.reuse
+            # A sentence longer than the room has no place to end A: then A is all of it, and B is random.
             cuts, end = self._cuts(a % total, back)
             is_random[row] = not len(cuts) or follows[row] < 0.5
             a_length = int(cuts[int(cut[row] * len(cuts))]) if len(cuts) else end
@@ -77,6 +78,7 @@ class Segments:
                 b, b_length = self._widen(int(elsewhere[row] * max(1, total - b_length)), b_length, back)
             else:
                 b, b_length = a + a_length, end - a_length
+            # Whole sentences may exceed the room, so the longer segment loses its last tokens.
             a_length, b_length = truncate(a_length, b_length, self.room)
             middle = self.reuse + a_length
             # Text and A are contiguous in the stream, so one copy reads both.

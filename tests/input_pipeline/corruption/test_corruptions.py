@@ -48,7 +48,6 @@ MISTAKES = [
     ("masked", {"ngrams": 3}, "objective.ngrams"),
     ("masked", {"swapped_pairs": True}, "objective.swapped_pairs"),
     ("masked", {"languages": True, "next_sentence": True}, "objective.languages"),
-    ("masked", {"masked": 0.9, "random": 0.2}, "objective.masked"),
     ("masked", {"smoothing": 0.7, "rounding": "coins"}, "objective.smoothing"),
     ("masked", {"whole_words": True}, "objective.whole_words"),
     ("replaced", {"scored": "some"}, "objective.scored"),
