@@ -93,6 +93,7 @@ def parse(argv: Sequence[str]) -> Arguments | None:
     if any(word in ("-h", "--help", "-help") for word in rest):
         print(usage(name))
         return None
+    # absl does not know --config.KEY=VALUE of keys that the recipe defines later, so they are taken out first.
     spec, overrides, rest = split_config(rest)
     forms = COMMANDS[name]
     values = define_flags(forms)

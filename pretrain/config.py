@@ -84,6 +84,7 @@ def takes_tokenizer(config) -> bool:
 
 def check_keys(config: ConfigDict, source: str) -> None:
     """Raises UserError unless `config`, from `source`, has exactly the declared keys and types."""
+    # Declared keys of this config: those of all configs, with the sections of its kinds of model and objective.
     known = common.base()
     for section, kinds in OF_A_KIND.items():
         if section in config and isinstance(config[section], ConfigDict) and "kind" in config[section]:
@@ -217,6 +218,7 @@ def with_overrides(
     source: str = "config",
 ) -> ConfigDict:
     """`config`, changed in place by `overrides`, checked and locked; `report` receives what follows from them."""
+    # Implied overrides come first, so that a given one wins.
     overrides = [*_implied(config, dict(overrides), report), *overrides]
     with config.unlocked():
         for key, _ in overrides:
@@ -329,6 +331,7 @@ def check_ours(folder: str) -> None:
 def differences(old: Mapping, new: Mapping) -> list[str]:
     """Keys that `new` changes in a run that began as `old`, apart from those that a run may change."""
     a, b = flat(old), flat(new)
+    # A trailing dot makes "mesh" match "mesh.data" and not "mesher".
     free = tuple(f"{key}." for key in FREE)
     fixed = [key for key in sorted(a.keys() | b.keys()) if not f"{key}.".startswith((*free, DROPOUT))]
     return [

@@ -52,6 +52,7 @@ class Run:
             checkpoints.check_made_with(number, self.tokenizer, self.config)
             return Averaged(checkpoints, self.config.checkpoint, average, report).restore_params(number, shapes)
 
+        # Parameters are sharded over all devices by fsdp, whatever mesh trained them.
         with quiet():
             self.step, params = checkpoints.read(step, checkpoints.find(step), read)
         # Rows have any length here, so each gets the attention backend that supports it.

@@ -36,6 +36,7 @@ def run(arguments: Complete) -> None:
     kept = round(arguments.keep * rows)
     begun, size = kept * columns * colours, rows * columns * colours  # bytes of a prompt and of an image
     _check_model(trained.model, size, workdir)
+    # A row starts with the end token, as in training; then the kept bytes in the order row, column, colour.
     prompts = [np.append(trained.tokenizer.end_id, image.ravel()[:begun]).astype(np.int32) for image in originals]
     results = generate(
         trained.model,
@@ -75,7 +76,7 @@ def picture(originals: np.ndarray, added: np.ndarray, kept: int) -> np.ndarray:
     shown = np.repeat(originals[:, None], added.shape[1] + 2, axis=1)  # [images, cut off + completions + whole, ...]
     shown[:, 0, kept:] = ABSENT
     shown[:, 1:-1, kept:] = added.reshape(count, -1, rows - kept, columns, colours)
-    scale = -(-SHOWN // max(rows, columns))
+    scale = -(-SHOWN // max(rows, columns))  # ceiling division
     shown = shown.repeat(scale, axis=2).repeat(scale, axis=3)
     edges = ((0, 0), (0, 0), (GAP, 0), (GAP, 0), (0, 0))
     framed = np.pad(shown, edges, constant_values=PAPER)

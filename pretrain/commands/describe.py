@@ -45,6 +45,7 @@ def describe(config, workdir: str = "") -> dict:
 
     tokens_per_step = config.train.batch_size * flops.tokens_of_row(spec, config.data.length)
     forward = flops.forward_flops(spec, config.data.length)
+    # A training step costs three forward passes, and one of a teacher.
     per_token = flops.of_training(forward)
     bytes = {
         "parameters": whole_bytes(params),

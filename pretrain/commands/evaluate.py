@@ -72,6 +72,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         batch_size=arguments.batch_size or config.evaluate.batch_size,
         stride=arguments.stride or config.evaluate.stride,
     )
+    # Evaluation works on any number of devices, whatever mesh the run was trained on.
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(OF_ANY_NUMBER)
         say(f"the run's mesh does not fit {jax.device_count()} devices: evaluating with config.mesh.fsdp=-1")

@@ -31,6 +31,7 @@ def check_memory(spec, config) -> None:
     which wait for the backward pass under any remat policy. A run that passes may still need more.
     """
     train, mesh = config.train, spec.layout.mesh
+    # Shapes with shardings: `on_device` gives one device's share of each.
     state = spec.padded_shapes(train.batch_size)
     tokens = train.batch_size // train.accumulate * config.data.length
     shards = spec.layout.batch_shards() * mesh.shape["sequence"]

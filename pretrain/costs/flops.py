@@ -57,6 +57,7 @@ def forward_flops(spec: TrainSpec, length: int) -> dict[str, dict[str, float]]:
     comes before and after the layers, and the teacher as a whole.
     """
     model = spec.model.clone(attention_path=DESCRIBED)
+    # The difference of a trace of two rows and one of one row: work done once per batch cancels.
     one, two = (_trace(spec, model, rows, length) for rows in (1, 2))
     tokens, counts = tokens_of_row(spec, length), {}
     for convention in CONVENTIONS:
@@ -124,6 +125,7 @@ def _dot_general(equation: JaxprEqn) -> int:
 
 def _convolution(equation: JaxprEqn) -> int:
     kernel = equation.invars[1].aval
+    # Each output element sums over the kernel's window and input features: kernel.size / output features.
     features = kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]]
     return equation.outvars[0].aval.size * kernel.size // features
 
@@ -147,6 +149,7 @@ def multiply_adds(program: Jaxpr, charges: Mapping[str, Charge] = PRODUCTS) -> C
         called = [multiply_adds(one, charges) for one in _called(equation)]
         if name in UNKNOWN and any(called):
             raise ValueError(f"there are products within '{name}', and no telling how often they are made")
+        # Only one branch runs; charge the most expensive.
         if name == "cond":
             called = [max(called, key=Counter.total)]
         times = equation.params["length"] if name == "scan" else 1
@@ -170,6 +173,7 @@ def _called(equation: JaxprEqn) -> Iterator[Jaxpr]:
 
 def _distinct(program: Jaxpr) -> Iterator[JaxprEqn]:
     """The equations of a program without those that do what an earlier one did; such as run programs count each."""
+    # Common subexpression elimination, as XLA does it: `same` maps a variable to an equal earlier one.
     same, seen = {}, {}
 
     def known(value):

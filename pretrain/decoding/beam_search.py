@@ -71,6 +71,7 @@ def search(
     """
     B, V = logits.shape
     K = beams
+    # rows indexes prompts, place indexes positions of the continuation.
     rows, place = jnp.arange(B)[:, None], jnp.arange(max_tokens)[None, None]
 
     def score(nats, length):
@@ -96,6 +97,7 @@ def search(
         length = state.step + 1
         ended = (token == end_id) | (length >= limits[:, None])
 
+        # Hugging Face lets only the best K of the 2K candidates finish.
         counts = ended & state.open[:, None]
         if stopping != "never":
             counts &= (jnp.arange(nats.shape[1]) < K)[None]
@@ -105,6 +107,7 @@ def search(
         def keep(old, new):
             return jnp.concatenate([old, new], 1)[rows, kept]
 
+        # The K best unfinished candidates continue; caches follow their parents.
         alive_nats, alive = jax.lax.top_k(jnp.where(ended, -jnp.inf, nats), K)
         reordered = regroup(state.carried, (rows * K + parent[rows, alive]).reshape(-1))
         next_logits, carried = advance(model, params, reordered, token[rows, alive].reshape(-1))
@@ -120,6 +123,7 @@ def search(
             done_scores=done_scores,
         )
 
+    # Each prompt starts with one live beam, the prompt itself; the other K - 1 score -inf until the first step.
     spread = jnp.repeat(jnp.arange(B), K)
     nothing = jnp.full((B, K), -jnp.inf)
     first = Beams(

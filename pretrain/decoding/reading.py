@@ -73,6 +73,7 @@ def _turned(params):
 @partial(jax.jit, static_argnames=("model", "room"))
 def begin_cached(model, params, tokens, lengths, room, source):
     """Reads prompts [B, P] of `lengths` [B] into caches of `room` tokens: (logits [B, V], caches)."""
+    # Segment 1 marks the prompt, 0 the padding on its right, which no token may attend to.
     there = jnp.arange(tokens.shape[1])[None, :] < lengths[:, None]
     nothing = empty(model, params, source, tokens.shape[0], room)
     output = model.apply({"params": params}, tokens, segments=there.astype(jnp.int32), carried=nothing)

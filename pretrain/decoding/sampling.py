@@ -84,6 +84,7 @@ def generate(
     limits = np.full(len(prompts), max_tokens, np.int32)
     if beyond is not None:
         limits = np.minimum(limits, _read(source, beyond))
+    # room: slots of the cache; prompt and continuation round up to a power of two, so few programs are compiled.
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
     begin = begin_cached if cached else begin_recomputing
     logits, carried = begin(model, params, tokens, lengths, room, source)
@@ -102,10 +103,12 @@ def generate(
     key = jax.random.key(seed)
     done, total = np.zeros(len(prompts), bool), np.zeros(len(prompts))
     rows: list[list[int]] = [[] for _ in prompts]
+    # Below float32's smallest normal number (1.2e-38) the quotient logits / temperature would overflow.
     smallest = float(np.finfo(np.float32).tiny)
     largest = 1 / smallest  # beyond, its reciprocal is 0
     sampling = (min(temperature, largest), top_p, top_k, temperature < smallest, top_p < 1)
     penalty = None if repetition_penalty == 1 else (_seen(tokens, lengths, logits.shape[-1]), repetition_penalty)
+    # The next forward pass is dispatched before the host reads this token, so the device never waits.
     for step in range(max_tokens):
         token, log_probability = _pick(logits, vocabulary, key, step, *sampling, penalty)
         if penalty:
@@ -140,6 +143,7 @@ def truncate(logits: jax.Array, top_k: int, top_p: jax.Array | float, nucleus: b
         least = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
         logits = jnp.where(logits < least, -jnp.inf, logits)
     if nucleus:
+        # A token is in the nucleus if all likelier tokens together have less than top_p.
         ordered = -jnp.sort(-logits, axis=-1)
         probability = jax.nn.softmax(ordered, axis=-1)
         before = jnp.cumsum(probability, axis=-1) - probability  # probability of all likelier tokens
@@ -164,6 +168,7 @@ def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucl
         token = jnp.argmax(logits, axis=-1)
     else:
         rows = jnp.arange(logits.shape[0])
+        # One key per (prompt, step): a prompt samples the same text alone and in a batch.
         keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(key, row), step))(rows)
         logits -= logits.max(-1, keepdims=True)  # so that no quotient overflows
         token = jax.vmap(jax.random.categorical)(keys, truncate(logits / temperature, top_k, top_p, nucleus))
@@ -269,6 +274,7 @@ def greedy(
         step, writing, *_ = state
         return (step < max_tokens) & writing.any()
 
+    # The loop ends with the longest row; finished rows write NOTHING until then.
     def write(state):
         step, writing, written, logits, carried = state
         token = jnp.argmax(mask_unused_ids(logits, vocabulary), axis=-1).astype(jnp.int32)

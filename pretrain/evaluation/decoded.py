@@ -100,6 +100,7 @@ def decoded(run, params, found: dict[str, Task], cut: Callable[[], bool], report
     """
     spec, objective = run.spec, run.spec.objective
     each, everything = {}, []
+    # Decoding compiles one program for all tasks: parameters keep their sharding.
     whole = spec.to_global(params)
     for name, task in found.items():
         report(f"decoding {task.examples:,} examples of {name}")

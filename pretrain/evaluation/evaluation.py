@@ -89,6 +89,7 @@ def score(
             jax.block_until_ready(sums[-2])  # at most one batch is queued on the device
         if cut():
             return None
+    # math.fsum on the host: a float32 sum over millions of tokens would lose the last digits.
     total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
     if not any(total["counts"].values()):
         raise UserError(f"split '{split}' has no token that the model could be scored on; give it more text")

@@ -44,6 +44,7 @@ class Collective:
 def collectives(program: hlo.Program, mesh: Mapping[str, int]) -> list[Collective]:
     """All collectives of a program compiled for a mesh of the given sizes, in program order."""
     times, _ = program.runs()
+    # TPUs fuse an all-reduce with the slice that follows it; that fusion is a reduce-scatter.
     scattered = {name: kind for name in program.computations if (kind := _fused(program.computations[name]))}
     found, channels = [], set()
     for name, count in times.items():
@@ -115,11 +116,14 @@ def _of_mesh(text: str) -> np.ndarray:
             sizes[name] = [int(before), int(size), sizes[name][0] // int(before) // int(size)]
         taken.append((name, 1 if size else 0))
     parts = [(name, place) for name, of_axis in sizes.items() for place in range(len(of_axis))]
+    # Axis 'b':(2)4 is the middle part of an axis that is split into three: 2 devices before it, 4 in it, the rest
+    # after.
     devices = np.arange(math.prod(map(math.prod, sizes.values())))
     if found[2]:  # devices numbered in another order
         shape, order = ([int(size) for size in part.split(",")] for part in found.groups()[1:3])
         devices = devices.reshape(shape).transpose(order)
     places = devices.reshape([sizes[name][place] for name, place in parts])
+    # Group axes go last, so that each row of the reshaped array is one group.
     last = [parts.index(one) for one in taken]
     first = [place for place in range(len(parts)) if place not in last]
     count = math.prod(places.shape[place] for place in last)
@@ -155,6 +159,7 @@ def _collective(kind: str, one: hlo.Instruction, outer: hlo.Instruction, times: 
 
 def _over(one: hlo.Instruction, mesh: Mapping[str, int]) -> tuple[int, tuple[str, ...]]:
     """(devices in a group, mesh axes that the group spans)."""
+    # A permute has pairs instead of groups; each device exchanges with one other.
     if pairs := one.attribute("source_target_pairs"):
         between = [pair for pair in groups(pairs) if pair[0] != pair[1]]
         over = {axis for pair in between for axis in axes_of(pair, mesh)}
@@ -176,4 +181,5 @@ def _bytes(one: hlo.Instruction, devices: int) -> int:
         type = hlo.members(type)[0 if kind == "reduce-scatter" else 1]  # index 0 is the input, 1 the output
         return sum(array.bytes for array in hlo.arrays(type))
     size = sum(array.bytes for array in hlo.arrays(type))
+    # A reduce-scatter's result is one device's share; its input was `devices` times as large.
     return size * devices if kind == "reduce-scatter" else size

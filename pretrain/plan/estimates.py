@@ -89,6 +89,7 @@ class Estimates:
                 _bytes(self.state.opt_state, optimizer) + _bytes(unboxed(self.spec.frozen_parameters), frozen),
             )
         params, others = self._held[choice.mesh]
+        # Parameters, their gradients, and with accumulation the float32 sum of gradients.
         carried = self.carried / (choice.sizes["data"] * choice.sizes["fsdp"])
         return params * (3 if choice.accumulate > 1 else 2) + others + carried
 
@@ -123,11 +124,12 @@ class Estimates:
         part of the batch. Tensor parallelism sums a layer's output twice each way.
         """
         sizes, model, parts = choice.sizes, self.config.model, choice.accumulate
+        # A ring all-gather or reduce-scatter of n bytes sends (s - 1) / s * n; an all-reduce is one of each.
         itemsize = jax.numpy.dtype(model.dtype).itemsize
         count = sum(leaf.size for leaf in jax.tree.leaves(self.spec.param_shapes)) / sizes["tensor"]
         tokens = self.tokens / (sizes["data"] * sizes["fsdp"] * sizes["sequence"])
         share = {axis: (size - 1) / size for axis, size in sizes.items()}
-        passes = 3 if choice.remat == "full" else 2
+        passes = 3 if choice.remat == "full" else 2  # forward and backward, and the forward pass again
         return {
             "data": share["data"] * parts * 2 * 4 * count / sizes["fsdp"],
             "fsdp": share["fsdp"] * parts * (2 * itemsize + 4) * count,
@@ -140,6 +142,7 @@ class Estimates:
         hardware, shape = self.topology.hardware, self.topology.shape
         if not hardware.ring:
             return hardware.link
+        # An axis larger than one side of the pod spans several sides, whose links work at once.
         axes = max(1, math.ceil(math.log(max(2, size)) / math.log(max(2, *shape)) - 1e-9))
         return hardware.link * axes * (2 if max(shape) % hardware.ring == 0 else 1)
 

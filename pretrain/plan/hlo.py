@@ -66,6 +66,7 @@ class Program:
     def runs(self) -> tuple[Counter, bool]:
         """(executions of each computation, loops included; whether all trip counts are known)."""
         times, known = Counter(), True
+        # Depth-first from the entry: a computation called from a loop of n iterations runs n times per call.
         waiting = [(self.entry, 1)]
         while waiting:
             name, count = waiting.pop()
@@ -82,6 +83,7 @@ class Program:
         """Trip count of a loop: the compiler's note, or the bound in its condition; None if neither tells."""
         if noted := TRIPS.search(loop.attributes):
             return int(noted[1])
+        # jax.lax.scan compares its counter, which starts at 0, with the only integer constant of the condition.
         condition = self.computations.get(loop.attribute("condition").lstrip("%"), ())
         bounds = [int(one.arguments) for one in condition if one.opcode == "constant" and one.arguments.isdigit()]
         return bounds[0] if len(bounds) == 1 else None
@@ -89,6 +91,7 @@ class Program:
 
 def read(text: str) -> Program:
     """Parses the text of `jax.stages.Compiled.as_text`. Errors: ValueError for a computation without an end."""
+    # A computation starts with a header line that ends in "{" and ends with a line "}".
     lines, entry, current = {}, "", None
     for line in text.splitlines():
         if current is None:
@@ -121,6 +124,7 @@ def arrays(type: str) -> list[Array]:
     """The arrays of a type such as (bf16[8,128]{1,0:T(8,128)S(1)}, f32[])."""
     found = []
     for dtype, dims, layout in ARRAY.findall(type):
+        # A dynamic dimension prints its bound as "<=8"; sizes of packed types such as s4 round up to whole bytes.
         count = math.prod(int(size.lstrip("<=")) for size in dims.split(",") if size)
         found.append(Array(math.ceil(count * itemsize(dtype)), not ON_CHIP.search(layout)))
     return found
@@ -147,6 +151,7 @@ def itemsize(dtype: str) -> float:
 
 def _instruction(line: str, named: re.Match) -> Instruction:
     start = named.end()
+    # The type of a tuple is in parentheses and contains spaces; any other type ends at the first space.
     end = _closing(line, start) + 1 if line[start] == "(" else line.index(" ", start)
     opening = line.index("(", end)
     closing = _closing(line, opening)

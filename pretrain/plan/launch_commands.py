@@ -25,6 +25,7 @@ def commands(topology: Topology, name: str, flags: Sequence[str], workdir: str =
     name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")  # gcloud's rule for TPU names
     name = name if name[:1].isalpha() else f"run-{name}".rstrip("-")
 
+    # Flags are quoted for the shell: sources of text often contain * and ?.
     def train(place: str) -> str:
         return f"train {shlex.join([*flags, f'--workdir={workdir or place}'])}"
 

@@ -90,6 +90,7 @@ def categories(of_shapes: Mapping[str, int], found: Compiled, kept: float) -> di
     for name in ("teacher", "batch"):  # the teacher's unused heads; unused features
         left_out = min(unread, rows[name])
         rows[name], unread = rows[name] - left_out, unread - left_out
+    # Gradients are temporaries of the program, which the compiler may free early, so they never exceed them.
     rows["gradients"] = min(of_shapes["gradients"], found.temporary)
     rows |= _made(found.temporary - rows["gradients"], kept)
     rows["other"] = found.needed - sum(rows.values())
@@ -130,6 +131,7 @@ def _lessened(most: str, shares: Mapping[str, int], needed: int, config, mesh: M
     if most in (WORK, "batch"):
         # Accumulation adds a float32 sum of gradients, which does not shrink with the rows of a part.
         summed = shares.get("gradients", 0) if config.train.accumulate == 1 else 0
+        # Memory left for the work of one part once everything else is placed.
         room = ROOM * capacity - (needed - shares[most]) - summed
         next_most = max(shares, key=lambda name: shares[name] if name != most else -1)
         if room <= 0 and next_most in ("memory of lanes", "teacher"):
@@ -186,6 +188,7 @@ def kept_of_row(config, spec: TrainSpec, devices) -> Kept:
 
     The compiler may keep less, where it recomputes, or more.
     """
+    # Two row counts and their difference: residuals that do not grow with rows cancel.
     rows = config.model.heads + 1  # differs from every size that tensor parallelism splits
     some, more = (_residuals(config, spec, count, devices) for count in (rows, rows + 1))
     return Kept(**{kind: max(0, more[kind] - some[kind]) for kind in more})
@@ -207,6 +210,7 @@ def _residuals(config, spec, rows: int, devices) -> dict[str, int]:
     with Layout(make_mesh(dict.fromkeys(AXES, 1), devices[:1]), config.mesh.rules).scope():
         key = jax.eval_shape(lambda: jax.random.key(0))
         kept = jax.eval_shape(forward, spec.param_shapes, batch, carried, key, unboxed(spec.frozen_parameters))
+    # The leaves of the VJP closure are the residuals; typed PRNG keys among them take no memory worth counting.
     found = {"whole": 0, "split": 0}
     for leaf in jax.tree.leaves(kept):
         if hasattr(leaf, "shape") and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):

@@ -39,6 +39,7 @@ def estimate(
         "memory": moved / hardware.bandwidth,
         "interconnect": sum(one.times * one.sent / mesh.bandwidth(one.axes) for one in collectives),
     }
+    # MFU divides by all keys of causal attention ("full"), the convention of most published figures.
     step = max(seconds.values())
     return {
         "seconds": seconds,
@@ -67,6 +68,7 @@ class Links:
 
     def _physical(self, axes: Sequence[str]) -> list[int]:
         """Pod axes along which the devices of a group over these mesh axes differ."""
+        # One group: fix all other mesh axes at 0 and look which pod coordinates vary.
         names = list(self.mesh.axis_names)
         over = [names.index(axis) for axis in axes if axis in names] or range(len(names))
         index = tuple(slice(None) if place in over else 0 for place in range(len(names)))
@@ -81,6 +83,7 @@ def moved(program: hlo.Program) -> float:
     free.
     """
     times, _ = program.runs()
+    # Computations inside fusions and reductions run in registers; only their caller moves memory.
     inner = {
         name
         for computation in program.computations.values()
@@ -106,6 +109,7 @@ def _of_instruction(program: hlo.Program, one: hlo.Instruction, made: Mapping[st
     given = [_main(made[name]) if name in made else 0 for name in one.operands]
     opcode, result = one.opcode.removesuffix("-start"), _result(one)
     out = [array.bytes if array.main else 0 for array in result]
+    # An update reads the slice and writes it in place; the rest of the array is untouched.
     if opcode == "dynamic-update-slice":
         return 2 * given[1]
     if opcode in CUTS:
@@ -192,6 +196,7 @@ def recomputed(forward: Mapping[str, float], remat: str, tokens: float) -> float
 
     "full" runs every layer twice; "dots_no_batch" recomputes the products inside attention; the others recompute none.
     """
+    # Remat wraps layers: the embedding, the head and the teacher run outside of it.
     outside = ("logits", "embedding projections", "teacher")
     parts = {name: count for name, count in forward.items() if name not in outside}
     if remat == "dots_no_batch":

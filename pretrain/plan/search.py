@@ -40,6 +40,7 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
     scored = _scored(estimates, choices, refused)
     refused.tell()
     capacity = topology.hardware.memory or math.inf
+    # Estimates of activations are at most about 4 times too high, so a quarter of them is a safe lower bound.
     possible = [(found, choice) for found, choice in scored if found.held + found.activations / 4 <= capacity]
     report(f"{len(choices):,} choices, {len(possible):,} may fit {topology.name}; compiling at most {TRIES}")
     waiting = sorted(possible, key=lambda item: (item[0].seconds, item[0].activations))
@@ -66,6 +67,7 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
             fitting += 1
             if facts is min((one for _, one in ranked), key=_order):
                 report(f"the best so far: {' '.join(choice.overrides())}")
+            # Drop choices that can only be slower: same mesh with more parts or more recomputation.
             waiting = [item for item in waiting if not _slower(item[1], choice)]
         now = _processor_seconds()
         longest = max(longest, now - before)
@@ -130,6 +132,7 @@ class Learnt:
     def add(self, found: Estimate, remat: str, needed: float, fits: bool) -> None:
         taken = needed - found.held
         if fits:
+            # Once a policy has fitted, its estimate is trusted up to an additive error.
             scale = self.scale.setdefault(remat, 1.0)
             self.more = max(0.0, taken - found.activations * scale)
         else:
@@ -141,6 +144,7 @@ def _scored(estimates: Estimates, choices: list[Choice], refused: Refused) -> li
     scored, wrong = [], {}
     for choice in choices:
         try:
+            # A mesh that does not divide rows or lengths is refused once, for all its choices.
             if choice.mesh not in wrong:
                 wrong[choice.mesh] = None
                 estimates.check(choice)
@@ -209,6 +213,7 @@ def candidates(config, count: int) -> Iterator[Choice]:
     model, train, length = config.model, config.train, config.data.length
     for mesh in meshes(count):
         data, fsdp, sequence, tensor = mesh
+        # Ulysses-style attention trades sequence for heads, so heads divide over tensor and sequence together.
         if model.heads % (tensor * sequence) or length % sequence:
             continue
         for parts in _divisors(train.batch_size, MOST_PARTS):

@@ -72,6 +72,7 @@ def plan(config, topology: Topology, devices=None, report: Callable[[str], None]
     report(f"compiling a step of {config.name} for {topology.name}: seconds, minutes for the largest")
     began = time.perf_counter()
     lowered = _lowered(spec, config)
+    # Tracing and compiling are timed apart: tracing grows with the model's Python, compiling with the program.
     traced = time.perf_counter()
     program, refused = _compiled(lowered)
     seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
@@ -128,6 +129,7 @@ def _compiled(lowered: jax.stages.Lowered):
 def _memory(subject: Subject, program, refused: str | None) -> dict:
     config, capacity = subject.config, subject.topology.hardware.memory
     of_shapes = memory.held(subject.spec, config)
+    # Residuals per row, scaled to the rows of one part of the batch.
     of_row = kept_of_row(config, subject.spec, list(subject.spec.layout.mesh.devices.flat))
     kept = of_row.on_device(subject.mesh) * config.train.batch_size / config.train.accumulate
     if program is None:

@@ -95,6 +95,7 @@ def _shape(count: int, dims: int) -> tuple[int, ...]:
     """The most cubic shape of `count` chips, a power of two; () otherwise."""
     if count < 1 or count & (count - 1):
         return ()
+    # Distribute the factors of two over the dimensions as evenly as possible.
     each, more = divmod(count.bit_length() - 1, dims)
     sizes = [2 ** (each + (place >= dims - more)) for place in range(dims)]
     return tuple(sorted(sizes, key=lambda size: (size == 1, size)))
@@ -117,6 +118,7 @@ def _tpus(topology: Topology) -> list:
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(f"--topology={topology.name}: {LIBTPU}")
     options = {"chip_config_name": topology.hardware.core} if topology.hardware.core else {}
+    # libtpu assumes whole hosts of 4 chips; a smaller slice needs its bounds spelled out.
     if topology.count < HOST:
         options["chips_per_host_bounds"] = (*topology.shape, 1)[:3]
     try:
@@ -160,6 +162,7 @@ def launchers(kind: str, shape: Shape) -> tuple[str, ...]:
         return ("gke",)
     if kind not in LARGEST or list(shape) != sorted(shape) or any(size % CUBE for size in shape):
         return ()
+    # Larger slices consist of optically linked cubes of 4x4x4 chips.
     cubes = tuple(size // CUBE for size in shape)
     few = math.prod(cubes) <= MOST[kind]
     # gcloud takes a number of v5p chips and makes the most compact slice of them.
@@ -189,5 +192,6 @@ def format_shape(shape: Shape) -> str:
 
 def _most_compact(count: int) -> Shape:
     """`count` cubes in the shape with the shortest longest edge, then the next; edges ascending."""
+    # Ascending edges, so that (1, 2, 4) and its permutations are one shape.
     shapes = itertools.combinations_with_replacement(range(1, count + 1), 3)
     return min((shape for shape in shapes if math.prod(shape) == count), key=lambda shape: shape[::-1])
