@@ -13,7 +13,7 @@ from pretrain.metrics.tables import show
 from pretrain.plan import launch_commands, step
 from pretrain.plan.search import search
 from pretrain.plan.topology import Topology, parse
-from pretrain.training.startup import check_kept
+from pretrain.training.startup import check_checkpoints_exist
 from pretrain.workdir import Workdir
 
 SMALL = 0.001  # of all bytes of parameters: what is less is summed up in the table
@@ -43,7 +43,7 @@ def _begun(arguments: Plan) -> bool:
     """
     if not arguments.workdir:
         return False
-    check_kept(arguments.workdir)
+    check_checkpoints_exist(arguments.workdir)
     return bool(params_only.trained(Workdir(arguments.workdir)))
 
 

@@ -23,19 +23,19 @@ def run(arguments: Prepare) -> None:
     folders = Workdir(workdir).folders
     validate.check(*sections, folders, configs.takes_tokenizer(config))
     from pretrain.step.checks import check_config, check_model, check_vocabulary
-    from pretrain.training.startup import check_own, leave_config, tokenizer_of_another
+    from pretrain.training.startup import check_same_run, find_tokenizer, save_config
 
-    check_own(config, workdir)
+    check_same_run(config, workdir)
     check_config(config)
     model = models.build(config.model.to_dict())
     check_model(model, config)
 
     def accept(tokenizer) -> None:
         check_vocabulary(model, tokenizer.vocab_size)
-        leave_config(config, workdir)  # before hours of tokenizing, so that --workdir alone continues
+        save_config(config, workdir)  # before hours of tokenizing, so that --workdir alone continues
 
     with hold_workdir(workdir, "prepare", say, queue=True):
-        taken = None if pipeline.has_tokenizer(folders.tokenizer) else tokenizer_of_another(config, workdir)
+        taken = None if pipeline.has_tokenizer(folders.tokenizer) else find_tokenizer(config, workdir)
         how = {"report": say, "accept": accept, "read_all": True, "taken": taken, "workers": workers}
         corpus = pipeline.prepare(*sections, folders, **how)
     rows = corpus.summary()

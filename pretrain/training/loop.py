@@ -1,329 +1,294 @@
-"""The loop of a run: update after update, read one late, with what is due between them."""
+"""The training loop: batch, step, log, evaluate, save, stop."""
 
 import contextlib
+import dataclasses
 import functools
 import socket
 import sys
+from collections.abc import Callable, Iterator
 
 import jax
 
-from input_pipeline.errors import DataError
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.checkpoints.restore import CONFIG
-from pretrain.checkpoints.teacher import begun
 from pretrain.distributed.init import process_age
 from pretrain.distributed.shutdown import PREEMPTED, shutdown
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import worded
 from pretrain.losses import compute_terms
-from pretrain.losses.distill import teacher_sets
 from pretrain.metrics.goodput import Goodput
 from pretrain.metrics.progress import Ledger, Progress, open_null
 from pretrain.metrics.writer import MetricWriter
-from pretrain.training.evaluator import Validation
-from pretrain.training.prefetch import Feed
-from pretrain.training.profiler import Profile
+from pretrain.training.evaluator import Evaluator
+from pretrain.training.prefetch import Prefetch
+from pretrain.training.profiler import Profiler
 from pretrain.training.replica_check import ReplicaCheck
-from pretrain.training.startup import RunParts, tell_of_holdout, tell_of_measure
-from pretrain.training.throughput import Rates
-from pretrain.workdir import Workdir
+from pretrain.training.startup import RunParts, report_measure, restore_or_init
+from pretrain.training.throughput import Throughput
+
+
+class RewindError(Exception):
+    """A step failed whose loss or gradient is not finite, with the batch at `position` in the data."""
+
+    def __init__(self, position: int):
+        super().__init__(f"bad step at data position {position}")
+        self.position = position
+
+
+@dataclasses.dataclass(frozen=True)
+class Hook:
+    """What happens after every `every` steps; 0 means never."""
+
+    every: int
+    run: Callable[[], object]
+
+    def __call__(self, step: int) -> None:
+        if self.every > 0 and step % self.every == 0:
+            self.run()
 
 
 class Loop:
-    """One run's loop, and what it carries from update to update."""
+    """One run: its train state, and everything that happens around the step."""
 
-    def __init__(self, run: RunParts, checkpoints: CheckpointManager, ledger: Ledger, workdir: str, say, weights=None):
-        self.config, self.spec, self.parts = run.config, run.spec, run
+    def __init__(self, run: RunParts, checkpoints: CheckpointManager, ledger: Ledger, report, weights=None):
+        config = run.config
+        self.config, self.spec, self.parts = config, run.spec, run
         self.checkpoints, self.ledger, self.weights = checkpoints, ledger, weights
-        self.validation = Validation(run, say)
-        self.replicas = ReplicaCheck(run.spec, self.config.train.compare_every > 0)
-        self.state, self.step, self.position = self.restore(say)
-        self.goodput = goodput(Workdir(workdir))  # a start that is refused leaves no row
+        self.evaluator = Evaluator(run, report)
+        self.replica_check = ReplicaCheck(run.spec, config.train.compare_every > 0)
+        self.steps = config.train.steps
+        self.restore(report)
+        self.goodput = self.open_goodput()  # a start that is refused leaves no row
         self.account()
-        self.begun = self.step  # updates that were made before this start
-        self.otherwise = self.validation.there and tell_of_measure(run, workdir, self.step, checkpoints.measures(), say)
-        self.writer = self.open_writer(workdir, say)
+        self.first_step = self.step
+        self.new_measure = report_measure(run, checkpoints, self.step, report)
+        self.writer = self.open_writer(report)
         shown = open_null() if jax.process_index() else None
-        self.progress = Progress(self.config.train.steps, self.step, self.config.name, shown)
-        self.rates = Rates(run.spec, self.config, ledger)
-        self.profile = Profile(self.config.log.profile, checkpoints.workdir.profile, self.progress.note)
-        self.compiled = False
-        self.pending = None  # what `update` says of the last one, read once the next one is on its way
-        bad = self.state.bad_in_row.addressable_data(0)  # of pmap a copy for each device
-        self.good = self.step - int(bad.max())  # the last update that was not bad
-        self.rewinds, self.farthest = 0, 0  # rewinds since the run last got beyond its farthest update
-
-    def open_writer(self, workdir, report) -> MetricWriter:
-        """Metric files that hold the rows up to the current step; the first process alone writes them."""
-        wanted = [self.config.log[name] and jax.process_index() == 0 for name in ("tensorboard", "csv", "jsonl")]
-        return MetricWriter(str(Workdir(workdir).metrics), *wanted, self.step, report)
-
-    def restore(self, say):
-        """(state, step, position in the data): from the newest whole checkpoint, or the beginning."""
-        config = self.config
-        shapes = self.spec.checkpoint_shapes(config.train.batch_size)
-        with self.ledger.spend("restore"):
-            restored = self.checkpoints.restore_newest(shapes, say, self.parts.origin)
-        self.ledger.update = restored[1]["step"] if restored else 0
-        if restored is None:
-            if self.validation.there and not config.data.validation:
-                tell_of_holdout(config, self.parts.corpus, say)
-            return self.begin(say), 0, 0
-        state, data = restored
-        going_on = f"going on with update {data['step'] + 1} of {config.train.steps}"
-        if data["step"] >= config.train.steps:
-            asked = f", {config.train.steps} asked" if data["step"] > config.train.steps else ""
-            going_on = f"all {data['step']} updates are made{asked} (raise --config.train.steps to go on)"
-        say(f"restored checkpoint {data['step']}; {going_on}")
-        return self.spec.from_checkpoint(state), data["step"], data["position"]
-
-    def begin(self, say):
-        """The state before the first update: initial parameters, or those that `weights` or a teacher has."""
-        state, layers = self.spec.init(self.config.seed, self.config.train.batch_size), self.config.distill.layers
-        if self.weights is None and not layers:
-            return state
-        initial = self.spec.to_checkpoint(state)
-        if self.weights:
-            params, took = self.weights.taken(initial.params, self.config.model)
-        else:
-            taught = self.parts.teacher.read(self.spec.frozen_shapes())
-            of = teacher_sets(layers, self.spec.model, self.spec.objective.teacher)
-            params, took = begun(initial.params, self.spec.parameters, taught, of, self.config)
-        say(took)
-        return self.spec.from_checkpoint(initial.replace(params=params))
+        self.progress = Progress(self.steps, self.step, config.name, shown)
+        self.throughput = Throughput(run.spec, config.data.length, config.log.peak_flops, ledger)
+        self.profiler = Profiler(config.log.profile, checkpoints.workdir.profile, self.progress.note)
+        self.batches = self.open_batches()
+        self.pending = (
+            None  # (step, position, metrics, seconds) of the last step, to be read once the next is on its way
+        )
+        self.rewinding = config.train.on_bad_step == "rewind"
+        self.stopping = False
+        self.good = self.step - self.bad_in_row  # the last step with a finite loss and gradient
+        self.rewinds = self.farthest = 0  # rewinds since the run last passed its farthest step
+        self.hooks = (
+            Hook(config.train.compare_every, self.compare_replicas),
+            Hook(config.evaluate.every, self.evaluate),
+            Hook(config.checkpoint.every, self.save),
+        )
 
     def run(self) -> int:
-        config = self.config
-        feed, ends = self.feed(), contextlib.ExitStack()
-        rewinds = config.train.on_bad_step == "rewind"
-        try:
-            if not self.make_up():
-                return self.interrupted()
-            while self.step < config.train.steps or self.pending:
-                previous, self.pending = self.pending, None
-                if self.step < config.train.steps:
-                    try:
-                        self.pending = self.update(feed)
-                    except DataError:
-                        self.keep(previous)
-                        raise
-                saves = self.due(config.checkpoint.every) or self.checkpoints.owes()
-                with self.ledger.spend("step"):
-                    bad = self.record(*previous) if previous else None
-                    if saves and not (rewinds and bad is not None):
-                        bad = self.read()  # first its row; and none of a bad one to go back to
-                if rewinds and bad is not None:
-                    feed = self.rewind(feed, bad)
-                    continue
-                if config.train.compare_every > 0 and self.step % config.train.compare_every == 0:
-                    self.compare()
-                if self.due(config.evaluate.every):
-                    self.evaluate()
-                if saves:
-                    self.save()
-                if shutdown.reached():
-                    bad = self.read()
-                    if rewinds and bad is not None:
-                        feed = self.rewind(feed, bad)
-                    return self.interrupted()
-            return self.finish()
-        except BaseException:  # which is what is told, whatever meets a folder that is away too
-            ends.enter_context(contextlib.suppress(OSError))
-            raise
-        finally:
-            closes = self.progress.close, self.writer.close, self.profile.close, self.goodput.close
-            with ends:
-                for end in (*closes, self.account, feed.close):  # the last first
-                    ends.callback(end)
+        """Train until `config.train.steps`; return the exit code. Errors: RewindError after a bad step."""
+        if not self.finish_evaluation():
+            return self.interrupt()
+        while self.step < self.steps:
+            if self.stops():
+                return self.interrupt()
+            with self.ledger.spend("data"):
+                batch = next(self.batches)
+            self.profiler.before(self.step + 1)
+            with self.step_time():
+                self.state, metrics = self.spec.train_step(self.state, batch)
+            self.step, self.position = self.step + 1, self.position + 1
+            self.profiler.after(self.step, metrics)
+            self.log(metrics)
+            if self.step < self.steps:  # `finish` evaluates and saves after the last step
+                for hook in self.hooks:
+                    hook(self.step)
+        return self.finish()
 
-    def update(self, feed: "Feed"):
-        """Sends the next update on its way: (step, position in the data behind it, its metrics, seconds).
+    def stops(self) -> bool:
+        """Whether the run was asked to stop; from then on, for all processes."""
+        self.stopping = self.stopping or shutdown.reached()
+        return self.stopping
 
-        The seconds are the ledger's where the update is done already, as on CPUs; else None.
-        """
-        with self.ledger.spend("data"):
-            batch = next(feed)
-        self.profile.before(self.step + 1)
-        if self.compiled:
+    @contextlib.contextmanager
+    def step_time(self) -> Iterator[None]:
+        """Charges the dispatch of a step to the ledger. The first one compiles, and is waited for."""
+        if self.ledger.steady:
             with self.ledger.spend("step"):
-                self.state, metrics = self.spec.train_step(self.state, batch)
-        else:
-            with self.ledger.spend("compile"), self.progress.waiting("compiling; a large model's update takes minutes"):
-                self.state, metrics = self.spec.train_step(self.state, batch)
-                jax.block_until_ready(metrics)
-                shutdown.hold()
-        self.compiled = self.ledger.steady = True
-        self.step, self.position = self.step + 1, self.position + 1
+                yield
+            return
+        with self.ledger.spend("compile"), self.progress.waiting("compiling; a large model takes minutes"):
+            yield
+            jax.block_until_ready(self.state)
+            shutdown.hold()  # from now on a signal waits for the end of a step: there is something to save
+        self.ledger.steady = True
+
+    def log(self, metrics) -> None:
+        """Queue a step's metrics and read those of the step before, so that the device never waits for the host."""
         self.ledger.update = self.step
-        self.profile.after(self.step, metrics)
-        return self.step, self.position, metrics, self.ledger.seconds() if metrics["grad_norm"].is_ready() else None
+        # Where dispatching a step runs it, as on CPUs, it is done now, and not when its metrics are read.
+        seconds = self.ledger.seconds() if metrics["grad_norm"].is_ready() else None
+        previous, self.pending = self.pending, (self.step, self.position, metrics, seconds)
+        with self.ledger.spend("step"):
+            if previous:
+                self.record(*previous)
 
-    def make_up(self) -> bool:
-        """Validates the restored checkpoint if that was due and was cut short; False if it is again."""
-        last, every = self.step >= self.config.train.steps, self.config.evaluate.every
-        if not self.step or not (last or (every > 0 and self.step % every == 0)) or (last and self.otherwise):
-            return True
-        known = self.checkpoints.loss(self.step, self.validation.measure)
-        if known is not None:
-            self.validation.found(self.step, known)
-            return True
-        if not self.evaluate():
-            return False
-        if metrics := self.validation.of(self.step):
-            self.checkpoints.score(
-                self.step, metrics, self.progress.note, not last
-            )  # who makes no update deletes nothing
-        return True
-
-    def keep(self, previous) -> None:
-        """Saves the updates made before reading failed; several processes save together, and the others cannot now."""
-        bad = self.record(*previous) if previous else None
-        if jax.process_count() == 1 and (bad is None or self.config.train.on_bad_step == "skip"):
-            self.save(wait=True)
-            self.progress.note(f"reading failed: saved checkpoint {self.step}")
-
-    def settle(self) -> None:
-        """Waits for the update on its way, so that its seconds are charged to it and not to what comes next."""
+    def read_metrics(self) -> None:
+        """Wait for the step on its way and log it, so that what follows is not charged for it."""
+        pending, self.pending = self.pending, None
         with self.ledger.spend("step"):
             jax.block_until_ready(self.state)
+            if pending:
+                self.record(*pending)
 
-    def compare(self) -> None:
-        """Raises FaultError where devices differ in what they hold alike."""
-        self.settle()
-        self.replicas.compare(self.state, self.step)
-
-    def due(self, every: int) -> bool:
-        """Whether something done every so many updates is due; the last update is left to `finish`."""
-        return every > 0 and self.step % every == 0 and self.step < self.config.train.steps
-
-    def read(self) -> int | None:
-        """Records the update on its way, if there is one."""
-        pending, self.pending = self.pending, None
-        return self.record(*pending) if pending else None
-
-    def record(self, step: int, position: int, metrics, seconds) -> int | None:
-        """Reads an update's metrics, logs them, and returns its position in the data if it was bad."""
+    def record(self, step: int, position: int, metrics, seconds: dict | None) -> None:
+        """Log a step's metrics. Errors: RewindError, or UserError after too many bad steps."""
         values = jax.tree.map(float, metrics)
-        self.rates.count(values["read"], seconds)
-        bad = int(values["bad_in_row"])
-        self.good = max(self.good, step - bad)
-        if bad:
-            skips = self.config.train.on_bad_step == "skip"
-            counted = f" ({bad} in a row, {int(values['bad_total'])} in all)" if skips else ""
-            self.progress.note(
-                f"update {step} {'skipped' if skips else 'failed'}: loss or gradient not finite, with the batch at "
-                f"data position {position - 1}{counted}"
-            )
-        if step % self.config.log.every == 0 or step == self.config.train.steps:
+        self.throughput.count(values["read"], seconds)
+        self.bad_in_row = int(values["bad_in_row"])
+        self.good = max(self.good, step - self.bad_in_row)
+        if self.bad_in_row:
+            skipped = f"step skipped ({self.bad_in_row} in a row, {int(values['bad_total'])} in total)"
+            action = "rewinding" if self.rewinding else skipped
+            self.progress.note(f"step {step}: loss or gradient not finite at data position {position - 1}; {action}")
+        if step % self.config.log.every == 0 or step == self.steps:
             row = compute_terms(self.spec.objective, values["sums"], values["counts"])
             row |= {name: values[name] for name in ("learning_rate", "grad_norm", "bad_total")}
             self.writer.write("train", step, row)
             with self.ledger.spend("save"):
                 self.checkpoints.check()
             self.goodput.add(step, self.ledger.seconds(), self.checkpoints.whole, now=False)
-            self.progress.update(step, row | self.rates.read())
-        if bad >= self.config.train.max_bad_steps and self.config.train.on_bad_step == "skip":
-            self.stop_bad(position - 1, bad)
-        return position - 1 if bad else None
-
-    def stop_bad(self, position: int, count: int):
-        """Ends a run whose updates stay bad; one that goes back at each has saved what it goes back to."""
-        if self.rewinds:
-            self.checkpoints.wait()
-            back = f"the run went back {count - 1} time{'s' * (count != 2)}, and again " if count > 1 else ""
-            what = f"{back}an update had"
-            left = "it stands where it last saved" if self.checkpoints.trained() else "it has saved nothing"
-        else:
-            self.read()  # first the row of the one that is on its way
+            self.progress.update(step, row | self.throughput.read())
+        if self.bad_in_row and self.rewinding:
+            raise RewindError(position - 1)
+        if self.bad_in_row >= self.config.train.max_bad_steps:
+            self.read_metrics()  # the next step is on its way, and counts as well if it is bad
             self.save(wait=True)
-            what = f"{count} updates in a row had"
-            left = f"none of them changed a parameter; the run is saved as checkpoint {self.step}"
-        good, folder = self.checkpoints.sound(self.good), self.checkpoints.workdir.path
-        begin = "" if good is None else f" and, if it evaluates well, --config.train.start_from={folder}@{good}"
-        taken = self.config.train.start_from if not self.good else ""
-        look = f", at what config.train.start_from = {taken} gives (by pretrain evaluate)" if taken else ""
-        raise UserError(
-            f"{what} a loss or gradient that is not finite, the last with the batch at data position {position}; "
-            f"{left}; look at that data{look}, or begin in another --workdir with a lower config.schedule.peak{begin}"
-        )
+            raise self.too_many_bad_steps(self.bad_in_row, position - 1)
 
-    def rewind(self, feed, bad_position: int):
-        """Back to the last checkpoint, and past the batch that broke the update."""
-        feed.close()
+    def rewind(self, position: int) -> None:
+        """Go back to the newest checkpoint, and past the batch at `position`. Errors: UserError after too many."""
+        self.batches.close()
         self.rewinds = self.rewinds + 1 if self.step <= self.farthest else 1
         self.farthest = max(self.farthest, self.step)
-        if self.rewinds >= self.config.train.max_bad_steps:
-            self.stop_bad(bad_position, self.rewinds)
         self.account()
         with self.ledger.spend("save"):
             self.checkpoints.wait()
-        self.state, self.step, position = self.restore(self.progress.note)
+        if self.rewinds >= self.config.train.max_bad_steps:
+            raise self.too_many_bad_steps(self.rewinds, position)
+        self.restore(self.progress.note)
         self.account()
-        self.position, self.pending = bad_position + 1, None
-        self.validation.forget()
-        if position != self.position:  # what the lanes remember is not what comes before their next rows
+        self.evaluator.forget()
+        self.pending = None
+        if self.position != position + 1:  # the recurrent state is not of the text before the next rows
             self.state = self.spec.reset_recurrent_state(self.state, self.config.train.batch_size)
+        self.position = position + 1
         self.writer.close()
-        self.writer = self.open_writer(self.checkpoints.workdir.path, self.progress.note)
-        self.progress.note(f"rewound to update {self.step}; the data goes on at position {self.position}")
-        return self.feed()
+        self.writer = self.open_writer(self.progress.note)
+        self.progress.note(f"rewound to step {self.step}, continuing at data position {self.position}")
+        self.batches = self.open_batches()
 
-    def account(self) -> None:
-        """Writes down where the time went, and what is saved."""
-        self.goodput.add(self.step, self.ledger.seconds(), self.checkpoints.whole)
+    def too_many_bad_steps(self, count: int, position: int) -> UserError:
+        sound = self.checkpoints.sound(self.good)
+        start = f", or start from {self.checkpoints.workdir.path}@{sound}" if sound is not None else ""
+        return UserError(
+            f"config.train.max_bad_steps={self.config.train.max_bad_steps}: {count} steps were not finite, the last at "
+            f"data position {position}. Look at that data, lower config.schedule.peak{start}."
+        )
 
-    def feed(self) -> "Feed":
-        """Batches from the current position on. What becomes of its readers each process says for itself."""
-        own = functools.partial(print, file=sys.stderr, flush=True)
-        return Feed(self.parts, self.position, own if jax.process_index() else self.progress.note)
+    def compare_replicas(self) -> None:
+        self.read_metrics()
+        self.replica_check.compare(self.state, self.step)
 
     def evaluate(self) -> bool:
-        """Scores the validation split, if there is one; False if that was cut short, because the run is to stop."""
-        if not self.validation.there:
+        """Score the validation split; False if that was cut short, because the run is to stop."""
+        if not self.evaluator.enabled:
             return True
-        self.settle()
+        self.read_metrics()
         with self.ledger.spend("evaluate"):
-            rows = self.validation.score(self.state.params, self.step, cut=shutdown.reached)
-        if rows is None:
+            scores = self.evaluator.score(self.state.params, self.step, stop=self.stops)
+        if scores is None:
             return False
-        shown, besides = rows
-        self.writer.write("validation", self.step, shown | besides)
+        shown, further = scores
+        self.writer.write("validation", self.step, shown | further)
         self.progress.note(f"step {self.step}: validation {', '.join(worded(*item) for item in shown.items())}")
         return True
 
     def save(self, wait: bool = False) -> None:
-        self.compare()
+        """Save a checkpoint of the current step, in the background unless `wait`."""
+        self.compare_replicas()  # a corrupt state must not become a checkpoint
         self.account()
         with self.ledger.spend("save"):
             state = self.spec.to_checkpoint(self.state)
             origin = self.parts.origin | {CONFIG: self.config.to_dict()}
-            told = state, self.position, self.validation.of(self.step), origin, int(state.bad_in_row)
+            metrics = self.evaluator.checkpoint_metrics(self.step)
             self.writer.flush()
-            self.checkpoints.save(self.step, *told)
+            self.checkpoints.save(self.step, state, self.position, metrics, origin, int(state.bad_in_row))
             if wait:
-                self.checkpoints.wait(lambda: self.checkpoints.save(self.step, *told))
+                self.checkpoints.wait()
 
-    def interrupted(self) -> int:
+    def finish_evaluation(self) -> bool:
+        """Evaluate a restored checkpoint whose evaluation was cut short; False if it is again."""
+        last, every = self.step >= self.steps, self.config.evaluate.every
+        due = last or (every > 0 and self.step % every == 0)
+        if not self.step or not due or (last and self.new_measure):
+            return True
+        loss = self.checkpoints.loss(self.step, self.evaluator.measure)
+        if loss is not None:
+            self.evaluator.set_loss(self.step, loss)
+            return True
+        if not self.evaluate():
+            return False
+        if metrics := self.evaluator.checkpoint_metrics(self.step):
+            # A run that makes no step deletes no checkpoint.
+            self.checkpoints.score(self.step, metrics, self.progress.note, not last)
+        return True
+
+    def interrupt(self) -> int:
+        """Save and leave, to be started again."""
         self.save(wait=True)
-        self.progress.note(f"interrupted: saved checkpoint {self.step}; start the same command again to go on")
+        self.progress.note(f"interrupted: saved checkpoint {self.step}; start the same command again to continue")
         return PREEMPTED
 
     def finish(self) -> int:
-        if (bad := self.step - self.good) >= self.config.train.max_bad_steps:  # as the start before this one ended
-            self.stop_bad(self.position - 1, bad)
-        if self.step > self.begun and not self.validation.of(self.step) and not self.evaluate():
-            return self.interrupted()
+        """Evaluate and save after the last step."""
+        self.read_metrics()
+        if self.bad_in_row >= self.config.train.max_bad_steps:  # an earlier start ended here, too
+            raise self.too_many_bad_steps(self.bad_in_row, self.position - 1)
+        scored = self.step == self.first_step or self.evaluator.checkpoint_metrics(self.step) is not None
+        if not scored and not self.evaluate():
+            return self.interrupt()
         self.save(wait=True)
-        own = f", {self.step - self.begun} of them by this start" * (self.begun > 0)
-        own += f", the last {f'{bad} ' * (bad > 1)}skipped" * (bad > 0)
-        made = f"{self.step} update{'s' * (self.step != 1)}{own}{',' * bool(own)}"
-        self.progress.note(f"done: {made} in {self.ledger.summary()}")
+        own = f" ({self.step - self.first_step} in this start)" if self.first_step else ""
+        self.progress.note(f"done: {self.step} steps{own} in {self.ledger.summary()}")
         return 0
 
+    def restore(self, report) -> None:
+        """Set state, step and data position: from the newest whole checkpoint, or the beginning."""
+        with self.ledger.spend("restore"):
+            restored = restore_or_init(self.parts, self.checkpoints, self.weights, report)
+        self.state, self.step, self.position = restored
+        self.ledger.update = self.step
+        # Of pmap there is a copy for each device.
+        self.bad_in_row = int(self.state.bad_in_row.addressable_data(0).max())
 
-def goodput(workdir: Workdir) -> Goodput:
-    """The ledger of a run's time, which process 0 alone writes."""
-    path = workdir.goodput if jax.process_index() == 0 else None
-    return Goodput(
-        path, process_age(), host=socket.gethostname(), processes=jax.process_count(), devices=jax.device_count()
-    )
+    def open_writer(self, report) -> MetricWriter:
+        """Metric files cut back to the current step; process 0 alone writes them."""
+        enabled = [self.config.log[name] and jax.process_index() == 0 for name in ("tensorboard", "csv", "jsonl")]
+        return MetricWriter(str(self.checkpoints.workdir.metrics), *enabled, self.step, report)
+
+    def open_batches(self) -> Prefetch:
+        """Batches from the current position on; every process reports on its own readers."""
+        own = functools.partial(print, file=sys.stderr, flush=True)
+        return Prefetch(self.parts, self.position, own if jax.process_index() else self.progress.note)
+
+    def open_goodput(self) -> Goodput:
+        path = self.checkpoints.workdir.goodput if jax.process_index() == 0 else None
+        about = {"processes": jax.process_count(), "devices": jax.device_count()}
+        return Goodput(path, process_age(), host=socket.gethostname(), **about)
+
+    def account(self) -> None:
+        """Write down where the time went, and what is saved."""
+        self.goodput.add(self.step, self.ledger.seconds(), self.checkpoints.whole)
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:  # each is closed even if another fails, the last first
+            closes = (self.progress.close, self.writer.close, self.profiler.close, self.goodput.close)
+            for close in (*closes, self.account, self.batches.close):
+                stack.callback(close)

@@ -1,4 +1,4 @@
-"""Batches for the step: read by this process or its readers, and put on the devices ahead of time."""
+"""Batches on the devices, ahead of the step that takes them."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,46 +7,45 @@ from input_pipeline.batching.loader import KilledReaderError
 from pretrain.distributed.shutdown import shutdown
 from pretrain.training.startup import RunParts
 
+AHEAD = 2  # batches on the devices: one is copied while another waits
 
-class Feed:
-    """Batches on the devices, two ahead of the step that takes them.
 
-    Where a reader process is killed, all processes are asked to stop, as by a signal, and this one reads by itself the
-    batches that it takes until then.
+class Prefetch:
+    """An iterator over the batches of a run from a data position on.
+
+    If a reader process is killed, the run is asked to stop as by a signal, and this process reads by itself until then.
     """
 
-    AHEAD = 2
-
     def __init__(self, run: RunParts, position: int, report: Callable[[str], None]):
-        self.config, self.corpus, self.spec = run.config, run.corpus, run.spec
-        self.size, self.position, self.report = run.config.train.batch_size, position, report
-        self.host = self.read(run.config.data.workers)
-        self.ready = deque()
+        self._run, self._position, self._report = run, position, report
+        self._host = self._read(run.config.data.workers)
+        self._ready = deque()
 
-    def read(self, workers: int):
-        """What this process reads of the batches from `position` on."""
-        return self.corpus.batches(
-            seed=self.config.seed,
-            batch_size=self.size,
-            rows=self.spec.rows(self.size),
-            start=self.position,
+    def _read(self, workers: int):
+        """This process's rows of the batches from the current position on, read by so many workers."""
+        config = self._run.config
+        return self._run.corpus.batches(
+            seed=config.seed,
+            batch_size=config.train.batch_size,
+            rows=self._run.spec.rows(config.train.batch_size),
+            start=self._position,
             workers=workers,
-            prefetch=self.config.data.prefetch,
+            prefetch=config.data.prefetch,
         )
 
     def __next__(self):
-        while len(self.ready) < self.AHEAD:
+        while len(self._ready) < AHEAD:
             try:
-                batch = next(self.host)
+                batch = next(self._host)
             except KilledReaderError as killed:
-                self.report(str(killed))
+                self._report(str(killed))
                 shutdown.request()
                 self.close()
-                self.host = self.read(workers=0)
+                self._host = self._read(workers=0)
                 continue
-            self.position += 1
-            self.ready.append(self.spec.put(batch, self.size))
-        return self.ready.popleft()
+            self._position += 1
+            self._ready.append(self._run.spec.put(batch, self._run.config.train.batch_size))
+        return self._ready.popleft()
 
     def close(self) -> None:
-        self.host.close()
+        self._host.close()

@@ -1,4 +1,4 @@
-"""A trace of some updates, for TensorBoard's and Perfetto's views of where a step's time goes."""
+"""A trace of some steps, for the views of TensorBoard and Perfetto."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,35 +6,33 @@ from pathlib import Path
 import jax
 
 
-class Profile:
-    """Traces the updates of `window`, (first, last), counted from 1; an empty window traces nothing.
+class Profiler:
+    """Traces the steps of `window`, (first, last) from 1; an empty window traces nothing.
 
-    A run that is restored inside the window traces what is left of it; one that ends inside, what it made of it.
+    A run that is restored or ends inside the window traces the part of it that it runs.
     """
 
     def __init__(self, window: Sequence[int], folder: Path, report: Callable[[str], None]):
         self._window, self._report = tuple(window), report
-        # Of several processes each has a folder of its own: on one host their files would be called alike.
+        # Processes of one host would write files of the same name.
         self._folder = folder / str(jax.process_index()) if jax.process_count() > 1 else folder
-        self._started = 0  # the first update traced, 0 while nothing is
-        self._done = 0  # the last update made
+        self._first = 0  # the first step traced; 0 while none is
+        self._last = 0
 
     def before(self, step: int) -> None:
-        """Update `step` is about to be made."""
-        if self._window and not self._started and self._window[0] <= step <= self._window[1]:
+        if self._window and not self._first and self._window[0] <= step <= self._window[1]:
             jax.profiler.start_trace(str(self._folder))
-            self._started = step
+            self._first = step
 
     def after(self, step: int, results) -> None:
-        """Update `step` is on its way to `results`, which the last update of the window waits for."""
-        self._done = step
-        if self._started and step == self._window[1]:
-            jax.block_until_ready(results)
+        self._last = step
+        if self._first and step == self._window[1]:
+            jax.block_until_ready(results)  # steps are dispatched ahead: the last one may still run
             self.close()
 
     def close(self) -> None:
-        """Ends a trace that is under way."""
-        if self._started:
-            first, self._started = self._started, 0
+        """End a trace that is under way."""
+        if self._first:
+            first, self._first = self._first, 0
             jax.profiler.stop_trace()
-            self._report(f"trace of updates {first} to {self._done} written to {self._folder}")
+            self._report(f"trace of steps {first} to {self._last} written to {self._folder}")

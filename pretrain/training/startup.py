@@ -1,4 +1,4 @@
-"""The start of a run: what is built of its config, what its work folder holds, and what it begins with."""
+"""The start of a run: what is built of its config, what its work folder holds, and what it starts from."""
 
 import dataclasses
 import functools
@@ -14,6 +14,7 @@ from pretrain import config as configs
 from pretrain.checkpoints import params_only, restore
 from pretrain.checkpoints import teacher as teachers
 from pretrain.checkpoints.init_from import Weights, find
+from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.costs import capacity
 from pretrain.distributed.consensus import assert_equal_on_hosts, on_host0
 from pretrain.errors import UserError
@@ -25,7 +26,7 @@ from pretrain.step.checks import check_config, check_mesh, check_model, check_vo
 from pretrain.step.train_spec import TrainSpec
 from pretrain.workdir import ANEW, POSITION, Workdir, real
 
-FEW_ROWS = 20  # of validation, whose loss says little
+FEW_ROWS = 20  # a validation split of fewer rows says little
 MOSTLY_USED = 0.8  # of a vocabulary: published tables have at most a few hundred rows without a token
 
 
@@ -44,15 +45,28 @@ class RunParts:
         return self.corpus.origin | ({"teacher": self.teacher.fingerprint} if self.teacher else {})
 
 
-def build_spec(config, report, training: bool) -> TrainSpec:
-    """Build a config's spec and check it. Errors: UserError, ModelError, DataError."""
-    check_config(config)
-    spec = TrainSpec.build(config, report=report)
-    check_model(spec.model, config)
-    check_mesh(spec, config, training)
-    if training:
-        capacity.check_memory(spec, config)
-    return spec
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """Other runs' parameters: `weights` to start from, and a `teacher`."""
+
+    weights: Weights | None = None
+    teacher: teachers.Teacher | None = None
+
+    def check(self, spec: TrainSpec, config, begins: bool) -> None:
+        """Raise UserError where a checkpoint does not fit the model."""
+        shapes = spec.checkpoint_shapes(config.train.batch_size).params
+        if self.weights:
+            self.weights.check(shapes, config.model)
+        if self.teacher:
+            self.teacher.weights.check(spec.frozen_shapes(), self.teacher.weights.model)
+            if begins and config.distill.layers:
+                teacher_sets(config.distill.layers, spec.model, spec.objective.teacher)
+                self.teacher.weights.check_positions(shapes, config.model)
+
+    @property
+    def with_tokenizer(self) -> list[Weights]:
+        """Those whose tokenizer the run must share, the one it takes a tokenizer from first."""
+        return [one for one in (self.weights, self.teacher.weights if self.teacher else None) if one]
 
 
 def build_run(
@@ -62,26 +76,24 @@ def build_run(
     *,
     training: bool = False,
     begins: bool = False,
-    weights: Weights | None = None,
-    teacher: teachers.Teacher | None = None,
+    sources: Sources = Sources(),
     prepare: Callable = pipeline.prepare,
-    accepted: Callable[[], None] = lambda: None,
+    before_tokenizing: Callable[[], None] = lambda: None,
 ) -> RunParts:
-    """Build a run's spec and open its data with `prepare`, the cheap checks first.
+    """Build a run's spec and open its data with `prepare`, cheap checks first.
 
-    `weights` and `teacher` are other runs' parameters; without a tokenizer of its own the run has theirs. `begins`: the
-    run is at update 0, where table sizes can still change. `accepted` is called before hours of tokenizing may begin.
+    `begins`: the run is at step 0, where table sizes can still change. Errors: UserError, ModelError, DataError.
     """
-    spec = build_spec(config, report, training)
-    if weights:
-        weights.check(spec.checkpoint_shapes(config.train.batch_size).params, config.model)
-    if teacher:
-        teacher.weights.check(spec.frozen_shapes(), teacher.weights.model)
-        if begins and config.distill.layers:
-            teacher_sets(config.distill.layers, spec.model, spec.objective.teacher)
-            teacher.weights.check_positions(spec.checkpoint_shapes(config.train.batch_size).params, config.model)
-    others = [one for one in (weights, teacher.weights if teacher and training else None) if one]
-    trained_with = [one.trained_with() for one in others]
+    check_config(config)
+    spec = TrainSpec.build(config, report=report)
+    check_model(spec.model, config)
+    check_mesh(spec, config, training)
+    if training:
+        capacity.check_training(spec, config)
+    capacity.check_evaluation(spec, config)
+    sources.check(spec, config, begins)
+    others = sources.with_tokenizer if training else []
+    fingerprints = [one.trained_with() for one in others]
     if others:
         prepare = functools.partial(prepare, taken=others[0].tokenizer)
     sizes_are_free = begins and not others and not configs.takes_tokenizer(config)
@@ -93,195 +105,189 @@ def build_run(
                 f"warning: config.model.vocab_size={spec.model.vocab_size:,}, but the tokenizer has "
                 f"{tokenizer.vocab_size:,} entries; --config.model.vocab_size={tokenizer.vocab_size} saves the rest"
             )
-        for other, fingerprint in zip(others, trained_with, strict=True):
+        for other, fingerprint in zip(others, fingerprints, strict=True):
             other.check_tokenizer(tokenizer, fingerprint)
-        accepted()
+        before_tokenizing()
 
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     corpus = prepare(*sections, Workdir(workdir).folders, report=report, accept=accept)
     texts = {f"the text of {split}": corpus.stream(split).identity for split in corpus.splits}
     remedy = "let all of them read the same text with the same tokenizer"
     assert_equal_on_hosts({"the tokenizer": corpus.tokenizer.fingerprint} | texts, remedy)
-    if teacher:
-        spec.set_frozen(teacher.read(spec.frozen_shapes()))
-    return RunParts(config, spec, corpus, teacher)
+    if sources.teacher:
+        spec.set_frozen(sources.teacher.read(spec.frozen_shapes()))
+    return RunParts(config, spec, corpus, sources.teacher)
 
 
-def cannot(why: str) -> str:
-    """The sentence of a work folder that fails."""
-    return f"the work folder cannot be used ({why}); mend that, or choose another --workdir"
+def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weights | None, report) -> tuple:
+    """(state, step, position in the data): of the newest whole checkpoint, else of step 0."""
+    spec, steps = run.spec, run.config.train.steps
+    shapes = spec.checkpoint_shapes(run.config.train.batch_size)
+    restored = checkpoints.restore_newest(shapes, report, run.origin)
+    if restored is None:
+        if "validation" in run.corpus.splits and not run.config.data.validation:
+            report_holdout(run, report)
+        return _init(run, weights, report), 0, 0
+    state, data = restored
+    step = data["step"]
+    rest = f"continuing at step {step + 1}/{steps}"
+    if step >= steps:
+        rest = f"all {step} steps are done (raise --config.train.steps to continue)"
+    report(f"restored checkpoint {step}, {rest}")
+    return spec.from_checkpoint(state), step, data["position"]
 
 
-def check_own(config, workdir: str) -> None:
-    """Raises UserError where the run in `workdir` is of another config. Writes nothing.
-
-    Weights alone are no run: what is done with them is for `config` to say.
-    """
-    if not params_only.begins(Workdir(workdir)):
-        try:
-            configs.check_same_run(workdir, config)
-        except UserError:
-            TrainSpec.build_abstract(config)  # a value that can be in no config is named first
-            raise
-        here = Workdir(workdir)
-        newest = (
-            folder for step in reversed(here.steps()) if restore.is_whole(folder := here.checkpoint(step), POSITION)
+def _init(run: RunParts, weights: Weights | None, report):
+    """The state before step 0: initial parameters, or those of `weights` or of a teacher's layers."""
+    spec, train, layers = run.spec, run.config.train, run.config.distill.layers
+    state = spec.init(run.config.seed, train.batch_size)
+    if weights is None and not layers:
+        return state
+    initial = spec.to_checkpoint(state)
+    if weights:
+        params, message = weights.taken(initial.params, run.config.model)
+    else:
+        sets = teacher_sets(layers, spec.model, spec.objective.teacher)
+        params, message = teachers.begun(
+            initial.params, spec.parameters, run.teacher.read(spec.frozen_shapes()), sets, run.config
         )
-        if folder := next(newest, None):
-            configs.check_unedited(
-                workdir, config, restore.made_with(restore.noted(folder)), f"undo the change, or {ANEW}"
-            )
+    report(message)
+    return spec.from_checkpoint(initial.replace(params=params))
 
 
-def check_goes_on(config, workdir: str) -> None:
-    """Raises UserError where `workdir` holds a run that `config` cannot go on with. Writes nothing."""
-    check_own(config, workdir)
-    check_kept(workdir)
+def check_local_folder(config, workdir: str, fresh: str) -> None:
+    """Raise UserError for options that a work folder in an object store does not support."""
+    if not Workdir(workdir).remote:
+        return
+    options = {"--fresh": fresh}
+    options |= {"config.distill.teacher": config.distill.teacher, "config.log.profile": config.log.profile}
+    for name, value in options.items():
+        if value:
+            raise UserError(f"{name}={value} needs a --workdir on a disk, and {workdir} is in an object store.")
+
+
+def check_same_run(config, workdir: str) -> None:
+    """Raise UserError where `workdir` holds a run of another config; imported weights are no run."""
+    here = Workdir(workdir)
+    if params_only.begins(here):
+        return
+    configs.check_same_run(workdir, config)
+    newest = (folder for step in reversed(here.steps()) if restore.is_whole(folder := here.checkpoint(step), POSITION))
+    if folder := next(newest, None):
+        made_with = restore.made_with(restore.noted(folder))
+        configs.check_unedited(workdir, config, made_with, f"undo the change, or {ANEW}")
+
+
+def check_can_continue(config, workdir: str) -> None:
+    """Raise UserError where `workdir` holds a run that `config` cannot continue. Writes nothing."""
+    check_same_run(config, workdir)
+    check_checkpoints_exist(workdir)
     here = Workdir(workdir)
     if here.steps() and not pipeline.has_tokenizer(here.folders.tokenizer):
         raise UserError(
-            f"{workdir} holds checkpoints, but not the tokenizer that they were made with; restore its folder "
-            f"tokenizer, make it again with `pretrain prepare` if the text is what it was, or {ANEW}"
+            f"{workdir} holds checkpoints without their tokenizer. Restore its folder tokenizer, prepare the same text "
+            f"again, or {ANEW}."
         )
 
 
-def check_kept(workdir: str) -> None:
-    """Raises UserError where a run had checkpoints to go on from, and all are gone. Writes nothing."""
+def check_checkpoints_exist(workdir: str) -> None:
+    """Raise UserError where a run had checkpoints, and all are gone. Writes nothing."""
     here = Workdir(workdir)
     if any(not params_only.is_alone(here.checkpoint(step)) for step in here.steps()):
         return
     saved = newest_saved(here.goodput)
     damaged = here.broken.is_dir() and any(here.broken.iterdir())
     if saved or damaged:
-        had = f"had checkpoint {saved} and has none now" if saved else "has no checkpoint to go on from"
-        where = f" (damaged ones lie in {here.broken})" if damaged else ""
-        raise UserError(f"{workdir} {had}{where}; bring one back into {here.checkpoints}, or {ANEW}")
+        had = f"had checkpoint {saved} and has none now" if saved else "has no checkpoint to continue from"
+        where = f" (damaged ones are in {here.broken})" if damaged else ""
+        raise UserError(f"{workdir} {had}{where}. Bring one back into {here.checkpoints}, or {ANEW}.")
 
 
-def check_place(config, workdir: str, fresh: str) -> None:
-    """Raises UserError for what cannot be done in a work folder that lies in an object store."""
-    if not Workdir(workdir).remote:
-        return
-    asked = {
-        "--fresh": fresh,
-        "config.distill.teacher": config.distill.teacher,
-        "config.log.profile": config.log.profile,
-    }
-    for name, value in asked.items():
-        if value:
-            raise UserError(
-                f"{name} = {value} needs a work folder on a disk, and {workdir} lies in an object store, where no "
-                "folder can be renamed or filled bit by bit; leave it out, or choose another --workdir"
-            )
-
-
-def tell_of_fresh(workdir: str, name: str, held_run: bool, has_weights: bool, say) -> None:
-    """Says what `--fresh=name` has put aside, and that imported weights are among it where a run begins without."""
-    aside = Workdir(workdir).earlier / name
-    if held_run:
-        say(f"what was there is kept in {aside}")
-    else:
-        say(f"--fresh={name} has put nothing aside: {workdir} held no run")
-    if not has_weights and params_only.is_alone(params_only.folder_in(Workdir(aside))):
-        say(
-            "the imported weights are there too, and this run does not begin with them; to have it begin so, give "
-            f"--fresh another name, and --config.train.start_from={aside}@0"
+def find_sources(config, workdir: str, fresh: bool) -> Sources:
+    """The other runs' parameters that a start needs; a run that continues has a copy of its teacher."""
+    here = Workdir(workdir)
+    imported = not fresh and on_host0(lambda: params_only.begins(here))
+    continues = not fresh and not imported and on_host0(lambda: bool(here.steps()))
+    if continues:
+        return Sources(None, teachers.kept(config, workdir))
+    teacher = teachers.named(config, workdir)
+    if teacher and fresh and real(teacher.run) == real(here.teacher.path):
+        raise UserError(
+            f"config.distill.teacher={config.distill.teacher} is the copy in {workdir}, which --fresh moves away. Name "
+            "the teacher's own run."
         )
+    if imported:
+        return Sources(_imported_weights(config, workdir), teacher)
+    return Sources(find(config.train.start_from, workdir) if config.train.start_from else None, teacher)
 
 
-def tell_of_holdout(config, corpus: Corpus, say) -> None:
-    """Says how much is held out, and where that is little, of a recipe for much text, what holds out more."""
-    share, usual = config.data.holdout, common.base().data.holdout
-    tokens = corpus.stream("validation").tokens
-    told = f"{100 * share:g}% of data.train is held out for validation (config.data.holdout)"
-    if tokens < FEW_ROWS * config.data.length and share < usual:
-        told += f": {tokens:,} tokens, which say little; in a new folder --config.data.holdout={usual:g} holds more out"
-    say(told)
+def _imported_weights(config, workdir: str) -> Weights:
+    """The weights that `pretrain import` put into the work folder."""
+    here = Workdir(workdir)
+    for key, value in (("train.start_from", config.train.start_from), ("distill.layers", tuple(config.distill.layers))):
+        if value:
+            raise UserError(f"config.{key}={value}, but {workdir} has imported weights to start from. Leave one out.")
+    name, model = f"the imported weights of {workdir}", configs.saved(workdir).model
+    return Weights(name, params_only.folder_in(here), here.folders.tokenizer, model, whole=True)
 
 
-def leave_config(config, workdir: str) -> None:
-    """Writes the config of a run without a checkpoint, so that a start with --workdir alone goes on with it.
+def find_tokenizer(config, workdir: str) -> Path | None:
+    """The folder of the tokenizer of the run that `config` starts or learns from, if there is one."""
+    for name, key in ((config.train.start_from, "train.start_from"), (config.distill.teacher, "distill.teacher")):
+        if name:
+            return find(name, workdir, key).tokenizer
+    return None
 
-    Where a run was being put aside, the config that is there is still that run's.
+
+def save_config(config, workdir: str) -> None:
+    """Write the config of a run without a checkpoint, so that --workdir alone continues it.
+
+    While a run is being moved away, the config in the folder is still that run's.
     """
     here = Workdir(workdir)
     if jax.process_index() == 0 and not here.steps() and here.being_moved() is None:
         configs.save(config, workdir)
 
 
-def tell_of_measure(run: RunParts, workdir: str, step: int, measures: list[str], say) -> bool:
-    """Says if validations are made in another way than the run's before, and returns whether they are.
+def report_fresh(workdir: str, name: str, held_run: bool, has_weights: bool, report) -> None:
+    """Report what `--fresh=name` moved away, and imported weights that this run does not start from."""
+    aside = Workdir(workdir).earlier / name
+    report(f"the earlier run is in {aside}" if held_run else f"--fresh={name}: {workdir} held no run")
+    if not has_weights and params_only.is_alone(params_only.folder_in(Workdir(aside))):
+        report(f"the imported weights are there too; --config.train.start_from={aside}@0 starts a run from them")
 
-    `measures` are how its losses were measured, oldest first. A run whose updates are all made, and whose last loss may
-    be still to come, measures as its own config has it.
-    """
-    own, then = measures[-1:], "earlier losses no longer count towards the best checkpoint"
-    if step >= run.config.train.steps:
-        own = [on_host0(lambda: measure(configs.saved(workdir), run.corpus))]
-        then = "nothing is measured anew"
-    if own in ([], [measure(run.config, run.corpus)]):
+
+def report_holdout(run: RunParts, report) -> None:
+    """Report the size of the held-out split, and a larger one where it is small."""
+    data, usual = run.config.data, common.base().data.holdout
+    tokens = run.corpus.stream("validation").tokens
+    message = f"{100 * data.holdout:g}% of data.train is held out for validation (config.data.holdout)"
+    if tokens < FEW_ROWS * data.length and data.holdout < usual:
+        message += f": only {tokens:,} tokens; --config.data.holdout={usual:g} in a new folder holds out more"
+    report(message)
+
+
+def report_measure(run: RunParts, checkpoints: CheckpointManager, step: int, report) -> bool:
+    """Report if validation losses are measured in another way than before, and return whether they are."""
+    if "validation" not in run.corpus.splits:
         return False
-    say(
-        "the validation loss is measured in another way than before (config.evaluate, config.objective.selects "
-        f"or the validation text changed): {then}"
-    )
+    before, effect = checkpoints.measures()[-1:], "earlier losses no longer count towards the best checkpoint"
+    if step >= run.config.train.steps:  # the last loss may be missing: compare with the run's own config
+        workdir = str(checkpoints.workdir.path)
+        before = [on_host0(lambda: measure(configs.saved(workdir), run.corpus))]
+        effect = "nothing is evaluated again"
+    if before in ([], [measure(run.config, run.corpus)]):
+        return False
+    report(f"the validation loss is measured in another way than before (config.evaluate or its text): {effect}")
     return True
 
 
-def tell_of_changes(config, workdir: str, step: int, say) -> None:
-    """Says what a run that has made `step` updates would not be expected to do, or did otherwise before.
-
-    Before is when the checkpoint of `step` was saved: a start since then may have trained nothing.
-    """
-    told = [warn_of_end(config, step), warn_of_unused_keys(config)]
+def report_changes(config, workdir: str, step: int, report) -> None:
+    """Report what the config changes since the checkpoint of `step` was saved, and keys without effect."""
+    warnings = [warn_of_end(config, step), warn_of_unused_keys(config)]
     if step and Workdir(workdir).config.is_file():
         made_with = restore.made_with(restore.noted(Workdir(workdir).checkpoint(step)))
         before = configs.of_start(configs.saved(workdir), made_with)
-        told += [warn_of_change(before, config, step), configs.changed_dropout(before, config)]
-    for sentence in filter(None, told):
-        say(sentence)
-
-
-def weights_to_begin_with(config, workdir: str, fresh: bool) -> Weights | None:
-    """The weights that a start at update 0 begins with: of `config.train.start_from`, or the work folder's own."""
-    here = Workdir(workdir)
-    if not fresh and on_host0(lambda: params_only.begins(here)):
-        if config.train.start_from:
-            raise UserError(
-                f"config.train.start_from = {config.train.start_from}, and {workdir} has imported weights to begin "
-                "with; leave it out, or choose another --workdir"
-            )
-        if config.distill.layers:
-            raise UserError(
-                f"config.distill.layers = {tuple(config.distill.layers)}, and {workdir} has imported weights to begin "
-                "with; set --config.distill.layers=(), or choose another --workdir"
-            )
-        named, tokenizer = f"the imported weights of {workdir}", here.folders.tokenizer
-        return Weights(named, params_only.folder_in(here), tokenizer, configs.saved(workdir).model, whole=True)
-    goes_on = not fresh and on_host0(lambda: bool(here.steps()))
-    if goes_on or not config.train.start_from:
-        return None
-    return find(config.train.start_from, workdir)
-
-
-def tokenizer_of_another(config, workdir: str) -> Path | None:
-    """The folder of the tokenizer of the run that `config` begins with, or else learns from; None where of neither."""
-    for named, key in ((config.train.start_from, "train.start_from"), (config.distill.teacher, "distill.teacher")):
-        if named:
-            return find(named, workdir, key).tokenizer
-    return None
-
-
-def teacher_of(config, workdir: str, fresh: bool) -> teachers.Teacher | None:
-    """The teacher of a run: of one that goes on the work folder's own, at update 0 what `config` names."""
-    here = Workdir(workdir)
-    goes_on = not fresh and on_host0(lambda: bool(here.steps()) and not params_only.begins(here))
-    if goes_on:
-        return teachers.kept(config, workdir)
-    found = teachers.named(config, workdir)
-    if found and fresh and real(found.run) == real(here.teacher.path):
-        raise UserError(
-            f"config.distill.teacher = {config.distill.teacher} is the copy that {workdir} keeps, which --fresh puts "
-            "aside with the run; name the run that it was made of, or copy it to a folder of its own first"
-        )
-    return found
+        warnings += [warn_of_change(before, config, step), configs.changed_dropout(before, config)]
+    for warning in filter(None, warnings):
+        report(warning)

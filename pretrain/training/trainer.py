@@ -1,4 +1,4 @@
-"""A run's start: what it is asked for and what its folder holds are brought together, and the loop begins."""
+"""`train`: from a config and a work folder to the exit code of a run."""
 
 import contextlib
 import dataclasses
@@ -15,53 +15,55 @@ from pretrain.distributed.heartbeat import Watchdog
 from pretrain.distributed.init import say
 from pretrain.distributed.lock import check_shared, hold_workdir
 from pretrain.metrics.progress import Ledger
-from pretrain.training.loop import Loop
+from pretrain.training.loop import Loop, RewindError
 from pretrain.training.startup import (
     build_run,
-    check_goes_on,
-    check_place,
-    leave_config,
-    teacher_of,
-    tell_of_changes,
-    tell_of_fresh,
-    weights_to_begin_with,
+    check_can_continue,
+    check_local_folder,
+    find_sources,
+    report_changes,
+    report_fresh,
+    save_config,
 )
 from pretrain.workdir import Workdir
 
 
 def train(config, workdir: str, fresh: str = "") -> int:
-    """Trains `config` in `workdir`, from the newest checkpoint if there is one. Returns the exit code.
+    """Train `config` in `workdir`, from the newest checkpoint if there is one; return the exit code.
 
-    `fresh` names the folder in which an earlier run is kept, so that this one begins at update 0.
+    `fresh` names the folder to which an earlier run is moved, so that this one begins at step 0.
     """
     ledger = Ledger()
-    check_place(config, workdir, fresh)
-    with contextlib.ExitStack() as held:
-        held.enter_context(contextlib.closing(Watchdog(config.train.patience, ledger)))
-        on_host0(lambda: held.enter_context(hold_workdir(workdir, "train", say)))
+    check_local_folder(config, workdir, fresh)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(Watchdog(config.train.patience, ledger)))
+        on_host0(lambda: stack.enter_context(hold_workdir(workdir, "train", say)))
         check_shared(workdir)
-        due = on_host0(lambda: fresh_start_due(workdir, fresh))
-        held_run = due and holds_run(workdir)
-        if fresh and not due:
-            say(f"--fresh={fresh} was done before: going on with what began then (another name begins at update 0)")
-        teacher = teacher_of(config, workdir, due)
-        config = resolved(config, teacher)
-        if not due:
-            on_all_hosts(lambda: check_goes_on(config, workdir))
-        weights = weights_to_begin_with(config, workdir, due)
-        accepted = functools.partial(leave_config, config, workdir)
-        begins = due or not on_host0(Workdir(workdir).steps)
-        others = {"weights": weights, "teacher": teacher}
-        run = build_run(config, workdir, say, training=True, begins=begins, **others, accepted=accepted)
-        if due:
+        starts_fresh = on_host0(lambda: fresh_start_due(workdir, fresh))
+        if fresh and not starts_fresh:
+            say(f"--fresh={fresh} was done before; continuing the run that began then")
+        held_run = starts_fresh and holds_run(workdir)
+        sources = find_sources(config, workdir, starts_fresh)
+        config = resolved(config, sources.teacher)
+        if not starts_fresh:
+            on_all_hosts(lambda: check_can_continue(config, workdir))
+        begins = starts_fresh or not on_host0(Workdir(workdir).steps)
+        save = functools.partial(save_config, config, workdir)
+        options = {"training": True, "begins": begins, "sources": sources, "before_tokenizing": save}
+        run = build_run(config, workdir, say, **options)
+        if starts_fresh:
             on_host0(lambda: start_fresh(workdir, fresh, config))
-            tell_of_fresh(workdir, fresh, held_run, weights is not None, say)
-        if teacher:
-            run = dataclasses.replace(run, teacher=keep(teacher, workdir))
-        checkpoints = held.enter_context(contextlib.closing(CheckpointManager(workdir, config.checkpoint)))
-        loop = Loop(run, checkpoints, ledger, workdir, say, weights)
+            report_fresh(workdir, fresh, held_run, sources.weights is not None, say)
+        if sources.teacher:
+            run = dataclasses.replace(run, teacher=keep(sources.teacher, workdir))
+        checkpoints = stack.enter_context(contextlib.closing(CheckpointManager(workdir, config.checkpoint)))
+        loop = stack.enter_context(contextlib.closing(Loop(run, checkpoints, ledger, say, sources.weights)))
         if jax.process_index() == 0:
-            tell_of_changes(config, workdir, loop.step, say)
-            if loop.step < config.train.steps:  # else nothing is made of it, and the folder's own says what was
+            report_changes(config, workdir, loop.step, say)
+            if loop.step < config.train.steps:  # else the folder's config is that of the steps that were made
                 configs.save(config, workdir)
-        return loop.run()
+        while True:
+            try:
+                return loop.run()
+            except RewindError as bad:
+                loop.rewind(bad.position)

@@ -69,7 +69,7 @@ def test_training_begins_with_the_weights(case, length, imported, lines, signals
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array, err_msg=name)
     assert main(["train", f"--workdir={workdir}"]) == 0  # which goes on
-    assert "restored checkpoint 1; all 1 updates are made" in capsys.readouterr().err
+    assert "restored checkpoint 1, all 1 steps are done" in capsys.readouterr().err
     assert main(["evaluate", f"--workdir={workdir}", "--step=0", f"--data={source}", "--format=json"]) == 0
     scored = json.loads(capsys.readouterr().out)
     assert scored["step"] == 0 and 0 < scored["loss"] < 30

@@ -11,7 +11,7 @@ from pretrain.costs.flops import flops_per_token
 from pretrain.metrics.progress import Progress
 from pretrain.step.train_spec import TrainSpec
 from pretrain.training import evaluator
-from pretrain.training.throughput import Rates
+from pretrain.training.throughput import Throughput
 from pretrain.training.trainer import train
 
 
@@ -32,7 +32,7 @@ class Seconds:
 def test_only_training_counts():
     config = configs.load("configs/quickstart.py:tiny", [("log.peak_flops", "1e12")])
     ledger = Seconds()
-    rates = Rates(TrainSpec.build_abstract(config), config, ledger)
+    rates = Throughput(TrainSpec.build_abstract(config), config.data.length, config.log.peak_flops, ledger)
     assert rates.read() == {}
     ledger.add(compile=30.0, data=5.0)
     rates.count(512)  # the update that compiled
@@ -53,7 +53,7 @@ def test_an_update_ends_when_it_is_done_and_not_when_its_metrics_are_read():
     """On a CPU the next update is done too by the time that the last one's metrics are read."""
     config = configs.load("configs/quickstart.py:tiny")
     ledger = Seconds()
-    rates = Rates(TrainSpec.build_abstract(config), config, ledger)
+    rates = Throughput(TrainSpec.build_abstract(config), config.data.length, config.log.peak_flops, ledger)
     ends = []
     for _ in range(4):
         ledger.add(step=2.0)
@@ -68,7 +68,7 @@ def test_seconds_never_go_back():
     """An update may be done before the metrics of the one before it have been waited for."""
     ledger = Seconds()
     config = configs.load("configs/quickstart.py:tiny")
-    rates = Rates(TrainSpec.build_abstract(config), config, ledger)
+    rates = Throughput(TrainSpec.build_abstract(config), config.data.length, config.log.peak_flops, ledger)
     rates.count(512)
     ledger.add(step=1.0)
     early = ledger.seconds()
@@ -129,11 +129,11 @@ def test_time_spent_evaluating_is_not_training(run, monkeypatch):
 def test_a_trace_of_a_run_resumed_inside_its_window_ends_with_the_last_update(run, capsys):
     run(train__steps=4, evaluate__every=0)
     folder = run(train__steps=6, evaluate__every=0, log__profile="(3, 6)")
-    assert "trace of updates 5 to 6" in capsys.readouterr().err
+    assert "trace of steps 5 to 6" in capsys.readouterr().err
     assert len(list(folder.rglob("*.xplane.pb"))) == 1
 
 
 @pytest.mark.slow
 def test_a_trace_ends_with_a_run_that_ends_inside_its_window(run, capsys):
     run(train__steps=3, evaluate__every=0, log__profile="(3, 100)")
-    assert "trace of updates 3 to 3" in capsys.readouterr().err
+    assert "trace of steps 3 to 3" in capsys.readouterr().err

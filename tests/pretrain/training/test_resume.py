@@ -23,7 +23,7 @@ def test_resumed_run_is_the_uninterrupted_one(whole, copy, text):
     done = train(workdir, text)
     assert done.returncode == 0, done.stderr
     assert "restored checkpoint 12" in done.stderr
-    assert "done: 24 updates, 12 of them by this start, in " in done.stderr
+    assert "done: 24 steps (12 in this start) in " in done.stderr
     assert_same_leaves(leaves(workdir), leaves(whole))
     for name in ("train.csv", "train.jsonl", "validation.csv"):
         assert (workdir / "metrics" / name).read_text() == (whole / "metrics" / name).read_text()
@@ -58,7 +58,7 @@ def test_fewer_updates_than_are_made_leave_the_run_as_it_is(copy, text, signals,
     workdir = copy(12)
     before = (workdir / "config.json").read_text()
     assert train_here(workdir, text, train__steps=8, log__tensorboard="true") == 0
-    assert "all 12 updates are made, 8 asked (raise --config.train.steps to go on)" in capsys.readouterr().err
+    assert "all 12 steps are done" in capsys.readouterr().err
     assert (workdir / "config.json").read_text() == before
 
 
@@ -67,7 +67,7 @@ def test_a_start_that_makes_no_update_deletes_no_checkpoint(whole, tmp_path, tex
     workdir = shutil.copytree(whole, tmp_path / "run")
     assert train_here(workdir, text, evaluate__batches=2, checkpoint__keep=1) == 0
     said = capsys.readouterr().err
-    assert f"all {STEPS} updates are made" in said and "nothing is measured anew" in said
+    assert f"all {STEPS} steps are done" in said and "nothing is evaluated again" in said
     assert Workdir(str(workdir)).steps() == Workdir(str(whole)).steps()
 
 
