@@ -1,1 +1,1 @@
-"""The device mesh, and where each array lies on it."""
+"""The device mesh and the sharding of every array on it."""

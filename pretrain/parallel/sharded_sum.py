@@ -1,8 +1,8 @@
-"""Sums over all tokens of a batch, each device adding up those of its own tokens first, whatever loop it does that in.
+"""Sums over all tokens of a batch: each device sums its own tokens in a loop, then devices add up once.
 
-A partitioner that is given such a loop whole adds up over the devices in every turn: a gradient of the head's matrix,
-vocabulary x width, once for each chunk of logits. Here it is added up once, behind the loop, and each device then keeps
-what it holds of it: a reduce-scatter. What all tokens need, such as that matrix, is gathered once, before the loop.
+A partitioner that is given such a loop whole adds up over devices in every iteration: the gradient of the head's
+matrix, vocabulary x width, once for each chunk of logits. Here that is one reduce-scatter after the loop, and what all
+tokens need, such as the matrix, is gathered once before it.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from models.attention.sharding import split_over
 
 
 def summed(run: Callable, tokens, rows, shared):
-    """run(tokens, rows, shared) -> (sums, kept): the sums over all devices, and what stays where its tokens are.
+    """run(tokens, rows, shared) -> (sums over all devices, outputs that stay with their tokens).
 
-    tokens: arrays [B, T, ...]; rows: arrays [B, ...]; shared: arrays of which every device needs all, but for axes that
-    are split by tensor; sums: arrays of any shape; kept: arrays [B, T, ...]. Each a tree. On one device a plain call.
+    tokens: arrays [B, T, ...]. rows: arrays [B, ...]. shared: arrays that every device needs whole, but for axes split
+    by `tensor`. sums: arrays of any shape; outputs: arrays [B, T, ...]. Each is a tree. On one device a plain call.
     """
     mesh = jax.sharding.get_abstract_mesh()
     B, T = jax.tree.leaves(tokens)[0].shape[:2]
@@ -26,15 +26,16 @@ def summed(run: Callable, tokens, rows, shared):
         return run(tokens, rows, shared)
 
     def local(tokens, rows, shared):
-        sums, kept = run(tokens, rows, shared)
-        return jax.tree.map(lambda array: array[None], sums), kept
+        sums, outputs = run(tokens, rows, shared)
+        # A leading axis of one for each device: summed over outside of shard_map, where XLA can reduce-scatter it.
+        return jax.tree.map(lambda array: array[None], sums), outputs
 
     by_token = PartitionSpec(batch or None, length or None)
-    sums, kept = jax.shard_map(
+    sums, outputs = jax.shard_map(
         local,
         in_specs=(by_token, PartitionSpec(batch or None), PartitionSpec()),
         out_specs=(PartitionSpec(batch + length), by_token),
         axis_names={*batch, *length},
         check_vma=False,
     )(tokens, rows, shared)
-    return jax.tree.map(lambda array: array.sum(0), sums), kept
+    return jax.tree.map(lambda array: array.sum(0), sums), outputs

@@ -1,11 +1,11 @@
-"""The train state between steps: tables are padded there, so that every device holds an equal share.
+"""Padding of vocabularies between steps, so that every device holds an equal share of each table.
 
 JAX keeps an array evenly split or not at all, and vocabularies divide over nothing: GPT-2's 50,257 rows are 29 x 1,733.
-So such an axis is at rest rounded up to the next multiple of its shards. Within a step it has its own size again, which
-XLA splits with the same boundaries and masks by itself: no row is added to anything that is computed, be it a loss, a
-norm, a mean over rows or a decay. Checkpoints hold the true sizes too, and so fit every mesh.
+So between steps such an axis is rounded up to a multiple of its shards. Inside a step it has its true size, which XLA
+splits with the same boundaries and masks by itself: no padding enters a loss, a norm, a mean or a decay. Checkpoints
+hold the true sizes, and so fit every mesh.
 
-Leaves here are `jax.ShapeDtypeStruct`s of the true shape, with the sharding that the array has at rest.
+Leaves here are `jax.ShapeDtypeStruct`s of the true shape, with the sharding that the array has between steps.
 """
 
 import math
@@ -19,14 +19,14 @@ from pretrain.parallel.mesh import spread
 
 
 def padded(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """The leaf as it is at rest: every axis a multiple of its shards."""
+    """The leaf between steps: every axis a multiple of its shards."""
     shards = [_shards(leaf.sharding.mesh, part) for part in _parts(leaf)]
     shape = (-(-size // count) * count for size, count in zip(leaf.shape, shards, strict=True))
     return leaf.update(shape=tuple(shape))
 
 
 def stored(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """The leaf as checkpoints hold it: of its true shape, an axis that does not divide being split along another."""
+    """The leaf in a checkpoint: its true shape; mesh axes that do not divide it split another axis instead."""
     mesh, parts, freed = leaf.sharding.mesh, _parts(leaf), []
     for axis, (part, size) in enumerate(zip(parts, leaf.shape, strict=True)):
         if size % _shards(mesh, part):
@@ -37,7 +37,7 @@ def stored(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def fill(tree, leaves):
-    """Traced arrays of true shapes, padded; where they rest is for the caller to say."""
+    """Pad traced arrays of true shapes with zeros; the caller constrains their shardings."""
 
     def one(array, leaf):
         widths = [(0, after - size) for after, size in zip(padded(leaf).shape, leaf.shape, strict=True)]
@@ -47,7 +47,7 @@ def fill(tree, leaves):
 
 
 def strip(tree, leaves):
-    """Traced arrays at rest, in their true shapes."""
+    """Cut padded traced arrays to their true shapes."""
 
     def one(array, leaf):
         if array.shape == leaf.shape:
@@ -57,13 +57,13 @@ def strip(tree, leaves):
     return jax.tree.map(one, tree, leaves)
 
 
-def store(tree, leaves):
-    """Arrays at rest, as checkpoints hold them; those that need no padding are handed on."""
+def to_stored(tree, leaves):
+    """Convert padded arrays to those of a checkpoint; arrays without padding pass through."""
     return _convert(strip, tree, leaves, stored)
 
 
-def rest(tree, leaves):
-    """The inverse of `store`."""
+def to_padded(tree, leaves):
+    """The inverse of `to_stored`."""
     return _convert(fill, tree, leaves, padded)
 
 
@@ -71,7 +71,7 @@ def _convert(change, tree, leaves, target):
     arrays, structure = jax.tree.flatten(tree)
     leaves = jax.tree.leaves(leaves)
     uneven = [index for index, leaf in enumerate(leaves) if padded(leaf).shape != leaf.shape]
-    if uneven:
+    if uneven:  # only these, in one program: a copy of everything would double the memory
         wanted = [leaves[index] for index in uneven]
         run = jax.jit(lambda arrays: change(arrays, wanted), out_shardings=[target(leaf).sharding for leaf in wanted])
         for index, array in zip(uneven, run([arrays[index] for index in uneven]), strict=True):

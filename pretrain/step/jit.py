@@ -88,7 +88,7 @@ class JitSpec(TrainSpec):
         return jax.tree.map(vocab_padding.stored, self._frozen_leaves)
 
     def set_frozen(self, frozen) -> None:
-        self.frozen = vocab_padding.rest(frozen, self._frozen_leaves)
+        self.frozen = vocab_padding.to_padded(frozen, self._frozen_leaves)
 
     def init(self, seed: int, batch_size: int) -> TrainState:
         with self.scope():
@@ -139,16 +139,18 @@ class JitSpec(TrainSpec):
 
     def restore_params(self, checkpoints, step: int):
         leaves = self._fixed_leaves.params
-        return vocab_padding.rest(checkpoints.restore_params(step, jax.tree.map(vocab_padding.stored, leaves)), leaves)
+        return vocab_padding.to_padded(
+            checkpoints.restore_params(step, jax.tree.map(vocab_padding.stored, leaves)), leaves
+        )
 
     def to_global(self, params):
-        return vocab_padding.store(params, self._fixed_leaves.params)
+        return vocab_padding.to_stored(params, self._fixed_leaves.params)
 
     def to_checkpoint(self, state: TrainState) -> TrainState:
-        return self._convert(vocab_padding.store, state)
+        return self._convert(vocab_padding.to_stored, state)
 
     def from_checkpoint(self, state: TrainState) -> TrainState:
-        return self._convert(vocab_padding.rest, state)
+        return self._convert(vocab_padding.to_padded, state)
 
     def _convert(self, convert: Callable, state: TrainState) -> TrainState:
         leaves = self._fixed_leaves

@@ -1,4 +1,7 @@
-"""What lanes of the batch carry from batch to batch, which a model declares by `start`: how it is split and joined."""
+"""The recurrent state of a model: what each row of a batch carries to the same row of the next batch.
+
+Models declare it with `start`, as boxes that name its axes; {} for models without.
+"""
 
 from functools import partial
 
@@ -9,48 +12,50 @@ from flax import linen as nn
 from models.layers.parameter import is_box
 
 
-def start(model, lanes: int):
-    """What a model's lanes carry at the start of their streams; {} for models without."""
-    return nn.unbox(model.start(lanes))
+def start(model, rows: int):
+    """The state at the start of a stream."""
+    return nn.unbox(model.start(rows))
 
 
-def shapes(model, lanes: int):
-    """Shapes of what `start` gives."""
-    return jax.eval_shape(partial(start, model, lanes))
+def shapes(model, rows: int):
+    """Shapes of `start`."""
+    return jax.eval_shape(partial(start, model, rows))
 
 
-def boxed(model, lanes: int):
-    """Its shapes, each in a box that names its axes."""
-    return jax.eval_shape(partial(model.start, lanes))
+def boxed(model, rows: int):
+    """Shapes of `start`, in boxes that name their axes."""
+    return jax.eval_shape(partial(model.start, rows))
 
 
 def axes(model):
-    """Of each array the axis that lanes are on."""
+    """The axis of rows of each array."""
     return jax.tree.map(lambda box: box.names.index("batch"), boxed(model, 1), is_leaf=is_box)
 
 
-def finite(model, carried):
-    """`carried` with nothing in the lanes where it is not finite: they start afresh, as they would in a new epoch.
+def reset_nonfinite(model, carried):
+    """`carried` with rows that are not finite emptied, as at the start of an epoch.
 
-    So what a lane remembers is always the text right before its next row, or nothing.
+    What a row carries is then the text right before its next tokens, or nothing.
     """
     if not jax.tree.leaves(carried):
         return carried
-    along = axes(model)
+    row_axes = axes(model)
 
-    def whole(leaf, axis):
+    def finite_rows(leaf, axis):
         return jnp.isfinite(leaf).all(axis=tuple(i for i in range(leaf.ndim) if i != axis))
 
-    good = jnp.stack(jax.tree.leaves(jax.tree.map(whole, carried, along))).all(0)
+    # A row is kept only if all of its arrays are finite: they belong to the same text.
+    good = jnp.stack(jax.tree.leaves(jax.tree.map(finite_rows, carried, row_axes))).all(0)
 
     def keep(leaf, empty, axis):
         return jnp.where(good.reshape([-1 if i == axis else 1 for i in range(leaf.ndim)]), leaf, empty)
 
-    return jax.tree.map(keep, carried, start(model, len(good)), along)
+    return jax.tree.map(keep, carried, start(model, len(good)), row_axes)
 
 
 def split(array, axis: int, parts: int):
-    """`axis` in `parts`: part k has rows k, k + parts, ..., so every device works on its own rows in every part."""
+    """`axis` in `parts`, on a new leading axis: [..., B, ...] -> [parts, ..., B / parts, ...]."""
+    # Part k has rows k, k + parts, ...: rows of one device stay on it in every part.
     shape = array.shape
     return jnp.moveaxis(array.reshape(*shape[:axis], -1, parts, *shape[axis + 1 :]), axis + 1, 0)
 

@@ -2,9 +2,9 @@
 
     state, metrics = train_step(spec, state, batch)
 
-A loss is a sum of named terms, each weight x sum / denominator (`pretrain.losses`). Denominators are summed over
-the whole global batch before anything is differentiated, and gradients are sums until the very end, where they are
-divided once; so one batch in one part, in many parts, on one device or on many, is the same update.
+A loss is a sum of named terms, each weight x sum / denominator (`pretrain.losses`). Denominators are summed over the
+whole global batch before anything is differentiated, and gradients are sums until they are divided once at the end. So
+one batch in one part, in many parts, on one device or on many is the same update.
 """
 
 from collections.abc import Mapping
@@ -21,19 +21,19 @@ from pretrain.losses.objective import BoundModel
 from pretrain.optimizers.transforms import where
 from pretrain.step import recurrent_state
 
-READ = ("segments", "input_segments")  # of a batch: where there are tokens that the model reads
+READ = ("segments", "input_segments")  # features that are above 0 at tokens, and 0 at padding
 
 
 @struct.dataclass
 class TrainState:
-    """All that changes while training; a checkpoint holds exactly this, and the position in the data."""
+    """Everything that changes while training. Field names are keys in checkpoints."""
 
     step: jax.Array  # updates made, skipped ones included
     params: Any
     opt_state: Any
     rng: jax.Array  # never changes: the key of step n is fold_in(rng, n)
-    carried: Any  # what lanes carry from batch to batch, such as recurrent memory; {} for models without
-    bad_in_row: jax.Array  # updates skipped since the last good one
+    carried: Any  # the recurrent state; {} for models without
+    bad_in_row: jax.Array  # steps skipped since the last good one
     bad_total: jax.Array
 
 
@@ -48,18 +48,18 @@ def init_params(model, key):
 
 
 def parameters_of(model):
-    """Shapes of a model's parameters, in boxes that say what each is."""
+    """Shapes of a model's parameters, boxed."""
     return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
 
 
 def init_state(spec, seed: int, batch_size: int) -> TrainState:
-    """The state before the first update; a function of `seed` alone, whatever the devices."""
+    """The state before the first step; a function of `seed` alone, whatever the devices."""
     init_rng, run_rng = jax.random.split(jax.random.key(seed))
     return _state(spec, nn.unbox(init_params(spec.model, init_rng)), run_rng, batch_size)
 
 
 def state_shapes(spec, batch_size: int) -> TrainState:
-    """Shapes of what `init_state` gives, by those of the parameters: the model is not traced again."""
+    """Shapes of `init_state`, from those of the parameters: the model is not traced again."""
     return jax.eval_shape(lambda params: _state(spec, params, jax.random.key(0), batch_size), spec.param_shapes)
 
 
@@ -70,58 +70,56 @@ def _state(spec, params, run_rng, batch_size: int) -> TrainState:
 
 
 def gradients(spec, params, batch: Mapping, carried, key, counts: Mapping, frozen=None):
-    """Gradient of the loss times its first term's denominator, worked out in `spec.accumulate` parts.
+    """(gradient of the loss times its first term's denominator, sums of all terms, recurrent state).
 
-    `counts` are the denominators of the whole global batch, `frozen` a teacher's parameters. Returns (gradient, sums of
-    all terms, carried).
+    counts: the denominators of the whole global batch. frozen: a teacher's parameters. Computed in `spec.accumulate`
+    parts.
     """
 
-    def joined(params, rows, carried, key):
+    def weighted_sum(params, rows, carried, key):
         model = BoundModel(spec.model, params, spec.inputs, frozen)
         sums, carried = spec.objective.score(model, rows, carried, key)
-        return _joined(spec.objective.terms, sums, counts), (sums, carried)
+        return _weighted_sum(spec.objective.terms, sums, counts), (sums, carried)
 
-    grad = jax.grad(joined, has_aux=True)
+    grad = jax.grad(weighted_sum, has_aux=True)
     parts = spec.accumulate
     if parts == 1:
         gradient, (sums, carried) = grad(params, batch, carried, key)
         return gradient, sums, carried
 
     def body(total, part):
-        gradient, (sums, carried) = grad(params, *part, key)  # one key for all: dropout draws by row
+        gradient, (sums, carried) = grad(params, *part, key)  # one key for all parts: dropout draws by row
         return jax.tree.map(jnp.add, total, (gradient, sums)), carried
 
-    along = recurrent_state.axes(spec.model)
+    row_axes = recurrent_state.axes(spec.model)
     rows = jax.tree.map(lambda a: recurrent_state.split(a, 0, parts), dict(batch))
-    split = jax.tree.map(lambda a, axis: recurrent_state.split(a, axis, parts), carried, along)
+    split = jax.tree.map(lambda a, axis: recurrent_state.split(a, axis, parts), carried, row_axes)
+    # Parts are added up in float32, whatever type the parameters are stored in.
     zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params), dict.fromkeys(counts, jnp.float32(0))
     (gradient, sums), split = jax.lax.scan(body, zeros, (rows, split))
-    return gradient, sums, jax.tree.map(recurrent_state.join, split, along)
+    return gradient, sums, jax.tree.map(recurrent_state.join, split, row_axes)
 
 
-def _joined(terms: Mapping[str, float], sums: Mapping, counts: Mapping) -> jax.Array:
-    """The sum of weight x sum / denominator, times the first term's denominator: one term of weight 1 is its sum."""
+def _weighted_sum(terms: Mapping[str, float], sums: Mapping, counts: Mapping) -> jax.Array:
+    """The loss times the first term's denominator, so that one term of weight 1 is its plain sum."""
     first, *others = (name for name, weight in terms.items() if weight)
     loss = sums[first] if terms[first] == 1 else terms[first] * sums[first]
     for name in others:
-        loss += terms[name] * _some(counts[first]) / _some(counts[name]) * sums[name]
+        loss += terms[name] * _nonzero(counts[first]) / _nonzero(counts[name]) * sums[name]
     return loss
 
 
-def _some(count):
-    """A denominator; 1 where nothing was counted, whose sum is nothing too."""
+def _nonzero(count):
+    """A denominator, or 1 where nothing was counted: the sum is 0 then."""
     return jnp.where(count > 0, count, 1)
 
 
 def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: str | None = None):
-    """One update: (new state, metrics). `axis_name` is pmap's axis, over which sums are then added up.
+    """One update: (new state, metrics). Under pmap, sums are added up over `axis_name`.
 
-    `frozen` are the parameters of `spec.frozen_parameters`.
-
-    An update whose loss or gradient is not finite changes nothing but the counters and what lanes carry, which goes on
-    with the text all the same. Metrics: `sums` and `counts` of every term, whose quotient it is; `read`, the tokens
-    that the model read, all but padding; `grad_norm` is before clipping; `learning_rate` scales the update, or would
-    have if it had been good.
+    A step whose loss or gradient is not finite changes only the counters and the recurrent state, which moves on with
+    the text. Metrics: `sums` and `counts` of every term; `read`, tokens that the model read; `grad_norm` before
+    clipping; `learning_rate`, of a skipped step what it would have been.
     """
     terms = spec.objective.terms
     key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
@@ -132,7 +130,7 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
     if axis_name:
         gradient, sums = jax.lax.psum((gradient, sums), axis_name)
     first = next(name for name, weight in terms.items() if weight)
-    scale = 1 / _some(counts[first])
+    scale = 1 / _nonzero(counts[first])
     gradient = jax.tree.map(lambda g: g * scale, gradient)
     grad_norm = optax.tree.norm(gradient)
     good = jnp.stack([jnp.isfinite(sums[name]) for name, weight in terms.items() if weight]).all()
@@ -147,9 +145,8 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
         "counts": counts,
         "read": read,
         "grad_norm": grad_norm,
-        "learning_rate": spec.learning_rate(
-            state.step - state.bad_total
-        ),  # the optimiser counts the updates that it made
+        # The optimizer's own count does not include skipped steps.
+        "learning_rate": spec.learning_rate(state.step - state.bad_total),
         "bad_in_row": (state.bad_in_row + 1) * bad,
         "bad_total": state.bad_total + bad,
     }
@@ -158,7 +155,7 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
         params=where(good, params, state.params),
         opt_state=opt_state,
         rng=state.rng,
-        carried=recurrent_state.finite(spec.model, carried),
+        carried=recurrent_state.reset_nonfinite(spec.model, carried),
         bad_in_row=metrics["bad_in_row"],
         bad_total=metrics["bad_total"],
     )
@@ -166,12 +163,12 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
 
 
 def evaluate_step(spec, params, batch: Mapping, carried, frozen=None):
-    """({"sums", "counts", "read"} of a batch, what lanes carry on), without dropout."""
+    """({"sums", "counts", "read"} of a batch, recurrent state), without dropout."""
     model = BoundModel(spec.eval_model, params, spec.inputs, frozen)
     sums, carried = spec.objective.score(model, batch, carried, None)
     return {"sums": sums, "counts": spec.objective.denominators(batch), "read": tokens_read(batch)}, carried
 
 
 def tokens_read(batch: Mapping) -> jax.Array:
-    """How many tokens of a batch the model reads: all but padding, on both sides of a model that has two."""
+    """Tokens that the model reads: all but padding, on both sides of an encoder-decoder."""
     return sum(jnp.sum(batch[name] != 0) for name in READ if name in batch)

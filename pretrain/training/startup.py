@@ -89,8 +89,7 @@ def build_run(
     check_model(spec.model, config)
     check_mesh(spec, config, training)
     if training:
-        capacity.check_training(spec, config)
-    capacity.check_evaluation(spec, config)
+        capacity.check_memory(spec, config)
     sources.check(spec, config, begins)
     others = sources.with_tokenizer if training else []
     fingerprints = [one.trained_with() for one in others]

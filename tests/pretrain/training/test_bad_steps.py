@@ -75,7 +75,7 @@ def has_a_loss(workdir, step, capsys):
 def test_last_sound_checkpoint_is_named(run, text, tmp_path, tmp_path_factory, capsys, way):
     """However often the same is tried again; the checkpoint that was saved last gives no probabilities."""
     for _ in range(3):
-        with pytest.raises(UserError, match="config.train.max_bad_steps=3") as error:
+        with pytest.raises(UserError, match=r"config\.train\.max_bad_steps=3") as error:
             run(poison=-1, **WORSE, train__on_bad_step=way)
         named = int(str(error.value).rpartition(f"start from {tmp_path}@")[2].removesuffix("."))
         steps = saved(tmp_path)
@@ -133,5 +133,5 @@ def test_skipped_steps_do_not_count_as_rewinds(run, capsys):
 
 
 def test_first_bad_step_may_end_a_run(run):
-    with pytest.raises(UserError, match="config.train.max_bad_steps=1"):
+    with pytest.raises(UserError, match=r"config\.train\.max_bad_steps=1"):
         run(poison=5, **ENDS_BADLY | {"train__max_bad_steps": 1}, train__on_bad_step="rewind")
