@@ -15,7 +15,7 @@ from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.decoding.sampling import generate
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, nearest
-from pretrain.parallel.mesh import OF_ANY_NUMBER
+from pretrain.parallel.mesh import ANY_DEVICES
 from pretrain.step.checks import check_vocabulary
 from pretrain.step.train_spec import TrainSpec
 from pretrain.workdir import Workdir
@@ -42,7 +42,7 @@ class Run:
         spread = copy.deepcopy(self.config)
         with spread.unlocked():
             spread.train.backend = "jit"
-            spread.mesh.update(OF_ANY_NUMBER)
+            spread.mesh.update(ANY_DEVICES)
         self._spec = TrainSpec.build(spread, devices)
         check_vocabulary(self._spec.model, self.tokenizer.vocab_size)
         checkpoints = Checkpoints(workdir)

@@ -26,7 +26,7 @@ from pretrain.evaluation.evaluation import score
 from pretrain.losses.objective import perplexity
 from pretrain.metrics.progress import Ledger
 from pretrain.metrics.tables import one_line, show
-from pretrain.parallel.mesh import OF_ANY_NUMBER, fits
+from pretrain.parallel.mesh import ANY_DEVICES, fits
 from pretrain.step.checks import check_scored
 from pretrain.training.startup import Sources, build_run
 from pretrain.workdir import Workdir
@@ -74,7 +74,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     )
     # Evaluation works on any number of devices, whatever mesh the run was trained on.
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
-        config.mesh.update(OF_ANY_NUMBER)
+        config.mesh.update(ANY_DEVICES)
         say(f"the run's mesh does not fit {jax.device_count()} devices: evaluating with config.mesh.fsdp=-1")
     ledger = Ledger()
     watchdog = contextlib.closing(Watchdog(config.train.patience, ledger))

@@ -1,9 +1,9 @@
-"""Gradients are added up along one direction of a pod after the other, and each device keeps its share of every sum.
+"""Reduce-scatter of gradients over a TPU pod, one physical direction after the other.
 
-XLA makes a reduce-scatter of a sum of which each device keeps a part, but for TPUs only along one direction of the pod.
-Over all of them at once it sends every device the whole sum (all-reduce) and cuts that afterwards: twice the bytes,
-and the whole gradient of a layer in memory. Along the first direction everything travels, along the next only what is
-left of it; together as much as in one reduce-scatter. (libtpu 0.0.42; tests/benchmarks.)
+XLA compiles a sum of which each device keeps a part to a reduce-scatter, but on TPUs only along one direction of the
+pod. Over all of them at once it sends the whole sum to every device (all-reduce) and cuts it afterwards: twice the
+bytes, and the whole gradient of a layer in memory. Direction by direction the first moves everything and the next only
+the rest of it: together as many bytes as one reduce-scatter. (libtpu 0.0.42; tests/benchmarks.)
 """
 
 import math
@@ -18,9 +18,9 @@ SPLIT = "fsdp"  # the mesh axis over which parameters are split
 
 
 def directions(devices: Sequence) -> tuple[int, ...]:
-    """How many devices a line of them has in each direction of the pod, the last of which changes fastest.
+    """The sizes of a line of devices along each direction of the pod, the last of which changes fastest.
 
-    One direction where devices have no places. A line that turns, as the ring through 4 x 4 chips does, counts as two.
+    Devices without coordinates have one direction. A line that turns, as the ring through 4 x 4 chips, counts as two.
     """
     rest, sizes = [getattr(device, "coords", None) for device in devices], []
     if None in rest:
@@ -40,13 +40,13 @@ def directions(devices: Sequence) -> tuple[int, ...]:
 
 
 def _halves(count: int) -> tuple[int, ...]:
-    """Two factors that are nearly the same, the smaller first; one where there are none."""
+    """Two nearly equal factors, the smaller first; (count,) for primes."""
     first = max(size for size in range(1, math.isqrt(count) + 1) if count % size == 0)
     return (count,) if first == 1 else (first, count // first)
 
 
-class Steps:
-    """The shardings that a gradient goes through on one mesh until it lies as its parameter does."""
+class GradientSteps:
+    """The shardings that a gradient passes through on one mesh until it has its parameter's."""
 
     def __init__(self, mesh: Mesh):
         before = math.prod(mesh.devices.shape[: mesh.axis_names.index(SPLIT)])
@@ -62,20 +62,18 @@ class Steps:
         )
 
     def to(self, spec: PartitionSpec, shape: Sequence[int]) -> list[NamedSharding]:
-        """The shardings on the way to `spec`, which is the last, of an array of `shape`; none for what is not split.
-
-        What does not divide, the rows of a vocabulary, is cut at other places by fewer devices, and so brought at once.
-        """
+        """The shardings on the way to `spec`, the last, of an array of `shape`; [] where `fsdp` does not split it."""
         dimensions = zip(shape, map(mesh_axes_of, spec), strict=True)
         split = [(size, axes) for size, axes in dimensions if SPLIT in axes]
         if not split:
             return []
+        # Rows of a vocabulary that do not divide are cut at other places by fewer devices: they go in one step.
         even = all(size % math.prod(self.mesh.shape[axis] for axis in axes) == 0 for size, axes in split)
         firsts = [self.parts[:count] for count in range(1, len(self.parts))] if even else []
         return [*(NamedSharding(self.fine, _replaced(spec, first)) for first in firsts), NamedSharding(self.mesh, spec)]
 
 
 def _replaced(spec, first) -> PartitionSpec:
-    """`spec`, split only over the first of the directions."""
+    """`spec` with `fsdp` replaced by the first of its directions."""
     parts = (sum(((first if axis == SPLIT else (axis,)) for axis in mesh_axes_of(part)), ()) for part in spec)
     return PartitionSpec(*(part or None for part in parts))

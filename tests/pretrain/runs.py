@@ -27,7 +27,7 @@ SMALL = {
     "model.ff": 32,
     "model.dropout_residual": 0.1,  # so that the random state matters too
     "train.steps": STEPS,
-    "train.compare_every": 0,  # its program takes longer to compile than all updates take; test_replicas.py has it
+    "train.compare_every": 0,  # its program takes longer to compile than all updates take; test_replica_check.py has it
     "checkpoint.every": 4,
     "checkpoint.keep": 100,
     "evaluate.every": 8,

@@ -1,4 +1,4 @@
-"""Meshes on pods that are not there: any product of sizes that fits, and a word where it may be slow."""
+"""Meshes on absent pods, and shardings of parameters on abstract meshes."""
 
 import itertools
 import math
@@ -26,15 +26,12 @@ def pod(*shape):
         ((2, 2, 3), {"fsdp": 6, "tensor": 2}, False),
     ],
 )
-def test_any_product_that_fits(shape, sizes, slow):
+def test_make_mesh_of_pod(shape, sizes, slow):
     said = []
     mesh = make_mesh(base().mesh.to_dict() | {"data": 1} | sizes, pod(*shape), said.append)
     assert mesh.size == math.prod(shape) == len(set(mesh.devices.flat))
     assert all(mesh.shape[axis] == size for axis, size in sizes.items() if size > 0)
     assert len(said) == slow
-    if slow:
-        axes = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
-        assert f"({axes}) splits the physical axes of a {'x'.join(map(str, shape))} pod" in said[0]
 
 
 def layout(sizes, rules=None):
@@ -58,16 +55,16 @@ FSDP = [
 
 
 @pytest.mark.parametrize(("names", "shape", "sizes", "expected"), FSDP)
-def test_fsdp_takes_the_largest_axis_that_divides(names, shape, sizes, expected):
+def test_fsdp_splits_largest_axis(names, shape, sizes, expected):
     assert tuple(layout(sizes).parameter("name", names, shape)) == expected
 
 
-def test_a_rule_for_fsdp_is_followed():
+def test_fsdp_follows_rules():
     rules = [(name, "fsdp" if name == "layers" else axes) for name, axes in base().mesh.rules]
     split = layout({"fsdp": 4}, rules).parameter("name", ("layers", "embed", "ff"), (16, 64, 256))
     assert tuple(split) == ("fsdp", None, None)
 
 
-def test_a_rule_that_cannot_be_followed_is_an_error():
-    with pytest.raises(UserError, match=r"'query' has size 10 along 'heads', which the 4 devices of mesh axis tensor"):
+def test_size_that_does_not_divide():
+    with pytest.raises(UserError, match="'query' has size 10"):
         layout({"tensor": 4}).parameter("query", ("layers", "embed", "heads"), (16, 410, 10))

@@ -1,4 +1,4 @@
-"""Vocabularies that divide over nothing: split all the same, seen by nothing, absent from checkpoints."""
+"""Vocabularies that do not divide: split evenly by padding that no result depends on and no checkpoint has."""
 
 from functools import partial
 
@@ -48,13 +48,13 @@ def batch(number, layout):
     return rows | ({"reset": np.zeros(BATCH, bool)} if layout == "stream" else {})
 
 
-def engine_of(config, sizes):
+def spec_on(config, sizes):
     config.mesh.update(dict.fromkeys(("data", "fsdp", "sequence", "tensor"), 1) | sizes)
     return TrainSpec.build(config, jax.devices()[: int(np.prod([*sizes.values()]))])
 
 
 def train(config, sizes, updates=2):
-    spec = engine_of(config, sizes)
+    spec = spec_on(config, sizes)
     state, history = spec.init(0, BATCH), []
     for number in range(updates):
         rows = spec.put(batch(number, config.data.layout), BATCH)
@@ -79,7 +79,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", mostly(CASES, "sgd", "lamb", "adaptive softmax", "over fsdp", "adafactor"))
-def test_nothing_sees_the_padding(name):
+def test_padding_changes_no_result(name):
     make, optimizer, sizes = CASES[name]
     _, alone, expected = train(make(optimizer), {"data": 1})
     spec, state, found = train(make(optimizer), sizes)
@@ -92,7 +92,7 @@ def test_nothing_sees_the_padding(name):
 
 
 @pytest.mark.slow
-def test_every_device_holds_its_share():
+def test_padding_gives_equal_shares():
     _, state, _ = train(decoder("adamw"), TENSOR, updates=1)
     tables = [leaf for leaf in jax.tree.leaves((state.params, state.opt_state)) if leaf.shape[:1] == (68,)]
     assert len(tables) == 3 * 3  # token table, head and its bias: parameters and both moments
@@ -103,7 +103,7 @@ def test_every_device_holds_its_share():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", mostly([decoder, recurrent], recurrent), ids=["decoder", "adaptive"])
-def test_a_checkpoint_fits_every_mesh(make, workdir):
+def test_checkpoint_fits_every_mesh(make, workdir):
     """Saved on one device, restored and saved on four, restored on a mixture: every leaf the same."""
     config = make("adamw")
     spec, state, _ = train(config, {"data": 1}, updates=1)
@@ -112,7 +112,7 @@ def test_a_checkpoint_fits_every_mesh(make, workdir):
     for step, sizes in enumerate((TENSOR, MIXED, {"data": 1}), start=1):
         checkpoints.save(step, spec.to_checkpoint(state), step)
         checkpoints.wait()
-        spec = engine_of(config, sizes)
+        spec = spec_on(config, sizes)
         state = spec.from_checkpoint(checkpoints.restore_newest(spec.checkpoint_shapes(BATCH), print)[0])
         found = host(spec.to_checkpoint(state))
         assert found.keys() == expected.keys()
@@ -124,13 +124,13 @@ def test_a_checkpoint_fits_every_mesh(make, workdir):
     checkpoints.close()
 
 
-def test_one_device_pads_nothing():
+def test_one_device_has_no_padding():
     spec, state, _ = train(decoder("adamw"), {"data": 1}, updates=1)
     for stored, resting in zip(jax.tree.leaves(spec.to_checkpoint(state)), jax.tree.leaves(state), strict=True):
         assert stored is resting
 
 
-def test_an_axis_that_does_not_divide_is_stored_along_another():
+def test_stored_sharding_of_uneven_axis():
     mesh = jax.sharding.AbstractMesh((2, 4), ("fsdp", "tensor"))
 
     def leaf(shape, *spec):

@@ -7,7 +7,7 @@ from jax.sharding import PartitionSpec
 
 from configs.common import base
 from pretrain.parallel.mesh import make_mesh
-from pretrain.parallel.reduce_scatter import Steps, directions
+from pretrain.parallel.reduce_scatter import GradientSteps, directions
 
 
 def line(*places):
@@ -37,7 +37,7 @@ def mesh(**sizes):
 
 
 def test_a_gradient_is_split_along_one_direction_after_the_other():
-    first, last = Steps(mesh(fsdp=64)).to(PartitionSpec(None, "fsdp"), (3, 128))
+    first, last = GradientSteps(mesh(fsdp=64)).to(PartitionSpec(None, "fsdp"), (3, 128))
     assert first.spec == PartitionSpec(None, ("fsdp_0",)) and first.mesh.shape["fsdp_0"] == 8
     assert last.spec == PartitionSpec(None, "fsdp")
     assert list(first.mesh.devices.flat) == list(last.mesh.devices.flat)
@@ -45,13 +45,13 @@ def test_a_gradient_is_split_along_one_direction_after_the_other():
 
 def test_other_axes_stay():
     spec = PartitionSpec("tensor", ("data", "fsdp"))
-    assert [step.spec for step in Steps(mesh(fsdp=8, tensor=8)).to(spec, (8, 8))] == [spec]
-    first, last = Steps(mesh(data=4, fsdp=16)).to(spec, (8, 64))
+    assert [step.spec for step in GradientSteps(mesh(fsdp=8, tensor=8)).to(spec, (8, 8))] == [spec]
+    first, last = GradientSteps(mesh(data=4, fsdp=16)).to(spec, (8, 64))
     assert (first.spec, last.spec) == (PartitionSpec(("tensor",), ("data", "fsdp_0")), spec)
 
 
 def test_what_is_not_split_or_does_not_divide_goes_through_nothing():
-    steps = Steps(mesh(fsdp=64))
+    steps = GradientSteps(mesh(fsdp=64))
     assert steps.to(PartitionSpec(None, None), (128, 128)) == []
     (only,) = steps.to(PartitionSpec("fsdp"), (67,))
     assert only.spec == PartitionSpec("fsdp")
