@@ -18,10 +18,10 @@ import jax
 import numpy as np
 
 from benchmarks import report
+from benchmarks.ceiling import measure_matmul_ceiling
 from configs import gpt2
 from models.transformer.layer_stack import REMAT
 from pretrain.costs.flops import flops_per_token
-from pretrain.parallel.devices import measure_matmul_ceiling
 from pretrain.step.train_spec import TrainSpec
 
 AIMS = {"small": 0.5, "medium": 0.5, "large": 0.6, "xl": 0.6, "smoke": None}

@@ -56,9 +56,9 @@ def longhaul():
     """An update, the forward pass, both passes, and the matrix-product ceiling in FLOP/s."""
     import jax
 
+    from benchmarks.ceiling import measure_matmul_ceiling
     from pretrain.distributed.init import keep_freed_memory
     from pretrain.losses.objective import BoundModel
-    from pretrain.parallel.devices import measure_matmul_ceiling
     from pretrain.step.train_spec import TrainSpec
 
     keep_freed_memory()

@@ -75,5 +75,5 @@ def compute_terms(objective, sums: Mapping[str, float], counts: Mapping[str, flo
 
 
 def selection_loss(selects: str, terms: Mapping[str, float]) -> float:
-    """What the best checkpoint minimises: the term that selects, or 1 - an accuracy."""
+    """The quantity that the best checkpoint minimises: the selected term, or 1 - an accuracy."""
     return 1 - terms[selects] if selects.endswith("accuracy") else terms[selects]

@@ -1,4 +1,4 @@
-"""What pretraining losses share: a model bound to its parameters, and the base classes of objectives."""
+"""A model bound to its parameters, and the base classes of objectives."""
 
 import dataclasses
 import math

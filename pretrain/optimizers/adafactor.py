@@ -1,4 +1,4 @@
-"""Adafactor (Shazeer and Stern 2018): a row and a column stand for the second moments of a matrix."""
+"""Adafactor (Shazeer and Stern 2018): second moments of a matrix, factored into a row and a column."""
 
 import math
 

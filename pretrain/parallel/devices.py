@@ -1,10 +1,4 @@
-"""How fast a device could be: its published peak, or the matrix-product ceiling it shows when measured."""
-
-import time
-
-import jax
-import jax.numpy as jnp
-import numpy as np
+"""Published peak rates of devices."""
 
 # Dense bfloat16 FLOP/s of one JAX device (float16 where the hardware has no bfloat16), without structured
 # sparsity, from the makers' data sheets. Sheets that print the sparse rate are halved. A TPU v2, v3 or 7x
@@ -55,20 +49,3 @@ def peak_flops(device_kind: str, override: float) -> float | None:
         if rest != device_kind and not rest[:1].isalnum():  # "NVIDIA L4" is not the beginning of "NVIDIA L40"
             return PEAKS[kind]
     return None
-
-
-def measure_matmul_ceiling(dtype: str, size: int, repeats: int) -> float:
-    """FLOP/s of the current default device on a product of two [size, size] matrices: the median of `repeats`.
-
-    The highest rate that any program of this dtype can hope for on this machine, and the ceiling that stands in for
-    a peak rate where there is no data sheet (CPUs).
-    """
-    a, b = jax.random.normal(jax.random.key(0), (2, size, size), dtype)
-    product = jax.jit(jnp.matmul)
-    product(a, b).block_until_ready()
-    seconds = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        product(a, b).block_until_ready()
-        seconds.append(time.perf_counter() - began)
-    return 2 * size**3 / float(np.median(seconds))

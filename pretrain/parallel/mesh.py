@@ -123,15 +123,15 @@ class Layout:
             for mesh_axis in mesh_axes:
                 if mesh_axis in used:
                     raise UserError(
-                        f"config.mesh.rules splits parameter '{name}' twice over '{mesh_axis}', by its axes "
-                        f"'{used[mesh_axis]}' and '{axis}'. Map one of them to another mesh axis."
+                        f"config.mesh.rules splits '{name}' twice over '{mesh_axis}', by '{used[mesh_axis]}' and "
+                        f"'{axis}'. Map one of them elsewhere."
                     )
                 used[mesh_axis] = axis
             count = math.prod(self.mesh.shape[a] for a in mesh_axes)
             if size % count and axis != PADDED:
                 raise UserError(
-                    f"parameter '{name}' has size {size} along '{axis}', not divisible by the {count} devices of "
-                    f"config.mesh.{' x '.join(mesh_axes)}. Change config.mesh, or the rule of '{axis}'."
+                    f"'{name}' has size {size} along '{axis}', not divisible by the {count} devices of config.mesh."
+                    f"{' x '.join(mesh_axes)}. Change config.mesh or its rules."
                 )
             parts.append(mesh_axes[0] if len(mesh_axes) == 1 else mesh_axes or None)
         return PartitionSpec(*parts)
@@ -140,7 +140,7 @@ class Layout:
         """The partition of a parameter: by the rules, then over `fsdp` along its largest free axis."""
         spec = self.spec(name, logical, shape)
         spec = spread(self.mesh, spec, shape, ("fsdp",), [i for i, word in enumerate(logical) if word != STACKED])
-        # Where no axis divides, the rows of a vocabulary are split, which can be padded: size 0 divides by anything.
+        # If no axis divides, split the rows of a vocabulary, which can be padded: size 0 divides by anything.
         rows = [i for i, word in enumerate(logical) if word == PADDED]
         return PartitionSpec(*spread(self.mesh, spec, [0] * len(shape), ("fsdp",), rows))
 
@@ -214,7 +214,7 @@ class Layout:
         if size % count:
             raise UserError(
                 f"{key}={size} does not divide over the {count} devices that share {SHARED[logical]} "
-                f"({' x '.join(axes)}). Make it a multiple of {count}, or change config.mesh."
+                f"({' x '.join(axes)}). Make it a multiple, or change config.mesh."
             )
 
     def filled(self, size: int) -> int:
@@ -262,7 +262,7 @@ def _pair(rule) -> tuple[str, tuple[str, ...]]:
 def spread(mesh, spec: Sequence, shape: Sequence[int], mesh_axes: Sequence[str], among: Sequence[int]) -> list:
     """Split `spec` over the `mesh_axes` that it does not use yet, along the largest of its free axes `among`.
 
-    Where they divide none of these, `spec` stays as it is.
+    If they divide none of these, `spec` stays as it is.
     """
     spec = list(spec)
     used = {axis for part in spec for axis in mesh_axes_of(part)}

@@ -65,7 +65,7 @@ class PmapSpec(TrainSpec):
         return recurrent_state.axes(self.model)
 
     def _pmap(self, function: Callable, **options):
-        # Of several processes pmap uses all devices by itself, and refuses a list of a process's own.
+        # With several processes pmap uses all devices by itself, and refuses a list of one process's.
         devices = self._devices if jax.process_count() == 1 else None
         return jax.pmap(function, axis_name="data", devices=devices, **options)
 

@@ -35,7 +35,7 @@ def axes(model):
 def reset_nonfinite(model, carried):
     """`carried` with rows that are not finite emptied, as at the start of an epoch.
 
-    What a row carries is then the text right before its next tokens, or nothing.
+    A row then carries the text right before its next tokens, or nothing.
     """
     if not jax.tree.leaves(carried):
         return carried

@@ -1,4 +1,4 @@
-"""What a train step is made of (model, losses, optimizer, mesh), and the operations that are compiled from it.
+"""The parts of a train step (model, losses, optimizer, mesh), and the operations compiled from them.
 
 `TrainSpec.build(config)` gives a `JitSpec` or a `PmapSpec`, by `config.train.backend`. The loop, evaluation and
 checkpoints use the interface below and do not know which one they have.

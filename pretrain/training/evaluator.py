@@ -34,7 +34,7 @@ class Evaluator:
         self._step, self._loss = step, loss
 
     def checkpoint_metrics(self, step: int) -> dict | None:
-        """What a checkpoint of `step` stores of its evaluation; None where there was none after that step."""
+        """The loss for a checkpoint of `step`, and its measure; None without an evaluation after that step."""
         return {"loss": self._loss, "measure": self.measure} if step == self._step else None
 
     def score(self, params, step: int, stop: Callable[[], bool]) -> tuple[dict, dict] | None:

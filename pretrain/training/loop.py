@@ -37,7 +37,7 @@ class RewindError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """What happens after every `every` steps; 0 means never."""
+    """A callable that runs after every `every` steps; 0 means never."""
 
     every: int
     run: Callable[[], object]
@@ -122,7 +122,7 @@ class Loop:
     def log(self, metrics) -> None:
         """Queue a step's metrics and read those of the step before, so that the device never waits for the host."""
         self.ledger.update = self.step
-        # Where dispatching a step runs it, as on CPUs, it is done now, and not when its metrics are read.
+        # On CPUs dispatching a step runs it: it is done now, and not when its metrics are read.
         seconds = self.ledger.seconds() if metrics["grad_norm"].is_ready() else None
         previous, self.pending = self.pending, (self.step, self.position, metrics, seconds)
         with self.ledger.spend("step"):
@@ -265,7 +265,7 @@ class Loop:
             restored = restore_or_init(self.parts, self.checkpoints, self.weights, report)
         self.state, self.step, self.position = restored
         self.ledger.update = self.step
-        # Of pmap there is a copy for each device.
+        # Under pmap there is a copy for each device.
         self.bad_in_row = int(self.state.bad_in_row.addressable_data(0).max())
 
     def open_writer(self, report) -> MetricWriter:

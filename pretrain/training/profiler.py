@@ -16,7 +16,7 @@ class Profiler:
         self._window, self._report = tuple(window), report
         # Processes of one host would write files of the same name.
         self._folder = folder / str(jax.process_index()) if jax.process_count() > 1 else folder
-        self._first = 0  # the first step traced; 0 while none is
+        self._first = 0  # the first step of the trace; 0 without one
         self._last = 0
 
     def before(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The start of a run: what is built of its config, what its work folder holds, and what it starts from."""
+"""The start of a run: building its parts, and restoring or initialising its state."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ MOSTLY_USED = 0.8  # of a vocabulary: published tables have at most a few hundre
 
 @dataclasses.dataclass(frozen=True)
 class RunParts:
-    """What a config describes, built: the step and the data."""
+    """The step and the data that a config describes."""
 
     config: object
     spec: TrainSpec

@@ -9,10 +9,6 @@ from runs import train_here
 
 import models
 from configs import long_documents
-from configs.common import ConfigError
-from models.attention import chosen_path
-from models.attention.masks import Mask
-from models.attention.patterns import parse_pattern
 
 SMALL = {
     "train.steps": 2,
@@ -59,17 +55,3 @@ def test_parameters_are_those_of_the_recipe_and_the_rows_of_its_tables(variant):
     shapes = jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0))
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == count + more * 768
     assert config.train.batch_size * length == (65_536 if family == "bert" else 1_048_576)
-
-
-@pytest.mark.parametrize("word", ["local_128", "strided_128"])
-def test_attention_takes_the_path_that_grows_slowly(word):
-    arrays = [jax.ShapeDtypeStruct((1, 4096, 12, 64), "float32")] * 3
-    segments = jax.ShapeDtypeStruct((1, 4096), "int32")
-    mask = Mask(pattern=parse_pattern(word), query_segments=segments)
-    assert chosen_path(*arrays, mask, platform="cpu") == ("sparse",)
-
-
-def test_variants():
-    assert long_documents.get_config().to_dict() == long_documents.get_config("t5_4k").to_dict()
-    with pytest.raises(ConfigError, match="no variant 'huge'; choose one of: bert_16k"):
-        long_documents.get_config("huge")
