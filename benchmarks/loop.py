@@ -71,7 +71,7 @@ def python_per_update(run, workdir: str) -> float:
     config = run.config.copy_and_resolve_references().unlock()
     config.train.steps, config.evaluate.every, config.checkpoint.every = TURNS, 0, 10 * TURNS
     checkpoints = CheckpointManager(workdir, config.checkpoint)
-    loop = Loop(type(run)(config, InstantSpec(run), run.corpus), checkpoints, Ledger(), workdir, silent)
+    loop = Loop(type(run)(config, InstantSpec(run), run.corpus), checkpoints, Ledger(), silent)
     loop.finish = lambda: 0
     elapsed = report.seconds(loop.run)
     checkpoints.close()
