@@ -1,7 +1,5 @@
 """Evaluation passes: every token once, with the context promised, and the totals to divide by."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -134,14 +132,6 @@ def test_split_shorter_than_a_row(corpus):
 def test_evaluation_names_the_key_of_a_mistake(corpus, options, key):
     with pytest.raises(DataError, match=key):
         corpus.evaluation(**{"split": "validation", "length": 16, "stride": 0, "batch_size": 2, **options})
-
-
-def test_bits_per_byte_of_a_uniform_model(corpus):
-    """257 equally likely ids cost log2(257) bits each: the totals give bits per byte."""
-    scored = corpus.evaluation("validation", length=16, stride=0, batch_size=2)
-    bits = sum(batch["weights"].sum() for batch in scored.batches()) * math.log2(257)
-    size = len("".join(TEXTS).encode())
-    assert bits / scored.bytes == pytest.approx(math.log2(257) * (1 + len(TEXTS) / size))
 
 
 class Numbered:

@@ -1,9 +1,8 @@
 """Batches of objectives from text to features, whichever host reads them, whatever the batch size."""
 
-import itertools
-
 import numpy as np
 import pytest
+from read_batches import restore_masked, take
 
 from input_pipeline.errors import DataError
 
@@ -37,27 +36,12 @@ def corrupted(prepare, words):
     return prepare(words(20), tokenizer=SENTINELS, objective={"kind": "spans"}, length=32)
 
 
-def first(corpus, count, size=8, **options):
-    reader = corpus.batches(seed=3, batch_size=size, workers=0, prefetch=2, **options)
-    batches = list(itertools.islice(reader, count))
-    reader.close()
-    return batches
-
-
-def restored(batch, row):
-    """The tokens of a row before they were masked."""
-    tokens = batch["tokens"][row].copy()
-    there = batch["weights"][row] > 0
-    tokens[batch["slots"][row][there]] = batch["targets"][row][there]
-    return tokens
-
-
 def test_pairs_are_sentences_of_the_text(paired):
     special, texts = paired.tokenizer.special, set()
     labels = []
-    for batch in first(paired, 6):
-        for row in range(8):
-            tokens = restored(batch, row)[: batch["segments"][row].sum()]
+    for batch in take(paired, 6):
+        for row, tokens in enumerate(restore_masked(batch)):
+            tokens = tokens[: batch["segments"][row].sum()]
             assert tokens[0] == special["classifier"] and tokens[-1] == special["separator"]
             (middle, _last) = np.flatnonzero(tokens == special["separator"])
             types = batch["types"][row]
@@ -76,37 +60,10 @@ def test_pairs_are_sentences_of_the_text(paired):
     assert 0.3 < np.mean(labels) < 0.9 and len(texts) > 20
 
 
-@pytest.mark.parametrize("name", ["paired", "corrupted"])
-def test_batches_are_independent_of_hosts_and_start(name, request):
-    corpus = request.getfixturevalue(name)
-    whole = first(corpus, 4)
-    for rows in (np.array([0, 1, 2]), np.array([5, 7])):
-        for batch, part in zip(whole[1:], first(corpus, 3, rows=rows, start=1), strict=True):
-            assert batch.keys() == part.keys()
-            for feature, values in part.items():
-                np.testing.assert_array_equal(values, batch[feature][rows], err_msg=feature)
-
-
-@pytest.mark.parametrize("name", ["paired", "corrupted"])
-def test_evaluation_is_independent_of_batch_size(name, request):
-    corpus = request.getfixturevalue(name)
-    length = {"paired": 48, "corrupted": 32}[name]
-    passes = []
-    for size in (4, 7):
-        batches = list(corpus.evaluation("train", length=length, stride=0, batch_size=size).batches())
-        rows = {feature: np.concatenate([batch[feature] for batch in batches]) for feature in batches[0]}
-        passes.append({feature: values for feature, values in rows.items() if feature != "row"})
-    number = min(len(rows["weights"]) for rows in passes)
-    assert number > 10
-    for feature, values in passes[0].items():
-        np.testing.assert_array_equal(values[:number], passes[1][feature][:number])
-        assert not values[number:].any() and not passes[1][feature][number:].any()
-
-
 def test_spans_have_no_end_tokens_inside(corrupted):
     tokenizer = corrupted.tokenizer
     end, sentinels = tokenizer.special["end"], tokenizer.sentinels
-    for batch in first(corrupted, 3):
+    for batch in take(corrupted, 3):
         assert ((batch["inputs"] == end).sum(1) == 1).all() and (batch["inputs"][:, -1] == end).all()
         assert ((batch["targets"] == end).sum(1) == 1).all()
         number = np.isin(batch["inputs"], sentinels).sum(1)
@@ -130,7 +87,7 @@ def test_pairs_with_lone_sentences(prepare, write, sentences):
     path = write("lone.txt", "one\n" * 30)
     how = {"tokenizer": WORDPIECE, "objective": {"kind": "masked", "passes": 1}, "layout": "pairs"}
     corpus = prepare(f"text:{path}?document=line + {sentences}", sentences="lines", length=32, **how)
-    labels = np.concatenate([batch["next"] for batch in first(corpus, 6)])
+    labels = np.concatenate([batch["next"] for batch in take(corpus, 6)])
     assert 0 < labels.mean() < 1
 
 
@@ -140,19 +97,6 @@ def test_pairs_need_two_sentences_in_a_document(prepare, write):
         prepare(
             f"text:{path}?document=line", objective={"kind": "masked"}, layout="pairs", sentences="lines", length=32
         )
-
-
-@pytest.mark.parametrize("kind", ["masked", "spans"])
-def test_worker_processes_give_equal_batches(prepare, sentences, kind):
-    options = {"layout": "pairs", "sentences": "lines"} if kind == "masked" else {}
-    objective = {"kind": kind} | ({"passes": 1} if kind == "masked" else {})
-    corpus = prepare(sentences, tokenizer=WORDPIECE | {"sentinels": 20}, objective=objective, length=32, **options)
-    reader = corpus.batches(seed=3, batch_size=8, workers=1, prefetch=2)
-    read = list(itertools.islice(reader, 2))
-    reader.close()
-    for batch, same in zip(first(corpus, 2), read, strict=True):
-        for feature, values in batch.items():
-            np.testing.assert_array_equal(same[feature], values)
 
 
 def test_smoothing_uses_counts_of_the_training_text(prepare, sentences):
@@ -168,7 +112,7 @@ def test_smoothing_uses_counts_of_the_training_text(prepare, sentences):
     expected[list(corpora[0].tokenizer.special.values())] = 0
     for corpus in corpora:
         np.testing.assert_allclose(corpus._objective.preference, expected)
-    one, other = (first(corpus, 2) for corpus in corpora)
+    one, other = (take(corpus, 2) for corpus in corpora)
     for batch, again in zip(one, other, strict=True):
         np.testing.assert_array_equal(batch["slots"], again["slots"])
         assert batch["weights"].any()

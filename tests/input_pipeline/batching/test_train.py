@@ -1,4 +1,4 @@
-"""Training batches: literal tables of layouts, and batch n as a function of (seed, n)."""
+"""Training batches: literal tables of layouts, epochs and mixtures."""
 
 import itertools
 import random
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from read_batches import take
 
 from configs import common
 from input_pipeline import batch_spec, pipeline
@@ -16,20 +17,6 @@ from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 
 END = 256
-
-
-def take(corpus, count: int, *, seed=0, batch_size=4, workers=0, prefetch=2, **options) -> list[dict]:
-    iterator = corpus.batches(seed=seed, batch_size=batch_size, workers=workers, prefetch=prefetch, **options)
-    try:
-        return [next(iterator) for _ in range(count)]
-    finally:
-        iterator.close()
-
-
-def same(left: list[dict], right: list[dict]) -> bool:
-    return all(
-        a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a) for a, b in zip(left, right, strict=True)
-    )
 
 
 @pytest.fixture
@@ -109,29 +96,11 @@ def test_document_literal(prepare, write):
 
 @pytest.mark.parametrize("layout", CausalLM.layouts)
 def test_batches_match_declared_features(prepare, source, layout):
-    (batch,) = take(prepare(source(layout), layout=layout, length=16), 1)
+    (batch,) = take(prepare(source(layout), layout=layout, length=16), 1, batch_size=4)
     declared = batch_spec.declared(CausalLM(common.causal()), 4, 16, layout)
     assert {name: (value.shape, value.dtype) for name, value in batch.items()} == {
         name: feature[:2] for name, feature in declared.items()
     }
-
-
-@pytest.mark.parametrize("layout", CausalLM.layouts)
-def test_batch_is_a_function_of_seed_and_number(prepare, source, layout):
-    """Whatever rows, start and prefetch: the heart of exact resume."""
-    corpus = prepare(f"{source(layout)} + {source(layout, 20, 'more', 1)}", layout=layout, length=16)
-    whole = take(corpus, 12, batch_size=8)
-    assert same(take(corpus, 12, batch_size=8), whole)
-    assert same(take(corpus, 5, batch_size=8, start=7, prefetch=0), whole[7:])
-    for rows in (np.arange(4, 8), np.array([6, 1, 3])):
-        part = take(corpus, 12, batch_size=8, rows=rows, prefetch=5)
-        assert same(part, [{name: value[rows] for name, value in batch.items()} for batch in whole])
-    assert not same(take(corpus, 12, batch_size=8, seed=1), whole)
-
-
-def test_worker_processes_give_equal_batches(prepare, words):
-    corpus = prepare(words(30), layout="packed")
-    assert same(take(corpus, 7, workers=2, start=3, prefetch=4), take(corpus, 7, start=3))
 
 
 @pytest.mark.parametrize("layout", ["concat", "packed", "document"])
@@ -149,7 +118,7 @@ def test_epoch_reads_each_row_once(prepare, source, layout):
 
 def test_rows_come_in_order_without_shuffle(prepare, words):
     corpus = prepare(words(30), shuffle=False)
-    joined = np.concatenate([batch["tokens"].ravel() for batch in take(corpus, 5)])
+    joined = np.concatenate([batch["tokens"].ravel() for batch in take(corpus, 5, batch_size=4)])
     ids = np.zeros(len(joined), np.int32)
     corpus.stream("train").copy(0, ids)
     assert np.array_equal(joined, ids)
@@ -158,7 +127,7 @@ def test_rows_come_in_order_without_shuffle(prepare, words):
 def test_packed_segments_hold_one_document(prepare, words):
     """A segment is one document, in order, from its end token or from the end of its last piece."""
     corpus = prepare(words(40), layout="packed", length=64)
-    for batch in take(corpus, 10):
+    for batch in take(corpus, 10, batch_size=4):
         for row in range(4):
             segments = batch["segments"][row]
             for segment in range(1, segments.max() + 1):
@@ -173,7 +142,6 @@ def test_packed_segments_hold_one_document(prepare, words):
 @settings(max_examples=20)
 @given(st.integers(1, 5), st.integers(1, 30))
 def test_streams_are_contiguous(stream_corpus, batch_size, length):
-
     stream = stream_corpus.stream("train")
     context = BatchContext(CausalLM(common.causal()), "stream", 3, batch_size, length, np.arange(batch_size))
     lanes = StreamBatches(context, stream, shuffle=True)
@@ -204,10 +172,10 @@ def stream_corpus(tmp_path_factory):
 def test_mixture_shares(prepare, write):
     sources = [write(f"{letter}.txt", letter * 1000) for letter in "ab"]
     corpus = prepare(" + ".join(f"text:{path}" for path in sources), weights=(3.0, 1.0))
-    tokens = np.concatenate([batch["tokens"] for batch in take(corpus, 25)])  # 100 rows
+    tokens = np.concatenate([batch["tokens"] for batch in take(corpus, 25, batch_size=4)])  # 100 rows
     assert (tokens == ord("a")).any(axis=1).sum() == 75
     by_size = prepare(" + ".join(f"text:{path}" for path in sources))
-    tokens = np.concatenate([batch["tokens"] for batch in take(by_size, 25)])
+    tokens = np.concatenate([batch["tokens"] for batch in take(by_size, 25, batch_size=4)])
     assert (tokens == ord("a")).any(axis=1).sum() == 50
 
 

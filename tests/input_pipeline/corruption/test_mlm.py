@@ -44,19 +44,6 @@ def test_number_words_literal():
     assert mlm.number_words(candidates, begins).tolist() == [[-1, 0, 0, 1, -1, 1, 2, -1]]
 
 
-def test_choose_words_skips_what_does_not_fit():
-    number = 30_000
-    words = np.array([[0, 0, 0, 1, 1, -1, 2]]).repeat(number, 0)
-    chosen = mlm.choose_words(np.arange(number), words, np.full(number, 4))
-    counts = Counter(tuple(np.flatnonzero(row).tolist()) for row in chosen)
-    # Orders 0.., 012 021: 3 + 1 | 102 120: 2 + 1 | 201 210: 1 + 3 or 1 + 2; word 1 never fits beside word 0.
-    expected = Counter()
-    for order in itertools.permutations(range(3)):
-        expected[tuple(choose_words_released(range(7), [1, 0, 0, 1, 0, 1, 1], words[0] >= 0, order, 4))] += number / 6
-    assert set(counts) == set(expected)
-    assert all(abs(counts[places] - expected[places]) < 5 * np.sqrt(number / 6) for places in expected)
-
-
 @pytest.mark.parametrize("length", [64, 128, 512])
 def test_choose_words_matches_release(vocabulary, pieces, raw_rows, length):
     vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]), continues=pieces[1])
@@ -221,21 +208,6 @@ def drawn_runs(keys, number, longest):
     edges = np.cumsum(chances / chances.sum())
     drawn = rng.uniform(keys, mlm.NGRAM, number)
     return 1 + (drawn[..., None] >= edges).sum(-1)
-
-
-def test_choose_ngrams_literal():
-    """Every order and every length, on four words of which the second has two pieces, for three tokens."""
-    words = np.array([[0, 1, 1, -1, 2, 3]])
-    places = [[0], [1, 2], [4], [5]]
-    number = 3000
-    keys = np.arange(number)
-    chosen = mlm.choose_ngrams(keys, words.repeat(number, 0), np.full(number, 3), 3)
-    orders = np.argsort(rng.sort_keys(keys, mlm.PLACES, np.ones((number, 4), bool)), axis=1)
-    runs = drawn_runs(keys, 4, 3)
-    assert len({tuple(o) for o in orders.tolist()}) == 24 and len({tuple(r) for r in runs.tolist()}) == 81
-    for row in range(number):
-        expected = choose_ngrams_released(places, orders[row].tolist(), runs[row].tolist(), 3)
-        assert np.flatnonzero(chosen[row]).tolist() == expected
 
 
 @pytest.mark.parametrize("length", [64, 512])

@@ -1,9 +1,8 @@
 """Control codes (CTRL): rows begin with their source's code."""
 
-import itertools
-
 import numpy as np
 import pytest
+from read_batches import take
 
 from input_pipeline.errors import DataError
 
@@ -27,8 +26,8 @@ def test_coded_rows_begin_with_the_code_of_their_source(prepare, sources):
         ids = np.empty(part.stream.tokens + 1, np.int32)
         part.stream.copy(0, ids)
         texts[code] = ids.tolist()
-    reader, seen = corpus.batches(seed=1, batch_size=4, workers=0, prefetch=1), set()
-    for batch in itertools.islice(reader, 12):
+    seen = set()
+    for batch in take(corpus, 12):
         assert (batch["weights"] == 1).all() and (batch["segments"] == 1).all()
         assert (batch["positions"] == np.arange(16)).all()
         np.testing.assert_array_equal(batch["tokens"][:, 1:], batch["targets"][:, :-1])
@@ -38,7 +37,6 @@ def test_coded_rows_begin_with_the_code_of_their_source(prepare, sources):
             size = 16 - len(code)
             assert [*row[len(code) :], after] in [texts[code][at : at + size + 1] for at in range(len(texts[code]))]
             seen.add(code)
-    reader.close()
     assert seen == {"W", "Bks"}
 
 

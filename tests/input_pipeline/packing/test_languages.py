@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from read_batches import restore_masked, take
 
 from configs import common
 from input_pipeline import pipeline
@@ -40,24 +41,14 @@ def corpus(tmp_path, *given):
     return pipeline.prepare(*given, folders, report=lambda message: None)
 
 
-def restored(batch):
-    """Rows with the predicted tokens back in their places."""
-    tokens = batch["tokens"].copy()
-    rows, places = np.nonzero(batch["weights"] > 0)
-    tokens[rows, batch["slots"][rows, places]] = batch["targets"][rows, places]
-    return tokens
-
-
 def test_translations_literal(tmp_path, texts):
     """</s> A </s></s> B </s>, each with positions from 0; pairs share a row as segments."""
     made = corpus(tmp_path, *sections(tmp_path, texts[2]))
-    batches = made.batches(seed=1, batch_size=2, workers=0, prefetch=1)
-    batch = next(batches)
-    batches.close()
+    (batch,) = take(made, 1, batch_size=2)
     ids = [[END, *a.encode(), END, END, *b.encode(), END] for a, b in PAIRS]
     found = {}
     for tokens, segments, positions, told in zip(
-        restored(batch), batch["segments"], batch["positions"], batch["languages"], strict=True
+        restore_masked(batch), batch["segments"], batch["positions"], batch["languages"], strict=True
     ):
         for segment in range(1, segments.max() + 1):
             here = segments == segment
@@ -79,11 +70,9 @@ def test_truncate_literal(sizes, expected):
 
 def test_rows_have_the_language_of_their_source(tmp_path, texts):
     made = corpus(tmp_path, *sections(tmp_path, " + ".join(texts), weights=(1.0, 1.0, 2.0)))
-    batches = made.batches(seed=1, batch_size=64, workers=0, prefetch=1)
-    batch = next(batches)
-    batches.close()
+    (batch,) = take(made, 1, batch_size=64)
     kinds = {}
-    for tokens, segments, told in zip(restored(batch), batch["segments"], batch["languages"], strict=True):
+    for tokens, segments, told in zip(restore_masked(batch), batch["segments"], batch["languages"], strict=True):
         text = bytes(int(i) for i in tokens[segments > 0] if i < 256).decode()
         own = set(told[segments > 0].tolist())
         kinds[tuple(own)] = kinds.get(tuple(own), 0) + 1

@@ -103,44 +103,8 @@ def test_make_pairs_matches_release(real, length, short, passes, swapped, monkey
     assert drawn(plan) == released(real, length, short, passes, 7, swapped)
 
 
-def test_make_pairs_swapped_literal():
-    """Two sentences either follow or stand the other way round, each half of the time; a single one has a random."""
-    documents = placed([[[0] * 2, [0] * 3], [[0] * 4]])
-    found = drawn(joined(nsp_pairs.make_pairs(*tables(documents), 12, 0.0, 400, swapped=True)))
-    a, b, lone = [0, 1], [2, 3, 4], [5, 6, 7, 8]
-    two = [row for row in found if row[0] != lone]
-    assert len(two) == 400 and all(row in ((a, b, False), (b, a, True)) for row in two)
-    assert abs(sum(row[2] for row in two) - 200) < 50
-    others = [row for row in found if row[0] == lone]
-    assert len(others) == 400 and all(row[2] and row[1] in (a + b, b) for row in others)
-
-
 def test_make_pairs_lone_document():
     documents = placed([[[0] * 3, [0] * 2, [0] * 9]])
     assert drawn(joined(nsp_pairs.make_pairs(*tables(documents), 12, 0.1, 4))) == released(
         documents, 12, 0.1, 4, nsp_pairs.SEED
     )
-
-
-def test_make_pairs_statistics(real):
-    """Statistics that hold whatever is drawn."""
-    plan = joined(nsp_pairs.make_pairs(*tables(real), 64, 0.1, 20))
-    size = plan.first_lengths + plan.second_lengths
-    assert size.max() <= 61 and plan.first_lengths.min() >= 1 and plan.second_lengths.min() >= 1
-    follows = plan.first + plan.first_lengths <= plan.second
-    assert follows[~plan.is_random].all()
-    assert 0.5 < plan.is_random.mean() < 0.7  # half, and all of the chunks with a single sentence
-
-
-def test_make_pairs_swapped_statistics(real):
-    """Half of the pairs of two sentences or more are swapped; both segments lie side by side in one document."""
-    plan = joined(nsp_pairs.make_pairs(*tables(real), 64, 0.1, 20, swapped=True))
-    before = plan.first + plan.first_lengths <= plan.second
-    assert before[~plan.is_random].all()
-    ends = tables(real)[0][tables(real)[1]]  # of documents, in tokens
-    same = np.searchsorted(ends, plan.first, "right") == np.searchsorted(ends, plan.second, "right")
-    near = same & (np.abs(plan.second - plan.first) < 130)  # two segments, of which little is cut
-    assert near[~plan.is_random].all()
-    swapped = plan.is_random & near & (plan.second < plan.first)
-    number = swapped.sum() + (~plan.is_random).sum()
-    assert abs(swapped.sum() / number - 0.5) < 5 * np.sqrt(0.25 / number)

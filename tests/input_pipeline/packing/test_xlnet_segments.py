@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from read_batches import take
 
 from input_pipeline.packing.xlnet_segments import truncate
 
@@ -32,17 +33,10 @@ def ids_of(corpus):
     return ids
 
 
-def batches(corpus, count, size=8, **options):
-    reader = corpus.batches(seed=3, batch_size=size, workers=0, prefetch=2, **options)
-    found = list(itertools.islice(reader, count))
-    reader.close()
-    return found
-
-
 def test_lanes_continue_in_both_directions(corpus):
     """The text of each lane's rows, joined, is the stream's, or the stream's back to front, from some place on."""
     special, ids = corpus.tokenizer.special, ids_of(corpus)
-    found = batches(corpus, 9)
+    found = take(corpus, 9)
     assert found[0]["reset"].all() and not any(batch["reset"].any() for batch in found[1:])
     twice = {False: np.concatenate([ids, ids]), True: np.concatenate([ids, ids])[::-1]}
     labels = []
@@ -74,7 +68,7 @@ def test_segments_end_with_sentences(prepare, lines):
     """A ends where a sentence does, unless it was longer than half and cut."""
     corpus = prepare(lines, tokenizer=WORDS, objective=OBJECTIVE, layout="stream", sentences="lines", length=LENGTH)
     special, whole = corpus.tokenizer.special, 0
-    for batch in batches(corpus, 6):
+    for batch in take(corpus, 6):
         for tokens, back in zip(batch["tokens"], batch["backward"], strict=True):
             middle = int(np.flatnonzero(tokens[16:] == special["separator"])[0]) + 16
             first = tokens[16:middle]
@@ -85,16 +79,6 @@ def test_segments_end_with_sentences(prepare, lines):
             ending = text.startswith("line"[: len(text)]) if back else text.endswith("words."[-len(text) :])
             assert ending, text
     assert whole > 5
-
-
-def test_batches_are_independent_of_hosts_and_start(corpus):
-    whole = batches(corpus, 4)
-    for rows in (np.array([0, 1, 2]), np.array([3, 7])):
-        for batch, part in zip(whole[1:], batches(corpus, 3, rows=rows, start=1), strict=True):
-            for name, values in part.items():
-                np.testing.assert_array_equal(values, batch[name][rows], err_msg=name)
-    again = batches(corpus, 1, size=8)[0]
-    np.testing.assert_array_equal(again["ranks"], whole[0]["ranks"])
 
 
 @pytest.mark.parametrize("size", [1, 3])
