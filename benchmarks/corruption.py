@@ -1,25 +1,22 @@
-"""Hiding tokens against collators of the same task for PyTorch: from raw rows of ids to a batch of features.
+"""Corruption of rows for pretraining against Hugging Face's collators: from raw ids to a batch of features.
 
     python -m benchmarks.corruption [--quick] [--format=json]
 
-Masked language modelling of BERT's rows, of pieces and of whole words, and of RoBERTa's, whose number of masks is drawn
-and which masks any token, against `DataCollatorForLanguageModeling` on the same ids, which are given to it with what it
-asks for: special tokens marked, and offsets for whole words. It draws how many are masked, and never the same twice;
-here places are listed, and all follows from the row's number. ALBERT's runs of words have no collator there: their peer
-is the released algorithm, which works through a row's words in Python. Nor has span corruption: its peer is the
-published algorithm in plain NumPy, as training scripts have it, which draws a mask for each row and then works on all
-rows at once. XLNet's order and targets are measured against `DataCollatorForPermutationLanguageModeling`, which makes a
-mask of every pair of places, while ours gives each place its rank, of which attention makes the mask. In CPU seconds,
-one thread each, so that figures are per core.
+BERT's and RoBERTa's masking and XLNet's permutation against Hugging Face's collators, for NumPy and PyTorch, with the
+inputs that they ask for. ALBERT's n-grams and T5's spans have no collator: their peers are the released algorithm,
+which loops over words in Python, and the published one in plain NumPy. CPU seconds of one thread, so figures are per
+core.
 """
 
+import functools
 import tempfile
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.data import pairs
-from benchmarks.report import Result, arguments, peers, ratio, show
+from benchmarks import report
 from configs import common
 from input_pipeline import corruption
 from input_pipeline.batch_spec import declared, empty
@@ -30,230 +27,209 @@ from input_pipeline.tokenizers import huggingface, wordpiece
 from input_pipeline.tokenizers.extended import extended
 
 ROWS, VOCABULARY = 256, 4096
-SIZES = ((128, 20), (512, 77))  # tokens of a row, and at most so many predicted
-TARGET = 2.0
+SIZES = ((128, 20), (512, 77))  # tokens of a row, and the most that are predicted
+ROBERTA = {"rounding": "random", "candidates": "any", "replacements": "text"}
+KINDS = {"pieces": {}, "any tokens, a drawn number": ROBERTA, "whole words": {"whole_words": True}}
 
 
-def texts(size: int) -> list[str]:
-    """Files of the standard library, so many bytes of them."""
+def read_texts(size: int) -> list[str]:
+    """Files of the standard library, `size` bytes in all."""
     (source,) = sources.parse("stdlib", "source")
-    found = []
+    texts = []
     for span in source.spans(1 << 20):
-        found += ["".join(document.chunks) for document in source.documents(span)]
-        if sum(map(len, found)) > size:
+        texts += ["".join(document.chunks) for document in source.documents(span)]
+        if sum(map(len, texts)) > size:
             break
-    return found
+    return texts
 
 
-def raw_rows(ids: np.ndarray) -> Raw:
-    """Raw rows of these ids, int32 [n, R]."""
-    there = np.ones_like(ids)
-    return Raw(ids, ids, there, np.arange(ids.shape[1], dtype=np.int32) * there, there.astype(bool))
-
-
-def filling(section, tokenizer, ids: np.ndarray, length: int, layout: str = "concat", raw=None):
-    """A function that makes another batch each time; `raw` are its rows, by default of the ids alone."""
+def filler(section, tokenizer, ids: np.ndarray, length: int, layout: str = "concat", raw=None):
+    """Function that makes another batch of our features on each call."""
     objective, keys = corruption.build(section.to_dict(), tokenizer), np.arange(len(ids))
-    raw = raw_rows(ids) if raw is None else raw
+    if raw is None:
+        ones = np.ones_like(ids)
+        raw = Raw(ids, ids, ones, np.arange(ids.shape[1], dtype=np.int32) * ones, ones.astype(bool))
 
     def fill():
         nonlocal keys
-        keys = keys + len(ids)
+        keys = keys + len(ids)  # a row's random numbers follow from its key
         objective.fill(empty(declared(objective, len(ids), length, layout)), np.arange(len(ids)), raw, keys)
 
     return fill
 
 
-ROBERTA = {"rounding": "random", "candidates": "any", "replacements": "text"}
-KINDS = {"pieces": {}, "any tokens, a drawn number": ROBERTA, "whole words": {"whole_words": True}}
-
-
-def masked(kind: str, length: int, most: int, tokenizer, encoded, rounds: int, collators: dict) -> list[Result]:
-    """Rows/s per core, against each of the collators."""
-    section, whole_words = common.masked(), kind == "whole words"
-    section.update(next_sentence=False, max_predictions=most, **KINDS[kind])
-    ids = np.array([row["input_ids"] for row in encoded], np.int32)
-    examples = [{k: v for k, v in row.items() if whole_words or k != "offset_mapping"} for row in encoded]
+def compare(name: str, fill: Callable, peers: Mapping[str, Callable], rounds: int) -> list[report.Result]:
+    """Rows per second and core, against each peer."""
     results = []
-    for type_, collate in collators.items():
-        ours, theirs = pairs(filling(section, tokenizer, ids, length), lambda c=collate: c(examples), rounds)
-        middle, spread = ratio(ours, theirs)
-        name = f"masking {kind}, rows of {length}"
-        results.append(Result(name, ROWS / min(ours), "rows/s per core", f"collator, {type_}", middle, TARGET, spread))
+    for against, peer in peers.items():
+        times = report.interleave({"ours": fill, "peer": peer}, rounds, clock=time.process_time)
+        ours, theirs = times.values()
+        value = ROWS / min(ours)
+        results.append(report.compare(name, ours, theirs, against, unit="rows/s per core", value=value, target=2.0))
     return results
 
 
-class RunCollator:
-    """Rows of ids [n, R] -> ids of which runs of whole words are masked, and labels (Lan et al. 2019, section 4.1)."""
+class NgramCollator:
+    """The released ALBERT algorithm: masks n-grams of whole words (Lan et al. 2019, section 4.1)."""
 
     def __init__(self, section, tokenizer):
-        self.section, self.tokenizer, self.draw = section, tokenizer, np.random.default_rng(0)
+        self.section, self.tokenizer, self.rng = section, tokenizer, np.random.default_rng(0)
         self.framing = {tokenizer.special[name] for name in ("classifier", "separator", "end", "pad")}
-        chances = 1 / np.arange(1, section.ngrams + 1)
-        self.chances = chances / chances.sum()
+        weights = 1 / np.arange(1, section.ngrams + 1)
+        self.probabilities = weights / weights.sum()
 
     def __call__(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         labels, masked = np.full_like(ids, -100), ids.copy()
-        for row, hidden, label in zip(ids.tolist(), masked, labels, strict=True):
-            self.mask(row, hidden, label)
+        for row, inputs, label in zip(ids.tolist(), masked, labels, strict=True):
+            self.mask(row, inputs, label)
         return {"input_ids": masked, "labels": labels}
 
-    def mask(self, row: list[int], hidden: np.ndarray, label: np.ndarray) -> None:
-        """Masks one row in place: from each word on in random order a run, if it fits and meets no other."""
+    def mask(self, row: list[int], inputs: np.ndarray, label: np.ndarray) -> None:
+        """Mask one row in place: n-grams in random order, as long as they fit and do not overlap."""
         words = []
-        for place, token in enumerate(row):
+        for position, token in enumerate(row):
             if token not in self.framing:
                 if words and self.tokenizer.continues[token]:
-                    words[-1].append(place)
+                    words[-1].append(position)
                 else:
-                    words.append([place])
+                    words.append([position])
         size = min(self.section.max_predictions, max(1, round(self.section.share * len(row))))
         covered = set()
-        for at in self.draw.permutation(len(words)).tolist():
+        for first in self.rng.permutation(len(words)).tolist():
             if len(covered) >= size:
                 break
-            number = 1 + self.draw.choice(self.section.ngrams, p=self.chances)
-            places = [place for word in words[at : at + number] for place in word]
-            while len(covered) + len(places) > size and number > 1:
-                number -= 1
-                places = [place for word in words[at : at + number] for place in word]
-            if len(covered) + len(places) > size or covered.intersection(places):
+            n = 1 + self.rng.choice(self.section.ngrams, p=self.probabilities)
+            while True:
+                positions = [position for word in words[first : first + n] for position in word]
+                if n == 1 or len(covered) + len(positions) <= size:
+                    break
+                n -= 1
+            if len(covered) + len(positions) > size or covered.intersection(positions):
                 continue
-            for place in places:
-                covered.add(place)
-                label[place], fate = row[place], self.draw.random()
-                if fate < 0.8:
-                    hidden[place] = self.tokenizer.special["mask"]
-                elif fate < 0.9:
-                    hidden[place] = self.draw.integers(self.tokenizer.vocab_size)
-
-
-def runs(tokenizer, length: int, most: int, encoded, rounds: int) -> Result:
-    """Rows/s per core of ALBERT's masking, against the released algorithm."""
-    section = common.masked()
-    section.update(next_sentence=False, max_predictions=most, whole_words=True, ngrams=3)
-    ids, collate = np.array([row["input_ids"] for row in encoded], np.int32), RunCollator(section, tokenizer)
-    ours, theirs = pairs(filling(section, tokenizer, ids, length), lambda: collate(ids), rounds)
-    middle, spread = ratio(ours, theirs)
-    name = f"masking runs of words, rows of {length}"
-    return Result(name, ROWS / min(ours), "rows/s per core", "released algorithm", middle, TARGET, spread)
+            for position in positions:
+                covered.add(position)
+                label[position], draw = row[position], self.rng.random()
+                if draw < 0.8:
+                    inputs[position] = self.tokenizer.special["mask"]
+                elif draw < 0.9:
+                    inputs[position] = self.rng.integers(self.tokenizer.vocab_size)
 
 
 class SpanCollator:
-    """Rows of ids [n, R] -> what an encoder reads, and what a decoder writes and reads (Raffel et al. 2019, 3.1.4)."""
+    """T5's span corruption in plain NumPy, as training scripts have it (Raffel et al. 2019, section 3.1.4)."""
 
-    def __init__(self, section, first_sentinel: int, start: int, end: int):
-        self.density, self.mean_span = section.density, section.mean_span
-        self.first_sentinel, self.start, self.end = first_sentinel, start, end
-        self.draw = np.random.default_rng(0)
+    def __init__(self, section, tokenizer):
+        self.density, self.mean_span, self.rng = section.density, section.mean_span, np.random.default_rng(0)
+        self.first_sentinel = tokenizer.sentinels[0]
+        self.start, self.end = tokenizer.special["pad"], tokenizer.special["end"]
 
     def __call__(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        taken = np.stack([self.noise(ids.shape[1]) for _ in ids])
-        labels = self.without(~taken, ids)
-        read = np.concatenate([np.full((len(ids), 1), self.start), labels[:, :-1]], axis=1)
-        return {"input_ids": self.without(taken, ids), "labels": labels, "decoder_input_ids": read}
+        noise = np.stack([self.noise_mask(ids.shape[1]) for _ in ids])
+        labels = self.replace_spans(~noise, ids)
+        decoder = np.concatenate([np.full((len(ids), 1), self.start), labels[:, :-1]], axis=1)
+        return {"input_ids": self.replace_spans(noise, ids), "labels": labels, "decoder_input_ids": decoder}
 
-    def noise(self, length: int) -> np.ndarray:
-        """Which of a row's tokens are taken out, bool [R]: text and spans take turns."""
+    def noise_mask(self, length: int) -> np.ndarray:
+        """Which tokens of a row are noise, bool [R]: text and spans alternate."""
         count = min(max(round(length * self.density), 1), length - 1)
         spans = max(round(count / self.mean_span), 1)
-        turns = np.stack([self.parts(length - count, spans), self.parts(count, spans)], axis=1)
-        return np.repeat(np.arange(2 * spans) % 2 == 1, turns.ravel())
+        lengths = np.stack([self.partition(length - count, spans), self.partition(count, spans)], axis=1)
+        return np.repeat(np.arange(2 * spans) % 2 == 1, lengths.ravel())
 
-    def parts(self, total: int, parts: int) -> np.ndarray:
-        """A random way to write `total` as an ordered sum of positive numbers, int [parts]."""
-        begins = np.arange(total - 1) < parts - 1
-        self.draw.shuffle(begins)
-        return np.bincount(np.cumsum(np.concatenate([[False], begins])), minlength=parts)
+    def partition(self, total: int, parts: int) -> np.ndarray:
+        """A random composition of `total` into `parts` positive integers."""
+        first = np.arange(total - 1) < parts - 1
+        self.rng.shuffle(first)
+        return np.bincount(np.cumsum(np.concatenate([[False], first])), minlength=parts)
 
-    def without(self, taken: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """The rows with a sentinel for each run of `taken` tokens, and the end token."""
-        begins = taken & ~np.roll(taken, 1, axis=1)  # rows begin with text and end with a span, or the other way round
-        marked = np.where(begins, self.first_sentinel + 1 - np.cumsum(begins, axis=1), ids)
-        left = marked[begins | ~taken].reshape(len(ids), -1)
-        return np.concatenate([left, np.full((len(ids), 1), self.end)], axis=1)
-
-
-def spans(tokenizer, length: int, rounds: int, ids: np.ndarray) -> Result:
-    """Rows/s per core of T5's corruption, against a collator in plain NumPy."""
-    section = common.spans()
-    raw_length = corruption.build(section.to_dict()).raw_length(length)
-    rows = np.resize(ids, (ROWS, raw_length))
-    collate = SpanCollator(section, tokenizer.sentinels[0], tokenizer.special["pad"], tokenizer.special["end"])
-    ours, theirs = pairs(filling(section, tokenizer, rows, length), lambda: collate(rows), rounds)
-    middle, spread = ratio(ours, theirs)
-    name = f"corrupting spans, rows of {length}"
-    return Result(name, ROWS / min(ours), "rows/s per core", "collator, plain NumPy", middle, TARGET, spread)
+    def replace_spans(self, noise: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """The rows with a sentinel for each run of `noise`, and the end token."""
+        first = noise & ~np.roll(noise, 1, axis=1)  # a row starts with text and ends with noise, or the reverse
+        marked = np.where(first, self.first_sentinel + 1 - np.cumsum(first, axis=1), ids)
+        rows = marked[first | ~noise].reshape(len(ids), -1)
+        return np.concatenate([rows, np.full((len(ids), 1), self.end)], axis=1)
 
 
-def permutation(tokenizer, encoded, rounds: int, collators: dict) -> list[Result]:
-    """Rows/s per core of XLNet's rows of 512, half of them read backwards, against each of the collators."""
-    section, length = common.permutation(), 512
-    ids = np.array([row["input_ids"] for row in encoded], np.int32)
+def encode_rows(encode, texts: list[str], length: int) -> list[dict]:
+    """ROWS rows of exactly `length` tokens, as Hugging Face's tokenizer gives them."""
+    encoded = encode(
+        [text * (1 + 40 * length // len(text)) for text in texts[:ROWS] if text],
+        truncation=True,
+        max_length=length,
+        return_special_tokens_mask=True,
+        return_offsets_mapping=True,
+        return_token_type_ids=False,
+    )
+    rows = [{name: encoded[name][i] for name in encoded} for i in range(len(encoded["input_ids"]))]
+    return ([row for row in rows if len(row["input_ids"]) == length] * ROWS)[:ROWS]
+
+
+def compare_masking(tokenizer, length: int, most: int, rows: list[dict], rounds: int, collator) -> list[report.Result]:
+    """BERT's, RoBERTa's and whole-word masking, and ALBERT's n-grams."""
+    ids, results = np.array([row["input_ids"] for row in rows], np.int32), []
+    for kind, keys in KINDS.items():
+        section, whole_words = common.masked(), kind == "whole words"
+        section.update(next_sentence=False, max_predictions=most, **keys)
+        # Offsets are for whole words alone.
+        examples = [{k: v for k, v in row.items() if whole_words or k != "offset_mapping"} for row in rows]
+        peers = {}
+        for tensors in ("np", "pt"):
+            collate = collator(whole_word_mask=whole_words, return_tensors=tensors)
+            peers[f"collator, {tensors}"] = lambda collate=collate, examples=examples: collate(examples)
+        fill = filler(section, tokenizer, ids, length)
+        results += compare(f"masking {kind}, rows of {length}", fill, peers, rounds)
+    section = common.masked()
+    section.update(next_sentence=False, max_predictions=most, whole_words=True, ngrams=3)
+    collate, fill = NgramCollator(section, tokenizer), filler(section, tokenizer, ids, length)
+    name = f"masking runs of words, rows of {length}"
+    return results + compare(name, fill, {"released algorithm": lambda: collate(ids)}, rounds)
+
+
+def compare_permutation(tokenizer, rows: list[dict], rounds: int, collator) -> list[report.Result]:
+    """XLNet's order and targets for rows of 512, half of them backwards."""
+    ids = np.array([row["input_ids"] for row in rows], np.int32)
     types, functional = np.zeros(ids.shape, np.int32), np.zeros(ids.shape, bool)
     types[:, 384:], functional[:, [383, -2, -1]] = 1, True
     backward = np.arange(len(ids)) % 2 == 1
     raw = RawSegments(ids, types, functional, backward, np.zeros(len(ids), bool))
-    fill, results = filling(section, tokenizer, ids, length, "stream", raw), []
-    for kind, collate in collators.items():
-        ours, theirs = pairs(fill, lambda c=collate: c([{"input_ids": row.tolist()} for row in ids]), rounds)
-        middle, spread = ratio(ours, theirs)
-        results.append(
-            Result(
-                f"an order and targets, rows of {length}",
-                ROWS / min(ours),
-                "rows/s per core",
-                f"collator, {kind}",
-                middle,
-                TARGET,
-                spread,
-            )
-        )
-    return results
+    peers = {}
+    for tensors in ("np", "pt"):
+        collate = collator(return_tensors=tensors)
+        peers[f"collator, {tensors}"] = lambda collate=collate: collate([{"input_ids": row.tolist()} for row in ids])
+    fill = filler(common.permutation(), tokenizer, ids, 512, "stream", raw)
+    return compare("an order and targets, rows of 512", fill, peers, rounds)
+
+
+def compare_spans(tokenizer, length: int, ids: np.ndarray, rounds: int) -> list[report.Result]:
+    """T5's span corruption."""
+    section = common.spans()
+    rows = np.resize(ids, (ROWS, corruption.build(section.to_dict()).raw_length(length)))
+    collate, fill = SpanCollator(section, tokenizer), filler(section, tokenizer, rows, length)
+    name = f"corrupting spans, rows of {length}"
+    return compare(name, fill, {"collator, plain NumPy": lambda: collate(rows)}, rounds)
 
 
 def main() -> None:
-    args = arguments(__doc__).parse_args()
-    torch, transformers = peers("torch", "transformers")
+    args = report.arguments(__doc__).parse_args()
+    torch, transformers = report.peers("torch", "transformers")
     torch.set_num_threads(1)
-    rounds = 5 if args.quick else 15
-    found, results = texts(1_000_000), []
+    rounds, texts, results = 5 if args.quick else 15, read_texts(1_000_000), []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.json"
-        path.write_bytes(wordpiece.train(found, VOCABULARY, False))
+        path.write_bytes(wordpiece.train(texts, VOCABULARY, False))
         tokenizer = huggingface.load(path)
         names = {f"{name}_token": f"[{name.upper()}]" for name in ("mask", "pad", "cls", "sep", "unk")}
         theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path), **names)
-        for length, most in SIZES:
-            encoded = theirs(
-                [text * (1 + 40 * length // len(text)) for text in found[:ROWS] if text],
-                truncation=True,
-                max_length=length,
-                return_special_tokens_mask=True,
-                return_offsets_mapping=True,
-                return_token_type_ids=False,
-            )
-            rows = [{name: encoded[name][i] for name in encoded} for i in range(len(encoded["input_ids"]))]
-            rows = [row for row in rows if len(row["input_ids"]) == length]
-            rows = (rows * ROWS)[:ROWS]
-            for kind in KINDS:
-                collators = {
-                    type_: transformers.DataCollatorForLanguageModeling(
-                        theirs, whole_word_mask=kind == "whole words", return_tensors=type_
-                    )
-                    for type_ in ("np", "pt")
-                }
-                results += masked(kind, length, most, tokenizer, rows, rounds, collators)
-            results.append(runs(tokenizer, length, most, rows, rounds))
-        collators = {
-            kind: transformers.DataCollatorForPermutationLanguageModeling(theirs, return_tensors=kind)
-            for kind in ("np", "pt")
-        }
-        results += permutation(tokenizer, rows, rounds, collators)
-        sentinels = extended(tokenizer, (), 100)
-        ids = np.concatenate([tokenizer.encode(text) for text in found])
-        results += [spans(sentinels, length, rounds, ids) for length in (512, 1024)]
-    show(results, args, [ROWS, VOCABULARY, rounds])
+    for length, most in SIZES:
+        rows = encode_rows(theirs, texts, length)
+        collator = functools.partial(transformers.DataCollatorForLanguageModeling, theirs)
+        results += compare_masking(tokenizer, length, most, rows, rounds, collator)
+    collator = functools.partial(transformers.DataCollatorForPermutationLanguageModeling, theirs)
+    results += compare_permutation(tokenizer, rows, rounds, collator)
+    ids = np.concatenate([tokenizer.encode(text) for text in texts])
+    for length in (512, 1024):
+        results += compare_spans(extended(tokenizer, (), 100), length, ids, rounds)
+    report.show(results, args, [ROWS, VOCABULARY, rounds])
 
 
 if __name__ == "__main__":

@@ -1,21 +1,20 @@
-"""The input pipeline against its limits: the tokenizer alone, and bare copies out of a memory map.
+"""The input pipeline against its limits: the tokenizer alone, and plain copies out of a memory map.
 
     python -m benchmarks.data [--quick] [--format=json]
 
-`prepare` is one part of the token store, made in this process: reading, cutting, hashing, tokenising, writing.
-Its peer is the same tokenizer on the same texts, already in memory. Both in CPU seconds, so that figures are per
-core. `windows` are random rows of the store; `batches` go through the whole loader.
+`prepare` makes one part of the token store in this process: reads, splits, hashes, tokenises, writes. Its peer is the
+same tokenizer on the same texts in memory. `windows` are random rows of the store. Both in CPU seconds, so figures are
+per core. `batches` go through the whole loader, in wall time.
 """
 
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.report import Result, arguments, ratio, show
+from benchmarks import report
 from configs import common
 from input_pipeline import pipeline
 from input_pipeline.sources import sources
@@ -34,34 +33,19 @@ TOKENIZERS = {
 }
 
 
-def cpu_seconds(run: Callable[[], object]) -> float:
-    start = time.process_time()
-    run()
-    return time.process_time() - start
-
-
-def pairs(ours: Callable, peer: Callable, rounds: int) -> tuple[list[float], list[float]]:
-    """CPU seconds of both in each round, after a warm-up."""
-    ours(), peer()
-    times = [(cpu_seconds(ours), cpu_seconds(peer)) for _ in range(rounds)]
-    return [a for a, _ in times], [b for _, b in times]
-
-
-def trained(kind: str, folder: Path) -> Path:
-    """The folder of a tokenizer of this kind, trained on a megabyte of the standard library."""
+def train_tokenizer(kind: str, folder: Path) -> Path:
+    """Train a tokenizer on a megabyte of the standard library; return its folder."""
     config = common.base().tokenizer
     config.update(TOKENIZERS[kind] | {"train_bytes": 1_000_000})
-    saved = folder / kind.replace(" ", "-")
-    tokenizer_folder.make_folder(
-        saved, config.to_dict(), {"train": sources.parse("stdlib", "source")}, 0.0, lambda line: None
-    )
-    return saved
+    path, texts = folder / kind.replace(" ", "-"), {"train": sources.parse("stdlib", "source")}
+    tokenizer_folder.make_folder(path, config.to_dict(), texts, 0.0, lambda line: None)
+    return path
 
 
-def prepare(kind: str, saved: Path, spec: str, unit: str, rounds: int, size: int) -> Result:
-    """Tokens/s per core of making a part of the store, against the tokenizer alone."""
+def compare_prepare(kind: str, path: Path, spec: str, unit: str, rounds: int, size: int) -> report.Result:
+    """Making a part of the store, against the tokenizer alone."""
     (source,) = sources.parse(spec, "source")
-    tokenizer = open_folder(saved)
+    tokenizer = open_folder(path)
     spans, total = [], 0
     for span in source.spans(size):
         if total < size:
@@ -69,61 +53,48 @@ def prepare(kind: str, saved: Path, spec: str, unit: str, rounds: int, size: int
             total += span.size
     texts = ["".join(document.chunks) for span in spans for document in source.documents(span)]
     with tempfile.TemporaryDirectory() as folder:
-        job = parts.Job(source, tuple(spans), 0, saved, tokenizer.fingerprint, Path(folder), 0.05, "")
+        job = parts.Job(source, tuple(spans), 0, path, tokenizer.fingerprint, Path(folder), 0.05, "")
         tokens = sum(parts.encode(job)["splits"][split][1] for split in SPLITS)
-        ours, alone = pairs(lambda: parts.encode(job), lambda: [tokenizer.encode(t) for t in texts], rounds)
-    middle, spread = ratio(ours, alone)
-    target = None if kind == "bytes" else 0.8  # bytes are their own ids: there is no tokenizer to compare with
-    name, value = f"prepare, {kind}, a document a {unit}", tokens / statistics.median(ours)
-    return Result(name, value, "tokens/s per core", "tokenizer alone", middle, target, spread)
+        runs = {"ours": lambda: parts.encode(job), "alone": lambda: [tokenizer.encode(text) for text in texts]}
+        times = report.interleave(runs, rounds, clock=time.process_time)
+    name, value = f"prepare, {kind}, a document a {unit}", tokens / statistics.median(times["ours"])
+    target = None if kind == "bytes" else 0.8  # bytes are their own ids: the peer does nothing
+    pair = times["ours"], times["alone"]
+    return report.compare(name, *pair, "tokenizer alone", unit="tokens/s per core", value=value, target=target)
 
 
-def windows(corpus: pipeline.Corpus, rounds: int, count: int) -> Result:
-    """Random windows of the store, against the same copies out of one map of one file."""
+def compare_windows(corpus: pipeline.Corpus, rounds: int, count: int) -> report.Result:
+    """Random windows of the store, against copies out of one memory-mapped file."""
     stream = corpus.stream("train")
     shard = max(stream.shards, key=lambda shard: shard.counts.tokens).open(TOKENS)
-    draw = np.random.default_rng(0)
-    ours_at = draw.integers(0, stream.tokens - LENGTH, count).tolist()
-    bare_at = draw.integers(0, len(shard) - LENGTH, count).tolist()
-    out = np.zeros(LENGTH, np.int32)
+    rng, out = np.random.default_rng(0), np.zeros(LENGTH, np.int32)
+    store_starts = rng.integers(0, stream.tokens - LENGTH, count).tolist()
+    shard_starts = rng.integers(0, len(shard) - LENGTH, count).tolist()
 
-    def ours():
-        for start in ours_at:
+    def read_store():
+        for start in store_starts:
             stream.copy(start, out)
 
-    def bare():
-        for start in bare_at:
+    def copy():
+        for start in shard_starts:
             out[:] = shard[start : start + LENGTH]
 
-    times, limit = pairs(ours, bare, rounds)
-    middle, spread = ratio(times, limit)
-    return Result(
-        f"random windows of {LENGTH}",
-        count / statistics.median(times),
-        "windows/s per core",
-        "bare copies",
-        middle,
-        None,
-        spread,
-    )
+    times = report.interleave({"ours": read_store, "copies": copy}, rounds, clock=time.process_time)
+    name, value = f"random windows of {LENGTH}", count / statistics.median(times["ours"])
+    return report.compare(name, *times.values(), "bare copies", unit="windows/s per core", value=value)
 
 
-def batches(corpus: pipeline.Corpus, layout: str, count: int) -> Result:
-    """Tokens/s of training batches of one host, read ahead in threads: wall time."""
+def measure_batches(corpus: pipeline.Corpus, layout: str, count: int) -> report.Result:
+    """Training batches of one host, prefetched by threads."""
     reader = corpus.batches(seed=0, batch_size=BATCH, workers=0, prefetch=4)
-    next(reader)
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        for _ in range(count):
-            next(reader)
-        times.append(count * BATCH * LENGTH / (time.perf_counter() - start))
+    blocks = report.interleave({"": lambda: [next(reader) for _ in range(count)]}, rounds=5)[""]
     reader.close()
-    return Result(f"batches, {layout}", statistics.median(times), "tokens/s", spread=(min(times), max(times)))
+    speeds = [count * BATCH * LENGTH / seconds for seconds in blocks]
+    return report.Result(f"batches, {layout}", statistics.median(speeds), "tokens/s", spread=(min(speeds), max(speeds)))
 
 
 def main() -> None:
-    args = arguments(__doc__).parse_args()
+    args = report.arguments(__doc__).parse_args()
     rounds, size = (5, 500_000) if args.quick else (9, 2_000_000)
     results = []
     with tempfile.TemporaryDirectory() as name:
@@ -132,9 +103,9 @@ def main() -> None:
         texts = [t for span in library.spans(1) for d in library.documents(span) for t in d.chunks]
         (folder / "lines.txt").write_text("".join(texts), encoding="utf-8")
         for kind in TOKENIZERS:
-            saved = trained(kind, folder)
+            path = train_tokenizer(kind, folder)
             for unit, spec in (("file", "stdlib"), ("line", f"text:{folder}/lines.txt?document=line")):
-                results.append(prepare(kind, saved, spec, unit, rounds, size))
+                results.append(compare_prepare(kind, path, spec, unit, rounds, size))
         config = common.base()
         config.tokenizer.kind = "bytes"
         config.data.length = LENGTH
@@ -143,9 +114,9 @@ def main() -> None:
             sections = data, config.tokenizer.to_dict(), config.objective.to_dict()
             corpus = pipeline.prepare(*sections, Workdir(folder).folders, report=lambda line: None)
             if layout == "concat":
-                results.append(windows(corpus, rounds, 2_000 if args.quick else 20_000))
-            results.append(batches(corpus, layout, 5 if args.quick else 20))
-    show(results, args, [TOKENIZERS, LENGTH, BATCH, size, rounds])
+                results.append(compare_windows(corpus, rounds, 2_000 if args.quick else 20_000))
+            results.append(measure_batches(corpus, layout, 5 if args.quick else 20))
+    report.show(results, args, [TOKENIZERS, LENGTH, BATCH, size, rounds])
 
 
 if __name__ == "__main__":
