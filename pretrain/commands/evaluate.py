@@ -28,7 +28,7 @@ from pretrain.metrics.progress import Ledger
 from pretrain.metrics.tables import one_line, show
 from pretrain.parallel.mesh import ANY_DEVICES, fits
 from pretrain.step.checks import check_scored
-from pretrain.training.startup import Sources, build_run
+from pretrain.training.startup import OtherRuns, build_run
 from pretrain.workdir import Workdir
 
 COMPRESSORS = {
@@ -83,7 +83,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         prepare, split = functools.partial(_prepare_own, workdir, folder), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
-        run = build_run(config, workdir, say, prepare=prepare, sources=Sources(teacher=kept(config, workdir)))
+        run = build_run(config, workdir, say, prepare=prepare, others=OtherRuns(teacher=kept(config, workdir)))
         spec, objective = run.spec, run.spec.objective
         for name in asked:
             if objective.bits_metric is None:

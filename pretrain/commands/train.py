@@ -1,4 +1,4 @@
-"""`pretrain train`: trains a config in a work folder, or goes on with the run that is there."""
+"""`pretrain train`: train a config in a work folder, or continue the run in it."""
 
 from input_pipeline import validate
 from pretrain import config as configs
@@ -9,12 +9,12 @@ from pretrain.workdir import Workdir
 
 
 def run(arguments: Train) -> int:
-    """Trains; returns the exit code."""
+    """Train; return the exit code."""
     config, workdir = resolve(arguments)
     start()
     check_processes(arguments, config)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
-    validate.check(*sections, Workdir(workdir).folders, configs.takes_tokenizer(config))
-    from pretrain.training.trainer import train  # imported late: what is missing is named before its seconds
+    named = validate.check(*sections, Workdir(workdir).folders, configs.takes_tokenizer(config))
+    from pretrain.training.trainer import train  # late: mistakes in the data are reported before seconds of imports
 
-    return train(config, workdir, arguments.fresh)
+    return train(config, workdir, arguments.fresh, named)

@@ -46,7 +46,7 @@ class RunParts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sources:
+class OtherRuns:
     """Other runs' parameters: `weights` to start from, and a `teacher`."""
 
     weights: Weights | None = None
@@ -76,7 +76,7 @@ def build_run(
     *,
     training: bool = False,
     begins: bool = False,
-    sources: Sources = Sources(),
+    others: OtherRuns = OtherRuns(),
     prepare: Callable = pipeline.prepare,
     before_tokenizing: Callable[[], None] = lambda: None,
 ) -> RunParts:
@@ -90,12 +90,12 @@ def build_run(
     check_mesh(spec, config, training)
     if training:
         capacity.check_memory(spec, config)
-    sources.check(spec, config, begins)
-    others = sources.with_tokenizer if training else []
-    fingerprints = [one.trained_with() for one in others]
-    if others:
-        prepare = functools.partial(prepare, taken=others[0].tokenizer)
-    sizes_are_free = begins and not others and not configs.takes_tokenizer(config)
+    others.check(spec, config, begins)
+    same_tokenizer = others.with_tokenizer if training else []
+    fingerprints = [one.trained_with() for one in same_tokenizer]
+    if same_tokenizer:
+        prepare = functools.partial(prepare, taken=same_tokenizer[0].tokenizer)
+    sizes_are_free = begins and not same_tokenizer and not configs.takes_tokenizer(config)
 
     def accept(tokenizer) -> None:  # perhaps in one process while others wait for it: no collectives here
         check_vocabulary(spec.model, tokenizer.vocab_size)
@@ -104,7 +104,7 @@ def build_run(
                 f"warning: config.model.vocab_size={spec.model.vocab_size:,}, but the tokenizer has "
                 f"{tokenizer.vocab_size:,} entries; --config.model.vocab_size={tokenizer.vocab_size} saves the rest"
             )
-        for other, fingerprint in zip(others, fingerprints, strict=True):
+        for other, fingerprint in zip(same_tokenizer, fingerprints, strict=True):
             other.check_tokenizer(tokenizer, fingerprint)
         before_tokenizing()
 
@@ -113,9 +113,9 @@ def build_run(
     texts = {f"the text of {split}": corpus.stream(split).identity for split in corpus.splits}
     remedy = "let all of them read the same text with the same tokenizer"
     assert_equal_on_hosts({"the tokenizer": corpus.tokenizer.fingerprint} | texts, remedy)
-    if sources.teacher:
-        spec.set_frozen(sources.teacher.read(spec.frozen_shapes()))
-    return RunParts(config, spec, corpus, sources.teacher)
+    if others.teacher:
+        spec.set_frozen(others.teacher.read(spec.frozen_shapes()))
+    return RunParts(config, spec, corpus, others.teacher)
 
 
 def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weights | None, report) -> tuple:
@@ -202,13 +202,13 @@ def check_checkpoints_exist(workdir: str) -> None:
         raise UserError(f"{workdir} {had}{where}. Bring one back into {here.checkpoints}, or {ANEW}.")
 
 
-def find_sources(config, workdir: str, fresh: bool) -> Sources:
+def find_other_runs(config, workdir: str, fresh: bool) -> OtherRuns:
     """The other runs' parameters that a start needs; a run that continues has a copy of its teacher."""
     here = Workdir(workdir)
     imported = not fresh and on_host0(lambda: params_only.begins(here))
     continues = not fresh and not imported and on_host0(lambda: bool(here.steps()))
     if continues:
-        return Sources(None, teachers.kept(config, workdir))
+        return OtherRuns(None, teachers.kept(config, workdir))
     teacher = teachers.named(config, workdir)
     if teacher and fresh and real(teacher.run) == real(here.teacher.path):
         raise UserError(
@@ -216,8 +216,8 @@ def find_sources(config, workdir: str, fresh: bool) -> Sources:
             "the teacher's own run."
         )
     if imported:
-        return Sources(_imported_weights(config, workdir), teacher)
-    return Sources(find(config.train.start_from, workdir) if config.train.start_from else None, teacher)
+        return OtherRuns(_imported_weights(config, workdir), teacher)
+    return OtherRuns(find(config.train.start_from, workdir) if config.train.start_from else None, teacher)
 
 
 def _imported_weights(config, workdir: str) -> Weights:

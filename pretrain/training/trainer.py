@@ -6,6 +6,7 @@ import functools
 
 import jax
 
+from input_pipeline import pipeline
 from pretrain import config as configs
 from pretrain.checkpoints.fresh import fresh_start_due, holds_run, start_fresh
 from pretrain.checkpoints.manager import CheckpointManager
@@ -20,7 +21,7 @@ from pretrain.training.startup import (
     build_run,
     check_can_continue,
     check_local_folder,
-    find_sources,
+    find_other_runs,
     report_changes,
     report_fresh,
     save_config,
@@ -28,10 +29,11 @@ from pretrain.training.startup import (
 from pretrain.workdir import Workdir
 
 
-def train(config, workdir: str, fresh: str = "") -> int:
+def train(config, workdir: str, fresh: str = "", named=None) -> int:
     """Train `config` in `workdir`, from the newest checkpoint if there is one; return the exit code.
 
-    `fresh` names the folder to which an earlier run is moved, so that this one begins at step 0.
+    `fresh` names the folder to which an earlier run is moved, so that this one begins at step 0. `named` are the data
+    sources as `validate.check` returned them; None: they are checked here.
     """
     ledger = Ledger()
     check_local_folder(config, workdir, fresh)
@@ -43,21 +45,22 @@ def train(config, workdir: str, fresh: str = "") -> int:
         if fresh and not starts_fresh:
             say(f"--fresh={fresh} was done before; continuing the run that began then")
         held_run = starts_fresh and holds_run(workdir)
-        sources = find_sources(config, workdir, starts_fresh)
-        config = resolved(config, sources.teacher)
+        others = find_other_runs(config, workdir, starts_fresh)
+        config = resolved(config, others.teacher)
         if not starts_fresh:
             on_all_hosts(lambda: check_can_continue(config, workdir))
         begins = starts_fresh or not on_host0(Workdir(workdir).steps)
         save = functools.partial(save_config, config, workdir)
-        options = {"training": True, "begins": begins, "sources": sources, "before_tokenizing": save}
-        run = build_run(config, workdir, say, **options)
+        options = {"training": True, "begins": begins, "others": others, "before_tokenizing": save}
+        prepare = functools.partial(pipeline.prepare, named=named)
+        run = build_run(config, workdir, say, prepare=prepare, **options)
         if starts_fresh:
             on_host0(lambda: start_fresh(workdir, fresh, config))
-            report_fresh(workdir, fresh, held_run, sources.weights is not None, say)
-        if sources.teacher:
-            run = dataclasses.replace(run, teacher=keep(sources.teacher, workdir))
+            report_fresh(workdir, fresh, held_run, others.weights is not None, say)
+        if others.teacher:
+            run = dataclasses.replace(run, teacher=keep(others.teacher, workdir))
         checkpoints = stack.enter_context(contextlib.closing(CheckpointManager(workdir, config.checkpoint)))
-        loop = stack.enter_context(contextlib.closing(Loop(run, checkpoints, ledger, say, sources.weights)))
+        loop = stack.enter_context(contextlib.closing(Loop(run, checkpoints, ledger, say, others.weights)))
         if jax.process_index() == 0:
             report_changes(config, workdir, loop.step, say)
             if loop.step < config.train.steps:  # else the folder's config is that of the steps that were made

@@ -1,11 +1,14 @@
 """The chunked cross-entropy against the plain one, in value and in every gradient."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pretrain.losses.cross_entropy import cross_entropy
+from pretrain.losses.objective import perplexity
 
 B, T, D, V = 3, 12, 8, 31
 
@@ -30,7 +33,7 @@ def inputs(T=T):
 
 @pytest.mark.parametrize(("length", "chunk"), [(12, 1), (12, 7), (12, 18), (12, 10_000), (13, 18)])
 @pytest.mark.parametrize(("z_loss", "smoothing"), [(0.0, 0.0), (1e-2, 0.0), (0.0, 0.1), (1e-2, 0.1)])
-def test_equals_the_plain_loss(length, chunk, z_loss, smoothing):
+def test_equals_all_logits_at_once(length, chunk, z_loss, smoothing):
     *differentiable, targets, weights = inputs(length)
     options = {"z_loss": z_loss, "label_smoothing": smoothing, "chunk": chunk}
 
@@ -46,7 +49,7 @@ def test_equals_the_plain_loss(length, chunk, z_loss, smoothing):
         np.testing.assert_allclose(a, b, atol=2e-5)  # float32 sums over 36 positions
 
 
-def test_logits_of_a_small_vocabulary_are_made_at_once():
+def test_chunks_are_large_enough():
     """16 MB of logits at a time, and 512 rows at least: 8,192 rows of 512 ids are 4 turns fewer than by rows alone.
 
     So it is where the rows, 3 x 607, have no divisor near that: T5's targets of 8,192 tokens.
@@ -74,7 +77,7 @@ def test_without_bias():
     np.testing.assert_allclose(cross_entropy(hidden, matrix, None, targets, weights), expected, rtol=1e-6)
 
 
-def test_weights_of_zero_cut_a_position_off():
+def test_weight_of_zero_has_no_gradient():
     hidden, matrix, bias, targets, weights = inputs()
     off = weights.at[0, 3].set(0.0)
     grad = jax.grad(lambda h: cross_entropy(h, matrix, bias, targets, off)[0])(hidden)
@@ -90,7 +93,7 @@ def test_large_logits_stay_finite():
     assert np.all(np.isfinite(grads))
 
 
-def test_hits_are_the_targets_that_no_other_id_is_likelier_than():
+def test_accuracy_counts_the_likeliest_targets():
     hidden, matrix, bias, targets, weights = inputs()
     best = (jnp.einsum("btd,vd->btv", hidden, matrix) + bias[None, None]).argmax(-1)
     targets = jnp.where(jnp.arange(T)[None] % 3 == 0, best, targets)
@@ -103,3 +106,9 @@ def test_hits_are_the_targets_that_no_other_id_is_likelier_than():
         for on in (True, False)
     ]
     np.testing.assert_array_equal(*gradients)
+
+
+@pytest.mark.parametrize(("nats", "expected"), [(0.0, 1.0), (1.0, math.e), (709.0, math.exp(709)), (1e15, math.inf)])
+def test_perplexity(nats, expected):
+    assert perplexity(nats) == expected
+    assert math.isnan(perplexity(math.nan))

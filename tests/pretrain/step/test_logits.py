@@ -93,7 +93,7 @@ def both(spec, params):
 
 
 @pytest.mark.parametrize(("kind", "fields"), CASES, ids=str)
-def test_the_loss_is_the_cross_entropy_of_the_logits(kind, fields):
+def test_loss_is_cross_entropy_of_logits(kind, fields):
     ((objective, nll), trained), (expected, sampled) = both(*made(kind, **fields))
     np.testing.assert_allclose([objective, nll], [expected] * 2, rtol=1e-5)
     for (path, ours), theirs in zip(
@@ -105,14 +105,14 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(kind, fields):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_start_symbol_is_never_predicted(tied):
+def test_start_symbol_has_no_logit(tied):
     """With the table of tokens as head its row once took part in the softmax, and a bias did not fit."""
     spec, params = made("decoder", start_row=True, tied_head=tied, head_bias=True)
     hidden, _ = BoundModel(spec.model, params, spec.inputs)(batch(), {}, None)
     assert spec.model.apply({"params": params}, hidden, method="logits").shape == (B, T, V)
 
 
-def test_evaluation_computes_in_its_own_type():
+def test_evaluation_has_its_own_dtype():
     """A model trained in bfloat16 is scored in float32 where evaluation says so, to the bit."""
     nll = {}
     for trained, evaluated in (("bfloat16", {}), ("bfloat16", {"dtype": "float32"}), ("float32", {})):

@@ -1,4 +1,4 @@
-"""An update of each family is one update: terms with denominators of their own, dropout on, split in every way."""
+"""Every objective and encoder family: one update is the same on one device, on a mesh, under pmap and in parts."""
 
 import functools
 
@@ -12,21 +12,16 @@ from pretrain import losses
 from pretrain.losses.objective import BoundModel
 from pretrain.step.train_spec import TrainSpec
 
-
-@functools.cache
-def initial(kind):
-    return first_state(small(kind))
-
-
-def run(config, devices):
-    return two_updates(config, devices, initial(config.objective.kind))
-
-
-@functools.cache
-def reference(kind):
-    return run(small(kind), 1)
-
-
+ALBERT = {"model__layers": 2, "model__groups": 1, "model__embed": 16, "model__project_always": True}
+ALBERT |= {"objective__whole_words": True, "objective__ngrams": 3, "objective__swapped_pairs": True}
+XLM = {"model__types": 0, "model__languages": 3, "model__pair_head": False, "model__head_transform": False}
+XLM |= {"model__zero_padding": True, "model__initialiser": "fan_in", "objective__next_sentence": False}
+XLM |= {"objective__languages": True, "data__languages": ("en", "fr"), "data__layout": "concat", "data__sentences": ""}
+ROBERTA = {"model__types": 1, "model__position_offset": 2, "model__pair_head": False, "model__initialiser": "normal"}
+ROBERTA |= {"objective__next_sentence": False, "objective__rounding": "random", "objective__candidates": "any"}
+ROBERTA |= {"data__layout": "sentences"}
+FAMILIES = {"albert": ALBERT, "xlm": XLM, "roberta": ROBERTA}
+CASES = {kind: (kind, {}) for kind in MODELS} | {name: ("masked", keys) for name, keys in FAMILIES.items()}
 MESHES = {
     "tensor": ({"mesh__data": 2, "mesh__tensor": 4}, 8),
     "mixed": ({"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}, 8),
@@ -35,27 +30,50 @@ MESHES = {
     "accumulated fsdp": ({"mesh__fsdp": 4, "train__accumulate": 2}, 4),
     "accumulated pmap": ({"train__backend": "pmap", "train__accumulate": 2}, 4),
 }
-SHOWN = {("masked", "accumulated fsdp")}
+FAST = {("masked", "accumulated fsdp")}
+
+
+def config_of(case, **changes):
+    kind, keys = CASES[case]
+    return small(kind, **keys | changes)
+
+
+def batch_of(spec, seed):
+    """A ragged batch, of two languages where there are any."""
+    batch = ragged(spec, seed)
+    if "languages" in batch:
+        batch["languages"] %= 2
+    return batch
+
+
+@functools.cache
+def initial(case):
+    return first_state(config_of(case))
+
+
+@functools.cache
+def reference(case):
+    return two_updates(config_of(case), 1, initial(case), batch_of)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
+    ("case", "mesh"),
     [
-        pytest.param(kind, name, marks=() if (kind, name) in SHOWN else pytest.mark.slow)
-        for kind in MODELS
-        for name in MESHES
+        pytest.param(case, mesh, marks=() if (case, mesh) in FAST else pytest.mark.slow)
+        for case in CASES
+        for mesh in MESHES
     ],
 )
-def test_one_update_is_one_update(kind, name):
-    changes, devices = MESHES[name]
-    assert_same_run(run(small(kind, **changes), devices), reference(kind))
+def test_update_on_mesh(case, mesh):
+    changes, devices = MESHES[mesh]
+    result = two_updates(config_of(case, **changes), devices, initial(case), batch_of)
+    assert_same_run(result, reference(case))
 
 
 @pytest.mark.parametrize("masked", [True, False], ids=["masked", "nothing masked"])
-def test_the_gradient_is_that_of_the_sum_of_the_means(masked):
-    """By JAX, of all logits at once: mean nll of the masked tokens, if there are any, and mean nll of the pairs."""
-    config = small("masked", model__dropout=0.0, model__dropout_attention=0.0)
-    spec = TrainSpec.build_abstract(config)
+def test_gradient_is_that_of_the_sum_of_means(masked):
+    """Against JAX's gradient of all logits: mean nll of the masked tokens, if any, and mean nll of the pairs."""
+    spec = TrainSpec.build(small("masked", model__dropout=0.0, model__dropout_attention=0.0), jax.devices()[:1])
     batch = ragged(spec, 0)
     batch["weights"] *= masked
     before = initial("masked").params
@@ -72,7 +90,6 @@ def test_the_gradient_is_that_of_the_sum_of_the_means(masked):
         return -(weights * at_slots).sum() / max(weights.sum(), 1) - (next_weights * pairs).sum() / next_weights.sum()
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(before)
-    spec = TrainSpec.build(config, jax.devices()[:1])
     shapes = spec.checkpoint_shapes(BATCH)
     state = spec.from_checkpoint(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial("masked"), shapes))
     state, metrics = spec.train_step(state, spec.put(batch, BATCH))
@@ -85,16 +102,15 @@ def test_the_gradient_is_that_of_the_sum_of_the_means(masked):
 
 
 @pytest.mark.slow
-def test_tokens_read_are_those_of_both_sides():
+def test_tokens_read_count_both_sides():
     batch = ragged(TrainSpec.build_abstract(small("spans")), 0)
     read = reference("spans")[0][0, -1]
     assert read == sum((batch[name] > 0).sum() for name in ("segments", "input_segments"))
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_the_two_halves_of_an_objective_fit(kind):
-    """A scorer reads nothing that its corruption does not declare; and the model neither."""
-    spec = TrainSpec.build_abstract(small(kind))
+@pytest.mark.parametrize("case", CASES)
+def test_objective_reads_the_features_that_its_corruption_declares(case):
+    spec = TrainSpec.build_abstract(config_of(case))
     features, seen = spec.features(2, LENGTH), set()
 
     class Watched(dict):
@@ -107,6 +123,6 @@ def test_the_two_halves_of_an_objective_fit(kind):
         sums, _ = spec.objective.score(BoundModel(spec.model, params, spec.inputs), batch, {}, None)
         return sums, spec.objective.denominators(batch)
 
-    sums, counts = jax.eval_shape(score, initial(kind).params)
+    sums, counts = jax.eval_shape(score, spec.param_shapes)
     assert sums.keys() == counts.keys() == spec.objective.terms.keys()
     assert seen == {*spec.objective.batch_features, *spec.inputs, "row"} <= features.keys()

@@ -54,7 +54,7 @@ MESHES = {
 
 
 @pytest.mark.parametrize("name", mostly(MESHES, *MESHES.keys() - {"mixed", "sequence", "accumulated"}))
-def test_many_devices_equal_one(name, reference):
+def test_mesh_equals_one_device(name, reference):
     changes = MESHES[name]
     assert_same_run(run(small_config(**GRADIENT, **changes), 4 if name == "accumulated" else 8), reference)
 
@@ -64,7 +64,7 @@ def test_accumulation_equals_one_batch(parts, reference):
     assert_same_run(run(small_config(**GRADIENT, train__accumulate=parts), 1), reference)
 
 
-def test_gradients_that_are_added_up_along_two_directions_are_the_same(monkeypatch, reference):
+def test_reduce_scatter_along_two_directions(monkeypatch, reference):
     monkeypatch.setattr(reduce_scatter, "directions", lambda devices: (2, 2) if len(devices) == 4 else (len(devices),))
     assert_same_run(run(small_config(**GRADIENT, mesh__fsdp=4, mesh__tensor=2), 8), reference)
 
@@ -80,7 +80,7 @@ def dropped(reference):
 
 
 @pytest.mark.parametrize("name", ["mixed", "sequence", pytest.param("pmap", marks=pytest.mark.slow), "accumulated"])
-def test_dropout_draws_alike_however_the_batch_is_split(name, dropped):
+def test_dropout_is_the_same_on_every_mesh(name, dropped):
     result = run(small_config(**GRADIENT, **DROPOUT, **MESHES[name]), 4 if name == "accumulated" else 8)
     assert_same_run(result, dropped)
 
@@ -109,7 +109,7 @@ ODD = {"model__vocab_size": 1001, "model__width": 42, "model__heads": 6, "model_
 
 
 @pytest.mark.slow
-def test_initial_parameters_do_not_depend_on_the_devices():
+def test_initial_parameters_on_every_mesh():
     """To the last bit, as users compile: without the fusion emitters, as tests are quick, shapes decide on rounding."""
     env = os.environ | {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
@@ -133,7 +133,7 @@ def test_optimizer_state_is_sharded_like_its_parameters():
     assert len(split) >= 8
 
 
-def test_a_bad_update_changes_nothing_but_the_counters():
+def test_bad_step_changes_only_counters():
     config = small_config()
     spec = TrainSpec.build(config, jax.devices()[:1])
     state = spec.init(0, BATCH)
@@ -151,7 +151,7 @@ def test_a_bad_update_changes_nothing_but_the_counters():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jit", "pmap"])
-def test_the_rate_that_is_logged_is_the_one_that_is_applied(backend):
+def test_logged_learning_rate_is_applied(backend):
     """Of plain gradient descent: an update is the gradient times it. A skipped update does not move the schedule."""
     config = small_config(
         **GRADIENT | {"schedule__warmup": 8, "schedule__peak": 8e-3}, train__backend=backend, mesh__data=2
@@ -171,7 +171,7 @@ def test_the_rate_that_is_logged_is_the_one_that_is_applied(backend):
     assert rates == pytest.approx([1e-3, 2e-3, 2e-3, 3e-3])
 
 
-def test_tokens_read_are_those_that_are_not_padding():
+def test_tokens_read_exclude_padding():
     """Whether or not a loss scores them."""
     config = small_config()
     spec = TrainSpec.build(config, jax.devices()[:1])

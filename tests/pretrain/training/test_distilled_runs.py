@@ -45,7 +45,7 @@ def cut(student, tmp_path, step):
 
 
 @pytest.mark.slow
-def test_it_begins_as_its_teacher_and_leaves_that_alone(student, teacher):
+def test_student_keeps_a_copy_of_its_teacher(student, teacher):
     kept = Workdir(student).teacher
     (step,) = kept.steps()
     copied, whole = leaves(kept.path, step), leaves(teacher, step)
@@ -61,7 +61,7 @@ def test_it_begins_as_its_teacher_and_leaves_that_alone(student, teacher):
 
 
 @pytest.mark.slow
-def test_it_goes_on_bit_exactly_without_the_run_that_taught_it(student, teacher, text, tmp_path, capsys, signals):
+def test_student_resumes_without_the_teachers_run(student, teacher, text, tmp_path, capsys, signals):
     workdir = cut(student, tmp_path, 2)
     away = teacher.rename(teacher.with_name("away"))
     try:
@@ -73,7 +73,7 @@ def test_it_goes_on_bit_exactly_without_the_run_that_taught_it(student, teacher,
 
 
 @pytest.mark.slow
-def test_it_is_scored_from_its_folder_alone(student, teacher, capsys):
+def test_student_is_evaluated_from_its_folder_alone(student, teacher, capsys):
     row = json.loads((student / "metrics/validation.jsonl").read_text().splitlines()[-1])
     away = teacher.rename(teacher.with_name("away"))
     try:
@@ -97,41 +97,12 @@ def test_another_teacher_is_refused(student, teacher, text, tmp_path, capsys):
     before = {path: path.stat().st_mtime for path in (workdir / "checkpoints").rglob("*")}
     assert train_here(workdir, text, small=STUDENT | {"distill.teacher": teacher}) == 2
     said = capsys.readouterr().err
-    assert "was trained with another teacher (fingerprint" in said and "bring the work folder's teacher/ back" in said
+    assert "another teacher" in said
     assert before == {path: path.stat().st_mtime for path in (workdir / "checkpoints").rglob("*")}
     assert main(["evaluate", f"--workdir={workdir}"]) == 2
     assert "another teacher" in capsys.readouterr().err
     shutil.rmtree(here.path)
     assert train_here(workdir, text, small=STUDENT | {"distill.teacher": teacher}) == 2
-    assert "is to have the teacher that this run learns from, and has none" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_copy_is_no_teacher_of_a_fresh_start_and_is_kept_however_it_is_named(student, text, tmp_path, capsys):
-    workdir = cut(student, tmp_path, 0)
-    Workdir(workdir).goodput.unlink()  # as if it had ended before its first checkpoint
-    given = STUDENT | {"distill.teacher": workdir / "metrics" / ".." / "teacher", "train.steps": 2}
-    before = {path: path.read_bytes() for path in (workdir / "teacher").rglob("*") if path.is_file()}
-    assert train_here(workdir, text, "--fresh=one", small=given) == 2
-    assert "is the copy that" in capsys.readouterr().err and not (workdir / "earlier").exists()
-    assert train_here(workdir, text, small=given) == 0
-    assert before == {path: path.read_bytes() for path in (workdir / "teacher").rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"distill.teacher": "nowhere"}, "config.distill.teacher = nowhere: there is no checkpoint in "),
-        ({"model.vocab_size": 300}, "has 257 ids and config.model.vocab_size = 300"),
-        ({"tokenizer.kind": "sentencepiece", "tokenizer.vocab_size": 200}, "was made with kind = 'bytes'; set --"),
-        ({"distill.layers": "(2, 1)"}, "config.distill.layers = (2, 1); it must be whole numbers from 0 on, in order"),
-    ],
-)
-def test_what_cannot_be_is_one_sentence(changes, words, teacher, text, tmp_path, capsys):
-    given = STUDENT | {"distill.teacher": teacher} | changes
-    assert train_here(tmp_path / "run", text, small=given) == 2
-    last = capsys.readouterr().err.strip().split("\n")[-1]
-    assert last.startswith("pretrain: ") and words in last, last
 
 
 def copy_of(workdir):
@@ -141,18 +112,8 @@ def copy_of(workdir):
 
 
 @pytest.mark.slow
-def test_a_fresh_start_may_have_another_teacher(student, teacher, text, tmp_path, capsys, signals):
-    workdir, other = cut(student, tmp_path, 2), tmp_path / "other"
-    assert train_here(other, text, small=TEACHER | {"seed": 5}) == 0
-    changed = STUDENT | {"distill.teacher": other, "train.steps": 2}
-    assert train_here(workdir, text, "--fresh=first", small=changed) == 0
-    assert copy_of(workdir) == integrity.fingerprint(Workdir(other).checkpoint(2))
-    assert copy_of(workdir / "earlier/first") == integrity.fingerprint(Workdir(teacher).checkpoint(2))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jit", "pmap"])
-def test_two_processes_copy_their_teacher_once_and_learn_as_one(backend, student, teacher, text, tmp_path):
+def test_two_processes_copy_the_teacher_once(backend, student, teacher, text, tmp_path):
     """Process 0 alone writes, and both read what it wrote; the run goes on in one process, under jit."""
     workdir = tmp_path / "run"
     given = STUDENT | {"distill.teacher": teacher}
@@ -179,7 +140,7 @@ MASKED |= {"data.validation": "", "data.holdout": 0.05, "train.compare_every": 0
 
 
 @pytest.mark.slow
-def test_positions_of_another_meaning_and_sets_of_several_are_not_begun_with(text, tmp_path, capsys, signals):
+def test_teacher_whose_parameters_mean_something_else(text, tmp_path, capsys, signals):
     """A table of as many rows, of which others are never used; one of another shape is not taken anyway."""
 
     def run(name, **changes):
@@ -188,11 +149,9 @@ def test_positions_of_another_meaning_and_sets_of_several_are_not_begun_with(tex
     assert run("teacher", model__context=30, model__position_offset=2) == 0, capsys.readouterr().err
     taught = {"distill__teacher": tmp_path / "teacher", "distill__layers": "(0, 1)"}
     assert run("student", **taught) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "config.model.position_offset is another (2 there, 0 here), by which rows of positions would" in said
+    assert "position_offset" in capsys.readouterr().err.splitlines()[-1]
     assert run("student", **taught, model__context=24, model__groups=1) == 2
-    assert "names layer 0 for a layer of the model that by config.model.groups = 1" in capsys.readouterr().err
-    assert not (tmp_path / "student" / "tokenizer").exists()  # before hours of tokenising
+    assert "config.distill.layers" in capsys.readouterr().err
+    assert not (tmp_path / "student" / "tokenizer").exists()  # before hours of tokenizing
     assert run("student", **taught, model__context=24) == 0
-    said = capsys.readouterr().err
-    assert "of the numbers from the teacher, its layers 0, 1; config.model differs in position_offset (2" in said
+    assert "position_offset" in capsys.readouterr().err
