@@ -59,6 +59,7 @@ def build(config, model):
             "--config.distill.layers=()."
         )
     inside_ratios = {name for ratio in objective.ratios.values() for name in ratio}
+    # A share such as `found` is no loss, and a ratio of two terms is no sum.
     known = {*objective.terms, "loss"} - inside_ratios
     if selects not in known:
         raise UserError(f"config.objective.selects is '{selects}'{nearest(selects, known)}")
@@ -67,6 +68,7 @@ def build(config, model):
 
 def compute_terms(objective, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
     """Every term (sum / denominator) and ratio; and `loss`, their weighted sum, where no term has that name."""
+    # Without a predicted token sum and count are 0, and so is the term.
     terms = {name: sums[name] / max(counts[name], 1.0) for name in objective.terms}
     loss = {} if "loss" in terms else {"loss": sum(weight * terms[name] for name, weight in objective.terms.items())}
     ratios = {name: terms[top] / terms[low] if terms[low] else 0.0 for name, (top, low) in objective.ratios.items()}

@@ -22,6 +22,7 @@ def adaptive_cross_entropy(
     """
     hidden = tuple(states for states, _, _ in softmaxes)
     shared = tuple((matrix.astype(states.dtype), bias) for states, matrix, bias in softmaxes)
+    # As if all clusters were one vocabulary: their logits are made for every token.
     rows = rows_per_chunk(sum(len(matrix) for matrix, _ in shared))
     return sum_in_chunks(_nll, rows, hidden, shared, (targets, weights))[0]
 

@@ -36,6 +36,7 @@ class Causal(SmoothedObjective):
                     f"config.train.{key}={config.train[key]} needs one softmax, and config.model.cutoffs makes several."
                     f" Set config.train.{key} to 0 or drop the cutoffs."
                 )
+        # A start symbol has a row of the input table alone.
         predicted = model.vocab_size if model.reads > model.vocab_size else None
         bits_metric = "bits_per_dim" if config.data.image else "bits_per_byte"
         return cls(config.train.z_loss, config.train.label_smoothing, predicted, bits_metric)
@@ -86,5 +87,6 @@ class Causal(SmoothedObjective):
         targets, weights = batch["targets"], batch["weights"]
         if self.predicted is None:
             return targets, weights
+        # Id 0 for targets without weight: an index out of range would read NaN, and 0 x NaN is NaN.
         known = targets < self.predicted
         return jnp.where(known, targets, 0), jnp.where(known, weights, 0.0)

@@ -31,6 +31,7 @@ def cross_entropy(
     drawn from the same logits, [B, T] int32.
     """
     if bias is None:
+        # Zeros instead of None: one program with one gradient for both cases.
         bias = jnp.zeros(matrix.shape[0], jnp.float32)
     chunk = chunk or rows_per_chunk(matrix.shape[0])
     sums, ids = _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, label_smoothing, accuracy, chunk)
@@ -50,6 +51,7 @@ def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, accur
     )
     log_z, shares, total = softmax(logits)
     target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    # Without smoothing and z-loss: what perplexity and bits are made of.
     nll = jnp.sum(weights * (log_z - target))
     loss = log_z - (1 - smoothing) * target
     if smoothing:
@@ -142,6 +144,7 @@ def _cross_entropy_backward(z_loss, smoothing, accuracy, chunk, residuals, cotan
     d_hidden, d_matrix, d_bias, _, weights = residuals
     scale = cotangents[0][0]
     gradients = scale.astype(d_hidden.dtype) * d_hidden, *((scale * d).astype(d.dtype) for d in (d_matrix, d_bias))
+    # Integer targets and samples have no cotangents; weights are constants of the batch.
     return *gradients, None, jnp.zeros_like(weights), None
 
 
@@ -161,9 +164,11 @@ def sample_ids(logits: jax.Array, keys: jax.Array, places: jax.Array) -> jax.Arr
 
     B, K, V = logits.shape
     masses = jnp.exp(logits - logits.max(-1, keepdims=True))
+    # Padding has no mass, so no draw falls on it.
     masses = jnp.pad(masses, ((0, 0), (0, 0), (0, -V % SAMPLE_BLOCK))).reshape(B, K, -1, SAMPLE_BLOCK)
     sums = masses.sum(-1)
     ends = jnp.cumsum(sums, axis=-1)
+    # The last end is the total: masses need not be normalised.
     aim = jax.vmap(jax.vmap(uniform, (None, 0)))(keys, places)[..., None] * ends[..., -1:]
     block = jnp.sum(ends <= aim, axis=-1, keepdims=True)
     within = jnp.cumsum(jnp.take_along_axis(masses, block[..., None], axis=2)[:, :, 0], axis=-1)

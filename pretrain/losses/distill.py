@@ -76,9 +76,11 @@ class Distilled(Objective):
         states, carried = model(batch, carried, key)
         sums, _ = self.hard.score(_Computed(model, states, carried), batch, carried, key)
         weights = (batch[self.hard.distill_mask] > 0).astype(jnp.float32)
+        # The student's batches may lack features that the teacher could take, such as types.
         inputs = tuple(name for name in self.teacher.inputs if name in model.inputs)
         with jax.named_scope(TEACHER):
             teacher = BoundModel(self.teacher, model.frozen, inputs)
+            # Neither states nor head carry gradient, so XLA makes no backward pass of the teacher.
             teacher_states = jax.lax.stop_gradient(teacher(batch, {}, None)[0])
             teacher_head = jax.lax.stop_gradient(teacher.run("head_inputs", teacher_states))
         hidden, matrix, bias = model.run("head_inputs", states)
@@ -198,6 +200,7 @@ def teacher_sets(layers: tuple[int, ...], model, teacher) -> tuple[int, ...]:
 
     A set is shared by one layer or several. Errors: UserError where one set would start from several.
     """
+    # Layer -> parameter set of each stack: ALBERT's layers share one.
     here, there = (one.stack_by("reference").sets for one in (model, teacher))
     starts = dict(zip(here, (there[layer] for layer in layers), strict=True))
     if unlike := [layer for own, layer in zip(here, layers, strict=True) if there[layer] != starts[own]]:

@@ -70,8 +70,10 @@ class Replaced(Objective):
         # One key a row, by its number in the data: however a batch is split, a row draws the same samples.
         keys = jax.vmap(lambda number: jax.random.fold_in(base, number))(batch["draw"])
         sums, samples = self._generate(model, batch, keys, key)
+        # `chosen` marks the masked places: slots that only pad a row change nothing.
         written = jnp.put_along_axis(batch["originals"], batch["slots"], samples, axis=1, inplace=False)
         tokens = jnp.where(batch["chosen"], written, batch["originals"])
+        # Samples are integers, so no gradient reaches the generator from here (section 2).
         states, carried = model(batch | {"tokens": tokens}, carried, key)
         score_tokens = self._detect if self.head == "replaced" else self._predict
         return sums | score_tokens(model, states, tokens, batch), carried
@@ -81,6 +83,7 @@ class Replaced(Objective):
         if not self.generates:
             places = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(keys, batch["slots"])
             return {}, jax.vmap(jax.vmap(lambda one: jax.random.randint(one, (), 0, self.vocab_size)))(places)
+        # The generator reads the masked tokens of the batch, before samples replace them.
         states, _ = model(batch, {}, key, "generate")
         at_slots = jnp.take_along_axis(states, batch["slots"][..., None], axis=1)  # [B, N, D]
         hidden, matrix, bias = model.run("generator_inputs", at_slots)
@@ -94,6 +97,7 @@ class Replaced(Objective):
         """Which tokens are replaced: a sample that equals the original is none (section 2)."""
         logits = model.run("replaced_logits", states)
         is_replaced, weights = tokens != batch["originals"], batch["token_weights"]
+        # A logit above 0 is a probability above 1/2.
         suspected = logits > 0
         reported = {
             "rtd_accuracy": suspected == is_replaced,

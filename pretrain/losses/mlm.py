@@ -65,12 +65,14 @@ class Masked(Objective):
         return {"mlm": 1.0, "mlm_accuracy": 0.0} | pairs
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
+        # Rows without a second text have no weight in the second mean.
         masked = jnp.sum(batch["weights"])
         pairs = jnp.sum(batch["next_weights"]) if self.pairs else None
         return {name: masked if name.startswith("mlm") else pairs for name in self.terms}
 
     def score(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None):
         states, carried = model(batch, carried, key)
+        # K of T places are masked, about 15 %: logits for the others would be wasted.
         at_slots = jnp.take_along_axis(states, batch["slots"][..., None], axis=1)  # [B, K, D]
         hidden, matrix, bias = model.run("head_inputs", at_slots)
         mlm, _, right = cross_entropy(
@@ -79,6 +81,7 @@ class Masked(Objective):
         sums = {"mlm": mlm, "mlm_accuracy": right}
         if self.pairs:
             logits, labels, weights = model.run("pair_logits", states), batch["next"], batch["next_weights"]
+            # The head computes in the model's dtype, losses in float32.
             log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
             sums[self.pairs] = -jnp.sum(weights * jnp.take_along_axis(log_probs, labels[:, None], axis=1)[:, 0])
             sums[f"{self.pairs}_accuracy"] = jnp.sum(weights * (jnp.argmax(logits, axis=1) == labels))

@@ -28,6 +28,7 @@ class BoundModel:
     def __call__(self, batch: Mapping, carried, key: jax.Array | None, method: str = "__call__"):
         """(hidden states [B, T, D], recurrent state), from a `method` like the call; a `key` turns dropout on."""
         inputs = {name: batch[name] for name in self.inputs} | {"row": batch["row"], "carried": carried}
+        # Flax raises where dropout is on and has no key, so evaluation cannot drop by mistake.
         rngs = {} if key is None else {"dropout": key}
         # The scope separates hidden states from logits when FLOPs are counted (pretrain/costs).
         with jax.named_scope(STATES):
@@ -78,6 +79,7 @@ class SmoothedObjective(Objective):
 
     def sums(self, objective: jax.Array, nll: jax.Array) -> dict[str, jax.Array]:
         """The sums of the terms. Only `objective` is differentiated: `nll` carries no gradient."""
+        # Both sums come from the same chunks, so reporting the plain loss costs nothing.
         return {"objective": objective, "loss": nll} if "objective" in self.terms else {"loss": objective}
 
 

@@ -40,6 +40,7 @@ def build(options: Mapping, schedule_options: Mapping, steps: int, roles) -> opt
         raise UserError(f"config.optimizer.name is '{name}'{nearest(name, OPTIMIZERS)}")
     if options["decay"] not in DECAY:
         raise UserError(f"config.optimizer.decay is '{options['decay']}'{nearest(options['decay'], DECAY)}")
+    # Clipping first: moments see clipped gradients, as in BERT and T5.
     clip = optax.clip_by_global_norm(options["clip"]) if options["clip"] else optax.identity()
     rate = skip_nonfinite(optax.scale_by_learning_rate(schedule(schedule_options, steps)))
     return _in_float32(optax.chain(clip, OPTIMIZERS[name](options, roles), rate))

@@ -37,6 +37,7 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
             f"config.schedule.hold={options['hold']} and config.schedule.beneath_warmup=true exclude each other. Set "
             "one to its default."
         )
+    # BERT's released code counts the decay from step 0, beneath the warm-up.
     begin = 0 if options["beneath_warmup"] and kind in ("linear", "cosine") else flat
     after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, flat), bool(warmup))
 

@@ -45,6 +45,7 @@ def make_mesh(
         raise UserError("devices must name at least one device, and each once.")
     shape, free = _sizes(sizes)
     if free:
+        # At least 1: with too few devices the error below names what is needed.
         shape[free] = max(1, len(devices) // math.prod(shape.values()))
     if math.prod(shape.values()) != len(devices):
         text = ", ".join(f"{axis}={sizes[axis]}" for axis in AXES)
@@ -119,6 +120,7 @@ class Layout:
                     f"config.mesh.rules does not map '{axis}', an axis of parameter '{name}'. Add ('{axis}', None) to "
                     "replicate it."
                 )
+            # Mesh axes of one device split nothing, so two logical axes may share them.
             mesh_axes = tuple(a for a in self.rules[axis] if self.mesh.shape[a] > 1)
             for mesh_axis in mesh_axes:
                 if mesh_axis in used:
@@ -174,6 +176,7 @@ class Layout:
 
         def one(path, leaf):
             keys = tuple(map(str, path))
+            # Optax nests moments under keys of its own: the parameter's path is the end of the leaf's.
             for start in range(len(keys)):
                 if keys[start:] in table:
                     return self.sharding(_inherit(*table[keys[start:]], tuple(leaf.shape)))
@@ -188,6 +191,7 @@ class Layout:
     @contextmanager
     def scope(self):
         """Context in which models know the mesh, its logical axes, and how gradients are reduced."""
+        # On an abstract mesh nothing is placed, but tracing sees all shardings.
         known = use_abstract_mesh if isinstance(self.mesh, AbstractMesh) else jax.set_mesh
         rules = nn.logical_axis_rules([(name, axes or None) for name, axes in self.rules.items()])
         with known(self.mesh), rules, adding_up(self._steps):
@@ -234,6 +238,7 @@ class Layout:
             shape = (size, *array.shape[1:])
             sharding = self.batch(shape, axes[name])
 
+            # JAX asks for the slice of each device; this process's rows need not be neighbours in the batch.
             def part(index):
                 rows = range(*index[0].indices(size))
                 first = position[rows[0]]
@@ -266,6 +271,7 @@ def spread(mesh, spec: Sequence, shape: Sequence[int], mesh_axes: Sequence[str],
     """
     spec = list(spec)
     used = {axis for part in spec for axis in mesh_axes_of(part)}
+    # An axis that is used already would split the array twice.
     new = tuple(axis for axis in mesh_axes if mesh.shape[axis] > 1 and axis not in used)
     count = math.prod(mesh.shape[axis] for axis in new)
     free = [axis for axis in among if spec[axis] is None and shape[axis] % count == 0]
@@ -284,6 +290,7 @@ def _inherit(spec: PartitionSpec, shape: tuple, reduced: tuple) -> PartitionSpec
         return PartitionSpec(*spec)
     kept, dim = [], 0
     for size in reduced:
+        # The first run of neighbours whose product is the size: dimensions are dropped or joined in order.
         spans = ((a, b) for a in range(dim, len(shape)) for b in range(a + 1, len(shape) + 1))
         span = next((span for span in spans if math.prod(shape[slice(*span)]) == size), None)
         if span is None:

@@ -26,6 +26,7 @@ def directions(devices: Sequence) -> tuple[int, ...]:
     if None in rest:
         return (len(devices),)
     while len(rest) > 1:
+        # The coordinates in which the first two devices differ: one, if they are neighbours on a straight line.
         changed = {axis for axis, (a, b) in enumerate(zip(*rest[:2], strict=True)) if a != b}
         run = [
             place
@@ -35,6 +36,7 @@ def directions(devices: Sequence) -> tuple[int, ...]:
         if len(changed) != 1 or len(rest) % len(run) or run != rest[: len(run)]:
             return _halves(len(devices))
         sizes.insert(0, len(run))
+        # One device of each run is left: the next direction is theirs.
         rest = rest[:: len(run)]
     return tuple(sizes)
 

@@ -31,6 +31,7 @@ def check_config(config) -> None:
     _check_lengths(config)
     if train.on_bad_step not in ON_BAD_STEP:
         raise UserError(f"config.train.on_bad_step='{train.on_bad_step}'; choose one of: {', '.join(ON_BAD_STEP)}")
+    # A trace that can never begin is a mistake; one that outlasts the run is cut short.
     window = tuple(config.log.profile)
     if window and window[0] > train.steps:
         raise UserError(
@@ -46,6 +47,7 @@ def _check_lengths(config) -> None:
     objective, data = config.objective.to_dict(), config.data
     task, scored = corruption.build(objective), configs.scored_length(config)
     key, context = _scoring_context(config)
+    # Evaluation may have a length and a context of its own.
     for length_key, length, context_key, positions in (
         ("config.data.length", data.length, "config.model.context", config.model.context),
         (configs.scored_key(config), scored, key, context),
@@ -82,11 +84,13 @@ def _scoring_context(config) -> tuple[str, int]:
 
 def check_model(model, config) -> None:
     """Raise UserError where the model does not fit the layout of the data or a tokenizer of known size."""
+    # The shapes for one row show whether there is a memory at all.
     if recurrent_state.shapes(model, 1) and config.data.layout != "stream":
         raise UserError(
             f"config.data.layout='{config.data.layout}' has no order for the model's memory to follow. Set "
             "--config.data.layout=stream."
         )
+    # Trained tokenizers have as many entries as asked for, so this can be checked before training one.
     special = corruption.special(config.objective.to_dict(), config.data.layout)
     entries = known_size(config.tokenizer.to_dict(), special)
     if entries is not None and not configs.takes_tokenizer(config):  # another run's tokenizer may have any size
@@ -104,6 +108,7 @@ def check_vocabulary(model, entries: int) -> None:
 
 def check_mesh(spec: TrainSpec, config, training: bool) -> None:
     """Raise UserError or ModelError where evaluation, or `training`, cannot be split over the mesh."""
+    # Attention is split by heads; other axes are checked with each parameter and feature.
     spec.layout.check("heads", config.model.heads, "config.model.heads")
     check_batches(spec.layout, spec, config, training)
     with spec.scope():

@@ -41,9 +41,11 @@ class JitSpec(TrainSpec):
         return SyncedFunction(jax.jit(self._score, out_shardings=(self.layout.sharding(), carried)))
 
     def _train(self, state, batch, frozen):
+        # Traced once for each batch size: `row` has one number a row.
         leaves, frozen = self._leaves(len(batch["row"])), vocab_padding.strip(frozen, self._frozen_leaves)
         state, metrics = train_step(self, vocab_padding.strip(state, leaves), batch, frozen)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
+        # Without the constraint XLA may return a leaf in another sharding, and its buffer could not be donated.
         return jax.lax.with_sharding_constraint(vocab_padding.fill(state, leaves), shardings), metrics
 
     def _score(self, params, batch, carried, frozen):
@@ -59,6 +61,7 @@ class JitSpec(TrainSpec):
         shardings = TrainState(
             step=everywhere,
             params=parameters,
+            # Moments are sharded as their parameters, so that an update needs no communication.
             opt_state=self.layout.optimizer(shapes.opt_state, parameters, shapes.params),
             rng=everywhere,
             carried={},
@@ -154,6 +157,7 @@ class JitSpec(TrainSpec):
 
     def _convert(self, convert: Callable, state: TrainState) -> TrainState:
         leaves = self._fixed_leaves
+        # Step, rng, counters and recurrent state are never padded.
         params, opt_state = convert(state.params, leaves.params), convert(state.opt_state, leaves.opt_state)
         return state.replace(params=params, opt_state=opt_state)
 
@@ -161,11 +165,13 @@ class JitSpec(TrainSpec):
         def row(parts):
             return function(parts)[None]
 
+        # Each device sees its own shards alone: a program without collectives finds what differs.
         specs, rows = [leaf.sharding.spec for leaf in leaves], PartitionSpec(self.mesh.axis_names)
         return jax.jit(jax.shard_map(row, mesh=self.mesh, in_specs=(specs,), out_specs=rows, check_vma=False))
 
     def part_of_device(self, leaf: jax.Array) -> dict:
         parts = leaf.sharding.devices_indices_map(leaf.shape)
+        # Slices are not hashable before Python 3.12.
         return {device: tuple((piece.start, piece.stop) for piece in part) for device, part in parts.items()}
 
 

@@ -52,12 +52,14 @@ class PmapSpec(TrainSpec):
     def _evaluate(self):
         def evaluate(params, batch, carried, frozen):
             sums, carried = evaluate_step(self, params, batch, carried, frozen)
+            # Only sums are added up: the recurrent state belongs to a device's own rows.
             return jax.lax.psum(sums, "data"), carried
 
         return SyncedFunction(self._pmap(evaluate))
 
     @cached_property
     def _place(self):
+        # An identity under pmap copies host arrays to the devices, in pmap's own sharding.
         return self._pmap(lambda tree: tree)
 
     @cached_property
@@ -128,6 +130,7 @@ class PmapSpec(TrainSpec):
 
     def _replicate(self, leaf):
         """A copy for each device of this process: [devices, ...]."""
+        # A view: the host holds one copy, whatever the number of devices.
         return np.broadcast_to(np.asarray(leaf), (len(self._devices), *leaf.shape))
 
     def _join_replicas(self, copies):
@@ -148,6 +151,7 @@ class PmapSpec(TrainSpec):
         position = {row: i for i, row in enumerate(self.rows(size))}  # global row -> place in `local`
 
         def part(index):
+            # Rows of one shard are neighbours in the global batch, and so in `local`.
             here = range(*index[axis].indices(size))
             first = position[here[0]]
             return np.take(local, range(first, first + len(here)), axis=axis)

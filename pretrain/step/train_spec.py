@@ -169,6 +169,7 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
 
     model = models.build(config.model.to_dict())
     parameters = parameters_of(model)
+    # Without a tokenizer: only shapes of features are needed.
     task = corruption.build(config.objective.to_dict())
     features = partial(declared, task, layout=config.data.layout)
     objective = losses.build(config, model)
@@ -185,6 +186,7 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
         "accumulate": config.train.accumulate,
         "frozen_parameters": {} if objective.teacher is None else parameters_of(objective.teacher),
     }
+    # A new backend subclasses TrainSpec and is named here.
     backends = {"jit": JitSpec, "pmap": PmapSpec}
     if config.train.backend not in backends:
         raise UserError(f"config.train.backend is '{config.train.backend}'{nearest(config.train.backend, backends)}")
@@ -211,6 +213,7 @@ def _eval_model(section, changes, model, parameters):
         changed = models.build(section | changes)
     except ModelError as error:
         raise ModelError(f"with config.evaluate.model: {error}") from None
+    # Boxes compare axis names and roles, not only shapes.
     if parameters_of(changed) != parameters:
         raise UserError(
             f"config.evaluate.model ({', '.join(changes)}) changes the shapes of parameters, and evaluation uses the "

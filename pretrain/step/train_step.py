@@ -54,6 +54,7 @@ def parameters_of(model):
 
 def init_state(spec, seed: int, batch_size: int) -> TrainState:
     """The state before the first step; a function of `seed` alone, whatever the devices."""
+    # Two streams: initial parameters do not depend on what training draws.
     init_rng, run_rng = jax.random.split(jax.random.key(seed))
     return _state(spec, nn.unbox(init_params(spec.model, init_rng)), run_rng, batch_size)
 
@@ -122,7 +123,9 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
     clipping; `learning_rate`, of a skipped step what it would have been.
     """
     terms = spec.objective.terms
+    # A function of (seed, step) alone, so that a resumed run draws the same numbers.
     key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
+    # Denominators first: each device and part divides by those of the whole global batch.
     counts, read = spec.objective.denominators(batch), tokens_read(batch)
     if axis_name:
         counts, read = jax.lax.psum((counts, read), axis_name)
@@ -130,12 +133,15 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
     if axis_name:
         gradient, sums = jax.lax.psum((gradient, sums), axis_name)
     first = next(name for name, weight in terms.items() if weight)
+    # One division after all additions, so that the split of the batch changes only the order of a sum.
     scale = 1 / _nonzero(counts[first])
     gradient = jax.tree.map(lambda g: g * scale, gradient)
+    # A NaN or infinity in any leaf makes this one number NaN or infinite.
     grad_norm = optax.tree.norm(gradient)
     good = jnp.stack([jnp.isfinite(sums[name]) for name, weight in terms.items() if weight]).all()
     good &= jnp.isfinite(grad_norm)
 
+    # `good` is data, not a branch: `lax.cond` would copy parameters and optimizer state.
     updates, opt_state = spec.optimizer.update(gradient, state.opt_state, state.params, good=good)
     params = optax.apply_updates(state.params, updates)
 

@@ -22,6 +22,7 @@ class Evaluator:
         if not self.enabled:
             report("no validation data (config.data.holdout=0): no validation metrics and no best checkpoint")
             return
+        # Built and dropped: what cannot be scored is an error now, not after hours of training.
         scoring_pass(run, SPLIT, batches=self._options.batches)
         tasks(run, SPLIT, decode=self._options.decode)
         self.measure = measure(run.config, run.corpus)

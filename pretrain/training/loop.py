@@ -58,7 +58,8 @@ class Loop:
         self.replica_check = ReplicaCheck(run.spec, config.train.compare_every > 0)
         self.steps = config.train.steps
         self.restore(report)
-        self.goodput = self.open_goodput()  # a start that is refused leaves no row
+        # Only now: a start that is refused leaves no row.
+        self.goodput = self.open_goodput()
         self.account()
         self.first_step = self.step
         self.new_measure = report_measure(run, checkpoints, self.step, report)
@@ -68,9 +69,8 @@ class Loop:
         self.throughput = Throughput(run.spec, config.data.length, config.log.peak_flops, ledger)
         self.profiler = Profiler(config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.batches = self.open_batches()
-        self.pending = (
-            None  # (step, position, metrics, seconds) of the last step, to be read once the next is on its way
-        )
+        # (step, position, metrics, seconds) of the last step, read once the next is on its way.
+        self.pending = None
         self.rewinding = config.train.on_bad_step == "rewind"
         self.stopping = False
         self.good = self.step - self.bad_in_row  # the last step with a finite loss and gradient
@@ -86,6 +86,7 @@ class Loop:
         if not self.finish_evaluation():
             return self.interrupt()
         while self.step < self.steps:
+            # Asked at the top, so that an evaluation that was cut short and a rewind end here, too.
             if self.stops():
                 return self.interrupt()
             with self.ledger.spend("data"):
@@ -124,6 +125,7 @@ class Loop:
         self.ledger.update = self.step
         # On CPUs dispatching a step runs it: it is done now, and not when its metrics are read.
         seconds = self.ledger.seconds() if metrics["grad_norm"].is_ready() else None
+        # One step is queued at most, so metrics are never more than one step old.
         previous, self.pending = self.pending, (self.step, self.position, metrics, seconds)
         with self.ledger.spend("step"):
             if previous:
@@ -139,6 +141,7 @@ class Loop:
 
     def record(self, step: int, position: int, metrics, seconds: dict | None) -> None:
         """Log a step's metrics. Errors: RewindError, or UserError after too many bad steps."""
+        # float() waits for the device, which is busy with the next step meanwhile.
         values = jax.tree.map(float, metrics)
         self.throughput.count(values["read"], seconds)
         self.bad_in_row = int(values["bad_in_row"])
@@ -155,6 +158,7 @@ class Loop:
                 self.checkpoints.check()
             self.goodput.add(step, self.ledger.seconds(), self.checkpoints.whole, now=False)
             self.progress.update(step, row | self.throughput.read())
+        # After the row is written: rewinding cuts it off again, and readers see why.
         if self.bad_in_row and self.rewinding:
             raise RewindError(position - 1)
         if self.bad_in_row >= self.config.train.max_bad_steps:
@@ -165,11 +169,13 @@ class Loop:
     def rewind(self, position: int) -> None:
         """Go back to the newest checkpoint, and past the batch at `position`. Errors: UserError after too many."""
         self.batches.close()
+        # A run that gets beyond its farthest step has made progress: the count starts again.
         self.rewinds = self.rewinds + 1 if self.step <= self.farthest else 1
         self.farthest = max(self.farthest, self.step)
         self.account()
         with self.ledger.spend("save"):
             self.checkpoints.wait()
+        # The newest checkpoint is on disk now, and is what a later start continues from.
         if self.rewinds >= self.config.train.max_bad_steps:
             raise self.too_many_bad_steps(self.rewinds, position)
         self.restore(self.progress.note)
@@ -218,6 +224,7 @@ class Loop:
             state = self.spec.to_checkpoint(self.state)
             origin = self.parts.origin | {CONFIG: self.config.to_dict()}
             metrics = self.evaluator.checkpoint_metrics(self.step)
+            # Rows up to this step are on disk before the checkpoint: a run that is killed lacks none.
             self.writer.flush()
             self.checkpoints.save(self.step, state, self.position, metrics, origin, int(state.bad_in_row))
             if wait:
@@ -229,6 +236,7 @@ class Loop:
         due = last or (every > 0 and self.step % every == 0)
         if not self.step or not due or (last and self.new_measure):
             return True
+        # An earlier start was stopped between this checkpoint's step and the end of its evaluation.
         loss = self.checkpoints.loss(self.step, self.evaluator.measure)
         if loss is not None:
             self.evaluator.set_loss(self.step, loss)

@@ -44,6 +44,7 @@ class Prefetch:
                 self._host = self._read(workers=0)
                 continue
             self._position += 1
+            # Copying to the devices is asynchronous: it overlaps with the step that runs.
             self._ready.append(self._run.spec.put(batch, self._run.config.train.batch_size))
         return self._ready.popleft()
 

@@ -92,6 +92,7 @@ def build_run(
         capacity.check_memory(spec, config)
     others.check(spec, config, begins)
     same_tokenizer = others.with_tokenizer if training else []
+    # A collective of all processes, so it cannot wait for `accept`.
     fingerprints = [one.trained_with() for one in same_tokenizer]
     if same_tokenizer:
         prepare = functools.partial(prepare, taken=same_tokenizer[0].tokenizer)
@@ -110,6 +111,7 @@ def build_run(
 
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     corpus = prepare(*sections, Workdir(workdir).folders, report=report, accept=accept)
+    # Processes may read the data from different disks.
     texts = {f"the text of {split}": corpus.stream(split).identity for split in corpus.splits}
     remedy = "let all of them read the same text with the same tokenizer"
     assert_equal_on_hosts({"the tokenizer": corpus.tokenizer.fingerprint} | texts, remedy)
@@ -142,6 +144,7 @@ def _init(run: RunParts, weights: Weights | None, report):
     state = spec.init(run.config.seed, train.batch_size)
     if weights is None and not layers:
         return state
+    # In checkpoint form tables have their true sizes, as the other run's have.
     initial = spec.to_checkpoint(state)
     if weights:
         params, message = weights.taken(initial.params, run.config.model)
@@ -173,6 +176,7 @@ def check_same_run(config, workdir: str) -> None:
     configs.check_same_run(workdir, config)
     newest = (folder for step in reversed(here.steps()) if restore.is_whole(folder := here.checkpoint(step), POSITION))
     if folder := next(newest, None):
+        # config.json can be edited by hand; the newest checkpoint has the config that it was made with.
         made_with = restore.made_with(restore.noted(folder))
         configs.check_unedited(workdir, config, made_with, f"undo the change, or {ANEW}")
 
@@ -192,6 +196,7 @@ def check_can_continue(config, workdir: str) -> None:
 def check_checkpoints_exist(workdir: str) -> None:
     """Raise UserError where a run had checkpoints, and all are gone. Writes nothing."""
     here = Workdir(workdir)
+    # Imported weights are a checkpoint of step 0, but no progress of a run.
     if any(not params_only.is_alone(here.checkpoint(step)) for step in here.steps()):
         return
     saved = newest_saved(here.goodput)
@@ -207,6 +212,7 @@ def find_other_runs(config, workdir: str, fresh: bool) -> OtherRuns:
     here = Workdir(workdir)
     imported = not fresh and on_host0(lambda: params_only.begins(here))
     continues = not fresh and not imported and on_host0(lambda: bool(here.steps()))
+    # The work folder has a copy of the teacher: the run that `distill.teacher` names may be gone.
     if continues:
         return OtherRuns(None, teachers.kept(config, workdir))
     teacher = teachers.named(config, workdir)
@@ -259,6 +265,7 @@ def report_fresh(workdir: str, name: str, held_run: bool, has_weights: bool, rep
 def report_holdout(run: RunParts, report) -> None:
     """Report the size of the held-out split, and a larger one where it is small."""
     data, usual = run.config.data, common.base().data.holdout
+    # Held out by document, so the share of tokens is only about data.holdout.
     tokens = run.corpus.stream("validation").tokens
     message = f"{100 * data.holdout:g}% of data.train is held out for validation (config.data.holdout)"
     if tokens < FEW_ROWS * data.length and data.holdout < usual:

@@ -33,6 +33,7 @@ class Throughput:
         # Metrics are read a step late, so the last step's may be read after this one is done: time must not go back.
         self._done = max(self._done, seconds or self._ledger.seconds(), key=_training_seconds)
         if self._since is None:
+            # The first step compiles: seconds count from its end.
             self._since = self._done
         else:
             self._tokens += tokens

@@ -38,12 +38,14 @@ def train(config, workdir: str, fresh: str = "", named=None) -> int:
     ledger = Ledger()
     check_local_folder(config, workdir, fresh)
     with contextlib.ExitStack() as stack:
+        # First of all: waiting for the lock, a store or another process can hang as well.
         stack.enter_context(contextlib.closing(Watchdog(config.train.patience, ledger)))
         on_host0(lambda: stack.enter_context(hold_workdir(workdir, "train", say)))
         check_shared(workdir)
         starts_fresh = on_host0(lambda: fresh_start_due(workdir, fresh))
         if fresh and not starts_fresh:
             say(f"--fresh={fresh} was done before; continuing the run that began then")
+        # Asked before the new config is written into the folder.
         held_run = starts_fresh and holds_run(workdir)
         others = find_other_runs(config, workdir, starts_fresh)
         config = resolved(config, others.teacher)
@@ -55,9 +57,11 @@ def train(config, workdir: str, fresh: str = "", named=None) -> int:
         prepare = functools.partial(pipeline.prepare, named=named)
         run = build_run(config, workdir, say, prepare=prepare, **options)
         if starts_fresh:
+            # Only now: a config that is refused moves nothing.
             on_host0(lambda: start_fresh(workdir, fresh, config))
             report_fresh(workdir, fresh, held_run, others.weights is not None, say)
         if others.teacher:
+            # From here on the copy in the work folder is the teacher.
             run = dataclasses.replace(run, teacher=keep(others.teacher, workdir))
         checkpoints = stack.enter_context(contextlib.closing(CheckpointManager(workdir, config.checkpoint)))
         loop = stack.enter_context(contextlib.closing(Loop(run, checkpoints, ledger, say, others.weights)))
