@@ -269,8 +269,7 @@ class Loop:
 
     def restore(self, report) -> None:
         """Set state, step and data position: from the newest whole checkpoint, or the beginning."""
-        with self.ledger.spend("restore"):
-            restored = restore_or_init(self.parts, self.checkpoints, self.weights, report)
+        restored = restore_or_init(self.parts, self.checkpoints, self.weights, self.ledger, report)
         self.state, self.step, self.position = restored
         self.ledger.update = self.step
         # Under pmap there is a copy for each device.

@@ -21,6 +21,7 @@ from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import measure
 from pretrain.losses.distill import teacher_sets
 from pretrain.metrics.goodput import newest_saved
+from pretrain.metrics.progress import Ledger
 from pretrain.optimizers.schedules import warn_of_change, warn_of_end, warn_of_unused_keys
 from pretrain.step.checks import check_config, check_mesh, check_model, check_vocabulary
 from pretrain.step.train_spec import TrainSpec
@@ -120,11 +121,12 @@ def build_run(
     return RunParts(config, spec, corpus, others.teacher)
 
 
-def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weights | None, report) -> tuple:
+def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weights | None, ledger: Ledger, report):
     """(state, step, position in the data): of the newest whole checkpoint, else of step 0."""
     spec, steps = run.spec, run.config.train.steps
     shapes = spec.checkpoint_shapes(run.config.train.batch_size)
-    restored = checkpoints.restore_newest(shapes, report, run.origin)
+    with ledger.spend("restore"):
+        restored = checkpoints.restore_newest(shapes, report, run.origin)
     if restored is None:
         if "validation" in run.corpus.splits and not run.config.data.validation:
             report_holdout(run, report)
