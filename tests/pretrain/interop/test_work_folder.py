@@ -101,7 +101,7 @@ def test_another_model_does_not_begin_with_them(imported, lines, signals, capsys
     assert f"the imported weights of {workdir}" in (said := capsys.readouterr().err)
     assert "leave it as the folder has it" in said
     assert main(["train", *other, *STILL, f"--config.train.start_from={workdir.parent}"]) == 2
-    assert "has imported weights to begin with" in capsys.readouterr().err
+    assert "has imported weights to start from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("key", ["train.start_from", "distill.teacher"])
