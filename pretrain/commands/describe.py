@@ -93,7 +93,7 @@ def report(config, format: str, workdir: str = "") -> None:
     multiple = " or a multiple" if mesh["multiples"] else ""
     print(f"mesh: {many}{multiple}; {amount(mesh['bytes_per_device'])}B of parameters on each")
     export = facts["export"]
-    print(f"export: {export['class'] or export['reason'].removeprefix('it ')}")
+    print(f"export: {export['class'] or export['reason']}")
     if mesh["whole"]:
         rows = [(name, f"{amount(size)}B") for name, size in sorted(mesh["whole"].items(), key=lambda item: -item[1])]
         show(f"not divided by config.mesh.fsdp={config.mesh.fsdp}", ("module", "bytes"), rows)
@@ -136,9 +136,9 @@ def _mesh(spec, config) -> dict:
 def _export(config, workdir: str) -> dict[str, str]:
     """The Hugging Face class of the model, or why there is none."""
     try:
-        family, _ = families.of_section(config.model.to_dict(), "it")
+        family, _ = families.of_section(config.model.to_dict())
         if (special := _special(config, workdir)) is not None:
-            families.check_padding(family, special, "it")
+            families.check_padding(family, special)
     except USER_ERRORS as error:
         return {"class": "", "reason": str(error)}
     return {"class": family.architecture(config.model), "reason": ""}

@@ -1,33 +1,33 @@
-"""A config.json and the `model` section of ours, key by key, both ways: what both have, and what one of them fixes.
+"""Tables of config.json keys and our `model` fields, read in both directions.
 
-Nothing is passed over: a key that is neither in a family's lists nor in `OUTSIDE` is refused by name, and so is a value
-that the other side cannot have.
+Nothing is dropped silently: a config.json key must be in a family's table or in `IGNORED`, and every field of ours must
+have a value that the Hugging Face class computes.
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pretrain.errors import UserError
 from pretrain.interop.generation_config import SETTINGS
 
-# Those of `SETTINGS` that only families whose decoder writes of what an encoder reads have, and list themselves.
-OF_TWO_TEXTS = {"decoder_start_token_id", "force_bos_token_to_be_generated"}
-# Keys of any config.json that say nothing about what a pretraining model computes: where it comes from, what text is
-# written with it, what is returned beside logits, heads for other tasks.
+# Keys without effect on a pretraining model's numbers: provenance, generation, outputs, heads of other tasks.
+# `decoder_start_token_id` is for each encoder-decoder family to judge.
 # fmt: off
-OUTSIDE = frozenset((
+IGNORED = frozenset((
     "architectures", "model_type", "transformers_version", "_name_or_path", "tokenizer_class", "problem_type",
     "finetuning_task", "id2label", "label2id", "num_labels", "classifier_dropout", "use_cache", "return_dict",
     "output_hidden_states", "output_attentions", "output_scores", "return_dict_in_generate", "torchscript",
     "tf_legacy_loss", "use_bfloat16", "gradient_checkpointing", "chunk_size_feed_forward",
     "_attn_implementation_autoset", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id",
-    "mask_token_id", *(SETTINGS.keys() - OF_TWO_TEXTS),
+    "mask_token_id", "output_past", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+    "summary_first_dropout", "summary_last_dropout", "start_n_top", "end_n_top", "classifier_dropout_prob",
+    "classif_dropout", "qa_dropout", "seq_classif_dropout",
+    *(SETTINGS.keys() - {"decoder_start_token_id", "force_bos_token_to_be_generated"}),
 ))
 # fmt: on
-# What no model of ours does, and keys of any config.json can ask for.
-PLAIN = {
+# Keys of any config.json that ask for what no model here does, with the values that are harmless.
+UNSUPPORTED = {
     "pruned_heads": ({}, None),
     "is_encoder_decoder": (False,),
     "is_decoder": (False,),
@@ -36,9 +36,7 @@ PLAIN = {
     "tie_encoder_decoder": (False,),
     "quantization_config": (None,),
 }
-# Keys of what heads of other tasks make of a text's states, in config.json of those models that name them so.
-SUMMARY = ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
-# Words for activations; the first of each of ours is the one that is written.
+# Activations by Hugging Face's names; an export writes the first name of each of ours.
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -50,146 +48,109 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-# The same where the head of tokens has this one whatever is written down.
+# For classes whose token head always has the exact GELU, whatever config.json says.
 GELU = {name: ours for name, ours in ACTIVATIONS.items() if ours == "gelu_erf"}
-DTYPE = ("dtype", "torch_dtype")  # now, and before
-DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float32"}  # float16 needs its loss scaled
+DTYPE_KEYS = ("dtype", "torch_dtype")  # newer, older
+DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float32"}  # float16 would need loss scaling
 
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """A key of theirs and the one of ours that means the same.
+    """A config.json key and the field of our `model` section with the same meaning.
 
-        Key("hidden_size", "width", 768)                              64 is 64; 768 where theirs is not there
-        Key("hidden_act", "activation", "gelu", words=ACTIVATIONS)    "gelu_new" is "gelu_tanh"
-        Key("max_position_embeddings", "context", 514, more=2)        514 is 512
-        Key("embedding_size", "embed", 128, like="width")             128 is 128; in a model 128 wide it is 0
+        Key("hidden_size", "width", 768)                            64 <-> 64; 768 if absent or null
+        Key("hidden_act", "activation", "gelu", words=ACTIVATIONS)  "gelu_new" <-> "gelu_tanh"
+        Key("max_position_embeddings", "context", 514, offset=2)    514 <-> 512
+        Key("embedding_size", "embed", 128, same_as="width")        equal to `width` <-> 0
 
-    default: what stands for a key that is absent or null, as theirs has it; a function is given the other keys.
-    words: the words that ours are there, where they differ. more: how much larger a number is there. like: the key of
-    ours that says it where ours is 0.
-    seen: of all keys, the value that is meant, where more than this key says so.
-    Such functions find every key of `Keys.both` and `Keys.beside`, each of its type.
+    default: the class's own; a function computes it from the other keys. value: computes what is read from several
+    keys.
     """
 
-    theirs: str
-    ours: str
+    hf: str
+    field: str
     default: Any
     words: Mapping[str, str] | None = None
-    more: int = 0
-    like: str = ""
-    seen: Callable[[Mapping], Any] | None = None
+    offset: int = 0
+    same_as: str = ""
+    value: Callable[[Mapping], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Keys:
-    """What a family's config.json can say.
+class ConfigMap:
+    """All that a family's config.json can say.
 
-    both: keys that both have. theirs: of a config.json, the values of which others must have one (the first is
-    written); ours: the same of a section of ours. beside: keys that functions here read besides, or that are held
-    against `theirs` even where they are absent or null, and what each is then. older: keys of older files that asked
-    for another network once, which the classes read no more: the values that the released models have. outside: keys of
-    theirs that say nothing about the network, besides `OUTSIDE`.
+    keys: those with a field of ours. hf_fixed: allowed values of other keys, given all that was read; an export writes
+    the first. our_fixed: allowed values of our other fields. extra: other keys that these functions read, with their
+    defaults. legacy: keys that only older files have, with the values of the released models. ignored: keys without
+    effect, besides `IGNORED`.
     """
 
-    both: tuple[Key, ...]
-    theirs: Callable[[Mapping], Mapping[str, tuple]]
-    ours: Callable[[Mapping], Mapping[str, tuple]]
-    beside: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    older: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
-    outside: tuple[str, ...] = ()
+    keys: tuple[Key, ...]
+    hf_fixed: Callable[[Mapping], Mapping[str, tuple]]
+    our_fixed: Callable[[Mapping], Mapping[str, tuple]]
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    legacy: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
-    def section(self, given: Mapping, source: str, declared: Callable) -> dict:
-        """The keys of our `model` section that a config.json, read from `source`, decides.
+    def to_section(self, given: Mapping, source: str, declared: Mapping) -> dict:
+        """Fields of our `model` section from a config.json.
 
-        `declared` makes that section, with its `ranges` (configs.common). Errors: UserError for a key that is unknown,
-        and for a value that no model of ours has.
+        `declared` is that section's defaults, for their types. Errors: UserError for an unknown key or value.
         """
-        kinds = declared()
-        read = self._read(given, source, kinds)
-        section = {key.ours: _ours(key, read, source, type(kinds[key.ours]), declared.ranges) for key in self.both}
-        fixed = {**PLAIN, **self.older, **self.theirs(read)}
-        known = OUTSIDE | fixed.keys() | read.keys() | {*self.outside, *DTYPE}
+        read = self._read(given)
+        allowed = {**UNSUPPORTED, **self.legacy, **self.hf_fixed(read)}
+        known = IGNORED | allowed.keys() | read.keys() | {*self.ignored, *DTYPE_KEYS}
         for name, value in given.items():
             if name not in known:
-                raise UserError(
-                    f"{source} has the key {name} = {value!r:.60}, which may change what the model computes and is not "
-                    "known here; take it out where it does not"
-                )
-        for key in self.both:
-            if key.like and section[key.ours] == section[key.like]:
-                section[key.ours] = 0
-        held = {name: value for name, value in given.items() if name not in read} | read
-        for name, value in held.items():
-            if name in fixed and value not in fixed[name]:
-                raise UserError(
-                    f"{source}: {name} = {value!r:.60}{'' if name in given else ' where it is not there'} is more than "
-                    f"models here can do, which have {' or '.join(dict.fromkeys(map(repr, fixed[name])))}; only a "
-                    "model with that can be imported"
-                )
-        dtype = next((given[name] for name in DTYPE if given.get(name)), "float32")
-        return section | {"dtype": _word("dtype", dtype, DTYPES, source)}
+                raise UserError(f"{source}: {name}={value!r:.60}: unknown key. Remove it if it changes no number.")
+        section = {}
+        for key in self.keys:
+            value = key.value(read) if key.value else read[key.hf]
+            if key.words:
+                section[key.field] = _translate(key.hf, value, key.words, source)
+            else:
+                section[key.field] = type(declared[key.field])(value - key.offset)
+        for name, value in {**given, **read}.items():
+            if name in allowed and value not in allowed[name]:
+                choices = " or ".join(dict.fromkeys(map(repr, allowed[name])))
+                raise UserError(f"{source}: {name}={value!r:.60}: only {choices} can be imported. Use another model.")
+        for key in self.keys:
+            if key.same_as and section[key.field] == section[key.same_as]:
+                section[key.field] = 0
+        dtype = next((given[name] for name in DTYPE_KEYS if given.get(name)), "float32")
+        return section | {"dtype": _translate("dtype", dtype, DTYPES, source)}
 
-    def _read(self, given: Mapping, source: str, kinds: Mapping) -> dict:
-        """The keys of theirs that a model is read from, each of its type: {name: value}."""
-        read = {name: _typed(name, given, default, type(default), source) for name, default in self.beside.items()}
-        for key in sorted(self.both, key=lambda key: callable(key.default)):  # which are given the others
+    def _read(self, given: Mapping) -> dict:
+        """{key: value or default} of the keys that describe the model."""
+        read = {name: default if given.get(name) is None else given[name] for name, default in self.extra.items()}
+        for key in sorted(self.keys, key=lambda key: callable(key.default)):  # computed defaults read the others
             default = key.default(read) if callable(key.default) else key.default
-            wanted = str if key.words else type(kinds[key.ours])
-            read[key.theirs] = _typed(key.theirs, given, default, wanted, source)
+            read[key.hf] = default if given.get(key.hf) is None else given[key.hf]
         return read
 
-    def in_theirs(self, sentence: str) -> str:
-        """`sentence`, with the names of their keys in the place of ours, model.NAME, that mean the same."""
-        names = {key.ours: key.theirs for key in self.both}
-        return re.sub(r"\bmodel\.(\w+)", lambda found: names.get(found[1], found[0]), sentence)
-
-    def config(self, section: Mapping, refused: str) -> dict:
-        """The config.json of a `model` section. Errors: UserError, which begins with `refused`, of what has no word."""
-        unfit = {name: values for name, values in self.ours(section).items() if section[name] not in values}
-        written = {}
-        for key in self.both:
-            value = section[key.ours] or section[key.like] if key.like else section[key.ours]
+    def to_config(self, section: Mapping) -> dict:
+        """config.json keys of a `model` section. Errors: UserError for a field that the class cannot express."""
+        allowed = {name: values for name, values in self.our_fixed(section).items() if section[name] not in values}
+        config = {}
+        for key in self.keys:
+            value = (section[key.field] or section[key.same_as]) if key.same_as else section[key.field]
             if key.words:
-                fitting = [theirs for theirs, ours in key.words.items() if ours == value]
-                if not fitting:
-                    unfit[key.ours] = dict.fromkeys(key.words.values())
+                names = [hf for hf, ours in key.words.items() if ours == value]
+                if not names:
+                    allowed[key.field] = tuple(dict.fromkeys(key.words.values()))
                     continue
-                value = fitting[0]
-            written[key.theirs] = value + key.more if key.more else value
-        if unfit:
-            name, values = next(iter(unfit.items()))
-            has = " or ".join(map(repr, values))
-            others = ", among others" * (len(unfit) > 1)
-            differs = f"config.model.{name} = {has}, not {section[name]!r}{others}"
-            raise UserError(f"{refused}: such a model has {differs}; train one that has")
-        return written | {name: values[0] for name, values in self.theirs({**self.beside, **written}).items()}
+                value = names[0]
+            config[key.hf] = value + key.offset if key.offset else value
+        for name, values in allowed.items():
+            choices = " or ".join(map(repr, values))
+            raise UserError(
+                f"config.model.{name}={section[name]!r}: the Hugging Face class has {choices}. Train with that."
+            )
+        return config | {name: values[0] for name, values in self.hf_fixed({**self.extra, **config}).items()}
 
 
-def _typed(name: str, given: Mapping, default, wanted: type, source: str):
-    """The value of one of their keys. Errors: UserError where it is of another type."""
-    value = default if given.get(name) is None else given[name]
-    number = wanted is float and isinstance(value, int)  # as JSON may have a whole number
-    if not (isinstance(value, wanted) or number) or isinstance(value, bool) != (wanted is bool):
-        raise UserError(f"{source}: {name} = {value!r:.60} is no {wanted.__name__}; correct it")
-    return value
-
-
-def _ours(key: Key, read: Mapping, source: str, wanted: type, ranges: Mapping):
-    """What one of their keys is here. Errors: UserError where no model of ours has that."""
-    value = key.seen(read) if key.seen else read[key.theirs]
-    if key.words:
-        return _word(key.theirs, value, key.words, source)
-    ours = wanted(value - key.more) if key.more else wanted(value)
-    if key.ours in ranges and (rule := ranges[key.ours].violation(ours)):
-        more = f" {key.more} more than a number that is" if key.more else ""
-        raise UserError(f"{source}: {key.theirs} = {value!r:.60}; it must be{more} {rule}")
-    return ours
-
-
-def _word(name: str, value, words: Mapping[str, str], source: str) -> str:
-    if not isinstance(value, str) or value not in words:
-        raise UserError(
-            f"{source}: {name} = {value!r:.60} cannot be imported; of such models only these can: {', '.join(words)}"
-        )
+def _translate(name: str, value, words: Mapping[str, str], source: str) -> str:
+    if value not in words:
+        raise UserError(f"{source}: {name}={value!r:.60} is not supported. Choose one of: {', '.join(words)}.")
     return words[value]

@@ -1,47 +1,32 @@
-"""DistilBERT: `DistilBertForMaskedLM`, BERT's encoder without types of texts under names of its own."""
+"""DistilBERT: `DistilBertForMaskedLM`, BERT's encoder without types and with other names."""
 
 from collections.abc import Mapping
 
-from ml_collections import ConfigDict
+from pretrain.interop.bert import BERT, our_fixed, token_head
+from pretrain.interop.config_map import ACTIVATIONS, ConfigMap, Key
+from pretrain.interop.family import NORM_NAMES, Family
+from pretrain.interop.weight_map import IDENTITY, Row, layers, norms, rows
 
-from pretrain.interop.bert import BERT, plain
-from pretrain.interop.config_map import ACTIVATIONS, Key, Keys
-from pretrain.interop.family import Family
-from pretrain.interop.weight_map import FLAT, OUTPUTS_FIRST, SAME, Row, linear, norms, rows
-
-EMBEDDINGS, LAYER = "distilbert.embeddings.", "distilbert.transformer.layer.{layer}."
-EPSILON = 1e-12  # of all norms, which config.json does not say
-
-
-def _complete(config: ConfigDict) -> None:
-    """There is no teacher."""
-    config.distill.update(teacher="", layers=())
+EMBEDDINGS = "distilbert.embeddings."
+FIXED = {"types": 0, "pair_head": False, "norm_epsilon": 1e-12}  # the class's own; config.json has no such keys
 
 
 def _rows(section: Mapping) -> list[Row]:
     return [
         *rows(
-            SAME,
+            IDENTITY,
             (f"{EMBEDDINGS}word_embeddings.weight", "tokens"),
             (f"{EMBEDDINGS}position_embeddings.weight", "positions"),
         ),
         *norms((f"{EMBEDDINGS}LayerNorm", "embedding_norm")),
-        *linear(
-            OUTPUTS_FIRST,
-            (f"{LAYER}attention.q_lin", "layers/attention/query"),
-            (f"{LAYER}attention.k_lin", "layers/attention/key"),
-            (f"{LAYER}attention.v_lin", "layers/attention/value"),
-            (f"{LAYER}attention.out_lin", "layers/attention/output"),
-            (f"{LAYER}ffn.lin1", "layers/feed_forward/in"),
-            (f"{LAYER}ffn.lin2", "layers/feed_forward/out"),
+        *layers(
+            "distilbert.transformer.layer.{layer}.",
+            attention=("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"),
+            attention_norm="sa_layer_norm",
+            feed_forward=("ffn.lin1", "ffn.lin2"),
+            feed_forward_norm="output_layer_norm",
         ),
-        *norms(
-            (f"{LAYER}sa_layer_norm", "layers/attention_norm"),
-            (f"{LAYER}output_layer_norm", "layers/feed_forward_norm"),
-        ),
-        *linear(OUTPUTS_FIRST, ("vocab_transform", "transform")),
-        *norms(("vocab_layer_norm", "transform_norm")),
-        *rows(FLAT, ("vocab_projector.bias", "head_bias")),
+        *token_head("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
     ]
 
 
@@ -51,8 +36,8 @@ DISTILBERT = Family(
     recipe="configs/distilbert.py",
     architecture=lambda section: "DistilBertForMaskedLM",
     task="fill-mask",
-    keys=Keys(
-        both=(
+    config_map=ConfigMap(
+        keys=(
             Key("vocab_size", "vocab_size", 30_522),
             Key("max_position_embeddings", "context", 512),
             Key("dim", "width", 768),
@@ -64,19 +49,18 @@ DISTILBERT = Family(
             Key("attention_dropout", "dropout_attention", 0.1),
             Key("initializer_range", "init_std", 0.02),
         ),
-        theirs=lambda config: {"sinusoidal_pos_embds": (False,), "tie_word_embeddings": (True,)},
-        ours=lambda section: plain(section) | {"types": (0,), "pair_head": (False,), "norm_epsilon": (EPSILON,)},
-        older={"tie_weights_": (True,)},
-        outside=("qa_dropout", "seq_classif_dropout", "output_past"),  # of heads for other tasks, and what is returned
+        hf_fixed=lambda given: {"sinusoidal_pos_embds": (False,), "tie_word_embeddings": (True,)},
+        our_fixed=lambda section: our_fixed(section) | {name: (value,) for name, value in FIXED.items()},
+        legacy={"tie_weights_": (True,)},
     ),
     rows=_rows,
     tokenizers=BERT.tokenizers,
     special=BERT.special,
     template=BERT.template,
     prefix="distilbert.",
-    renamed=BERT.renamed,
-    copies={"vocab_projector.weight": f"{EMBEDDINGS}word_embeddings.weight"},
+    renames=NORM_NAMES,
+    tied={"vocab_projector.weight": f"{EMBEDDINGS}word_embeddings.weight"},
     buffers=(r"(distilbert\.)?embeddings\.position_ids",),
-    settle=lambda section, names: section | {"types": 0, "pair_head": False, "norm_epsilon": EPSILON},
-    complete=_complete,
+    settle=lambda section, names: section | FIXED,
+    complete=lambda config, given, codes: config.distill.update(teacher="", layers=()),  # the recipe's is BERT
 )

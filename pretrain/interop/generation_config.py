@@ -1,14 +1,13 @@
-"""How text is written there, which an import leaves out: what is asked for here is asked of `pretrain generate`."""
+"""Generation settings, which an import ignores: here they are flags of `pretrain generate`."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from input_pipeline.files import read_json
-from pretrain.errors import UserError
 from pretrain.workdir import CONFIG
 
 FILE = "generation_config.json"
-# Keys of config.json, and what each is there where nothing is asked for.
+# Settings that older models have in config.json, with Hugging Face's defaults.
 SETTINGS = {
     "max_length": 20,
     "min_length": 0,
@@ -38,41 +37,32 @@ SETTINGS = {
     "prefix": None,
     "task_specific_params": None,
 }
-# Keys of the other file that say nothing of the text.
-ABOUT = ("_from_model_config", "transformers_version", "use_cache", "return_dict_in_generate")
-ABOUT += ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-BEGIN, END = "bos_token_id", "eos_token_id"
-IDS = (BEGIN, END, "pad_token_id")
+# Keys of generation_config.json without effect on the text.
+NEUTRAL = ("_from_model_config", "transformers_version", "use_cache", "return_dict_in_generate")
+NEUTRAL += ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
-def left_out(given: Mapping, folder: Path, ids: Mapping[str, int | None]) -> str:
-    """What is said of the settings of `given`, a config.json, and of the file beside it in `folder`; "" of none.
+def ignored_settings(given: Mapping, folder: Path, ids: Mapping[str, int | None]) -> str:
+    """A line that names the generation settings of a config.json and its folder, or "" if they are the defaults.
 
-    `ids` are those that a text begins and ends with here, by their keys there. Errors: UserError for a damaged file.
+    `ids` are the special ids that generation uses here, by config.json key.
     """
-    ours = {END: ids.get(END)}  # where a text ends, if anywhere, is not for config.json to say
-    ours |= {BEGIN: ids[BEGIN]} if BEGIN in ids else {}  # nor where it begins, of what begins there
-    asked = _asked({name: given.get(name) for name in (*SETTINGS, *ours)}, ids)
-    beside = _beside(folder / FILE)
-    known = ids | {name: given.get(name) for name in (*IDS, *ids) if given.get(name) is not None} | ours
-    more = _asked({name: value for name, value in beside.items() if name not in ABOUT}, known)
-    parts = [f"{', '.join(names)} of {file}" for names, file in ((asked, CONFIG), (more, FILE)) if names]
-    if not parts:
-        return ""
-    return f"left out how text is written there: {'; '.join(parts)}; `pretrain generate` has flags for what it can do"
+    ends = ("bos_token_id", "eos_token_id")
+    # The tokenizer here decides where a text ends, and where it begins if it has such a token.
+    ours = {"eos_token_id": ids.get("eos_token_id")} | {name: ids[name] for name in ends if name in ids}
+    names = _unusual({name: given.get(name) for name in (*SETTINGS, *ours)}, ids)
+    path = folder / FILE
+    beside = {name: value for name, value in (read_json(path) if path.is_file() else {}).items() if name not in NEUTRAL}
+    known = {**ids, **{name: given[name] for name in ("pad_token_id", *ends, *ids) if given.get(name) is not None}}
+    parts = [(CONFIG, names), (FILE, _unusual(beside, known | ours))]
+    settings = "; ".join(f"{', '.join(names)} of {file}" for file, names in parts if names)
+    return f"ignored generation settings: {settings}. Use the flags of `pretrain generate`." if settings else ""
 
 
-def _asked(settings: Mapping, known: Mapping) -> list[str]:
-    """The keys that ask for something that is neither usual nor `known`."""
+def _unusual(settings: Mapping, known: Mapping) -> list[str]:
+    """Names of settings that are neither empty, nor the default, nor the `known` value."""
     return [
         name
         for name, value in settings.items()
         if value not in (None, "", {}, []) and value != SETTINGS.get(name) and value != known.get(name)
     ]
-
-
-def _beside(path: Path) -> dict:
-    try:
-        return dict(read_json(path)) if path.is_file() else {}
-    except (ValueError, TypeError):
-        raise UserError(f"{path} is not readable JSON of an object; fetch it again, or take it away") from None

@@ -1,6 +1,10 @@
-"""From a work folder to a folder that Hugging Face's library loads: config.json, safetensors, tokenizer, a card."""
+"""Export: from a work folder to a folder that Hugging Face's library loads."""
 
+import contextlib
 import json
+import os
+import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,11 +18,28 @@ from pretrain.checkpoints.average import Averaged
 from pretrain.checkpoints.checkpoint import Checkpoints
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError
-from pretrain.interop import families, safetensors_io, tokenizers
-from pretrain.interop.model_card import CARD, Exported, card
-from pretrain.interop.new_folder import check_free, new_folder
-from pretrain.interop.weight_map import Table
+from pretrain.interop import families, model_card, safetensors_io, tokenizer_files
+from pretrain.interop.weight_map import WeightMap
 from pretrain.workdir import CONFIG, Workdir, write
+
+
+def check_new(folder: Path) -> None:
+    """Raises UserError if `folder` is a file or has files."""
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise UserError(f"{folder} exists. Choose the name of a new folder.")
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A temporary sibling to fill, renamed to `folder` at the end, or removed after an error."""
+    folder = Path(os.path.realpath(folder))  # a link to an empty folder stays a link
+    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        os.replace(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def export_folder(
@@ -29,47 +50,46 @@ def export_folder(
     part: str = "",
     average: int = 1,
 ) -> int:
-    """Makes the folder `target` of a checkpoint of `workdir`, and returns the step of that.
+    """Writes a checkpoint of `workdir` to the new folder `target`; returns its step.
 
-    `step` is "best", a number, or "latest", which is to be after a run's last update or an import's; `average` of more
-    than 1 means the mean of so many checkpoints, that one and those before it; `part` is of a model that is several
-    there, as ELECTRA. Weights are written as checkpoints hold them, in float32 but for a run whose
-    config.model.param_dtype is another. Errors: UserError where the model or its tokenizer has nothing that it could be
-    there, the run is not at its end, or `target` is there already; then nothing is made.
+    step: "best", a number, or "latest", which must be a finished run's last or an import's. part: of a model that is
+    several there, as ELECTRA. average: number of checkpoints to average, this and those before. Weights keep
+    config.model.param_dtype. Errors: UserError if the model or the tokenizer cannot be expressed there.
     """
-    here, config = Workdir(workdir), configs.saved(workdir)
-    tokenizer = pipeline.open_tokenizer(here.folders.tokenizer)
-    family, written = families.of_section(config.model.to_dict(), workdir, part)
-    families.check_padding(family, tokenizer.special, workdir)
-    check_free(Path(target))
+    run, config = Workdir(workdir), configs.saved(workdir)
+    section = config.model.to_dict()
+    tokenizer = pipeline.open_tokenizer(run.folders.tokenizer)
+    family, model_config = families.of_section(section, part)
+    families.check_padding(family, tokenizer.special)
+    check_new(Path(target))
     checkpoints = Checkpoints(workdir)
-    table = families.table(family, config.model.to_dict())
-    whole = families.leaves(config.model.to_dict())
-    shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in whole.items()}
     averaged = Averaged(checkpoints, config.checkpoint, average, report)
+    weights = families.weight_map(family, section)
+    shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in families.leaves(section).items()}
     architecture = family.architecture(config.model)
 
     def export(number: int) -> None:
         if step == "latest":
-            _check_whole(here, number, config.train.steps)
+            _check_finished(run, number, config.train.steps)
         checkpoints.check_made_with(number, tokenizer, config)
         steps, read = averaged.steps(number), averaged.reader(number, shapes)
         with new_folder(Path(target)) as folder:
-            special = tokenizers.write(here.folders.tokenizer, tokenizer, folder, family, config.model.context)
-            about = {"architectures": [architecture], "model_type": family.model_type}
-            whole = about | {"dtype": config.model.param_dtype} | written | family.ids(special) | family.more(config)
-            write(folder / CONFIG, json.dumps(whole, indent=2).encode())
-            tensors = _tensors(table, lambda path: read(family.path_of(path)))
-            safetensors_io.write(folder, _sizes(table), tensors, report=report)
-            exported = Exported(
+            special = tokenizer_files.write(run.folders.tokenizer, tokenizer, folder, family, config.model.context)
+            content = {"architectures": [architecture], "model_type": family.model_type}
+            content |= {"dtype": config.model.param_dtype} | model_config | family.ids(special)
+            write(folder / CONFIG, json.dumps(content | family.extra_keys(config), indent=2).encode())
+            tensors = weights.tensors(lambda path: read(family.whole_path(path)))
+            safetensors_io.write(folder, _sizes(weights), tensors, report=report)
+            card = model_card.Exported(
                 family,
                 architecture=architecture,
-                parameters=sum(int(np.prod(leaf.shape)) for leaf in table.leaves.values()),
+                parameters=sum(int(np.prod(leaf.shape)) for leaf in weights.leaves.values()),
                 entries=tokenizer.vocab_size,
                 steps=steps,
                 part=part,
             )
-            write(folder / CARD, card(here, config, target, exported).encode(errors="backslashreplace"))
+            text = model_card.render(run, config, target, card)
+            write(folder / model_card.FILE, text.encode(errors="backslashreplace"))
 
     with quiet():
         number, _ = checkpoints.read(step, checkpoints.find(step), export)
@@ -77,24 +97,15 @@ def export_folder(
     return number
 
 
-def _check_whole(here: Workdir, number: int, steps: int) -> None:
-    """Raises UserError where the newest checkpoint, `number`, is one before the last of a run's `steps` updates."""
-    if number < steps and not params_only.is_alone(here.checkpoint(number)):
-        raise UserError(
-            f"{here.path} is after {number:,} of {steps:,} updates, and a run that is not at its end is exported only "
-            f"where its checkpoint is named: --step={number}"
-        )
+def _check_finished(run: Workdir, number: int, steps: int) -> None:
+    if number < steps and not params_only.is_alone(run.checkpoint(number)):
+        raise UserError(f"--step=latest: {run.path} is at step {number:,} of {steps:,}. Set --step={number}.")
 
 
-def _tensors(table: Table, read: Callable[[str], np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    for row in table.rows:
-        yield from table.theirs(row, read)
-
-
-def _sizes(table: Table) -> dict[str, int]:
-    """{their name: its bytes}, in the order of `_tensors`."""
+def _sizes(weights: WeightMap) -> dict[str, int]:
+    """{tensor: bytes}, in the order of `WeightMap.tensors`."""
     sizes = {}
-    for row in table.rows:
-        size = int(np.prod(table.shape(row))) * table.leaves[row.ours[0]].dtype.itemsize
-        sizes |= dict.fromkeys(table.names(row), size)
+    for row in weights.rows:
+        size = int(np.prod(weights.shape(row))) * weights.leaves[row.params[0]].dtype.itemsize
+        sizes |= dict.fromkeys(weights.names(row), size)
     return sizes

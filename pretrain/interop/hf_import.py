@@ -1,4 +1,4 @@
-"""From a folder of Hugging Face's to a work folder: its config, its tokenizer, and a checkpoint of weights alone."""
+"""Import: from a folder of Hugging Face's library to a work folder with config, tokenizer and weights."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,202 +10,169 @@ from configs.common import MODELS
 from input_pipeline import corruption
 from input_pipeline.files import read_json
 from input_pipeline.tokenizers import folder as tokenizer_folder
-from input_pipeline.tokenizers.base import Tokenizer
-from models.errors import ModelError
 from pretrain import config as configs
 from pretrain.checkpoints import params_only
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, listed
-from pretrain.interop import electra, families, generation_config, tokenizers
-from pretrain.interop.electra import GENERATOR
+from pretrain.interop import electra, families, generation_config, tokenizer_files
 from pretrain.interop.family import Family
-from pretrain.interop.new_folder import check_free, new_folder
+from pretrain.interop.hf_export import check_new, new_folder
 from pretrain.interop.safetensors_io import Tensors
-from pretrain.interop.weight_map import Shape, Table
+from pretrain.interop.weight_map import WeightMap
 from pretrain.workdir import CONFIG, Workdir
 
-SHOWN = 6  # tensors of a kind that a sentence names
+Report = Callable[[str], None]
+SHOWN = 6  # tensors of a kind that an error names
 
 
 def import_folder(
     source: str,
     workdir: str,
-    report: Callable[[str], None] = lambda message: None,
+    report: Report = lambda message: None,
     generator: str = "",
     prepared: bool = False,
 ) -> ConfigDict:
-    """Makes the work folder `workdir` of the folder `source`, which `save_pretrained` wrote, and returns its config.
+    """Makes the work folder `workdir` from `source`, which `save_pretrained` wrote; returns its config.
 
-    The config is that of the family's recipe, with the model and the tokenizer that `source` holds; `generator` is the
-    folder of ELECTRA's, where `source` holds the discriminator, and `prepared` says that texts are split into words as
-    XLM's are. `report` hears what was done. Errors: UserError,
-    DataError or ModelError where a folder will not do; then nothing is made.
+    The config is the recipe of the family with the model and the tokenizer of `source`. generator: ELECTRA's second
+    folder, if `source` is the discriminator. prepared: texts are split into words as XLM's. Errors: UserError,
+    DataError or ModelError; then no folder is made.
     """
-    folder, file = Path(source), str(Path(source) / CONFIG)
-    check_free(Path(workdir))
+    check_new(Path(workdir))
     configs.check_folder(workdir)
-    given, tensors = read_config(folder), Tensors(folder)
-    family = families.of_type(given.get("model_type"), tensors.shapes, file)
-    config = configs.load(family.also.get(given["model_type"], family.recipe))
-    section = family.keys.section(given, file, MODELS[family.kind])
+    folder, file = Path(source), str(Path(source) / CONFIG)
+    given, tensors = read_config(folder), Tensors(Path(source))
+    family = families.of_config(given, tensors.shapes, file)
+    config = configs.load(family.aliases.get(given["model_type"], family.recipe))
+    section = family.config_map.to_section(given, file, MODELS[family.kind]())
+    generator_tensors = None
     with config.unlocked():
         config.name = f"{given['model_type']}:{Path(workdir).name}"
         config.model.update(family.settle(section, frozenset(tensors.shapes)))
-        other = _generator(generator, family, config.model) if generator else None
-        kinds = (*family.tokenizers, *[kind for name, kind in family.files.items() if name == given["model_type"]])
-        config.tokenizer.update(tokenizers.section(folder, kinds, prepared))
+        if generator:
+            generator_tensors = _open_generator(generator, family, config.model)
+        legacy = [kind for name, kind in family.legacy_tokenizers.items() if name == given["model_type"]]
+        config.tokenizer.update(tokenizer_files.section(folder, (*family.tokenizers, *legacy), prepared))
         if prepared and config.tokenizer.kind != "xlm":
-            raise UserError(f"--prepared is of XLM's vocab.json, and {config.tokenizer.path} is another; leave it out")
+            raise UserError(f"--prepared: {config.tokenizer.path} is not XLM's vocab.json. Leave --prepared out.")
         config.data.length = min(config.data.length, config.model.context)
-        family.complete(config)
-        family.speak(config, given, file, tokenizers.codes(config.tokenizer))
-    try:
-        table = families.table(family, config.model.to_dict())
-    except ModelError as error:
-        why = family.keys.in_theirs(str(error))
-        raise UserError(f"{file} makes a model that there is none of: {why}") from None
-    named = matched(family, config.model, table, tensors, report)
+        family.complete(config, given, tokenizer_files.codes(config.tokenizer))
+    weights = families.weight_map(family, config.model.to_dict())
+    names = match_tensors(family, config.model, weights, tensors, report)
+    roles = tokenizer_files.roles(folder, config.tokenizer, family, given)
+    special = corruption.special(config.objective.to_dict(), config.data.layout)
     with new_folder(Path(workdir)) as partial:
-        made = Workdir(partial)
-        tokenizer = _tokenizer(config, made, report, tokenizers.roles(folder, config.tokenizer, family, given))
+        run = Workdir(partial)
+        tokenizer = tokenizer_folder.make_folder(
+            run.folders.tokenizer, config.tokenizer.to_dict(), {}, 0.0, report, special, roles=roles
+        )
         if tokenizer.vocab_size > config.model.vocab_size:
             raise UserError(
-                f"{file}: vocab_size = {config.model.vocab_size}, and the tokenizer beside it, "
-                f"{config.tokenizer.path}, has {tokenizer.vocab_size} entries; bring those of one model together"
+                f"{file}: vocab_size={config.model.vocab_size}: the tokenizer {config.tokenizer.path} has "
+                f"{tokenizer.vocab_size} entries. Use files of one model."
             )
-        family.check(given, file, tokenizer.special)
-        ids = family.ids(tokenizers.with_language(made.folders.tokenizer, tokenizer.special, family))
-        for line in (*family.says(given, config), generation_config.left_out(given, folder, ids)):
-            if line:
-                report(line)
-        promised = _promised(table, tensors, named)
-        if other:
-            promised |= _beside(promised, electra.GENERATOR_PART, config.model, other, report)
+        ids = family.ids(tokenizer_files.with_language(run.folders.tokenizer, tokenizer.special, family))
+        if line := generation_config.ignored_settings(given, folder, ids):
+            report(line)
+        params = _params(weights, tensors, names)
+        if generator_tensors:
+            params |= _generator_params(params, config.model, generator_tensors, report)
         with quiet():
-            params_only.write(made, promised, tokenizer.fingerprint)
+            params_only.write(run, params, tokenizer.fingerprint)
         configs.save(config.lock(), str(partial))
-    count = sum(leaf.size for leaf in promised.values())
-    read = f"{len(named)} tensors" + (f" and those of {generator}" if generator else "")
-    report(f"{workdir} holds {family.model_type} of {source}: {count:,} parameters, from {read}")
+    count = sum(leaf.size for leaf in params.values())
+    origin = f"{len(names)} tensors" + (f" and those of {generator}" if generator else "")
+    report(f"{workdir} holds {family.model_type} of {source}: {count:,} parameters, from {origin}")
     return config
 
 
-def _promised(table: Table, tensors: Tensors, named: Mapping[str, str]) -> dict[str, params_only.Promised]:
-    """The parameters of a table, {our path: array}; `named` as `matched` gives it."""
-    makers = table.ours(lambda name: tensors.read(named[name]))
-    layers = {path: one.layer if one.row.stacked else None for path, one in makers.items()}
-    return {
-        path: params_only.Promised(leaf.shape, leaf.dtype, makers[path], layers[path])
-        for path, leaf in table.leaves.items()
-    }
-
-
-def _generator(folder: str, family: Family, model: ConfigDict) -> Tensors:
-    """The tensors of a generator's folder, whose size `model`, the discriminator's section, is given."""
-    file, given = str(Path(folder) / CONFIG), read_config(Path(folder))  # which says where there is no folder
-    tensors = Tensors(Path(folder))
-    kind = families.of_type(given.get("model_type"), tensors.shapes, file)
-    if family is not electra.ELECTRA or kind is not GENERATOR:
-        raise UserError(
-            f"--generator={folder} is for an ELECTRA whose discriminator is --folder; leave it out, or give both"
-        )
-    electra.join(model, GENERATOR.keys.section(given, file, MODELS[GENERATOR.kind]), file)
-    return tensors
-
-
-def _beside(
-    there: Mapping[str, params_only.Promised], part: Family, section: Mapping, tensors: Tensors, report: Callable
-) -> dict[str, params_only.Promised]:
-    """The parameters of a `part` besides those that are `there`, which it shares: they must be the same in both."""
-    table = families.table(part, section)
-    named = matched(part, section, table, tensors, report)
-    own = {part.path_of(path): array for path, array in _promised(table, tensors, named).items()}
-    unlike = [path for path in own if path in there and not np.array_equal(own[path].make(), there[path].make())]
-    if unlike:
-        raise UserError(
-            f"{tensors.folder} has other {', '.join(unlike)} than the discriminator, and the two share them; bring "
-            "those of one training together"
-        )
-    return {path: array for path, array in own.items() if path not in there}
-
-
 def read_config(folder: Path) -> dict:
-    """The config.json of a folder. Errors: UserError where there is none, or none of a model."""
-    if not folder.is_dir():
-        raise UserError(
-            f"{folder} is no folder; models are imported from a folder that `save_pretrained` wrote, or that "
-            f"`hf download NAME --local-dir={folder}` makes"
-        )
+    """The config.json of a model's folder."""
     if not (folder / CONFIG).is_file():
-        raise UserError(f"{folder} has no {CONFIG}; give a folder that `save_pretrained` wrote")
-    try:
-        given = read_json(folder / CONFIG)
-    except ValueError as error:
-        raise UserError(f"{folder / CONFIG} is not readable JSON ({error}); fetch it again") from error
-    if not isinstance(given, dict) or "model_type" not in given:
-        raise UserError(
-            f"{folder / CONFIG} names no model_type, as those of Hugging Face's models do; it is to be one of: "
-            f"{', '.join(sorted(families.TYPES))}"
-        )
+        raise UserError(f"--folder={folder}: no {CONFIG}. Give a folder that save_pretrained or hf download made.")
+    given = read_json(folder / CONFIG)
+    if "model_type" not in given:
+        choices = ", ".join(sorted(families.MODEL_TYPES))
+        raise UserError(f"{folder / CONFIG}: no model_type. Set it to one of: {choices}.")
     return given
 
 
-def matched(
-    family: Family, section: Mapping, table: Table, tensors: Tensors, report: Callable[[str], None]
+def match_tensors(
+    family: Family, section: Mapping, weights: WeightMap, tensors: Tensors, report: Report
 ) -> dict[str, str]:
-    """{name in the table: name in the files} of every tensor that the table asks for.
+    """{name in the weight map: name in the files} of every tensor.
 
-    Errors: UserError that lists what is missing, left over, or of another shape.
+    Errors: UserError that lists tensors that are missing, unexpected, or of another shape or value.
     """
-    shapes = table.shapes()
-    there: dict[str, str] = {}
-    twice = [name for name in tensors.shapes if there.setdefault(family.canonical(name, shapes), name) != name]
-    buffers = [name for name in tensors.shapes if family.is_buffer(name)]
-    found = {name: there.pop(name) for name in shapes if name in there}
-    unlike = []
-    for copy, original in family.copies.items():
-        if copy in there:
-            name = there.pop(copy)
-            if original not in found:
-                found[original] = name
-            elif not np.array_equal(tensors.read(name), tensors.read(found[original])):
-                unlike.append(f"{name} differs from {found[original]}, which it must be a copy of")
-    for row in table.rows:
-        if row.otherwise in found and row.theirs not in found:
-            found[row.theirs] = found[row.otherwise]
-            report(f"there is no {row.theirs}: {found[row.otherwise]} stands for it, as its class has it")
-    for name in set(buffers).intersection(family.zeros):
-        if np.any(tensors.read(name)):
-            unlike.append(f"{name} is not 0 everywhere, as that class leaves it")
-    if buffers:
-        report(f"left out what is no weights: {buffers[0]}" + (f" and {len(buffers) - 1} more" if buffers[1:] else ""))
-    unused = [name for name in there.values() if family.is_unused(name)]
-    if unused:
-        report(f"left out {len(unused)} tensors that pretraining has no use for, such as {unused[0]}")
-    left = [name for name in (*there.values(), *twice) if name not in buffers and name not in unused]
-    missing = [name for name in shapes if name not in found]
-    unlike += [
-        f"{found[name]} is {_shape(tensors.shapes[found[name]])}, and {CONFIG} makes it {_shape(shape)}"
-        for name, shape in shapes.items()
-        if name in found and tensors.shapes[found[name]] != shape
+    shapes = weights.shapes()
+    files = {family.canonical(name, shapes): name for name in tensors.shapes}
+    names = {name: files.pop(name) for name in shapes if name in files}
+    unequal = []
+    for copy, original in family.tied.items():
+        if copy in files:
+            name = files.pop(copy)
+            # Files may hold a tied tensor under either of its names.
+            if original not in names:
+                names[original] = name
+            elif not np.array_equal(tensors.read(name), tensors.read(names[original])):
+                unequal.append(f"{name} differs from {names[original]}")
+    for row in weights.rows:
+        if row.fallback in names and row.hf not in names:
+            names[row.hf] = names[row.fallback]
+            report(f"no {row.hf}: read {names[row.fallback]} for it, as the class does")
+    unequal += [
+        f"{name} is not 0"
+        for name in files.values()
+        if family.is_buffer(name) and name in family.zeros and np.any(tensors.read(name))
     ]
-    parts = {"missing": missing, "left over": left, "of another shape": unlike}
-    if any(parts.values()):
-        said = "; ".join(f"{len(names)} {what}: {listed(names, SHOWN)}" for what, names in parts.items() if names)
-        raise UserError(
-            f"the weights of {tensors.folder} are not those of {family.architecture(section)} as its {CONFIG} has it "
-            f"({said}); save the model again with that class"
-        )
-    return found
+    skipped = [name for name in files.values() if family.is_buffer(name) or family.is_unused(name)]
+    if skipped:
+        report(f"skipped {len(skipped)} tensors without use in pretraining, such as {skipped[0]}")
+    unequal += [
+        f"{names[name]} is {list(tensors.shapes[names[name]])}, not {list(shape)}"
+        for name, shape in shapes.items()
+        if name in names and tensors.shapes[names[name]] != shape
+    ]
+    problems = {
+        "missing": [name for name in shapes if name not in names],
+        "unexpected": sorted(set(files.values()) - set(skipped)),
+        "unequal": unequal,
+    }
+    if any(problems.values()):
+        lists = "; ".join(f"{len(each)} {what}: {listed(each, SHOWN)}" for what, each in problems.items() if each)
+        architecture = family.architecture(section)
+        raise UserError(f"{tensors.folder}: the weights are not {architecture}'s. Save with that class. {lists}")
+    return names
 
 
-def _tokenizer(config: ConfigDict, workdir: Workdir, report: Callable, roles: Mapping[str, str]) -> Tokenizer:
-    """The work folder's tokenizer, made as `prepare` makes it."""
-    special = corruption.special(config.objective.to_dict(), config.data.layout)
-    return tokenizer_folder.make_folder(
-        workdir.folders.tokenizer, config.tokenizer.to_dict(), {}, 0.0, report, special, roles=roles
-    )
+def _params(weights: WeightMap, tensors: Tensors, names: Mapping[str, str]) -> dict[str, params_only.Promised]:
+    """{our path: array}, each read when it is written; `names` are those of `match_tensors`."""
+    params = {}
+    for path, source in weights.sources(lambda name: tensors.read(names[name])).items():
+        layer = source.layer if source.row.stacked else None
+        params[path] = params_only.Promised(source.leaf.shape, source.leaf.dtype, source.array, layer)
+    return params
 
 
-def _shape(shape: Shape) -> str:
-    return f"[{', '.join(map(str, shape))}]"
+def _open_generator(folder: str, family: Family, model: ConfigDict) -> Tensors:
+    """The tensors of ELECTRA's generator; its size is set in `model`, the discriminator's section."""
+    file, given, tensors = str(Path(folder) / CONFIG), read_config(Path(folder)), Tensors(Path(folder))
+    other = families.of_config(given, tensors.shapes, file)
+    if (family, other) != (electra.ELECTRA, electra.GENERATOR):
+        raise UserError(f"--generator={folder}: --folder must be ELECTRA's discriminator. Fix or omit it.")
+    electra.add_generator(model, other.config_map.to_section(given, file, MODELS[other.kind]()), file)
+    return tensors
+
+
+def _generator_params(
+    params: Mapping[str, params_only.Promised], section: Mapping, tensors: Tensors, report: Report
+) -> dict[str, params_only.Promised]:
+    """The generator's own parameters. Errors: UserError if its tables are not those of `params`, which it shares."""
+    part = electra.GENERATOR_PART
+    weights = families.weight_map(part, section)
+    own = _params(weights, tensors, match_tensors(part, section, weights, tensors, report))
+    own = {part.whole_path(path): array for path, array in own.items()}
+    for path in own.keys() & params.keys():
+        if not np.array_equal(own[path].make(), params[path].make()):
+            raise UserError(f"{tensors.folder}: {path} differs from the discriminator's. Use folders of one training.")
+    return {path: array for path, array in own.items() if path not in params}

@@ -1,6 +1,6 @@
-"""The model card of an exported folder, README.md: what the model is and how it came to be, from its work folder alone.
+"""The model card of an exported folder, README.md, made from the work folder alone.
 
-Its front matter is what Hugging Face's Hub reads (https://huggingface.co/docs/hub/model-cards).
+Its front matter is for Hugging Face's Hub (https://huggingface.co/docs/hub/model-cards).
 """
 
 import dataclasses
@@ -11,16 +11,15 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from input_pipeline.away import passes
 from input_pipeline.files import from_json
 from pretrain import workdir
 from pretrain.checkpoints import params_only, restore
 from pretrain.interop.family import Family
 from pretrain.workdir import Workdir, real
 
-CARD = "README.md"
-# Sections that say what a model is, what it learned, from what and how; of some only these keys.
-TOLD = {
+FILE = "README.md"
+# Sections of the config in the card; of some only these keys.
+SECTIONS = {
     "model": ("kind", "layers", "width", "heads", "ff", "vocab_size", "context", "dtype"),
     "objective": (),
     "data": ("train", "weights", "validation", "holdout", "layout", "length"),
@@ -34,40 +33,38 @@ TOLD = {
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """What went into a folder: the mean of the checkpoints `steps` of a run, the last of which was asked for."""
+    """Facts of an exported folder; `steps` are the averaged checkpoints, the chosen one last."""
 
     family: Family
-    architecture: str  # the class that loads it
+    architecture: str  # class that loads it
     parameters: int
     entries: int  # of the tokenizer
     steps: Sequence[int]
-    part: str = ""  # of a model that is several there
+    part: str = ""  # of a model that is several in Hugging Face
 
 
-def card(here: Workdir, config: ConfigDict, folder: str, exported: Exported) -> str:
-    """The card of the folder that is to be called `folder`. Errors: UserError where a checkpoint cannot be read."""
+def render(run: Workdir, config: ConfigDict, folder: str, exported: Exported) -> str:
+    """The card of a folder named `folder`."""
     step = exported.steps[-1]
-    checkpoint = here.checkpoint(step)
+    checkpoint = run.checkpoint(step)
     untrained = params_only.is_alone(checkpoint)
     parts = [
         _front_matter(exported, () if untrained else (config.objective.kind,)),
         f"# {' '.join(config.name.split())}\n",
-        _what(here, config, exported, untrained),
+        _summary(run, config, exported, untrained),
         _table(("key of the config", "value"), _facts(config, untrained)),
     ]
-    if len(exported.steps) == 1 and (figures := _figures(workdir.rows(here.metrics, "validation", ".jsonl"), step)):
-        parts += [
-            f"## Validation\n\nAfter {step:,} updates.\n",
-            _table(("measure", "value"), ((name, _number(value)) for name, value in figures.items())),
-        ]
+    if len(exported.steps) == 1 and (figures := _figures(workdir.rows(run.metrics, "validation", ".jsonl"), step)):
+        rows = ((name, f"{x:,}" if isinstance(x, int) else f"{x:.6g}") for name, x in figures.items())
+        parts += [f"## Validation\n\nAfter {step:,} updates.\n", _table(("measure", "value"), rows)]
     data = restore.read_data(checkpoint)
-    prints = {name: data[name] for name in ("tokenizer", "text", "teacher") if name in data}
-    parts += ["## Fingerprints\n", _table(("content", "fingerprint"), prints.items())]
-    return "\n".join([*parts, _use(here, config, folder, exported)])
+    fingerprints = {name: data[name] for name in ("tokenizer", "text", "teacher") if name in data}
+    parts += ["## Fingerprints\n", _table(("content", "fingerprint"), fingerprints.items())]
+    return "\n".join([*parts, _use(run, config, folder, exported)])
 
 
 def _front_matter(exported: Exported, objectives: Iterable[str]) -> str:
-    """YAML: strings as JSON has them, which are strings of YAML too."""
+    """YAML; a JSON string is one of YAML too."""
     tags = ["longhaul", exported.family.model_type, *objectives]
     lines = ["---", 'library_name: "transformers"']
     if exported.family.task:
@@ -75,73 +72,69 @@ def _front_matter(exported: Exported, objectives: Iterable[str]) -> str:
     return "\n".join([*lines, "tags:", *(f"- {json.dumps(tag)}" for tag in tags), "---", ""])
 
 
-def _what(here: Workdir, config: ConfigDict, exported: Exported, untrained: bool) -> str:
-    whose = f"the part {_code(exported.part)} of " if exported.part else ""
-    read = f"Its tokenizer has {exported.entries:,} entries."
-    what = f"A {_code(exported.architecture)} of {exported.parameters:,} parameters: {whose}{_code(config.name)}"
+def _summary(run: Workdir, config: ConfigDict, exported: Exported, untrained: bool) -> str:
+    part = f"the part {_code(exported.part)} of " if exported.part else ""
+    entries = f"Its tokenizer has {exported.entries:,} entries."
+    model = f"A {_code(exported.architecture)} of {exported.parameters:,} parameters: {part}{_code(config.name)}"
     if untrained:
-        return f"{what}, imported weights that no update of Longhaul has changed. {read}\n"
+        return f"{model}, imported weights that no update of Longhaul has changed. {entries}\n"
     updates = " and ".join(f"{step:,}" for step in exported.steps)
     mean = "the mean of the weights after" if len(exported.steps) > 1 else "after"
-    began = " Training began with imported weights." if params_only.is_alone(here.checkpoint(params_only.STEP)) else ""
-    return f"{what}, pretrained with Longhaul, {mean} {updates} of {config.train.steps:,} updates. {read}{began}\n"
+    start = " Training began with imported weights." if params_only.is_alone(run.checkpoint(params_only.STEP)) else ""
+    return f"{model}, pretrained with Longhaul, {mean} {updates} of {config.train.steps:,} updates. {entries}{start}\n"
 
 
 def _facts(config: ConfigDict, untrained: bool) -> Iterator[tuple[str, object]]:
-    """(dotted key, value) of what there is to know of a run; of weights that it did not train, only what they are."""
-    unused = {"data.holdout"} if config.data.validation else set()
-    for section in ("model", "tokenizer") if untrained else TOLD:
+    """(dotted key, value) of what was trained; of imported weights, only of the model and its tokenizer."""
+    for section in ("model", "tokenizer") if untrained else SECTIONS:
         values = config[section].to_dict()
         if section == "distill" and not config.distill.teacher:
             continue
-        for key in TOLD[section] or values:
-            if f"{section}.{key}" not in unused and values[key] not in ("", (), {}):
+        for key in SECTIONS[section] or values:
+            unused = (section, key) == ("data", "holdout") and config.data.validation
+            if not unused and values[key] not in ("", (), {}):
                 yield f"{section}.{key}", values[key]
     if not untrained:
         yield "seed", config.seed
 
 
 def _figures(path: Path, step: int) -> dict[str, int | float]:
-    """The validation figures of an update; {} where the file has none that can be read."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        if passes(error):
-            raise
+    """Validation figures of a step; {} if there are none."""
+    if not path.is_file():
         return {}
-    found = {}
-    for line in lines:
+    figures = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             row = from_json(line)
-        except ValueError:  # a line that a killed process left torn
+        except ValueError:  # a killed process can leave half a line
             continue
-        if isinstance(row, dict) and row.get("step") == step:
-            found = row
-    return {key: value for key, value in found.items() if key != "step" and type(value) in (int, float)}
+        if row.get("step") == step:
+            figures = row
+    return {key: value for key, value in figures.items() if key != "step" and type(value) in (int, float)}
 
 
-def _use(here: Workdir, config: ConfigDict, folder: str, exported: Exported) -> str:
-    """How it is loaded, and made again; folders by their last names, or RUN and NEW where any will do."""
-    run, step = real(here.path).name, str(exported.steps[-1])
-    where = json.dumps(real(folder).name)
+def _use(run: Workdir, config: ConfigDict, folder: str, exported: Exported) -> str:
+    """How to load the model and how to make it again."""
+    name, step = real(run.path).name, str(exported.steps[-1])
+    target = json.dumps(real(folder).name)
     export = ["pretrain", "export", "--workdir=RUN", "--folder=NEW", f"--step={step}"]
     export += [f"--part={exported.part}"] if exported.part else []
     export += [f"--average={len(exported.steps)}"] if len(exported.steps) > 1 else []
-    trained = [] if params_only.is_alone(here.checkpoint(int(step))) else [["pretrain", "train", "--workdir=RUN"]]
+    train = [] if params_only.is_alone(run.checkpoint(int(step))) else [["pretrain", "train", "--workdir=RUN"]]
     return "\n".join(
         (
             "## Use\n",
             "```python",
             f"from transformers import AutoTokenizer, {exported.architecture}",
             "",
-            f"tokenizer = AutoTokenizer.from_pretrained({where})",
-            f"model = {exported.architecture}.from_pretrained({where})",
-            *exported.family.call(config),
+            f"tokenizer = AutoTokenizer.from_pretrained({target})",
+            f"model = {exported.architecture}.from_pretrained({target})",
+            *exported.family.usage(config),
             "```\n",
             "## Made by\n",
-            f"RUN is the run's folder, here {_code(run)}, whose `{workdir.CONFIG}` has the whole config.\n",
+            f"RUN is the run's folder, here {_code(name)}, whose `{workdir.CONFIG}` has the whole config.\n",
             "```",
-            *(shlex.join(command) for command in (*trained, export)),
+            *(shlex.join(command) for command in (*train, export)),
             "```\n",
         )
     )
@@ -153,11 +146,7 @@ def _table(head: tuple[str, str], rows: Iterable[tuple[str, object]]) -> str:
 
 
 def _code(value) -> str:
-    """A code span of Markdown that may stand in a table."""
+    """A code span of Markdown, safe in a table."""
     text = " ".join(str(value).split())
     text = text.replace("|", "\\|")
     return f"`` {text} ``" if "`" in text else f"`{text}`"
-
-
-def _number(value: int | float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

@@ -7,7 +7,7 @@ from pretrain.interop import families
 
 def ours(model_type, section, tensors):
     """The tree of parameters, or of their gradients, of {their name: array}, for the model of a `model` section."""
-    table = families.table(families.FAMILIES[model_type], section)
+    table = families.weight_map(families.FAMILIES[model_type], section)
     assert table.shapes() == {name: tuple(array.shape) for name, array in tensors.items()}
-    made = table.ours(lambda name: tensors[name])
-    return unflatten_dict({path: make() for path, make in made.items()}, sep="/")
+    sources = table.sources(lambda name: tensors[name])
+    return unflatten_dict({path: source.array() for path, source in sources.items()}, sep="/")

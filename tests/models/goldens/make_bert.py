@@ -36,7 +36,7 @@ def table():
     """The table of names on the model's parameters."""
     section = encoder()
     section.update(SIZES)
-    return families.table(families.FAMILIES["bert"], section.to_dict())
+    return families.weight_map(families.FAMILIES["bert"], section.to_dict())
 
 
 def weights(spread=0.3):
@@ -81,7 +81,7 @@ def ask(activation):
     )
     model = transformers.BertForPreTraining(config).double()
     names, drawn = table(), weights()
-    given = dict(pair for row in names.rows for pair in names.theirs(row, drawn.__getitem__))
+    given = dict(names.tensors(drawn.__getitem__))
     parameters = dict(model.named_parameters())
     assert given.keys() == parameters.keys()
     with torch.no_grad():
@@ -105,8 +105,8 @@ def ask(activation):
     found["logits"] = output.prediction_logits.detach().numpy()[real]
     found["pair logits"] = output.seq_relationship_logits.detach().numpy()
     found["loss"] = output.loss.detach().numpy()
-    gradients = names.ours(lambda name: parameters[name].grad.numpy())
-    found |= {f"gradient of {path}": make() for path, make in gradients.items()}
+    gradients = names.sources(lambda name: parameters[name].grad.numpy())
+    found |= {f"gradient of {path}": source.array() for path, source in gradients.items()}
     torch.optim.AdamW(model.parameters(), lr=RATE, eps=EPSILON, weight_decay=DECAY).step()
     found["next loss"] = run().loss.detach().numpy()
     return found

@@ -1,4 +1,4 @@
-"""Folders as Hugging Face's library writes them, made without it: configs that it wrote, drawn weights, tokenizers."""
+"""Hugging Face folders made without its library: configs that it wrote, random weights, tokenizers."""
 
 import json
 import zlib
@@ -17,16 +17,16 @@ TEXT = [
     "numbers such as 1, 23 and 456 stand between words and words.",
 ]
 SENTINELS = 9
-ROWS, READ, WRITTEN = 2, 11, 7  # tokens of a row that is read, and of one that a decoder writes
+ROWS, READ, WRITTEN = 2, 11, 7  # rows, source tokens, target tokens
 
 
 def answers():
-    """{case: {"config": of the class, "shapes": {name: shape}, "answers": {what: numbers}}}, by make_models.py."""
+    """{case: {"config": class's config.json, "shapes": {name: shape}, "answers": {name: numbers}}}."""
     return json.loads(ANSWERS.read_text())
 
 
 def weights(shapes, spread=0.3):
-    """{name: array}, wide, since near 0 attention is uniform and hides mistakes; gains lie around 1."""
+    """{name: array}, gains around 1. Wide: near 0 attention is uniform and hides mistakes."""
 
     def draw(name, shape):
         middle = 1.0 if name.endswith("weight") and ("norm" in name.lower() or ".ln_" in name) else 0.0
@@ -37,77 +37,76 @@ def weights(shapes, spread=0.3):
 
 
 def batch(vocab_size):
-    """Rows of ids: of tokens, of what an encoder reads, and of what follows."""
+    """Random rows of ids: `read` by encoders and decoders, `written` by decoders of encoder-decoders."""
     rng = np.random.default_rng(0)
     lengths = {"read": READ, "written": WRITTEN}
     return {name: rng.integers(3, vocab_size, (ROWS, length)) for name, length in lengths.items()}
 
 
 def shifted(case, written):
-    """What a decoder reads that is to write rows of ids: the start token, and all of them but the last.
-
-    mBART's starts with the last, the code of a language.
-    """
+    """Decoder inputs for target rows: the start token and all but the last; mBART starts with the last."""
     start = written[:, -1:] if case == "mbart" else np.full((len(written), 1), 2 if case == "bart" else 0)
     return np.concatenate([start, written[:, :-1]], axis=1)
 
 
-def last_tokens(found):
-    """Of hidden states and logits those of each row's last token."""
-    return {what: x[:, -1] if what in ("hidden", "encoder", "logits") else x for what, x in found.items()}
+def last_tokens(values):
+    """Hidden states and logits of each row's last token; other values whole."""
+    return {name: x[:, -1] if name in ("hidden", "encoder", "logits") else x for name, x in values.items()}
 
 
-def make(folder, case, *, tensors=None, config=None, tokenizer=True):
-    """A folder of the case's model; `tensors` and `config` replace its own."""
+def make(folder, case, *, tensors=None, tokenizer=True, keys=None):
+    """A folder of the case's model; `tensors` replaces its weights, `keys` updates its config.json."""
     folder.mkdir(parents=True)
-    asked = answers()[case]
-    config = asked["config"] if config is None else config
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(weights(asked["shapes"]) if tensors is None else tensors, folder / "model.safetensors")
+    one = answers()[case]
+    (folder / "config.json").write_text(json.dumps(one["config"] | (keys or {})))
+    save_file(weights(one["shapes"]) if tensors is None else tensors, folder / "model.safetensors")
     if tokenizer:
-        TOKENIZERS[asked["config"]["model_type"]](folder)
+        TOKENIZERS[one["config"]["model_type"]](folder)
     return folder
 
 
+def write_settings(folder, **settings):
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
 def byte_level(folder, special=("<|endoftext|>",)):
-    """A tokenizer.json as GPT-2's, of the bytes and a few merges."""
+    """A tokenizer.json as GPT-2's: bytes and a few merges."""
     model = tokenizers.Tokenizer(tokenizers.models.BPE())
     model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=261 + len(special),
         special_tokens=list(special),
-        initial_alphabet=alphabet,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     model.train_from_iterator(TEXT, trainer)
     model.save(str(folder / "tokenizer.json"))
 
 
-def byte_level_of_no_class(folder):
-    """The same where the model's own class of tokenizers reads other files."""
+def byte_level_generic(folder):
+    """The same for models whose own class of tokenizers reads other files."""
     byte_level(folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    write_settings(folder, tokenizer_class="PreTrainedTokenizerFast")
 
 
-def byte_level_of_roberta(folder):
+def byte_level_roberta(folder):
     """The same with RoBERTa's special tokens first."""
     byte_level(folder, ("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
 
 
-def byte_level_of_mbart(folder):
-    """The same, which is no model that mBART's own class reads, with an end behind a text and no codes of languages."""
-    byte_level_of_roberta(folder)
+def byte_level_mbart(folder):
+    """The same with an end after each text and without language codes."""
+    byte_level_roberta(folder)
     model = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     end = ("</s>", model.token_to_id("</s>"))
     model.post_processor = tokenizers.processors.TemplateProcessing("$A </s>", "$A $B </s>", [end])
     model.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    write_settings(folder, tokenizer_class="PreTrainedTokenizerFast")
 
 
-def unigram(folder, special=("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), first="[CLS]", last="[SEP]"):
-    """A tokenizer.json as ALBERT's, made of SentencePiece, with these special tokens before all others."""
+def unigram(folder, special=("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), single="[CLS] $A [SEP]", tokens=(2, 3)):
+    """A tokenizer.json as ALBERT's: SentencePiece's unigram model; `tokens` are the ids in `single`."""
     model = tokenizers.Tokenizer(tokenizers.models.Unigram())
     model.normalizer = tokenizers.normalizers.Lowercase()
     model.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
@@ -116,38 +115,44 @@ def unigram(folder, special=("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), firs
         vocab_size=60, special_tokens=list(special), unk_token="<unk>", show_progress=False
     )
     model.train_from_iterator(TEXT, trainer)
-    frame = [(token, special.index(token)) for token in (first, last)]
-    model.post_processor = tokenizers.processors.TemplateProcessing(
-        single=[first, "$A", last], pair=[first, "$A", last, "$B", last], special_tokens=frame
-    )
+    frame = [(special[i], i) for i in tokens]
+    model.post_processor = tokenizers.processors.TemplateProcessing(single, special_tokens=frame)
     model.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    write_settings(folder, tokenizer_class="PreTrainedTokenizerFast")
 
 
-def unigram_of_roberta(folder):
+def unigram_roberta(folder):
     """The same as XLM-R's and CamemBERT's."""
-    unigram(folder, ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "<s>", "</s>")
+    unigram(folder, ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "<s> $A </s>", (0, 2))
 
 
-def unigram_of_xlnet(folder):
-    """The same as XLNet's, whose special tokens stand behind the text."""
-    unigram(folder, ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>"), "<sep>", "<cls>")
-    made = json.loads((folder / "tokenizer.json").read_text())
-    single = [part for part in made["post_processor"]["single"] if "Sequence" in part]
-    frame = [{"SpecialToken": {"id": token, "type_id": 0}} for token in ("<sep>", "<cls>")]
-    made["post_processor"]["single"] = single + frame
-    (folder / "tokenizer.json").write_text(json.dumps(made))
+def unigram_xlnet(folder):
+    """The same as XLNet's, with special tokens after the text."""
+    special = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>")
+    unigram(folder, special, "$A <sep> <cls>", (4, 3))
 
 
-def vocabulary(folder):
+def wordpiece(folder):
     """A vocab.txt as BERT's."""
     letters = sorted(set("".join(TEXT)) - {" "})
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + letter for letter in letters), "the"]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
 
 
+def wordpiece_json(folder, normalizer, pre_tokenizer, **settings):
+    """A tokenizer.json of the pieces of vocab.txt, which it replaces, with these steps and settings."""
+    pieces = (folder / "vocab.txt").read_text().split()
+    (folder / "vocab.txt").unlink()
+    model = tokenizers.models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]")
+    made = tokenizers.Tokenizer(model)
+    made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizer
+    made.add_special_tokens([piece for piece in pieces if piece.startswith("[")])
+    made.save(str(folder / "tokenizer.json"))
+    write_settings(folder, **settings)
+
+
 def spiece(folder):
-    """A spiece.model as T5's: unigram, with the ids of its padding, end and unknown, and a rewriting of text."""
+    """A spiece.model as T5's: unigram, with ids for padding, end and unknown, rewriting text."""
     with open(folder / "spiece.model", "wb") as file:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(TEXT),
@@ -160,31 +165,28 @@ def spiece(folder):
             bos_id=-1,
             minloglevel=3,
         )
-    settings = {"tokenizer_class": "T5Tokenizer", "extra_ids": SENTINELS}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    write_settings(folder, tokenizer_class="T5Tokenizer", extra_ids=SENTINELS)
 
 
-def spiece_of_mt5(folder):
-    """The same as mT5's, whose sentinels are pieces that were added to the file, each behind a space."""
+def spiece_mt5(folder):
+    """The same as mT5's, whose sentinels are pieces of the file, each after a space."""
     spiece(folder)
     path = folder / "spiece.model"
     proto = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
     for number in reversed(range(SENTINELS)):
-        kind = proto.SentencePiece.USER_DEFINED
-        proto.pieces.add(piece=f"\u2581<extra_id_{number}>", score=0.0, type=kind)
+        proto.pieces.add(piece=f"\u2581<extra_id_{number}>", score=0.0, type=proto.SentencePiece.USER_DEFINED)
     path.write_bytes(proto.SerializeToString())
-    settings = {"tokenizer_class": "T5Tokenizer", "extra_ids": 0}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    write_settings(folder, tokenizer_class="T5Tokenizer", extra_ids=0)
 
 
-TOKENIZERS = {"gpt2": byte_level, "bert": vocabulary, "t5": spiece, "mt5": spiece_of_mt5}
-TOKENIZERS |= {"openai-gpt": byte_level_of_no_class, "ctrl": byte_level_of_no_class}
-TOKENIZERS |= {"roberta": byte_level_of_roberta, "xlm-roberta": unigram_of_roberta, "albert": unigram}
-TOKENIZERS |= {"camembert": unigram_of_roberta}
-TOKENIZERS |= {"xlnet": unigram_of_xlnet}
-TOKENIZERS |= {"xlm": unigram_of_roberta}
-TOKENIZERS |= {"bart": byte_level_of_roberta, "mbart": byte_level_of_mbart}
-SEQUENCE = ("t5", "t5_v1_1", "mt5", "mt5_tied", "bart", "mbart")  # cases with an encoder and a decoder
-PAIRED = {"bert": "next_sentence_label", "albert": "sentence_order_label"}  # cases with a head of pairs: its labels
-CAUSAL = ("gpt2", "gpt", "ctrl")  # cases whose loss is of the token after each
-TOKENIZERS |= {"electra": vocabulary, "distilbert": vocabulary}
+TOKENIZERS = {
+    **dict.fromkeys(("bert", "electra", "distilbert"), wordpiece),
+    **dict.fromkeys(("openai-gpt", "ctrl"), byte_level_generic),
+    **dict.fromkeys(("roberta", "bart"), byte_level_roberta),
+    **dict.fromkeys(("xlm-roberta", "camembert", "xlm"), unigram_roberta),
+    **{"gpt2": byte_level, "mbart": byte_level_mbart, "albert": unigram, "xlnet": unigram_xlnet},
+    **{"t5": spiece, "mt5": spiece_mt5},
+}
+SEQUENCE = ("t5", "t5_v1_1", "mt5", "mt5_tied", "bart", "mbart")  # encoder-decoders
+PAIRED = {"bert": "next_sentence_label", "albert": "sentence_order_label"}  # pair head: name of its labels
+CAUSAL = ("gpt2", "gpt", "ctrl")  # decoders that predict the next token

@@ -1,0 +1,246 @@
+"""Tokenizer files of a Hugging Face folder: choosing and checking them on import, writing them on export."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from input_pipeline.files import read_json
+from input_pipeline.tokenizers import converted, exported, saved, wordpiece
+from input_pipeline.tokenizers.base import Tokenizer
+from input_pipeline.tokenizers.huggingface import kind_of
+from input_pipeline.tokenizers.names import is_code, special_ids
+from pretrain import workdir
+from pretrain.errors import UserError
+from pretrain.interop.family import Family
+
+JSON, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+OLDER_SETTINGS = "special_tokens_map.json"
+ADDED_TOKENS = "added_tokens.json"  # {token: id}, next to an older vocabulary
+FILES = {
+    "huggingface": (JSON,),
+    "wordpiece": (JSON, "vocab.txt"),
+    "sentencepiece": ("spiece.model",),
+} | {kind: (name,) for kind, name in converted.FILES.items()}
+CLASSES = {"ctrl": "CTRLTokenizer", "xlm": "XLMTokenizer"}  # the only readers of these kinds
+SENTINELS = 100  # of T5's tokenizers by default
+# BertTokenizer's settings and defaults; `strip_accents` follows `do_lower_case`.
+BERT_SETTINGS = {
+    "do_lower_case": True,
+    "strip_accents": True,
+    "tokenize_chinese_chars": True,
+    "clean_text": True,
+    "do_basic_tokenize": True,
+    "never_split": [],
+}
+# Classes that read a tokenizer.json as it is; all others let their settings override it.
+GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
+# Tokens that the classes add by themselves.
+USUAL_TOKENS = re.compile("(\u2581?<extra_id_[0-9]+>|<mask>|<pad>|</?s>|<unk>|(<unk>|</?s>)NOTUSED)")
+
+
+def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dict:
+    """The `tokenizer` section for the folder's tokenizer, of the first of `kinds` that has a file.
+
+    prepared: texts are split into words as XLM's. Errors: UserError for a missing tokenizer, for an XLM without
+    `prepared`, and for settings that change what the file says.
+    """
+    settings = read_settings(folder)
+    for kind in kinds:
+        for name in FILES[kind]:
+            path = folder / name
+            if not path.is_file() or (kind == "wordpiece" and name == JSON and kind_of(read_json(path)) != "WordPiece"):
+                continue
+            if kind == "xlm" and not prepared:  # XLM's class runs Moses' scripts first, which are not here
+                raise UserError(f"{path}: text must be prepared with XLM's tools. Do so and import with --prepared.")
+            check_settings(kind, path, settings)
+            fields = {"kind": kind, "path": str(path), "sentinels": 0}
+            if kind == "sentencepiece":
+                count = settings.get("extra_ids")
+                fields["sentinels"] = SENTINELS if count is None else count
+            if kind == "wordpiece":
+                lower = lower_cases(settings)
+                fields["cased"] = not (
+                    wordpiece.lower_cases(read_json(path).get("normalizer")) if name == JSON else lower
+                )
+            return fields
+    names = ", ".join(dict.fromkeys(name for kind in kinds for name in FILES[kind]))
+    raise UserError(f"{folder}: no tokenizer ({names}). Save it there: AutoTokenizer.save_pretrained(FOLDER).")
+
+
+def check_settings(kind: str, path: Path, settings: Mapping) -> None:
+    """Raises UserError if settings or added tokens make the class read text otherwise than `path` alone says."""
+    folder, is_json = path.parent, path.name == JSON
+    content = read_json(path) if is_json else {}
+    class_name = settings.get("tokenizer_class") or read_settings(folder, workdir.CONFIG).get("tokenizer_class")
+    if class_name == "BertJapaneseTokenizer" or "word_tokenizer_type" in settings:
+        raise UserError(
+            f"{folder}: BertJapaneseTokenizer splits words with tools that are not here. Use another model."
+        )
+    steps: dict[str, object] = {}
+    if is_json and class_name not in GENERIC_CLASSES:
+        steps = _steps(content)
+    elif kind == "wordpiece" and not is_json:
+        steps = BERT_SETTINGS | dict.fromkeys(("do_lower_case", "strip_accents"), lower_cases(settings))
+    changes = [f"{name}={settings[name]}" for name, value in steps.items() if settings.get(name) not in (None, value)]
+    tokens = _added_tokens(folder, settings)
+    if kind == "sentencepiece" and (folder / JSON).is_file():
+        tokens |= {token for _, token in added(folder / JSON)}
+    pieces = _pieces(content) if is_json else converted.pieces(path)
+    changes += [f"token {token}" for token in sorted(tokens - pieces) if not USUAL_TOKENS.fullmatch(token)]
+    if changes:
+        raise UserError(
+            f"{folder}: {changes[0]} is not in {path.name}. Make one {JSON} with Transformers: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
+        )
+
+
+def lower_cases(settings: Mapping) -> bool:
+    """Whether BERT's classes lower-case text; they do by default."""
+    return settings.get("do_lower_case") is not False
+
+
+def _steps(content: Mapping) -> dict[str, object]:
+    """The settings that a tokenizer.json implies, of those that classes override."""
+    normalizer, pre_tokenizer = content.get("normalizer") or {}, content.get("pre_tokenizer") or {}
+    lower, strip = normalizer.get("lowercase"), normalizer.get("strip_accents")
+    steps = {
+        "do_lower_case": lower,
+        "strip_accents": lower if strip is None else strip,
+        "tokenize_chinese_chars": normalizer.get("handle_chinese_chars"),
+        "clean_text": normalizer.get("clean_text"),
+        "add_prefix_space": pre_tokenizer.get("add_prefix_space"),
+        "use_regex": pre_tokenizer.get("use_regex"),
+    }
+    return {name: value for name, value in steps.items() if value is not None}
+
+
+def _added_tokens(folder: Path, settings: Mapping) -> set[str]:
+    """Tokens listed next to a vocabulary that rows can contain.
+
+    Special ones count only if they have a role: text here never becomes one. Padding is in no row.
+    """
+    plain, special, with_role = {*read_settings(folder, ADDED_TOKENS)}, set(), set()
+    for content in (read_settings(folder, OLDER_SETTINGS), settings):
+        with_role |= _tokens(x for key, x in content.items() if key.endswith("_token") and key != "pad_token")
+        entries = content.get("added_tokens_decoder", {}).values()
+        plain |= _tokens(entries)
+        special |= _tokens([x for x in entries if isinstance(x, dict) and x.get("special")])
+        special |= _tokens([content.get("pad_token")])
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            several = content.get(key) or ()
+            special |= _tokens(several.values() if isinstance(several, dict) else several)
+    return plain - special | with_role
+
+
+def _tokens(values: Iterable) -> set[str]:
+    return {*map(token_of, values)} - {None}
+
+
+def token_of(value) -> str | None:
+    """The token of a setting; older files have an object around it."""
+    return value.get("content") if isinstance(value, dict) else value
+
+
+def _pieces(content: Mapping) -> set[str]:
+    """Pieces and added tokens of a tokenizer.json."""
+    vocabulary = content["model"]["vocab"]  # a list of (piece, score) in unigram models
+    pieces = vocabulary if isinstance(vocabulary, dict) else [piece for piece, _ in vocabulary]
+    return {*pieces, *(token["content"] for token in content.get("added_tokens", ()))}
+
+
+def read_settings(folder: Path, name: str = SETTINGS) -> dict:
+    """A JSON file of settings; empty without one."""
+    return read_json(folder / name) if (folder / name).is_file() else {}
+
+
+def added(path: Path) -> list[tuple[int, str]]:
+    """(id, token) of a tokenizer.json's added tokens."""
+    return [(token["id"], token["content"]) for token in read_json(path).get("added_tokens", ())]
+
+
+def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dict[str, str]:
+    """{special id: token} of a tokenizer.json, by the settings next to it.
+
+    If neither they nor usual names tell, by `given`, the config.json; "unknown" is in the file itself.
+    """
+    if section["kind"] != "huggingface":
+        return {}
+    settings = read_settings(folder, OLDER_SETTINGS) | read_settings(folder)
+    tokens = dict(added(Path(section["path"])))
+    usual = special_ids({token: i for i, token in tokens.items()}.get)
+    shared = (token_of(settings.get("unk_token")), token_of(settings.get("eos_token")))
+    by_role: dict[str, str] = {}
+    for key, name in family.special.items():
+        i = given.get(f"{key}_id")  # a list where several ids end a text
+        known = isinstance(i, int) and name not in usual
+        token = token_of(settings.get(key)) or (tokens.get(i) if known else None)
+        # GPT-2's users often pad with the end token, which is no padding of its own.
+        if token and name != "unknown" and not (name == "pad" and token in shared):
+            by_role.setdefault(name, token)
+    return by_role
+
+
+def codes(section: Mapping) -> tuple[str, ...]:
+    """Language codes of a tokenizer.json, in the order of their ids."""
+    if section["kind"] != "huggingface":
+        return ()
+    return tuple(token for _, token in sorted(added(Path(section["path"]))) if is_code(token))
+
+
+def with_language(source: Path, special: Mapping[str, int], family: Family) -> dict[str, int]:
+    """The special ids of the tokenizer folder `source`, with `language` as `write` would add it."""
+    if not any(map(is_code, special)):
+        return dict(special)
+    return {**special, **_language(exported.tokenizer_json(source, *family.template), special)}
+
+
+def _language(model, special: Mapping[str, int]) -> dict[str, int]:
+    """The language code that a tokenizer.json puts behind texts, else its first."""
+    ids = sorted(i for name, i in special.items() if is_code(name))
+    behind = [i for i in model.encode("").ids if i in ids]
+    return {exported.LANGUAGE: (behind or ids)[0]} if ids else {}
+
+
+def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, context: int) -> dict[str, int]:
+    """Writes the tokenizer folder `source`, opened as `tokenizer`, for AutoTokenizer; returns its special ids.
+
+    `context` is the longest text in tokens. `language` is added for tokenizers with language codes. A SentencePiece
+    model that rewrites text stays a model file, as do CTRL's and XLM's files; the rest is a tokenizer.json. Errors:
+    UserError or DataError if the family's classes cannot read it.
+    """
+    settings = {
+        "model_input_names": list(family.inputs),
+        "model_max_length": context,
+        "padding_side": family.padding_side,
+        "clean_up_tokenization_spaces": False,
+    }
+    special, kind = dict(tokenizer.special), saved.made(source)["kind"]
+    if kind in ("sentencepiece", "bytes") and tokenizer.byte_lengths is not None:
+        # Tokenizers trained here may lack padding: the unknown token pads, which no text contains, else the end.
+        special.setdefault("pad", special.get("unknown", special["end"]))
+    if file := exported.sentencepiece_file(source):
+        if "sentencepiece" not in family.tokenizers:
+            raise UserError(
+                f"{source}: {family.model_type} has no class for a SentencePiece model that rewrites text. "
+                "Train with another tokenizer."
+            )
+        shutil.copyfile(file, folder / FILES["sentencepiece"][0])
+        settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(saved.added(source))}
+    elif kind in CLASSES:
+        for name, content in exported.subwords_files(source).items():
+            workdir.write(folder / name, content)
+        settings |= {"tokenizer_class": CLASSES[kind]}
+    else:
+        model = exported.tokenizer_json(source, *family.template)
+        model.save(str(folder / JSON))
+        ids = {key: special[name] for key, name in family.special.items() if name in special}
+        if "pad" in special:
+            ids |= {"pad_token": special["pad"]}
+        special |= _language(model, special)
+        settings |= {"tokenizer_class": "PreTrainedTokenizerFast"} | {
+            key: model.id_to_token(i) for key, i in ids.items()
+        }
+    workdir.write(folder / SETTINGS, json.dumps(settings, indent=2).encode())
+    return special
