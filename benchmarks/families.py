@@ -173,7 +173,7 @@ def hugging_face(family: str, path: str, compiled: bool):
 def peer(section: dict, part: str = ""):
     """The peer's model for our `model` section, or a part of it."""
     (transformers,) = report.peers("transformers")
-    family, keys = families.of_section(section, "the benchmark's config", part)
+    family, keys = families.of_section(section, part)
     settings = transformers.AutoConfig.for_model(family.model_type, **keys)
     settings.use_cache = False
     return getattr(transformers, family.architecture(section))(settings)

@@ -83,7 +83,7 @@ def hugging_face(name: str, quick: bool):
     from pretrain.interop import families
 
     transformers.logging.set_verbosity_error()
-    family, keys = families.of_section(section(name), "the benchmark's config")
+    family, keys = families.of_section(section(name))
     model = getattr(transformers, family.architecture(section(name)))(
         transformers.AutoConfig.for_model(family.model_type, **keys)
     ).eval()

@@ -136,13 +136,8 @@ def test_card_code_runs(there_and_back, monkeypatch):
 
 ACTIVATION = {"gpt2": "activation_function", "distilbert": "activation", "xlnet": "ff_activation"}
 ACTIVATION |= {"bart": "activation_function"}
-FIXED = ("roberta", "camembert", "xlm-roberta", "electra_masked", "xlnet")  # classes with one, whatever config.json says
-    "roberta",
-    "camembert",
-    "xlm-roberta",
-    "electra_masked",
-    "xlnet",
-)  # the class has one, whatever config.json says
+# Classes with one activation in the head, whatever config.json says.
+FIXED = ("roberta", "camembert", "xlm-roberta", "electra_masked", "xlnet")
 
 
 @pytest.mark.parametrize("word", ["relu", "gelu_new"])
