@@ -82,7 +82,7 @@ def initial(spec):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["masked", "causal"])
-def test_the_losses_and_their_gradient_are_those_of_all_logits(kind):
+def test_distillation_equals_all_logits_at_once(kind):
     spec, params, batch = made(kind)
     objective, frozen = spec.objective, taught(kind)
     counts = objective.denominators(batch)
@@ -120,7 +120,7 @@ def test_the_losses_and_their_gradient_are_those_of_all_logits(kind):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)
 
 
-def test_who_is_the_teacher_has_nothing_to_learn():
+def test_distillation_from_itself_is_zero():
     """The same layers under another name: no difference of probabilities, none of states."""
     config = small(distill__layers=())
     with config.unlocked():
@@ -136,7 +136,7 @@ def test_who_is_the_teacher_has_nothing_to_learn():
     assert abs(float(sums["kl"])) < 1e-4 and abs(float(sums["cosine"])) < 1e-4
 
 
-def test_windows_that_overlap_teach_a_token_once():
+def test_overlapping_windows_count_once():
     """What is scored of a row in two windows is together what is scored of it in one."""
     spec, params, batch = made("causal")
     both = params, taught("causal")
@@ -186,7 +186,7 @@ MESHES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MESHES)
-def test_one_update_is_one_update(name):
+def test_distillation_on_mesh(name):
     changes, devices = MESHES[name]
     history, params = run(small(**LIGHT, **changes), devices, taught("masked"))
     np.testing.assert_allclose(history, reference()[0], rtol=2e-5)
@@ -199,7 +199,7 @@ def begins(spec, start, frozen, config):
     return begun(start, spec.parameters, frozen, of, config)
 
 
-def test_a_student_begins_as_the_layers_that_it_is_given():
+def test_student_starts_from_teacher_layers():
     config = small(distill__layers=(1, 3))
     spec = TrainSpec.build_abstract(config)
     start, frozen = jax.tree.map(jnp.asarray, made("masked")[1]), taught("masked")
@@ -227,7 +227,7 @@ SHARED = [  # layers and groups of the teacher; of the student; layers given; se
 
 
 @pytest.mark.parametrize(("there", "here", "layers", "sets"), SHARED, ids=str)
-def test_layers_that_share_parameters_are_taken_set_by_set(there, here, layers, sets):
+def test_student_starts_from_shared_layers(there, here, layers, sets):
     """Numbers of layers were once taken for places of sets, of which the last one stood for all behind it."""
     sharing = [dict(zip(("layers", "groups"), counts, strict=True)) for counts in (there, here)]
     config = small(distill__layers=layers, **{f"model__{key}": value for key, value in sharing[1].items()})
@@ -241,15 +241,7 @@ def test_layers_that_share_parameters_are_taken_set_by_set(there, here, layers, 
         np.testing.assert_array_equal(one, other[np.array(sets)])
 
 
-def test_what_means_something_else_in_the_teacher_is_said():
-    config = small(distill__layers=(1, 3))
-    config.distill.model.activation = "relu"
-    spec, initial = TrainSpec.build_abstract(config), jax.tree.map(jnp.asarray, made("masked")[1])
-    said = begins(spec, initial, taught("masked"), config)[1]
-    assert "config.model differs in activation ('relu' there, 'gelu" in said and said.endswith("mean something else")
-
-
-def test_layers_that_share_parameters_begin_as_one_set():
+def test_shared_layers_start_from_one_set():
     config = small(model__groups=1, distill__layers=(1, 3))
     config.distill.model.groups = 0
     spec = TrainSpec.build_abstract(config)
@@ -257,7 +249,7 @@ def test_layers_that_share_parameters_begin_as_one_set():
         teacher_sets((1, 3), spec.model, spec.objective.teacher)
 
 
-def test_weights_of_nothing_are_not_asked_for():
+def test_zero_cosine_has_no_term():
     objective = TrainSpec.build_abstract(small(distill__cosine=0.0)).objective
     assert isinstance(objective, Distilled) and "cosine" not in objective.terms
     assert dict(objective.terms) == {"mlm": 2.0, "mlm_accuracy": 0.0, "kl": 20.0}

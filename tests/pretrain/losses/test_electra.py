@@ -73,7 +73,7 @@ def drawn_of(hidden, matrix, bias, keys, places, **options):
 
 
 @pytest.mark.parametrize("vocab", [7, 600])  # less than a block of ids, and three
-def test_a_sample_is_drawn_from_the_softmax(vocab):
+def test_sample_ids_follow_the_softmax(vocab):
     rng = np.random.default_rng(0)
     matrix, bias = rng.standard_normal((vocab, 5)), rng.standard_normal(vocab)
     bias[vocab // 2 :: 2] = -np.inf
@@ -86,7 +86,7 @@ def test_a_sample_is_drawn_from_the_softmax(vocab):
 
 
 @pytest.mark.slow
-def test_a_sample_depends_on_key_and_place_alone():
+def test_sample_ids_depend_on_key_and_place():
     rng = np.random.default_rng(0)
     hidden, matrix = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in ((3, 8, 5), (40, 5)))
     keys, places = jax.random.split(jax.random.key(1), 3), jnp.asarray(rng.integers(0, 99, (3, 8)))
@@ -99,7 +99,7 @@ def test_a_sample_depends_on_key_and_place_alone():
     np.testing.assert_array_equal(drawn_of(hidden[1:], matrix, None, keys[1:], places[1:]), whole[1:])
 
 
-def test_a_copied_token_is_scored_as_by_all_logits():
+def test_copy_cross_entropy():
     rng = np.random.default_rng(0)
     hidden, matrix, bias, gates = (
         jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in ((2, 6, 5), (9, 5), (9,), (2, 6))
@@ -126,7 +126,7 @@ def test_a_copied_token_is_scored_as_by_all_logits():
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_the_discriminators_loss_and_counts_are_those_of_what_it_reads():
+def test_discriminator_terms():
     spec, params, batch = made()
     given = {name: batch[name] for name in ("positions", "segments")}
 
@@ -157,7 +157,7 @@ def test_the_discriminators_loss_and_counts_are_those_of_what_it_reads():
     assert found == dict(zip(found, [which[real].sum() for which in counts], strict=True))
 
 
-def test_the_generator_learns_nothing_of_the_discriminators_loss():
+def test_generator_has_no_gradient_of_discriminator():
     spec, params, batch = made()
     gradient = gradients(spec, params, batch, "rtd")
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradient["generator"]))
@@ -168,7 +168,7 @@ def test_the_generator_learns_nothing_of_the_discriminators_loss():
     assert own and not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(own))
 
 
-def test_who_calls_every_token_original_has_no_recall():
+def test_recall_of_constant_discriminator():
     spec, params, batch = made()
     blind = params | {"verdict": {"kernel": 0 * params["verdict"]["kernel"], "bias": params["verdict"]["bias"] - 9}}
     counts = {name: float(n) for name, n in spec.objective.denominators(batch).items()}
@@ -180,7 +180,7 @@ def test_who_calls_every_token_original_has_no_recall():
     } == set(terms)
 
 
-def test_other_keys_draw_other_tokens_and_evaluation_the_same():
+def test_samples_by_key():
     spec, params, batch = made()
     score = jax.jit(functools.partial(scored, spec))
     drawn = [float(score(params, batch, key)["rtd"]) for key in (None, None, *jax.random.split(jax.random.key(0), 3))]
@@ -188,7 +188,7 @@ def test_other_keys_draw_other_tokens_and_evaluation_the_same():
 
 
 @pytest.mark.parametrize("head", ["tokens", pytest.param("copied", marks=pytest.mark.slow)])
-def test_a_discriminator_may_predict_tokens(head):
+def test_discriminator_predicts_tokens(head):
     spec, params, batch = made(head)
     sums = jax.jit(functools.partial(scored, spec))(params, batch)
     assert sums.keys() == {"mlm", "mlm_accuracy", "original", "original_accuracy"} == spec.objective.terms.keys()
@@ -196,7 +196,7 @@ def test_a_discriminator_may_predict_tokens(head):
     assert np.abs(gradient["head_bias"]).max() > 0 and ("copier" in gradient) == (head == "copied")
 
 
-def test_without_a_generator_any_token_may_replace():
+def test_replacements_without_generator():
     spec = TrainSpec.build_abstract(small(model__generator_size=0.0))
     params, batch = initial(spec), drawn_batch(spec)
     sums = jax.jit(functools.partial(scored, spec))(params, batch)

@@ -26,7 +26,7 @@ def on_paper(name, shape):
     return (-1, shape[-1]) if "output" in name else (shape[0], -1)
 
 
-def test_its_state_is_as_small_as_on_paper(spec):
+def test_adafactor_state_size_of_t5(spec):
     sizes = [leaf.size for leaf in jax.tree.leaves(spec.checkpoint_shapes(8).opt_state)]
     attention, feed_forward = 4 * (512 + 512), 2 * (512 + 2048)  # rows and columns of every matrix
     encoder, decoder = attention + feed_forward + 2 * 512, 2 * attention + feed_forward + 3 * 512
@@ -37,7 +37,7 @@ def test_its_state_is_as_small_as_on_paper(spec):
 
 @pytest.mark.oracle
 @pytest.mark.slow
-def test_its_updates_are_those_of_hugging_face(spec):
+def test_adafactor_equals_hugging_face(spec):
     torch = pytest.importorskip("torch")
     adafactor = pytest.importorskip("transformers.optimization").Adafactor
     rng, shapes = np.random.default_rng(0), spec.checkpoint_shapes(8).params

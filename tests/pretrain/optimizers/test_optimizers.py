@@ -32,7 +32,7 @@ def params_and_gradients(steps=3):
 
 
 @pytest.mark.parametrize("correction", [True, False])
-def test_adamw_is_the_formula_and_spares_biases_and_gains(correction):
+def test_adamw_formula(correction):
     params, gradients = params_and_gradients()
     b1, b2, eps, decay, rate = 0.8, 0.9, 1e-3, 0.2, 0.1
     got = leaves(run(params, gradients, b1=b1, b2=b2, epsilon=eps, weight_decay=decay, bias_correction=correction))
@@ -48,7 +48,7 @@ def test_adamw_is_the_formula_and_spares_biases_and_gains(correction):
 
 @pytest.mark.parametrize("gradient", [0.1, np.nan])
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_an_update_that_is_not_good_changes_no_state(name, gradient):
+def test_bad_update_changes_no_state(name, gradient):
     params, gradients = params_and_gradients(1)
     config = common.base()
     config.optimizer.update(name=name)
@@ -61,7 +61,7 @@ def test_an_update_that_is_not_good_changes_no_state(name, gradient):
     assert not all(jax.tree.leaves(jax.tree.map(np.array_equal, before, changed)))
 
 
-def test_adams_averages_are_updated_in_place():
+def test_adam_moments_are_updated_in_place():
     """No array is copied: copies of both averages would take the memory of the parameters twice, and a pass each."""
     params, (gradient,) = params_and_gradients(1)
     config = common.base()
@@ -78,7 +78,7 @@ def test_adams_averages_are_updated_in_place():
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_averages_of_parameters_that_are_stored_in_16_bits_are_float32(name):
+def test_state_of_bfloat16_parameters_is_float32(name):
     """All is as with the same numbers in float32, but for how the parameters are stored."""
     params, (gradient,) = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params_and_gradients(1))
     config = common.base()
@@ -91,7 +91,7 @@ def test_averages_of_parameters_that_are_stored_in_16_bits_are_float32(name):
     assert {leaf.dtype for leaf in jax.tree.leaves(stored)} <= {jnp.dtype(kind) for kind in ("float32", "int32")}
 
 
-def test_decay_of_everything_decays_biases_too():
+def test_decay_all():
     params, gradients = params_and_gradients(1)
     zero = jax.tree.map(jnp.zeros_like, gradients[0])
     got = leaves(run(params, [zero], weight_decay=0.5, decay="all"))
@@ -99,7 +99,7 @@ def test_decay_of_everything_decays_biases_too():
         np.testing.assert_allclose(got[name], p * (1 - 0.1 * 0.5), rtol=1e-6)
 
 
-def test_lamb_has_a_trust_ratio_for_each_layer():
+def test_lamb_trust_ratio_by_layer():
     params, gradients = params_and_gradients(1)
     b1, b2, eps, decay, rate = 0.9, 0.99, 1e-6, 0.1, 0.1
     got = leaves(
@@ -116,7 +116,7 @@ def test_lamb_has_a_trust_ratio_for_each_layer():
 
 
 @pytest.mark.parametrize("name", ["adafactor", "lamb", "muon"])
-def test_stacks_of_different_depth_are_each_treated_as_alone(name):
+def test_stacks_of_different_depth(name):
     """An encoder of three layers, and of them the first two as a decoder."""
     params, gradients = params_and_gradients(2)
 
@@ -132,7 +132,7 @@ def test_stacks_of_different_depth_are_each_treated_as_alone(name):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), together, apart)
 
 
-def test_muon_makes_each_layers_update_orthogonal():
+def test_muon_update_is_orthogonal():
     params, gradients = params_and_gradients(1)
     got = leaves(run(params, gradients, name="muon", b1=0.95))
     change = (got["layers/up/kernel"] - leaves(params)["layers/up/kernel"]) / 0.1
@@ -142,7 +142,7 @@ def test_muon_makes_each_layers_update_orthogonal():
         assert values.max() < 1.4
 
 
-def test_sgd_and_lion_are_their_formulas():
+def test_sgd_and_lion_formulas():
     params, gradients = params_and_gradients(2)
     name = "tokens"
     p, (g1, g2) = leaves(params)[name], [leaves(g)[name] for g in gradients]
@@ -153,7 +153,7 @@ def test_sgd_and_lion_are_their_formulas():
     np.testing.assert_allclose(lion, expected, atol=1e-6)
 
 
-def test_adagrad_is_its_formula():
+def test_adagrad_formula():
     params, gradients = params_and_gradients(3)
     got = leaves(run(params, gradients, name="adagrad", epsilon=1e-3))
     for name, p in leaves(params).items():
@@ -164,7 +164,7 @@ def test_adagrad_is_its_formula():
         np.testing.assert_allclose(got[name], p, atol=1e-6)
 
 
-def test_clipping_limits_the_global_norm():
+def test_clip_by_global_norm():
     params, gradients = params_and_gradients(1)
     got = run(params, gradients, name="sgd", b1=0.0, clip=1.0)
     change = np.sqrt(sum(((leaves(got)[n] - p) ** 2).sum() for n, p in leaves(params).items()))

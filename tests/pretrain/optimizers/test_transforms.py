@@ -29,14 +29,14 @@ def test_roles_of_every_kind_of_model(kind):
     assert roles(parameters) == named(nn.unbox(parameters))
 
 
-def test_what_optax_hides_stays_hidden():
+def test_map_roles_keeps_masked_nodes():
     known = {"a": Role(False, 1), "b": Role(True, 0)}
     tree = {"a": jnp.ones(3), "b": optax.MaskedNode()}
     found = map_roles(lambda role, leaf, other: leaf * role.inputs + other, known, tree, tree)
     assert found["b"] == optax.MaskedNode() and (found["a"] == 2).all()
 
 
-def test_a_parameter_without_a_role_is_refused():
+def test_parameter_without_role():
     """One that was made without `models.layers.init` would never decay, and nobody would know."""
     bare = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((2, 3), jnp.float32), ("vocab", "embed"))
     with pytest.raises(TypeError, match="head"):

@@ -27,7 +27,7 @@ def line(*places):
         (jax.devices()[:6], (6,)),  # which have no places
     ],
 )
-def test_directions_of_a_line_of_devices(devices, sizes):
+def test_directions_of_devices(devices, sizes):
     assert directions(devices) == sizes
 
 
@@ -36,21 +36,21 @@ def mesh(**sizes):
     return make_mesh(base().mesh.to_dict() | {"data": 1} | sizes, chips)
 
 
-def test_a_gradient_is_split_along_one_direction_after_the_other():
+def test_gradient_steps():
     first, last = GradientSteps(mesh(fsdp=64)).to(PartitionSpec(None, "fsdp"), (3, 128))
     assert first.spec == PartitionSpec(None, ("fsdp_0",)) and first.mesh.shape["fsdp_0"] == 8
     assert last.spec == PartitionSpec(None, "fsdp")
     assert list(first.mesh.devices.flat) == list(last.mesh.devices.flat)
 
 
-def test_other_axes_stay():
+def test_gradient_steps_keep_other_axes():
     spec = PartitionSpec("tensor", ("data", "fsdp"))
     assert [step.spec for step in GradientSteps(mesh(fsdp=8, tensor=8)).to(spec, (8, 8))] == [spec]
     first, last = GradientSteps(mesh(data=4, fsdp=16)).to(spec, (8, 64))
     assert (first.spec, last.spec) == (PartitionSpec(("tensor",), ("data", "fsdp_0")), spec)
 
 
-def test_what_is_not_split_or_does_not_divide_goes_through_nothing():
+def test_gradient_steps_of_uneven_axis():
     steps = GradientSteps(mesh(fsdp=64))
     assert steps.to(PartitionSpec(None, None), (128, 128)) == []
     (only,) = steps.to(PartitionSpec("fsdp"), (67,))

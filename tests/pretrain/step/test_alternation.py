@@ -28,7 +28,7 @@ def config():
     return config
 
 
-def test_its_layers_take_turns(config, monkeypatch):
+def test_gpt3_layers_alternate(config, monkeypatch):
     seen = []
 
     def attend(query, key, value, mask, *rest, **named):
@@ -44,7 +44,7 @@ def test_its_layers_take_turns(config, monkeypatch):
     assert seen == ["dense", "local_256"] * (LAYERS // 2)
 
 
-def test_it_learns_a_batch(config):
+def test_gpt3_alternation_trains(config):
     """Five updates on one batch, each with less loss than the one before, from that of a guess on."""
     spec = TrainSpec.build(config, jax.devices()[:1])
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, LENGTH + 1)).astype(np.int32)

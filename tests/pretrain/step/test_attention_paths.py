@@ -57,7 +57,7 @@ def batch():
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("path", ABSENT)
-def test_a_step_for_an_absent_platform_is_traced_here(absent, path, named):
+def test_step_for_absent_platform(absent, path, named):
     recipe, config = recipe_of(path if named else "auto")
     rows = batch()  # arrays, which an absent device could not hold
     with absent(path):
@@ -69,7 +69,7 @@ def test_a_step_for_an_absent_platform_is_traced_here(absent, path, named):
 
 @pytest.mark.parametrize("positions", ["relative", "rotary"])
 @pytest.mark.parametrize("path", ABSENT)
-def test_kernels_serve_a_memory_whose_positions_are_rotary(absent, path, positions):
+def test_kernels_serve_rotary_memory(absent, path, positions):
     """Distances are a bias, which keeps them from it; rotary positions are in queries and keys already."""
     recipe, config = recipe_of("auto", "recurrent", memory=LENGTH, positions=positions, dropout=0.0)
     rows = batch() | {"reset": jnp.zeros(ROWS, bool)}
@@ -83,14 +83,14 @@ def test_kernels_serve_a_memory_whose_positions_are_rotary(absent, path, positio
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["decoder", "recurrent"])
 @pytest.mark.parametrize("path", ABSENT)
-def test_parameters_do_not_depend_on_the_path(kind, path):
+def test_parameters_do_not_depend_on_backend(kind, path):
     named, auto = (init_params(recipe_of(one, kind)[0].model, jax.random.key(0)) for one in (path, "auto"))
     jax.tree.map(np.testing.assert_array_equal, named, auto)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cached", [True, False])
-def test_text_is_generated_whatever_path_is_named(cached):
+def test_generation_ignores_training_backend(cached):
     def text(path):
         model = recipe_of(path)[0].model
         params = nn.unbox(init_params(model, jax.random.key(0)))
@@ -109,18 +109,18 @@ def test_text_is_generated_whatever_path_is_named(cached):
         ("sparse", {}, "the pattern is dense"),
     ],
 )
-def test_a_path_that_cannot_serve_training_is_refused_before_it(path, fields, reason):
+def test_backend_refuses_training(path, fields, reason):
     with pytest.raises(ModelError, match=f"attention path '{path}' cannot serve .* because {reason}"):
         check_attention(*recipe_of(path, **fields), training=True)
 
 
-def test_a_path_that_cannot_serve_evaluation_is_refused_before_training(absent):
+def test_backend_refuses_evaluation(absent):
     recipe, config = recipe_of("splash", evaluated={"attention": ("strided_16",)})
     with absent("splash"), pytest.raises(ModelError, match="it knows dense and local patterns alone"):
         check_attention(recipe, config, training=True)
 
 
-def test_a_run_of_a_path_that_is_not_here_can_be_evaluated_by_another():
+def test_evaluation_with_another_backend():
     recipe, config = recipe_of("splash", evaluated={"attention_path": "auto"})
     check_attention(recipe, config, training=False)
     with pytest.raises(ModelError, match="because it runs on TPUs"):

@@ -17,7 +17,7 @@ CONFIGS |= {kind: small(kind, **STORED) for kind in ("masked", "spans", "replace
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "causal" else pytest.mark.slow) for name in CONFIGS]
 )
-def test_a_step_keeps_the_types_of_its_state(name):
+def test_step_keeps_dtypes(name):
     """Else the second step would be another program, and no checkpoint of it could be restored."""
     spec = TrainSpec.build_abstract(CONFIGS[name])
     before = state_shapes(spec, BATCH)
@@ -30,7 +30,7 @@ def test_a_step_keeps_the_types_of_its_state(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
-def test_their_gradient_is_that_of_the_same_numbers_in_float32(tied):
+def test_gradient_of_bfloat16_parameters(tied):
     kinds = ("bfloat16", "float32")
     stored, wide = (
         TrainSpec.build_abstract(small_config(model__tied_head=tied, model__layers=1, model__param_dtype=kind))

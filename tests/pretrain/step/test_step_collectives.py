@@ -27,7 +27,7 @@ def of_step(config):
 
 
 @pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str)
-def test_nothing_of_the_vocabulary_is_told_in_every_turn_of_a_loop(mesh):
+def test_vocabulary_collectives_are_outside_loops(mesh):
     all_of_them = found(**mesh)
     table = VOCABULARY * WIDTH * 4 // mesh.get("tensor", 1)
     assert max(one.bytes for one in all_of_them if one.times == 1) >= table  # read rightly
@@ -38,7 +38,7 @@ def test_nothing_of_the_vocabulary_is_told_in_every_turn_of_a_loop(mesh):
     assert max(one.bytes for one in all_of_them) < logits / 4
 
 
-def test_an_adaptive_softmax_is_added_up_over_devices_once():
+def test_adaptive_softmax_is_reduced_once():
     """Of its tables, which were all-reduced with every chunk of 256 of the batch's tokens."""
     config = small_config(mesh__data=8)
     config.model = common.recurrent()
@@ -51,14 +51,14 @@ def test_an_adaptive_softmax_is_added_up_over_devices_once():
     assert sum(one.bytes * one.times for one in all_of_them) < 4 * VOCABULARY * WIDTH * 4
 
 
-def test_a_kernel_is_gathered_once_forward_and_once_backward():
+def test_kernels_are_gathered_twice():
     gathered = [one for one in found(fsdp=8) if one.kind == "all-gather" and one.times == LAYERS]
     kernels = [one for one in gathered if one.bytes >= WIDTH * WIDTH * 4]
     assert len(kernels) == 2 * 6  # query, key, value, output; and two of feed-forward
 
 
 @pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str)
-def test_no_device_is_told_the_embedded_tokens_of_the_whole_batch(mesh):
+def test_embedded_tokens_are_not_gathered(mesh):
     embedded = [one for one in found(**mesh) if "_embed" in one.source]
     assert "all-to-all" in {one.kind for one in embedded}
     gathered = [one.bytes for one in embedded if one.kind == "all-gather"]

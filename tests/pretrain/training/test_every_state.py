@@ -41,7 +41,7 @@ SLOW += ("adafactor", "muon", "recurrent, pmap", "adamw")
 
 
 @pytest.mark.parametrize("kind", mostly(KINDS, *SLOW))
-def test_resuming_changes_no_bit(kind, tmp_path):
+def test_resume_is_bit_exact_for_every_state(kind, tmp_path):
     devices, config, changes = KINDS[kind]
     config = config(**(DECODER if config is small_config else RECURRENT) | changes)
     make, rows = BATCHES.get(config.model.kind, (ragged_batch, BATCH))

@@ -32,7 +32,7 @@ SMALL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", pytest.param("t5", marks=pytest.mark.slow)])
-def test_a_tiny_version_trains(family, text, tmp_path, signals):
+def test_long_documents_train(family, text, tmp_path, signals):
     options = {"recipe": f"configs/long_documents.py:{family}_tiny", "small": SMALL}
     assert train_here(tmp_path / "run", text, **options) == 0
     (row,) = map(json.loads, (tmp_path / "run/metrics/validation.jsonl").read_text().splitlines())
@@ -46,7 +46,7 @@ DENSE = {
 
 
 @pytest.mark.parametrize("variant", [v for v in long_documents.VARIANTS if not v.endswith("tiny")])
-def test_parameters_are_those_of_the_recipe_and_the_rows_of_its_tables(variant):
+def test_long_documents_parameter_counts(variant):
     config = long_documents.get_config(variant)
     family, length = variant.split("_")[0], config.data.length
     count, positions, words = DENSE[family]

@@ -73,7 +73,7 @@ WAYS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", mostly(WAYS, "accumulated", "pmap"))
-def test_memory_after_bad_updates_is_that_of_the_text_before_or_empty(way):
+def test_recurrent_state_after_bad_steps(way):
     devices, changes = WAYS[way]
     config = recurrent(**changes)
     spec = TrainSpec.build(config, jax.devices()[:devices])
@@ -104,7 +104,7 @@ def test_memory_after_bad_updates_is_that_of_the_text_before_or_empty(way):
 
 
 @pytest.mark.slow
-def test_memory_is_empty_after_rewinding_past_a_batch(text, tmp_path, monkeypatch, signals):
+def test_recurrent_state_is_reset_by_rewind(text, tmp_path, monkeypatch, signals):
     """Back at update 4, on with batch 6: of the text before batch 6 the lanes have read nothing."""
     whole = pipeline.Corpus.batches
 

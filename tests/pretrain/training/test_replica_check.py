@@ -43,7 +43,7 @@ def corrupted(state, leaf, device, bit=1):
 
 
 @pytest.mark.parametrize("mesh", MESHES)
-def test_one_bit_on_one_device_is_found_and_named(mesh):
+def test_replica_check_names_device_and_parameter(mesh):
     spec, state = made(MESHES[mesh])
     replicas = ReplicaCheck(spec, enabled=True)
     replicas.compare(state, 1)
@@ -56,7 +56,7 @@ def test_one_bit_on_one_device_is_found_and_named(mesh):
     assert "cpu:5 of process 0" in str(caught.value)
 
 
-def test_two_changes_that_a_plain_sum_would_not_see():
+def test_replica_check_of_swapped_numbers():
     spec, state = made({"mesh.data": 8})
     leaves, tree = jax.tree_util.tree_flatten(state)
     leaf = next(place for place, leaf in enumerate(leaves) if leaf.ndim > 2 and leaf.any())
@@ -71,7 +71,7 @@ def test_two_changes_that_a_plain_sum_would_not_see():
         ReplicaCheck(spec, enabled=True).compare(jax.tree_util.tree_unflatten(tree, leaves), 1)
 
 
-def test_of_two_devices_neither_is_known_to_be_right():
+def test_replica_check_without_majority():
     spec, state = made({"mesh.data": 2, "mesh.fsdp": 4})
     leaf = next(place for place, leaf in enumerate(jax.tree.leaves(state)) if leaf.ndim > 2)
     with pytest.raises(FaultError, match=r"cpu:1 of process 0 on .+, cpu:5 of process 0"):
@@ -84,7 +84,7 @@ def test_replica_check_disabled():
 
 
 @pytest.mark.parametrize("every", [pytest.param(1000, marks=pytest.mark.slow), 3])
-def test_a_state_that_is_corrupt_is_not_saved(tmp_path, text, monkeypatch, capsys, every):
+def test_corrupt_state_is_not_saved(tmp_path, text, monkeypatch, capsys, every):
     """Update 6 goes wrong on one device; the next save would be of update 8."""
     whole, made_so_far = JitSpec.train_step, []
 

@@ -1,16 +1,12 @@
 """Rates measure training alone; a trace covers the updates that it names, however the run comes to them."""
 
-import time
-
 import jax
 import pytest
 from runs import SMALL
 
 from pretrain import config as configs
 from pretrain.costs.flops import flops_per_token
-from pretrain.metrics.progress import Progress
 from pretrain.step.train_spec import TrainSpec
-from pretrain.training import evaluator
 from pretrain.training.throughput import Throughput
 from pretrain.training.trainer import train
 
@@ -29,7 +25,7 @@ class Seconds:
         return dict(self.held)
 
 
-def test_only_training_counts():
+def test_throughput_counts_training_alone():
     config = configs.load("configs/quickstart.py:tiny", [("log.peak_flops", "1e12")])
     ledger = Seconds()
     rates = Throughput(TrainSpec.build_abstract(config), config.data.length, config.log.peak_flops, ledger)
@@ -49,7 +45,7 @@ def test_only_training_counts():
     assert rates.read() == {}
 
 
-def test_an_update_ends_when_it_is_done_and_not_when_its_metrics_are_read():
+def test_throughput_of_steps_that_are_done_early():
     """On a CPU the next update is done too by the time that the last one's metrics are read."""
     config = configs.load("configs/quickstart.py:tiny")
     ledger = Seconds()
@@ -64,7 +60,7 @@ def test_an_update_ends_when_it_is_done_and_not_when_its_metrics_are_read():
         assert rates.read()["tokens_per_second"] == 256
 
 
-def test_seconds_never_go_back():
+def test_throughput_time_never_goes_back():
     """An update may be done before the metrics of the one before it have been waited for."""
     ledger = Seconds()
     config = configs.load("configs/quickstart.py:tiny")
@@ -100,33 +96,7 @@ def run(text, tmp_path, signals):
 
 
 @pytest.mark.slow
-def test_time_spent_evaluating_is_not_training(run, monkeypatch):
-    """What the rates say of the time, put together, leaves room for the evaluations."""
-    shown, whole, slept = [], evaluator.score, []
-
-    def slow(*args, **options):
-        time.sleep(0.3)
-        slept.append(0.3)
-        return whole(*args, **options)
-
-    monkeypatch.setattr(evaluator, "score", slow)
-    monkeypatch.setattr(Progress, "update", lambda self, step, values: shown.append(values))
-    before = time.perf_counter()
-    run()
-    elapsed = time.perf_counter() - before
-    assert "tokens_per_second" not in shown[0]  # the first update compiles
-    assert len(slept) == 4
-    assert len(shown) == 8
-    trained, tokens = 0.0, 0
-    for values in shown[1:]:  # an update that was done while another's metrics were waited for has no rate of its own
-        tokens += 8 * 64
-        if "tokens_per_second" in values:
-            trained, tokens = trained + tokens / values["tokens_per_second"], 0
-    assert 0 < trained < elapsed - sum(slept)
-
-
-@pytest.mark.slow
-def test_a_trace_of_a_run_resumed_inside_its_window_ends_with_the_last_update(run, capsys):
+def test_profiler_of_resumed_run(run, capsys):
     run(train__steps=4, evaluate__every=0)
     folder = run(train__steps=6, evaluate__every=0, log__profile="(3, 6)")
     assert "trace of steps 5 to 6" in capsys.readouterr().err
@@ -134,6 +104,6 @@ def test_a_trace_of_a_run_resumed_inside_its_window_ends_with_the_last_update(ru
 
 
 @pytest.mark.slow
-def test_a_trace_ends_with_a_run_that_ends_inside_its_window(run, capsys):
+def test_profiler_of_run_that_ends_early(run, capsys):
     run(train__steps=3, evaluate__every=0, log__profile="(3, 100)")
     assert "trace of steps 3 to 3" in capsys.readouterr().err
