@@ -9,7 +9,6 @@ import pytest
 import models
 from configs import gpt3
 from models.transformer import self_attention
-from pretrain.step.train_spec import TrainSpec
 
 ROWS, LENGTH, LAYERS, VOCABULARY = 2, 320, 4, 64
 EDIT = re.search(r"config\.model\.attention = (\(.*\))\.", gpt3.__doc__)[1]  # as the recipe says
@@ -42,24 +41,3 @@ def test_gpt3_layers_alternate(config, monkeypatch):
     seen.clear()
     jax.eval_shape(model.apply, params, np.zeros((1, LENGTH), np.int32))
     assert seen == ["dense", "local_256"] * (LAYERS // 2)
-
-
-def test_gpt3_alternation_trains(config):
-    """Five updates on one batch, each with less loss than the one before, from that of a guess on."""
-    spec = TrainSpec.build(config, jax.devices()[:1])
-    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (ROWS, LENGTH + 1)).astype(np.int32)
-    ones = np.ones((ROWS, LENGTH), np.int32)
-    batch = {
-        "tokens": tokens[:, :-1],
-        "targets": tokens[:, 1:],
-        "weights": ones.astype(np.float32),
-        "segments": ones,
-        "positions": np.arange(LENGTH, dtype=np.int32) * ones,
-        "row": np.arange(ROWS, dtype=np.int32),
-    }
-    state, losses = spec.init(0, ROWS), []
-    for _ in range(5):
-        state, metrics = spec.train_step(state, spec.put(batch, ROWS))
-        losses.append(float(metrics["sums"]["loss"] / metrics["counts"]["loss"]))
-    assert np.isfinite(losses).all() and losses[0] == pytest.approx(np.log(VOCABULARY), rel=0.02)
-    assert (np.diff(losses) < 0).all()

@@ -7,17 +7,14 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from flax import linen as nn
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from configs import common
 from models import ModelError
-from pretrain.decoding.sampling import generate
 from pretrain.step.checks import check_attention
 from pretrain.step.train_spec import TrainSpec
-from pretrain.step.train_step import init_params, init_state, train_step
+from pretrain.step.train_step import init_state, train_step
 
 ROWS, LENGTH = 2, 128
 SMALL = {"vocab_size": 23, "context": LENGTH, "layers": 2, "width": 64, "heads": 1, "ff": 24}
@@ -78,27 +75,6 @@ def test_kernels_serve_rotary_memory(absent, path, positions):
         state = jax.eval_shape(partial(init_state, recipe, 0, ROWS))
         program = str(jax.make_jaxpr(partial(train_step, recipe))(state, rows))
     assert (KERNELS[path] in program) == (positions == "rotary")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["decoder", "recurrent"])
-@pytest.mark.parametrize("path", ABSENT)
-def test_parameters_do_not_depend_on_backend(kind, path):
-    named, auto = (init_params(recipe_of(one, kind)[0].model, jax.random.key(0)) for one in (path, "auto"))
-    jax.tree.map(np.testing.assert_array_equal, named, auto)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cached", [True, False])
-def test_generation_ignores_training_backend(cached):
-    def text(path):
-        model = recipe_of(path)[0].model
-        params = nn.unbox(init_params(model, jax.random.key(0)))
-        options = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "beams": 1, "length_penalty": 0.0, "end_id": None}
-        options |= {"vocabulary": 23, "seed": 0, "max_tokens": 4, "cached": cached}
-        return generate(model, params, [np.array([1, 2, 3])], **options)[0][0].tolist()
-
-    assert text("splash") == text("auto")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 import json
 import shutil
-import subprocess
 
-import numpy as np
 import pytest
-from runs import ROOT, SMALL, assert_same_leaves, command, environment, launched, leaves, train_here
+from runs import SMALL, assert_same_leaves, leaves, train_here
 
 from pretrain.checkpoints import integrity
 from pretrain.cli import main
@@ -103,33 +101,6 @@ def test_another_teacher_is_refused(student, teacher, text, tmp_path, capsys):
     assert "another teacher" in capsys.readouterr().err
     shutil.rmtree(here.path)
     assert train_here(workdir, text, small=STUDENT | {"distill.teacher": teacher}) == 2
-
-
-def copy_of(workdir):
-    """The fingerprint of the checkpoint that the teacher in a work folder was copied from."""
-    here = Workdir(workdir).teacher
-    return json.loads((here.checkpoint(2) / "data/metadata").read_text())["copy_of"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["jit", "pmap"])
-def test_two_processes_copy_the_teacher_once(backend, student, teacher, text, tmp_path):
-    """Process 0 alone writes, and both read what it wrote; the run goes on in one process, under jit."""
-    workdir = tmp_path / "run"
-    given = STUDENT | {"distill.teacher": teacher}
-    for processes, steps in ((2, 2), (2, 4), (1, STEPS)):
-        changes = {"train.steps": steps, "train.backend": backend if processes > 1 else "jit"}
-        line = command(workdir, text, small=given | changes | {"schedule.decay_steps": STEPS})
-        if processes > 1:
-            line = launched(tmp_path / "logs", *line[3:], processes=processes)
-        done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert copy_of(workdir) == integrity.fingerprint(Workdir(teacher).checkpoint(2))
-    copied, whole = leaves(Workdir(workdir).teacher.path, 2), leaves(Workdir(student).teacher.path, 2)
-    assert_same_leaves(copied, whole, least=10)
-    found, expected = leaves(workdir, STEPS), leaves(student, STEPS)
-    for name, leaf in expected.items():
-        np.testing.assert_allclose(found[name], leaf, atol=1e-4, err_msg=name)  # sums in another order
 
 
 MASKED = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.ff": 32, "model.pair_head": "false"}

@@ -113,19 +113,6 @@ def test_completions_begin_as_the_original(pretrain, folder, tmp_path):
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "c.png").read_bytes()
 
 
-def test_completions_of_nothing(pretrain, tmp_path):
-    assert pretrain(*COMPLETE, f"--complete={tmp_path}/none.png", "--keep=0")["kept"] == 0
-    cut, first, second, _ = tiles(tmp_path / "none.png", across=4, down=3).swapaxes(0, 1)
-    assert (cut == 128).all()
-    assert len({image.tobytes() for image in (*first, *second)}) == 6
-
-
-def test_completions_that_are_searched(pretrain, tmp_path):
-    """At temperature 0, as texts are, where none is given."""
-    pretrain("generate", "--rows=1", "--samples=1", "--beams=2", "--keep=0.75", f"--complete={tmp_path}/a.png")
-    assert tiles(tmp_path / "a.png", across=3, down=1).shape == (1, 3, 8, 8, 3)
-
-
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
