@@ -5,33 +5,28 @@ The axis alphabet, used in every shape comment and einsum of the project:
     B batch, T query length, S key length, D model width, N heads, G key/value heads, H head size,
     F feed-forward, V vocabulary, L layers, M memory length
 
-`build(section)` makes a model of a config's model section; everything else is imported from the module that holds it.
+`build(section)` makes a model from a config's model section. The interface of every model:
 
-What every model offers, so that nobody outside need know which it is:
-
-    inputs                 the features of a batch that its call takes, by name
-    example()              the smallest inputs, which it can be initialised with
+    inputs                 names of the batch features that its call takes
+    example()              the smallest inputs, to initialize with
     model(**inputs, carried, row, train) -> Output(hidden, carried)
-    start(lanes)           what lanes carry from batch to batch, at the start of their streams, boxed with the names of
-                           its axes; {} for models without
-    start_decoding(rows, length, **source)   what decoding carries from token to token; `source` are the inputs besides
-                           tokens that what is written follows from, such as an encoder's
-    vocab_size, reads      the ids that it predicts, and those that it can read
-    limits                 of the inputs whose numbers index a table: below what those are, by name
-    causal                 whether no token sees a later one: then padding, which comes last, needs no segments
-    one_softmax            whether one softmax gives all probabilities
-    tells_replaced         whether it is a generator and a discriminator, which tells what the first replaced
+    init_memory(lanes)     memory at the start of lanes' streams, boxed with axis names; {} for models without
+    init_cache(rows, length, **source)   empty cache for decoding; `source` holds an encoder's inputs
+    vocab_size             number of ids that it predicts
+    input_vocab_size       number of ids that it can read
+    input_limits           {input: rows of the table that it indexes}
+    causal                 no token sees a later one: padding, which comes last, then needs no segments
+    single_softmax         one softmax gives all probabilities
     head_inputs(hidden)    (hidden, matrix, bias) of that softmax, or None
-    softmaxes(hidden)      where it is None: the same of each softmax of an adaptive vocabulary
+    cluster_inputs(hidden) the same for each softmax of an adaptive vocabulary
     logits(hidden)         float32, over the whole vocabulary
-    tells_pairs            whether pooled(hidden) and pair_logits(hidden) tell pairs of texts apart
-    types                  of encoders: how many texts of a row their type table tells apart; 0 where there is none
-    generator_size, head   of replaced_tokens: the generator's width as a share, and what the discriminator's head
-                           tells; then generate(tokens, ...), like the call, and generator_inputs(hidden), like
-                           head_inputs, are the generator's, and replaced_logits(hidden) or copy_logits(hidden) the
-                           discriminator's
+    has_nsp_head           pooled(hidden) and pair_logits(hidden) predict whether the second text follows the first
+    types                  of encoders: rows of the table that distinguishes the texts of a row; 0 if there is none
+    has_discriminator      a generator and a discriminator (ELECTRA) with `generator_size` and `head`. The generator has
+                           generate(tokens, ...), like the call, and generator_inputs(hidden), like head_inputs; the
+                           discriminator has replaced_logits(hidden) or copy_logits(hidden)
 
-`row` [B] is each row's place in the whole global batch. What is carried maps the name of a branch to what it carries.
+`row` [B] is each row's index in the global batch. `carried` maps the name of a branch to its memory or cache.
 """
 
 from models.build import build, why_absent

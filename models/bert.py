@@ -1,4 +1,4 @@
-"""The encoder: every token sees every other, and masked ones are predicted (BERT, Devlin et al. 2018, and its kin)."""
+"""Bidirectional encoders: BERT, RoBERTa, ALBERT, XLM (Devlin et al. 2018 and successors)."""
 
 import dataclasses
 import functools
@@ -13,29 +13,26 @@ from flax import linen as nn
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
-from models.layers.activations import ACTIVATIONS
 from models.layers.dropout import dropout
-from models.layers.embedding import looked_up
-from models.layers.init import INITIALISERS, TABLES, constant
+from models.layers.embedding import lookup
+from models.layers.init import INITIALIZERS, TABLE_INITIALIZERS, constant, embedding_table
 from models.layers.linear import Linear
 from models.layers.norm import Norm
-from models.layers.parameter import picked
-from models.layers.remat import light
+from models.layers.remat import remat_elementwise
 from models.transformer.block import Block
-from models.transformer.context import Signals
+from models.transformer.context import Context
 from models.transformer.layer_stack import Stack
-from models.transformer.mlp import FeedForward
-from models.transformer.model import Model
-from models.transformer.output import Output
+from models.transformer.mlp import ACTIVATIONS, FeedForward
+from models.transformer.model import Model, Output
 from models.transformer.self_attention import SelfAttention
 
 
-class Bidirectional(Model):
-    """Embeddings and a stack in which every token sees every other; a subclass says what reads its states.
+class EncoderBase(Model):
+    """Embeddings and a post-norm stack in which every token sees every other; subclasses add heads.
 
-    Embeddings are the sum of a token's, its position's and, if there are types, its type's, normed, and projected to
-    the model's width where the tables are of another; blocks have their norms after the residual. The head of tokens,
-    if there is one, is a product, an activation and a norm before the token table.
+    Embeddings are the normed sum of token, position and, if there are types, type vectors, projected to the model's
+    width if the tables have another (ALBERT's factorization, Lan et al. 2019, section 3.1). The token head is a
+    product, an activation and a norm before the token table.
     """
 
     causal: ClassVar[bool] = False
@@ -75,18 +72,21 @@ class Bidirectional(Model):
         self.embedding_norm = self._norm()()
 
     def make_layers(self) -> None:
-        """Of `setup`: what projects embeddings, if that is there, and the stack."""
+        """Create the projection of embeddings, if there is one, and the stack."""
         if self._projects:
             self.projection = self._linear({None: self.embed or self.width}, {"embed": self.width})
         super().make_layers()
 
     def _make_token_head(self):
         self.transform, self.transform_norm = self._head(self.embed or self.width), self._norm()()
+        self._make_head_bias()
+
+    def _make_head_bias(self):
         self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The features of a batch that it takes."""
+        """Names of the batch features that the call takes."""
         return ("tokens", *["types"] * bool(self.types), "positions", "segments")
 
     def __call__(
@@ -101,89 +101,83 @@ class Bidirectional(Model):
         train: bool = False,
         **more: jax.Array | None,
     ) -> Output:
-        """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`. `more` is what else a subclass embeds.
+        """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`. `more` goes to `embed_inputs`.
 
-        types [B, T] tell the two texts of a pair apart, where there are types; the default is the first everywhere.
-        positions [B, T] count from 0 in each document, by default from the row's first token. segments [B, T] keep
-        documents of one row apart: a token sees all of its own segment and nothing else, and 0 is padding. `train`
-        turns dropout on; it draws from the rng named "dropout" and by row [B], each row's place in the whole global
-        batch, by default its place in `tokens`. Nothing is carried.
+        types [B, T]: which text of a pair a token is in, by default 0.
+        positions [B, T]: counted from 0 in each document, by default from the row's first token.
+        segments [B, T]: documents of a row; a token sees its own alone, and 0 is padding.
+        row [B]: each row's index in the global batch, by which dropout draws; by default the index in `tokens`.
+        train: dropout is on, with the rng named "dropout".
         """
-        length = tokens.shape[1]
-        if length > self.context:
-            raise ModelError(
-                f"{length} tokens do not fit context={self.context}; shorten the row or raise model.context"
-            )
-        embedded = self.embedded(tokens, types, positions, **more)
-        return self.encoded(embedded, segments=segments, carried=carried, row=row, train=train)
+        self.check_length(tokens, self.context)
+        embedded = self.embed_inputs(tokens, types, positions, **more)
+        return self.encode(embedded, segments=segments, carried=carried, row=row, train=train)
 
-    def encoded(self, embedded: jax.Array, *, segments=None, carried=None, row=None, train: bool = False) -> Output:
-        """What becomes of embeddings [B, T, E], with the arguments of the call."""
+    def encode(self, embedded: jax.Array, *, segments=None, carried=None, row=None, train: bool = False) -> Output:
+        """Run embeddings [B, T, E] through the stack; arguments as for the call."""
         row = jnp.arange(len(embedded)) if row is None else row
         key = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
         x = dropout(embedded, self.dropout, key, row)
         if self._projects:
             x = self.projection(x)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
-        signals = Signals(Mask(query_segments=segments), row, train=train)
-        return Output(*self.stack(self.stacked, x, signals, carried or {}, key))
+        context = Context(Mask(query_segments=segments), row, train=train)
+        return Output(*self.stack(self.stacked, x, context, carried or {}, key))
+
+    def embed_inputs(self, tokens, types=None, positions=None, more: jax.Array | None = None) -> jax.Array:
+        """The normed sum of the embeddings [B, T, E] and of `more`, which has the same shape."""
+        x = lookup(self.token_table, tokens)
+        positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape) if positions is None else positions
+        # RoBERTa's table begins with two rows that no token uses, a legacy of fairseq's padding id.
+        x = x + jnp.take(self.position_table, positions + self.position_offset, axis=0)
+        if self.types:
+            x = x + jnp.take(self.type_table, jnp.zeros_like(tokens) if types is None else types, axis=0)
+        elif types is not None:
+            raise ModelError("config.model.types=0: the batch has types. Set it to 2.")
+        if more is not None:
+            x = x + more
+        return self.embedding_norm(x.astype(self.dtype))
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What logits of tokens are made of: hidden [..., D] transformed [..., E], matrix [V, E], bias [V]."""
-        return self.token_head(hidden, self.token_table)
+        """Inputs of the output head: hidden [..., E] after the transform, matrix [V, E], bias [V]."""
+        return self.token_head_inputs(hidden, self.token_table)
 
-    def token_head(self, hidden: jax.Array, table: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What logits of tokens are made of, as `head_inputs` gives it, with the token table `table` [V, E]."""
-        return self.transform_norm(light(ACTIVATIONS[self.activation])(self.transform(hidden))), table, self.head_bias
+    def token_head_inputs(self, hidden: jax.Array, table: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """`head_inputs` with the token table `table` [V, E]."""
+        activation = remat_elementwise(ACTIVATIONS[self.activation])
+        return self.transform_norm(activation(self.transform(hidden))), table, self.head_bias
 
     def example(self) -> dict[str, jax.Array]:
         """The smallest inputs: one row of one token."""
         return super().example() | ({"types": jnp.zeros((1, 1), jnp.int32)} if self.types else {})
 
     @property
-    def limits(self) -> dict[str, int]:
-        """Below what the numbers are of those inputs that index a table."""
-        return super().limits | {"positions": self.context} | ({"types": self.types} if self.types else {})
+    def input_limits(self) -> dict[str, int]:
+        """For each input that indexes a table, the number of rows."""
+        return super().input_limits | {"positions": self.context} | ({"types": self.types} if self.types else {})
 
-    def start_decoding(self, rows: int, length: int):
-        """Raises ModelError: every token's state depends on those that follow it."""
-        raise ModelError(
-            "a model that sees both sides of a token fills in masks and cannot go on with a text; train a decoder for "
-            "that"
-        )
+    def init_cache(self, rows: int, length: int):
+        """Raises ModelError: every token's state depends on later ones."""
+        raise ModelError("an encoder cannot generate text. Train a decoder instead.")
 
     @property
     def _projects(self) -> bool:
         return self.project_always or self.embed not in (0, self.width)
 
-    def embedded(self, tokens, types=None, positions=None, more: jax.Array | None = None) -> jax.Array:
-        """The normed sum of the embeddings, [B, T, E], and of `more`, likewise; the others are the call's."""
-        x = looked_up(self.token_table, tokens)
-        places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape) if positions is None else positions
-        x = x + jnp.take(self.position_table, places + self.position_offset, axis=0)
-        if self.types:
-            x = x + jnp.take(self.type_table, jnp.zeros_like(tokens) if types is None else types, axis=0)
-        elif types is not None:
-            raise ModelError("an encoder with model.types = 0 tells no texts apart; give it no types, or raise it to 2")
-        if more is not None:
-            x = x + more
-        return self.embedding_norm(x.astype(self.dtype))
-
     def _table(self, name, axis, size):
-        start = picked(TABLES[self.initialiser](self.init_std, axis, "embed"))
-        return self.param(name, start, (size, self.embed or self.width), self.param_dtype)
+        init = embedding_table(TABLE_INITIALIZERS[self.initialiser](self.init_std, axis, "embed"))
+        return self.param(name, init, (size, self.embed or self.width), self.param_dtype)
 
     def _head(self, outputs: int) -> Linear:
-        """A product from the model's width, of one head."""
         return self._linear({"embed": self.width}, {None: outputs})
 
     def _linear(self, inputs: Mapping, outputs: Mapping) -> Linear:
-        """A product over named axes: those of one head, or of embeddings, are no axes of the mesh."""
         shared = {"std": self._std(*inputs.values()), "dtype": self.dtype, "param_dtype": self.param_dtype}
-        return Linear(inputs, outputs, bias=True, initialiser=INITIALISERS[self.initialiser], **shared)
+        return Linear(inputs, outputs, bias=True, initializer=INITIALIZERS[self.initialiser], **shared)
 
     def _std(self, *inputs: int) -> float:
-        """Standard deviation of a matrix of so many inputs at the start."""
+        """Standard deviation of a matrix with these input axes at initialization."""
+        # PyTorch's default for linear layers is U(-a, a) with a = 1/sqrt(inputs), whose variance is a^2 / 3.
         return 1 / math.sqrt(3 * math.prod(inputs)) if self.initialiser == "fan_in" else self.init_std
 
     def _norm(self) -> functools.partial:
@@ -191,17 +185,16 @@ class Bidirectional(Model):
 
     def _init_stack(self, key):
         x = jnp.zeros((1, 1, self.width), self.dtype)
-        return self.stack_by("reference").init(key, x, Signals(Mask()))
+        return self.build_stack("reference").init(key, x, Context(Mask()))
 
-    def stack_by(self, path: str) -> Stack:
-        """As `Model`, of `groups` sets of parameters."""
-        return dataclasses.replace(super().stack_by(path), groups=self.groups)
+    def build_stack(self, backend: str) -> Stack:
+        """As `Model`, with `groups` sets of parameters."""
+        return dataclasses.replace(super().build_stack(backend), groups=self.groups)
 
-    def _block(self, pattern: str, path: str) -> Block:
-        """The block of a layer whose attention follows `pattern`, computed by `path`."""
+    def _block(self, pattern: str, backend: str) -> Block:
         std = self._std(self.width)
         shared = {"width": self.width, "std": std, "bias": True}
-        shared |= {"initialiser": INITIALISERS[self.initialiser], "dtype": self.dtype, "param_dtype": self.param_dtype}
+        shared |= {"initializer": INITIALIZERS[self.initialiser], "dtype": self.dtype, "param_dtype": self.param_dtype}
         size = self.width // self.heads
         attention = functools.partial(
             SelfAttention,
@@ -212,7 +205,7 @@ class Bidirectional(Model):
             pattern=parse_pattern(pattern),
             rotary=False,
             dropout=self.dropout_attention,
-            attention_path=path,
+            backend=backend,
             fused_glorot=False,
             query_std=std,
             out_std=std,
@@ -225,12 +218,12 @@ class Bidirectional(Model):
         return Block(branches, self._norm(), "post", self.dropout, parent=None)
 
 
-class Encoder(Bidirectional):
-    """BERT's encoder: its head of masked tokens, and if there is one that of pairs, which reads the first token through
-    a product and tanh. The fields are the keys of `configs.common.encoder()`.
+class Encoder(EncoderBase):
+    """BERT's encoder with its heads. Fields are the keys of `configs.common.encoder()`, which documents them.
 
-    XLM (Lample and Conneau 2019) has a table of languages besides, a head without what comes before the token table,
-    and hidden states of padding that are zero. Its own code makes them so after every layer, which no other state sees.
+    The head of masked tokens is always there; `pair_head` adds next-sentence prediction from the first token's state.
+    XLM (Lample and Conneau 2019) has a table of languages, no transform in its token head, and zeros as hidden states
+    of padding.
     """
 
     languages: int
@@ -246,57 +239,58 @@ class Encoder(Bidirectional):
         if self.head_transform:
             self._make_token_head()
         else:
-            self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
+            self._make_head_bias()
         if self.pair_head:
             self.pooler, self.pairs = self._head(self.width), self._head(2)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The features of a batch that it takes."""
+        """Names of the batch features that the call takes."""
         return (*super().inputs, *["languages"] * bool(self.languages))
 
     @property
-    def tells_pairs(self) -> bool:
+    def has_nsp_head(self) -> bool:
         return self.pair_head
 
     @property
-    def limits(self) -> dict[str, int]:
-        """Below what the numbers are of those inputs that index a table."""
-        return super().limits | ({"languages": self.languages} if self.languages else {})
+    def input_limits(self) -> dict[str, int]:
+        """For each input that indexes a table, the number of rows."""
+        return super().input_limits | ({"languages": self.languages} if self.languages else {})
 
     def example(self) -> dict[str, jax.Array]:
         """The smallest inputs: one row of one token."""
         return super().example() | ({"languages": jnp.zeros((1, 1), jnp.int32)} if self.languages else {})
 
-    def embedded(self, tokens, types=None, positions=None, languages=None) -> jax.Array:
-        """As `Bidirectional`, with the rows of the table of languages, where there is one; the default is the first."""
-        if not self.languages:
-            if languages is not None:
-                raise ModelError("an encoder with model.languages = 0 has no table of them; give it none, or raise it")
-            return super().embedded(tokens, types, positions)
-        languages = jnp.zeros_like(tokens) if languages is None else languages
-        return super().embedded(tokens, types, positions, jnp.take(self.language_table, languages, axis=0))
-
-    def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What logits of tokens are made of: hidden [..., D] as transformed, if it is, matrix [V, E], bias [V]."""
-        return super().head_inputs(hidden) if self.head_transform else (hidden, self.token_table, self.head_bias)
-
-    def __call__(self, tokens: jax.Array, *, languages: jax.Array | None = None, **given) -> Output:
-        """As `Bidirectional`; languages [B, T] say which each token is of, where there is a table of them."""
-        output = super().__call__(tokens, languages=languages, **given)
-        if self.zero_padding and given.get("segments") is not None:
-            there = (given["segments"] > 0)[..., None]
-            output = output.replace(hidden=jnp.where(there, output.hidden, jnp.zeros((), output.hidden.dtype)))
-        if self.is_initializing():  # the heads, whose parameters are made where they are first used
+    def __call__(self, tokens: jax.Array, *, languages: jax.Array | None = None, **options) -> Output:
+        """As `EncoderBase`; languages [B, T]: the language of each token, by default 0."""
+        output = super().__call__(tokens, languages=languages, **options)
+        if self.zero_padding and options.get("segments") is not None:
+            # XLM's code zeroes padding after every layer; no other state sees it, so once at the end is the same.
+            real = (options["segments"] > 0)[..., None]
+            output = output.replace(hidden=jnp.where(real, output.hidden, jnp.zeros((), output.hidden.dtype)))
+        if self.is_initializing():  # Flax creates the heads' parameters where they are first called
             self.head_inputs(output.hidden)
             if self.pair_head:
                 self.pair_logits(output.hidden)
         return output
 
+    def embed_inputs(self, tokens, types=None, positions=None, languages=None) -> jax.Array:
+        """As `EncoderBase`, with language vectors if there is a table of them."""
+        if not self.languages:
+            if languages is not None:
+                raise ModelError("config.model.languages=0: the batch has languages. Raise it.")
+            return super().embed_inputs(tokens, types, positions)
+        languages = jnp.zeros_like(tokens) if languages is None else languages
+        return super().embed_inputs(tokens, types, positions, jnp.take(self.language_table, languages, axis=0))
+
+    def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Inputs of the output head: hidden [..., E] after the transform, if there is one, matrix [V, E], bias [V]."""
+        return super().head_inputs(hidden) if self.head_transform else (hidden, self.token_table, self.head_bias)
+
     def pooled(self, hidden: jax.Array) -> jax.Array:
-        """hidden [B, T, D] -> [B, D]: what stands for the whole row, made of its first token."""
+        """hidden [B, T, D] -> [B, D]: the row's vector, from its first token ([CLS])."""
         return jnp.tanh(self.pooler(hidden[:, 0]))
 
     def pair_logits(self, hidden: jax.Array) -> jax.Array:
-        """hidden [B, T, D] -> logits [B, 2] float32 of whether the second text of a pair follows (0) or not (1)."""
+        """hidden [B, T, D] -> logits [B, 2] float32: the second text follows the first (0) or not (1)."""
         return self.pairs(self.pooled(hidden)).astype(jnp.float32)

@@ -7,25 +7,24 @@ from collections.abc import Mapping
 
 from flax import linen as nn
 
-from models.attention import PATHS
+from models.attention import BACKENDS
 from models.attention.patterns import parse_pattern, per_head
 from models.bert import Encoder
-from models.electra import HEADS, ReplacedTokens, generator_sizes
+from models.electra import HEADS, Electra, generator_sizes
 from models.errors import ModelError
 from models.gpt import Decoder
-from models.layers.activations import ACTIVATIONS, FEED_FORWARD
 from models.layers.adaptive_softmax import SHARING, check_clusters
-from models.layers.init import INITIALISERS
+from models.layers.embedding import ABSOLUTE, POSITIONS
+from models.layers.init import INIT_SCHEMES, INITIALIZERS
 from models.layers.norm import NORMS
-from models.layers.positions import ABSOLUTE, POSITIONS
-from models.layers.starts import STARTS
+from models.layers.remat import REMAT
 from models.t5 import POSITIONS as SEQUENCE_POSITIONS
 from models.t5 import EncoderDecoder
 from models.transformer.block import PLACEMENTS
-from models.transformer.layer_stack import REMAT
+from models.transformer.mlp import ACTIVATIONS, FEED_FORWARD
 from models.transformer_xl import POSITIONS as RECURRENT_POSITIONS
-from models.transformer_xl import Recurrent
-from models.xlnet import TwoStream
+from models.transformer_xl import TransformerXL
+from models.xlnet import XLNet
 
 
 def build(section: Mapping) -> nn.Module:
@@ -114,7 +113,7 @@ def _check_encoder(fields: Mapping):
 
 def _check_bidirectional(fields: Mapping):
     _choice("activation", fields["activation"], ACTIVATIONS)
-    _choice("initialiser", fields["initialiser"], INITIALISERS)
+    _choice("initialiser", fields["initialiser"], INITIALIZERS)
     _check_running(fields)
     _check_division(fields["width"], fields["heads"])
     _check_patterns(fields)
@@ -137,7 +136,7 @@ def _check_encoder_decoder(fields: Mapping):
     _choice("norm", fields["norm"], NORMS)
     _choice("placement", fields["placement"], PLACEMENTS)
     _choice("positions", fields["positions"], SEQUENCE_POSITIONS)
-    _choice("initialiser", fields["initialiser"], STARTS)
+    _choice("initialiser", fields["initialiser"], INIT_SCHEMES)
     _check_running(fields)
     _check_patterns(fields)
     if fields["positions"] == "buckets":
@@ -165,7 +164,7 @@ def _check_buckets(buckets: int, farthest: int):
 
 def _check_running(fields: Mapping):
     """What says how a model is run, whichever it is."""
-    _choice("attention_path", fields["attention_path"], ("auto", *PATHS))
+    _choice("attention_path", fields["attention_path"], ("auto", *BACKENDS))
     _choice("remat", fields["remat"], REMAT)
     for name in ("dtype", "param_dtype"):
         _choice(name, fields[name], ("float32", "bfloat16"))  # float16 would lose gradients: no loss is scaled here
@@ -269,10 +268,10 @@ def _choice(name: str, value, choices):
 
 KINDS = {
     "decoder": (Decoder, _check_decoder),
-    "recurrent": (Recurrent, _check_recurrent),
-    "two_stream": (TwoStream, _check_two_stream),
+    "recurrent": (TransformerXL, _check_recurrent),
+    "two_stream": (XLNet, _check_two_stream),
     "encoder": (Encoder, _check_encoder),
-    "replaced_tokens": (ReplacedTokens, _check_replaced_tokens),
+    "replaced_tokens": (Electra, _check_replaced_tokens),
     "encoder_decoder": (EncoderDecoder, _check_encoder_decoder),
 }
 

@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020): a small encoder writes in masked places, and a large one tells what it changed."""
+"""ELECTRA (Clark et al. 2020): a small generator fills masked places, a discriminator detects what it replaced."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,41 +7,40 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from models.bert import Bidirectional
+from models.bert import EncoderBase
 from models.errors import ModelError
-from models.layers.activations import ACTIVATIONS
-from models.layers.remat import light
-from models.transformer.output import Output
+from models.layers.remat import remat_elementwise
+from models.transformer.mlp import ACTIVATIONS
+from models.transformer.model import Output
 
 HEADS = ("replaced", "tokens", "copied")
 
 
-class Generator(Bidirectional):
-    """An encoder that has no tables: it is given embeddings, and the token table to write with."""
+class Generator(EncoderBase):
+    """An encoder without tables: it receives embeddings and the token table."""
 
     def setup(self):
         self.make_layers()
         self._make_token_head()
 
-    def __call__(self, embedded: jax.Array, table: jax.Array, **given) -> Output:
-        """embedded [B, T, E] -> hidden [B, T, D]; `given` as `Bidirectional.encoded` has it."""
-        output = self.encoded(embedded, **given)
+    def __call__(self, embedded: jax.Array, table: jax.Array, **options) -> Output:
+        """embedded [B, T, E] -> hidden [B, T, D]; options as for `EncoderBase.encode`."""
+        output = self.encode(embedded, **options)
         if self.is_initializing():
-            self.token_head(output.hidden, table)
+            self.token_head_inputs(output.hidden, table)
         return output
 
 
-class ReplacedTokens(Bidirectional):
-    """The discriminator, an encoder, and its generator. The fields are the keys of `configs.common.replaced_tokens()`.
+class Electra(EncoderBase):
+    """Discriminator and generator. Fields are the keys of `configs.common.replaced_tokens()`, which documents them.
 
     The generator has the discriminator's depth, `generator_size` of its width, heads of the same size, and a
-    feed-forward four times its width. It shares the tables and their norm, and nothing else. The discriminator's
-    `head` tells of each token whether it is replaced, by a product, an activation and a product (Clark et al. 2020,
-    section 2), or predicts the text's `tokens`, with a gate beside it that says whether what is read is `copied` (both
-    of section 3.4).
+    feed-forward four times its width. It shares the tables and their norm, and nothing else (section 3.2). The
+    discriminator's `head` predicts for each token whether it is replaced (section 2), or the text's `tokens`, to which
+    `copied` adds a gate: whether the token that is read is the text's own (both section 3.4).
     """
 
-    tells_replaced: ClassVar[bool] = True
+    has_discriminator: ClassVar[bool] = True
 
     generator_size: float
     head: str
@@ -57,12 +56,12 @@ class ReplacedTokens(Bidirectional):
         if self.head == "copied":
             self.copier = self._head(1)
 
-    def __call__(self, tokens: jax.Array, **given) -> Output:
-        """The discriminator's hidden states, as `Bidirectional` has them."""
-        output = super().__call__(tokens, **given)
+    def __call__(self, tokens: jax.Array, **options) -> Output:
+        """The discriminator's hidden states, as `EncoderBase`."""
+        output = super().__call__(tokens, **options)
         if self.is_initializing():
             if self.generator_size:
-                self.generate(tokens, **given)
+                self.generate(tokens, **options)
             if self.head == "replaced":
                 self.replaced_logits(output.hidden)
             else:
@@ -82,42 +81,39 @@ class ReplacedTokens(Bidirectional):
         row: jax.Array | None = None,
         train: bool = False,
     ) -> Output:
-        """The generator's hidden states [B, T, D of the generator], of the same inputs as the call."""
-        embedded = self.embedded(tokens, types, positions)
-        given = {"segments": segments, "carried": carried, "row": row, "train": train}
-        return self.generator(embedded, self.token_table, **given)
+        """The generator's hidden states [B, T, D of the generator]; inputs as for the call."""
+        embedded = self.embed_inputs(tokens, types, positions)
+        options = {"segments": segments, "carried": carried, "row": row, "train": train}
+        return self.generator(embedded, self.token_table, **options)
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """As of an encoder, where the head predicts tokens; errors: ModelError where it tells replaced ones."""
+        """As `EncoderBase`, of heads that predict tokens; ModelError otherwise."""
         if self.head == "replaced":
-            raise ModelError(
-                "a model with model.head = 'replaced' tells replaced tokens and has no logits of a vocabulary; ask it "
-                "for model.apply(variables, output.hidden, method='replaced_logits'), or export its generator by "
-                "--part=generator"
-            )
+            raise ModelError("config.model.head='replaced': has no token logits. Export the generator for them.")
         return super().head_inputs(hidden)
 
     def generator_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What the generator's logits are made of, as `head_inputs` of an encoder, from its hidden states."""
-        return self.generator.token_head(hidden, self.token_table)
+        """`head_inputs` of the generator, from its hidden states."""
+        return self.generator.token_head_inputs(hidden, self.token_table)
 
     def replaced_logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> logits [...] float32 of whether each token is replaced."""
-        return self.verdict(light(ACTIVATIONS[self.activation])(self.judge(hidden)))[..., 0].astype(jnp.float32)
+        hidden = remat_elementwise(ACTIVATIONS[self.activation])(self.judge(hidden))
+        return self.verdict(hidden)[..., 0].astype(jnp.float32)
 
     def copy_logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> logits [...] float32 of whether each token is the text's own."""
         return self.copier(hidden)[..., 0].astype(jnp.float32)
 
     def _generator_fields(self) -> dict:
-        """The fields of the generator."""
-        names = {field.name for field in dataclasses.fields(Bidirectional)} - {"parent", "name"}
+        names = {field.name for field in dataclasses.fields(EncoderBase)} - {"parent", "name"}
         own = {name: value for name, value in vars(self).items() if name in names}
         sizes = generator_sizes(self.width, self.heads, self.generator_size)
+        # Shared tables have the discriminator's width, from which the generator projects to its own.
         return own | sizes | {"embed": self.embed or self.width}
 
 
 def generator_sizes(width: int, heads: int, size: float) -> dict[str, int]:
-    """Width, heads and ff of the generator of a discriminator that has that width and so many heads."""
+    """Width, heads and ff of the generator of a discriminator with that width and number of heads."""
     own = max(1, round(size * width))
     return {"width": own, "heads": max(1, own // (width // heads)), "ff": 4 * own}

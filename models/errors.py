@@ -1,5 +1,5 @@
-"""The one exception of this package that is a user's mistake rather than a bug."""
+"""The exception for impossible sizes and options."""
 
 
 class ModelError(ValueError):
-    """Sizes or options that cannot be: the message names field, value, rule and remedy in one sentence."""
+    """A user's mistake in sizes or options; the message is `key=value: problem. Fix.`"""

@@ -1,4 +1,4 @@
-"""The decoder: tokens in, hidden states out, and the matrix that turns those into logits (GPT and its kin)."""
+"""Decoder-only language models: GPT, GPT-2, CTRL, Sparse Transformer (Radford et al. 2018, 2019; Child et al. 2019)."""
 
 import functools
 import math
@@ -13,22 +13,19 @@ from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
 from models.layers.dropout import dropout
-from models.layers.embedding import looked_up
-from models.layers.init import constant, normal, residual_std
+from models.layers.embedding import lookup, sinusoid
+from models.layers.init import constant, embedding_table, normal, residual_std
 from models.layers.norm import Norm
-from models.layers.parameter import picked
-from models.layers.positions import sinusoid
 from models.transformer.block import Block
 from models.transformer.cache import Cache
-from models.transformer.context import Signals
+from models.transformer.context import Context
 from models.transformer.mlp import FeedForward
-from models.transformer.model import Model
-from models.transformer.output import Output
+from models.transformer.model import Model, Output
 from models.transformer.self_attention import SelfAttention
 
 
 class Decoder(Model):
-    """A GPT-style decoder. The fields are the keys of `configs.common.decoder()`, which explains and defaults them.
+    """A GPT-style decoder. Fields are the keys of `configs.common.decoder()`, which documents them.
 
     Parameters of the layers are stored stacked, [L, ...] under "layers", whether or not the layers are scanned.
     """
@@ -77,16 +74,17 @@ class Decoder(Model):
 
     def setup(self):
         names, shape = ("vocab", "embed"), (self.vocab_size + self.start_row, self.width)
-        self.tokens = self.param("tokens", picked(normal(self.init_std, *names)), shape, self.param_dtype)
-        rows = picked(normal(self.position_init_std, "positions", "embed"))
+        self.tokens = self.param("tokens", embedding_table(normal(self.init_std, *names)), shape, self.param_dtype)
+        init = embedding_table(normal(self.position_init_std, "positions", "embed"))
         if self.positions == "learned":
-            self.rows = self.param("positions", rows, (self.context, self.width), self.param_dtype)
+            self.rows = self.param("positions", init, (self.context, self.width), self.param_dtype)
         if self.positions == "factorised":
             self.axes = [
-                self.param(f"positions_{axis}", rows, (size, self.width), self.param_dtype)
+                self.param(f"positions_{axis}", init, (size, self.width), self.param_dtype)
                 for axis, size in enumerate(self.position_axes)
             ]
         self.make_layers()
+        # Post-norm layers end with a norm; "replace" leaves the sum unnormed.
         if self.placement == "pre":
             self.final_norm = self._norm(self.final_norm_epsilon or self.norm_epsilon)()
         if not self.tied_head:
@@ -107,21 +105,20 @@ class Decoder(Model):
     ) -> Output:
         """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`, after the last norm.
 
-        positions [B, T] count from 0 in each document; the default counts from the row's first token, or goes on
-        where the cache ends. segments [B, T] keep documents of one row apart: a token sees its own segment alone, and
-        0 is padding. carried: what `start_decoding` or the call before gave; then segments only tell tokens (nonzero)
-        from the padding at the right end of a prompt. `train` turns dropout on; it draws from the rng named "dropout"
-        and by row [B], each row's place in the whole global batch, by default its place in `tokens`.
+        positions [B, T]: counted from 0 in each document; by default from the row's first token, or from the cache's
+            end.
+        segments [B, T]: documents of a row; a token sees its own alone, and 0 is padding.
+        carried: what `init_cache` or the call before returned. Then segments only mark padding, at the right end of a
+            prompt, with 0.
+        row [B]: each row's index in the global batch, by which dropout draws; by default the index in `tokens`.
+        train: dropout is on, with the rng named "dropout".
         """
         length = tokens.shape[1]
         carried = dict(carried or {})
         cache = carried.get("attention")
-        if length > self.context:
-            raise ModelError(
-                f"{length} tokens do not fit context={self.context}; shorten the row or raise model.context"
-            )
-        if cache is not None and length > cache.room:
-            raise ModelError(f"{length} tokens do not fit a cache of {cache.room}; make a longer cache")
+        self.check_length(tokens, self.context)
+        if cache is not None:
+            self.check_length(tokens, cache.capacity, "cache length")
         if positions is None:
             positions = jnp.broadcast_to(jnp.arange(length), tokens.shape) if cache is None else cache.slots(length)
         if cache is None:
@@ -134,29 +131,24 @@ class Decoder(Model):
         key = self.make_rng("dropout") if train and self._drops else None
         x = dropout(x, self.dropout_embedding, key, row)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
-        x, carried = self.stack(self.stacked, x, Signals(mask, row, positions, train=train), carried, key)
+        x, carried = self.stack(self.stacked, x, Context(mask, row, positions, train=train), carried, key)
         if self.placement == "pre":
             x = self.final_norm(x)
         if cache is not None:
-            carried["attention"] = carried["attention"].hold(length, segments)
+            carried["attention"] = carried["attention"].advance(length, segments)
         return Output(x, carried)
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """What logits are made of: hidden [..., D], the matrix [V, D] and the bias [V] or None, as stored.
-
-        `logits` makes them all at once; a loss need not hold them all.
-        """
+        """Inputs of the output head: hidden [..., D], matrix [V, D], bias [V] or None."""
         table = self.tokens[: self.vocab_size] if self.start_row else self.tokens  # the start symbol is never predicted
         return hidden, table if self.tied_head else self.head, self.bias if self.head_bias else None
 
-    def start_decoding(self, rows: int, length: int) -> dict[str, Cache]:
-        """What is carried from token to token: an empty cache for `rows` of up to `length` tokens, prompt included."""
+    def init_cache(self, rows: int, length: int) -> dict[str, Cache]:
+        """An empty cache for `rows` texts of up to `length` tokens, prompt included."""
         if self.bidirectional:
-            raise ModelError(
-                "a decoder with bidirectional = true fills in masks and cannot go on with a text; train one without"
-            )
+            raise ModelError("config.model.bidirectional=True: cannot generate text. Train a model without it.")
         if length > self.context:
-            raise ModelError(f"a cache of {length} tokens exceeds context={self.context}; generate fewer tokens")
+            raise ModelError(f"config.model.context={self.context}: below {length} tokens. Generate fewer tokens.")
         sizes = self.query_size or self._head_size, self._head_size
         return {"attention": Cache.empty(self.layers, rows, length, self._kv_heads, sizes, self.dtype)}
 
@@ -166,14 +158,14 @@ class Decoder(Model):
         return not self.bidirectional
 
     @property
-    def reads(self) -> int:
-        """How many ids can be read: those that are predicted, and a start symbol that never is."""
+    def input_vocab_size(self) -> int:
+        """Number of ids that can be read: those predicted, and a start symbol if there is one."""
         return self.vocab_size + self.start_row
 
     @property
-    def limits(self) -> dict[str, int]:
-        """Below what the numbers are of those inputs that index a table."""
-        return super().limits | {"positions": self.context}
+    def input_limits(self) -> dict[str, int]:
+        """For each input that indexes a table, the number of rows."""
+        return super().input_limits | {"positions": self.context}
 
     @property
     def _head_size(self) -> int:
@@ -188,7 +180,8 @@ class Decoder(Model):
         return any((self.dropout_embedding, self.dropout_attention, self.dropout_residual, self.dropout_ff))
 
     def _embed(self, tokens, positions):
-        x = looked_up(self.tokens, tokens)
+        # Summed in the parameters' float32 and cast once.
+        x = lookup(self.tokens, tokens)
         if self.scale_embedding:
             x = x * math.sqrt(self.width)
         if self.positions == "learned":
@@ -196,33 +189,29 @@ class Decoder(Model):
         if self.positions.startswith("sinusoid"):
             x = x + sinusoid(positions, self.width, self.positions == "sinusoid_concatenated")
         if self.positions == "factorised":
-            for table in reversed(self.axes):  # the last axis turns fastest: channel, then column, then row
+            # Digits of the position in mixed radix, the last axis first: channel, then column, then row of an image.
+            for table in reversed(self.axes):
                 x = x + jnp.take(table, positions % len(table), axis=0)
                 positions = positions // len(table)
         return x.astype(self.dtype)
 
     def _init_stack(self, key):
         x = jnp.zeros((1, 1, self.width), self.dtype)
-        signals = Signals(Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32))
-        return self.stack_by("reference").init(key, x, signals)
+        context = Context(Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32))
+        return self.build_stack("reference").init(key, x, context)
 
     def _norm(self, epsilon: float):
         gains = self.norm_init_mean, self.norm_init_std
         return functools.partial(Norm, self.norm, epsilon, *gains, self.dtype, self.param_dtype)
 
-    def _std(self, inputs: int) -> float:
-        """Standard deviation at the start of a matrix with so many inputs."""
-        return math.sqrt(self.init_gain / inputs) if self.init_gain else self.init_std
+    def _std(self, inputs: int, residual: bool = False) -> float:
+        """Standard deviation of a matrix with so many inputs at initialization; `residual`: the last of a branch."""
+        std = math.sqrt(self.init_gain / inputs) if self.init_gain else self.init_std
+        return residual_std(std, self.layers) if residual and self.scale_residual_init else std
 
-    def _residual_std(self, inputs: int) -> float:
-        """The same of a residual branch's last matrix."""
-        std = self._std(inputs)
-        return residual_std(std, self.layers) if self.scale_residual_init else std
-
-    def _block(self, pattern: str, path: str) -> Block:
-        """The block of a layer whose attention follows `pattern`, computed by `path`."""
+    def _block(self, pattern: str, backend: str) -> Block:
         shared = {"width": self.width, "std": self._std(self.width)}
-        shared |= {"initialiser": normal, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        shared |= {"initializer": normal, "dtype": self.dtype, "param_dtype": self.param_dtype}
         attention = functools.partial(
             SelfAttention,
             heads=self.heads,
@@ -233,8 +222,8 @@ class Decoder(Model):
             rotary=self.positions == "rotary",
             bias=self.attention_bias,
             dropout=self.dropout_attention,
-            attention_path=path,
-            out_std=self._residual_std(self.heads * self._head_size),
+            backend=backend,
+            out_std=self._std(self.heads * self._head_size, residual=True),
             fused_glorot=self.fused_glorot_init,
             query_std=self._std(self.width),
             scale=None,
@@ -246,7 +235,7 @@ class Decoder(Model):
             activation=self.activation,
             bias=self.ff_bias,
             dropout=self.dropout_ff,
-            out_std=self._residual_std(self.ff),
+            out_std=self._std(self.ff, residual=True),
             **shared,
         )
         branches = {"attention": attention, "feed_forward": feed_forward}

@@ -1,11 +1,9 @@
-"""Transformer-XL (Dai et al. 2019): segments in a row, each attending to the hidden states of the ones before.
+"""Transformer-XL (Dai et al. 2019): segments that attend to the hidden states of earlier ones.
 
-Attention works on distances, not positions, so a layer can look back at its own inputs of earlier segments: the
-memory, the last M of them, through which no gradient flows. Each layer reaches M further back than the one below.
-
-Distances enter the scores as the paper has it, by vectors of their own (section 3.3), or because queries and keys are
-turned by their places in [memory ; segment] (rotary, Su et al. 2021): memory holds states, which no place is in, and
-keys are made of them and turned anew for every segment.
+A layer looks back at its own inputs at the last M positions, its memory, through which no gradient flows. So each layer
+reaches M further back than the one below. That needs relative positions: learned products with vectors of distances as
+in the paper (section 3.3), or rotary ones (Su et al. 2021), where keys made from memory are rotated again by their
+place in [memory ; segment] for every segment.
 """
 
 import functools
@@ -22,27 +20,26 @@ from models.attention.relative import distance_table
 from models.layers.adaptive_softmax import AdaptiveVocabulary
 from models.layers.init import normal
 from models.transformer.cache import Cache
-from models.transformer.context import Distances, Signals
+from models.transformer.context import Context, Distances
 from models.transformer.memory import Memory
-from models.transformer.output import Output
-from models.transformer.recurrent_base import Remembering
+from models.transformer.model import Output, RecurrentModel
 from models.transformer.self_attention import SelfAttention
 
 POSITIONS = ("relative", "rotary")
 
 
-class Recurrent(Remembering):
-    """The fields are the keys of `configs.common.recurrent()`, which explains and defaults them.
+class TransformerXL(RecurrentModel):
+    """Fields are the keys of `configs.common.recurrent()`, which documents them.
 
-    `model.apply(variables, tokens, carried=carried)` runs one segment and returns what the next is given;
-    without it, a row stands alone. The parameters do not depend on `memory`, `clamp` or `same_length`, so a model
-    trained with a short memory is evaluated with a long one.
+    `model.apply(variables, tokens, carried=carried)` runs one segment and returns what the next one takes; without
+    `carried`, a row stands alone. Parameters do not depend on `memory`, `clamp` or `same_length`, so a model trained
+    with a short memory can be evaluated with a long one.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "segments", "reset")
     causal: ClassVar[bool] = True
-    by_segment: ClassVar[bool] = False
-    offsets: ClassVar[bool] = False
+    segment_attention: ClassVar[bool] = False
+    bias_matrices: ClassVar[bool] = False
 
     context: int
     cutoffs: tuple[int, ...]
@@ -92,48 +89,51 @@ class Recurrent(Remembering):
     ) -> Output:
         """tokens [B, T] int32 -> hidden [B, T, D].
 
-        carried: what `start` gave, unboxed, or the same lanes' segment before; reset [B] bool: these lanes start
-        afresh. Or what `start_decoding` gave, to go on token by token. segments [B, T] keep documents of a row apart, 0
-        is padding; the memory belongs to the document that the row starts with. `train` turns dropout on; it draws from
-        the rng named "dropout" and by row [B], each row's place in the whole global batch, by default its place in
-        `tokens`.
+        segments [B, T]: documents of a row; a token sees its own alone, and 0 is padding. The memory belongs to the
+            row's first document.
+        reset [B] bool: these lanes start a new stream and forget their memory.
+        carried: what the lanes' previous call or `init_memory`, unboxed, returned; or `init_cache`, to decode.
+        row [B]: each row's index in the global batch, by which dropout draws; by default the index in `tokens`.
+        train: dropout is on, with the rng named "dropout".
         """
         T, S = tokens.shape[1], tokens.shape[1] + self.memory
         carried = dict(carried or {})
+        # Positions are columns of [memory ; segment]. Only distances between them matter, to rotations too.
         match carried.get("attention"):
             case Cache() as cache:
-                mask, S, places = Mask(causal=True, offset=cache.lengths), cache.room, cache.slots(T)
+                mask, S, positions = Mask(causal=True, offset=cache.lengths), cache.capacity, cache.slots(T)
             case Memory() as memory:
                 carried["attention"] = memory = memory.reset(reset)
-                mask, places = self._memory_mask(tokens, segments, memory), jnp.arange(S)[None]
+                mask, positions = self._memory_mask(tokens, segments, memory), jnp.arange(S)[None]
             case None:
-                mask, S, places = Mask(causal=True, query_segments=segments), T, jnp.arange(T)[None]
+                mask, S, positions = Mask(causal=True, query_segments=segments), T, jnp.arange(T)[None]
         mask = mask.replace(pattern=self._pattern)
-        key, drop = self.drops(train)
+        key, drop = self.dropouts(train)
         row = jnp.arange(len(tokens)) if row is None else row
 
         x = drop(self.vocabulary.embed_tokens(tokens), 0, row)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
-        signals = Signals(mask, row, places, train=train)
+        context = Context(mask, row, positions, train=train)
         if self.positions == "relative":
+            # With same_length no query sees beyond M keys, so distances of M and more need no vectors.
             reach = min(S, self.memory) if self.same_length else S
             rows = drop(distance_table(T, reach, self.width, self.clamp).astype(self.dtype), 1)
             biases = (self.content_bias, self.position_bias) if self.shared_biases else (None, None)
-            signals = signals.replace(distances=Distances(rows, *biases))
-        x, carried = self.stack(self.stacked, x, signals, carried, key)
+            context = context.replace(distances=Distances(rows, *biases))
+        x, carried = self.stack(self.stacked, x, context, carried, key)
         x = drop(x, 2, row)
-        return Output(x, {name: one.hold(T, segments) for name, one in carried.items()})
+        return Output(x, {name: one.advance(T, segments) for name, one in carried.items()})
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array] | None:
-        """What logits are made of: hidden [..., E] as projected, the matrix [V, E] and the bias [V].
+        """Inputs of the output head: hidden [..., E] after projection, matrix [V, E], bias [V].
 
-        None with cutoffs: then no single softmax gives the probabilities, but `softmaxes` together.
+        None with cutoffs, where `cluster_inputs` replaces it.
         """
         return None if self.cutoffs else self.vocabulary.softmax_inputs(hidden, 0)
 
-    def softmaxes(self, hidden: jax.Array) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
-        """What the logits of an adaptive softmax are made of, as `head_inputs` gives it, of each cluster's."""
-        return self.vocabulary.softmaxes(hidden)
+    def cluster_inputs(self, hidden: jax.Array) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
+        """`head_inputs` of each softmax of the adaptive vocabulary."""
+        return self.vocabulary.cluster_inputs(hidden)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> log-probabilities [..., V] float32."""
@@ -144,22 +144,22 @@ class Recurrent(Remembering):
         ones = jnp.ones((1, 1), jnp.int32)
         return {"tokens": ones, "segments": ones, "reset": jnp.zeros((1,), bool)}
 
-    def start_decoding(self, rows: int, length: int) -> dict[str, Cache]:
-        """What is carried from token to token: an empty cache for `rows` of up to `length` tokens, prompt included."""
+    def init_cache(self, rows: int, length: int) -> dict[str, Cache]:
+        """An empty cache for `rows` texts of up to `length` tokens, prompt included."""
         return {"attention": Cache.empty(self.layers, rows, length, self.heads, (self._head_size,) * 2, self.dtype)}
 
     @property
-    def one_softmax(self) -> bool:
-        """Whether all probabilities are of one softmax, so that `head_inputs` gives what it is made of."""
+    def single_softmax(self) -> bool:
+        """Whether one softmax gives all probabilities."""
         return not self.cutoffs
 
     @property
     def gain_std(self) -> float:
         return self.norm_init_std
 
-    def _attention(self, path: str) -> Callable:
+    def _attention(self, backend: str) -> Callable:
         if self.positions == "relative":
-            return super()._attention(path)
+            return super()._attention(backend)
         return functools.partial(
             SelfAttention,
             heads=self.heads,
@@ -172,10 +172,10 @@ class Recurrent(Remembering):
             dropout=self.dropout_attention,
             query_std=self.init_std,
             out_std=self.init_std,
-            initialiser=normal,
+            initializer=normal,
             fused_glorot=False,
             scale=None,
-            attention_path=path,
+            backend=backend,
             **self._shared,
         )
 
@@ -184,11 +184,12 @@ class Recurrent(Remembering):
         return Local(self.memory) if self.same_length else Dense()
 
     def _memory_mask(self, tokens, segments, memory):
-        M, there = self.memory, memory.there()
+        M, valid = self.memory, memory.valid()
         if segments is None:
-            valid = jnp.concatenate([there, jnp.ones(tokens.shape, bool)], axis=1)
+            valid = jnp.concatenate([valid, jnp.ones(tokens.shape, bool)], axis=1)
             return Mask(causal=True, memory=M, key_valid=valid)
-        remembered = jnp.where(there, segments[:, :1], 0)
+        # Memory takes the segment of the row's first token: the document that continues from the row before.
+        remembered = jnp.where(valid, segments[:, :1], 0)
         keys = jnp.concatenate([remembered, segments], axis=1)
         return Mask(causal=True, memory=M, query_segments=segments, key_segments=keys)
 
@@ -196,5 +197,5 @@ class Recurrent(Remembering):
         x = jnp.zeros((1, 1, self.width), self.dtype)
         biases = (jnp.zeros((self.heads, self._head_size)),) * 2 if self.shared_biases else (None, None)
         distances = Distances(distance_table(1, 1, self.width), *biases)
-        signals = Signals(Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32), distances=distances)
-        return self.stack_by("reference").init(key, x, signals)
+        context = Context(Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32), distances=distances)
+        return self.build_stack("reference").init(key, x, context)

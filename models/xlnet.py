@@ -1,9 +1,9 @@
-"""XLNet (Yang et al. 2019): text in a random order, of which a second stream predicts some places without seeing them.
+"""XLNet (Yang et al. 2019): permutation language modelling with two streams.
 
-A token sees those that come before it in the order of its row, on either side of it in the text. The content stream h
-is Transformer-XL's, and sees its own tokens; the query stream g starts from one learned vector at the places that are
-predicted, looks at h alone, and never at the token of its own place. Both have the same weights, so that they run as
-one: x is [h ; g].
+A token sees those before it in its row's random factorization order, on either side of it in the text. The content
+stream h is Transformer-XL's and sees its own tokens. The query stream g starts from one learned vector at each
+predicted position, reads h alone, and never the token that it predicts. Both have the same weights, so they run as one:
+x is [h ; g].
 """
 
 from collections.abc import Mapping
@@ -16,35 +16,33 @@ from flax import linen as nn
 from models.attention.masks import Mask
 from models.attention.relative import distance_table
 from models.errors import ModelError
-from models.layers.embedding import looked_up
-from models.layers.init import constant, normal
-from models.layers.parameter import picked
-from models.transformer.context import Asking, Distances, Kinds, Signals
-from models.transformer.output import Output
-from models.transformer.recurrent_base import Remembering
+from models.layers.embedding import lookup
+from models.layers.init import constant, embedding_table, normal
+from models.transformer.context import Context, Distances, QueryStream, SegmentIds
+from models.transformer.model import Output, RecurrentModel
 
-ROUND = 8  # the query stream has a multiple of so many rows, which meshes divide
-FREE = -1  # below the rank of every query
+QUERY_MULTIPLE = 8  # the query stream is padded to a multiple of this, which meshes divide
+MEMORY_RANK = -1  # below the rank of every query: all see the memory
 
 
-class TwoStream(Remembering):
-    """The fields are the keys of `configs.common.two_stream()`, which explains and defaults them.
+class XLNet(RecurrentModel):
+    """Fields are the keys of `configs.common.two_stream()`, which documents them.
 
-    `model.apply(variables, tokens, carried=carried)` runs one row of a lane and returns what the next is given; without
-    it, a row stands alone. The parameters do not depend on `memory`, `reuse` or `clamp`.
+    `model.apply(variables, tokens, carried=carried)` runs one row of a lane and returns what the next one takes;
+    without `carried`, a row stands alone. Parameters do not depend on `memory`, `reuse` or `clamp`.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "types", "segments", "ranks", "slots", "backward", "reset")
     causal: ClassVar[bool] = False
-    by_segment: ClassVar[bool] = True
-    offsets: ClassVar[bool] = True
+    segment_attention: ClassVar[bool] = True
+    bias_matrices: ClassVar[bool] = True
 
     context: int
     reuse: int
 
     def setup(self):
-        words = picked(normal(self.init_std, "vocab", "embed"))
-        self.token_table = self.param("tokens", words, (self.vocab_size, self.width), self.param_dtype)
+        init = embedding_table(normal(self.init_std, "vocab", "embed"))
+        self.token_table = self.param("tokens", init, (self.vocab_size, self.width), self.param_dtype)
         self.mask_vector = self.param("mask_vector", normal(self.init_std, "embed"), (self.width,), self.param_dtype)
         self.make_layers()
         self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
@@ -63,89 +61,95 @@ class TwoStream(Remembering):
         row: jax.Array | None = None,
         train: bool = False,
     ) -> Output:
-        """tokens [B, T] int32 -> hidden [B, T, D] of h, or with `slots` [B, K] of g at these places: [B, K, D].
+        """tokens [B, T] int32 -> hidden [B, T, D] of h; with `slots` [B, K], of g at these positions: [B, K, D].
 
-        types [B, T]: which segment a token is of, as attention compares them; memory counts as segment 0. segments
-        [B, T]: 0 is padding, which nothing sees. ranks [B, T]: a token sees those of lower rank and itself, a slot
-        those of lower rank than its token alone, and all see the memory; without them every token sees all of its row.
-        backward [B] bool: these rows hold text back to front, and their distances are negative. carried: what `start`
-        gave, unboxed, or the same lanes' row before, of which the first `reuse` positions are remembered; reset [B]
-        bool: these lanes start afresh. `train` turns dropout on; it draws from the rng named "dropout" and by row [B],
-        each row's place in the whole global batch, by default its place in `tokens`.
+        types [B, T]: segment that attention compares; the memory counts as segment 0.
+        segments [B, T]: 0 is padding, which nothing sees.
+        ranks [B, T]: place in the factorization order. A token sees lower ranks and itself, a slot lower ranks than its
+            token's only, and all see the memory. By default every token sees the whole row.
+        backward [B] bool: rows in reverse reading order, whose distances are negated.
+        reset [B] bool: these lanes start a new stream and forget their memory.
+        carried: what the lanes' previous call or `init_memory`, unboxed, returned.
+        row [B]: each row's index in the global batch, by which dropout draws; by default the index in `tokens`.
+        train: dropout is on, with the rng named "dropout".
         """
         (B, T), carried = tokens.shape, dict(carried or {})
-        if tokens.shape[1] > self.context:
-            raise ModelError(f"{T} tokens do not fit context={self.context}; shorten the row or raise model.context")
+        self.check_length(tokens, self.context)
         memory = carried.get("attention")
         if memory is not None:
             carried["attention"] = memory = memory.reset(reset)
         M = 0 if memory is None else memory.hidden.shape[2]
-        key, drop = self.drops(train)
+        key, drop = self.dropouts(train)
         row = jnp.arange(B) if row is None else row
 
-        def remembered(values, of_memory):
-            """[B, T] behind what stands for the memory."""
-            return jnp.concatenate([jnp.full((B, M), of_memory, values.dtype), values], axis=1)
+        def with_memory(values, memory_value):
+            """values [B, T] of the row after a constant for the memory: [B, M + T]."""
+            return jnp.concatenate([jnp.full((B, M), memory_value, values.dtype), values], axis=1)
 
-        seen = {}  # what all queries' masks have in common
+        keys = {}  # fields of the mask that both streams share
         if memory is not None or segments is not None:
-            here = jnp.ones((B, T), bool) if segments is None else segments != 0
-            seen["key_valid"] = here if memory is None else jnp.concatenate([memory.there(), here], axis=1)
+            valid = jnp.ones((B, T), bool) if segments is None else segments != 0
+            keys["key_valid"] = valid if memory is None else jnp.concatenate([memory.valid(), valid], axis=1)
         if ranks is not None:
-            seen["key_ranks"] = remembered(ranks, FREE)
-        kinds = None
+            keys["key_ranks"] = with_memory(ranks, MEMORY_RANK)
+        segment_ids = None
         if types is not None:
             types = types.astype(jnp.float32)
-            kinds = Kinds(types, remembered(types, 0.0))
-        mask = Mask(memory=M, query_ranks=None if ranks is None else ranks + 1, **seen)
+            segment_ids = SegmentIds(types, with_memory(types, 0.0))
+        # A mask admits keys of lower rank. Content sees itself too, so its queries have rank + 1; the query stream
+        # keeps its token's rank and so never sees the token that it predicts.
+        mask = Mask(memory=M, query_ranks=None if ranks is None else ranks + 1, **keys)
 
-        x, asking = drop(looked_up(self.token_table, tokens).astype(self.dtype), 0, row), None
+        x, query_stream = drop(lookup(self.token_table, tokens).astype(self.dtype), 0, row), None
         if slots is not None:
-            places = jnp.pad(slots, ((0, 0), (0, -slots.shape[1] % ROUND)))
+            positions = jnp.pad(slots, ((0, 0), (0, -slots.shape[1] % QUERY_MULTIPLE)))
 
-            def at_places(values):
-                return jnp.take_along_axis(values, places, axis=1)
+            def at_slots(values):
+                return jnp.take_along_axis(values, positions, axis=1)
 
-            own = Mask(places=M + places, query_ranks=None if ranks is None else at_places(ranks), **seen)
-            asking = Asking(own, kinds and Kinds(at_places(types), kinds.key))
-            g = jnp.broadcast_to(self.mask_vector.astype(self.dtype), (*places.shape, self.width))
+            query_columns = M + positions
+            query_ranks = None if ranks is None else at_slots(ranks)
+            query_mask = Mask(query_columns=query_columns, query_ranks=query_ranks, **keys)
+            ids = segment_ids and SegmentIds(at_slots(types), segment_ids.key)
+            query_stream = QueryStream(query_mask, ids)
+            g = jnp.broadcast_to(self.mask_vector.astype(self.dtype), (*positions.shape, self.width))
             x = jnp.concatenate([x, drop(g, 3, row)], axis=1)
         rows = distance_table(T, M + T, self.width, self.clamp, both_ways=True)
         if backward is not None:
+            # sin(-d) = -sin(d) and cos(-d) = cos(d): the table of negated distances without a second one.
             sines, cosines = jnp.split(rows, 2, axis=-1)
             rows = jnp.stack([rows, jnp.concatenate([-sines, cosines], axis=-1)])
         distances = Distances(drop(rows.astype(self.dtype), 1), None, None, backward)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
-        signals = Signals(mask, row, distances=distances, kinds=kinds, asking=asking, train=train)
-        x, carried = self.stack(self.stacked, x, signals, carried, key)
+        context = Context(
+            mask, row, distances=distances, segment_ids=segment_ids, query_stream=query_stream, train=train
+        )
+        x, carried = self.stack(self.stacked, x, context, carried, key)
         if slots is not None:
             x = x[:, T:]
-            if places.shape != slots.shape:  # XLA cannot cut an odd length off one that a mesh divides
+            if positions.shape != slots.shape:  # XLA cannot slice an odd length from an axis that a mesh splits
                 x = nn.with_logical_constraint(x, ("batch", None, None))[:, : slots.shape[1]]
         hidden = drop(x, 2, row)
-        return Output(hidden, {name: one.hold(min(self.reuse, T), None) for name, one in carried.items()})
+        return Output(hidden, {name: one.advance(min(self.reuse, T), None) for name, one in carried.items()})
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What logits are made of: hidden [..., D], the matrix [V, D] and the bias [V]."""
+        """Inputs of the output head: hidden [..., D], matrix [V, D], bias [V]."""
         return hidden, self.token_table, self.head_bias
 
     def example(self) -> dict[str, jax.Array]:
         """The smallest inputs: one row of one token, and one slot."""
-        nothing = jnp.zeros((1,), bool)
-        return super().example() | {"slots": jnp.zeros((1, 1), jnp.int32), "backward": nothing, "reset": nothing}
+        false = jnp.zeros((1,), bool)
+        return super().example() | {"slots": jnp.zeros((1, 1), jnp.int32), "backward": false, "reset": false}
 
-    def start_decoding(self, rows: int, length: int):
-        """Raises ModelError: what a token's state depends on is drawn anew for every row."""
-        raise ModelError(
-            "a model of two streams predicts places of a text and does not go on with it; train a decoder or a "
-            "recurrent model for that"
-        )
+    def init_cache(self, rows: int, length: int):
+        """Raises ModelError: every row has its own order, so no state can be reused."""
+        raise ModelError("a two_stream model cannot generate text. Train a decoder or a recurrent model instead.")
 
     @property
-    def remembered(self) -> int:
+    def remembered_length(self) -> int:
         return self.reuse
 
     def _init_stack(self, key):
         x, one = jnp.zeros((1, 1, self.width), self.dtype), jnp.zeros((1, 1))
-        signals = Signals(Mask(), distances=Distances(distance_table(1, 1, self.width), None, None))
-        return self.stack_by("reference").init(key, x, signals.replace(kinds=Kinds(one, one)))
+        context = Context(Mask(), distances=Distances(distance_table(1, 1, self.width), None, None))
+        return self.build_stack("reference").init(key, x, context.replace(segment_ids=SegmentIds(one, one)))

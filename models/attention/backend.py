@@ -1,20 +1,21 @@
-"""What a way of computing attention is: a function, and the reasons for which it refuses a request."""
+"""Backends of attention: what they are, what they refuse, and the reference that all others are tested against."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from models.attention.biases import Bias
-from models.attention.dropout import Dropout
+from models.attention.biases import Bias, full_bias
 from models.attention.masks import Mask
 from models.attention.patterns import Pattern
+from models.layers.dropout import AttentionDropout
 
 
 @dataclass(frozen=True)
 class Request:
-    """The static facts of one call, on which a path decides whether it serves."""
+    """Static facts of one call, by which a backend decides whether it supports it."""
 
     T: int
     S: int
@@ -25,26 +26,49 @@ class Request:
     dtype: np.dtype
     pattern: Pattern
     features: frozenset[str]
-    bias: Bias | None  # whether and how it is stored; its arrays may be shapes
+    bias: Bias | None  # its arrays may be shapes
     dropout: bool
     platform: str
 
 
 @dataclass(frozen=True)
-class Path:
-    """One implementation.
+class Backend:
+    """One implementation of attention.
 
-    `run(query, key, value, mask, bias, dropout, scale)` returns [B, T, N, H]; `refuses(request)` returns None or the
-    reason, worded to follow "because". `wasteful(request)` makes `auto` pass it over for one that serves better.
+    run(query, key, value, mask, bias, dropout, scale): [B, T, N, H]
+    unsupported(request): the reason, worded to follow "because", or None
+    inefficient(request): `auto` prefers a later backend
     """
 
     name: str
-    run: Callable[[jax.Array, jax.Array, jax.Array, Mask, Bias | None, Dropout | None, float], jax.Array]
-    refuses: Callable[[Request], str | None]
-    wasteful: Callable[[Request], bool] = lambda request: False
+    run: Callable[[jax.Array, jax.Array, jax.Array, Mask, Bias | None, AttentionDropout | None, float], jax.Array]
+    unsupported: Callable[[Request], str | None]
+    inefficient: Callable[[Request], bool] = lambda request: False
 
 
-def refuse_features(request: Request, supported: set[str]) -> str | None:
-    """The reason of a path that handles only `supported` mask features."""
+def missing_features(request: Request, supported: set[str]) -> str | None:
+    """The reason of a backend that handles only `supported` mask features."""
     missing = sorted(request.features - supported)
     return f"it has no {' and no '.join(missing)}" if missing else None
+
+
+def _attend(query, key, value, mask, bias, dropout, scale):
+    """softmax(scale * query · key + bias, over visible keys) · value: [B, T, N, H] in the query's dtype."""
+    T, S, heads = query.shape[1], key.shape[1], query.shape[2]
+    # All in float32 with exact products: TPUs and GPUs otherwise round the factors to bfloat16 or TF32.
+    dtype, precision = query.dtype, jax.lax.Precision.HIGHEST
+    query = query.astype(jnp.float32)
+    key, value = (jnp.repeat(x.astype(jnp.float32), heads // x.shape[2], axis=2) for x in (key, value))
+    scores = jnp.einsum("BTNH,BSNH->BNTS", query, key, precision=precision) * scale
+    if bias is not None:
+        scores += full_bias(bias, mask, T, S).astype(jnp.float32)
+    visible = mask.dense(T, S, heads)
+    # -1e30 and not -inf: a row that sees nothing would be inf - inf. It becomes uniform, and the product with `visible`
+    # makes it zero, in values and in gradients.
+    weights = jax.nn.softmax(jnp.where(visible, scores, -1e30), axis=-1) * visible
+    if dropout is not None:
+        weights *= dropout.tile(0, T, 0, S)
+    return jnp.einsum("BNTS,BSNH->BTNH", weights, value, precision=precision).astype(dtype)
+
+
+REFERENCE = Backend("reference", _attend, lambda request: None)

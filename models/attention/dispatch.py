@@ -1,39 +1,36 @@
-"""Which path computes an attention: the one that is named, or for "auto" the first that serves.
+"""Selection of a backend: the one that is named, or for "auto" the first that supports the request.
 
-`reference` is the oracle. Each path says what it supports (`Path.refuses`); asking one for what it does not support is
-an error that names those that serve. Nothing falls back silently.
+A named backend that does not support a request is an error that names those that do; nothing falls back silently.
 """
 
 import jax
 import numpy as np
 
-from models.attention import chunked, reference, sparse, xla
-from models.attention.backend import Path, Request
-from models.attention.biases import described
-from models.attention.kernels import cudnn, splash, triton
+from models.attention import backend as backends
+from models.attention import chunked, sparse, xla
+from models.attention.backend import Backend, Request
+from models.attention.biases import as_bias
+from models.attention.kernels import gpu, splash
 from models.attention.masks import Mask
 from models.attention.patterns import per_head
 from models.errors import ModelError
 
-# `auto` takes the first that serves.
-PATHS: dict[str, Path] = {
-    module.PATH.name: module.PATH for module in (splash, cudnn, triton, sparse, xla, chunked, reference)
+# In the order in which `auto` tries them.
+BACKENDS: dict[str, Backend] = {
+    one.name: one
+    for one in (splash.BACKEND, gpu.CUDNN, gpu.TRITON, sparse.BACKEND, xla.BACKEND, chunked.BACKEND, backends.REFERENCE)
 }
 
 
-def chosen_path(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, path="auto", platform=None):
-    """Names of the paths that `attend` takes for arrays (or shapes) like these: one for each pattern of the heads."""
-    heads = query.shape[2]
-    return tuple(
-        resolve(
-            path, request_of(query, key, value, mask.replace(pattern=one), described(bias), dropout_rate > 0, platform)
-        ).name
-        for one in dict.fromkeys(per_head(mask.pattern, heads))
-    )
+def select_backends(query, key, value, mask: Mask, *, bias=None, dropout_rate=0.0, backend="auto", platform=None):
+    """Names of the backends that `attend` uses for arrays (or shapes) like these: one for each pattern of the heads."""
+    dropout, bias = dropout_rate > 0, as_bias(bias)
+    masks = (mask.replace(pattern=one) for one in dict.fromkeys(per_head(mask.pattern, query.shape[2])))
+    return tuple(resolve(backend, make_request(query, key, value, m, bias, dropout, platform)).name for m in masks)
 
 
-def request_of(query, key, value, mask: Mask, bias, dropout: bool, platform=None) -> Request:
-    """The static facts of a call with one pattern; on the platform that is compiled for, unless one is named."""
+def make_request(query, key, value, mask: Mask, bias, dropout: bool, platform=None) -> Request:
+    """The static facts of a call with one pattern, on `platform` or the one that is compiled for."""
     return Request(
         T=query.shape[1],
         S=key.shape[1],
@@ -51,27 +48,27 @@ def request_of(query, key, value, mask: Mask, bias, dropout: bool, platform=None
 
 
 def _platform() -> str:
-    """What the devices of the mesh in scope are, which may be hardware that is compiled for from elsewhere."""
+    # The mesh in scope may be of devices that are compiled for from another machine (`pretrain plan`).
     device = jax.sharding.get_abstract_mesh().abstract_device
     return device.platform if device else jax.default_backend()
 
 
-def resolve(name: str | Path, request: Request) -> Path:
-    """The path called `name`, or for "auto" the first that serves; a path that is none of PATHS is taken as it is.
+def resolve(name: str | Backend, request: Request) -> Backend:
+    """The backend called `name`, or for "auto" the first efficient one; a `Backend` is returned as it is.
 
-    Errors: ModelError for an unknown name, and for a path that refuses the request.
+    Raises ModelError for an unknown name and for a backend that does not support the request.
     """
-    if isinstance(name, Path):
+    if isinstance(name, Backend):
         return name
-    serving = [path.name for path in PATHS.values() if path.refuses(request) is None]
+    supporting = [one.name for one in BACKENDS.values() if one.unsupported(request) is None]
     if name == "auto":
-        return next(PATHS[one] for one in serving if not PATHS[one].wasteful(request))
-    if name not in PATHS:
-        raise ModelError(f"attention path '{name}' is unknown; choose from: auto, {', '.join(PATHS)}")
-    reason = PATHS[name].refuses(request)
+        return next(BACKENDS[one] for one in supporting if not BACKENDS[one].inefficient(request))
+    if name not in BACKENDS:
+        raise ModelError(f"config.model.attention_path='{name}': unknown. Use one of: auto, {', '.join(BACKENDS)}.")
+    reason = BACKENDS[name].unsupported(request)
     if reason is not None:
         raise ModelError(
-            f"attention path '{name}' cannot serve pattern '{request.pattern}' here because {reason}; "
-            f"use auto or one of: {', '.join(serving)}"
+            f"config.model.attention_path='{name}': cannot compute pattern '{request.pattern}' because {reason}. "
+            f"Use auto or: {', '.join(supporting)}."
         )
-    return PATHS[name]
+    return BACKENDS[name]

@@ -1,15 +1,15 @@
-"""Who may look at whom, described rather than materialised.
+"""Masks, described rather than materialized.
 
-A `Mask` says which keys each query sees; a path of `models.attention` turns it into whatever its kernel wants.
-Query i stands at key column p = memory + offset + i, or at places[i], and sees key j when all of these hold:
+A `Mask` says which keys each query sees; a backend turns it into whatever its kernel needs. Query i is at key column
+p = memory + offset + i, or at query_columns[i], and sees key j when all of these hold:
 
     causal     j <= p, or j < prefix
     pattern    the pattern admits (p, j)
-    segments   query and key carry the same segment, which is not 0 (0 marks padding)
-    key_valid  the key is there (not a hole of a cache, nor padding of an encoder's output)
-    ranks      the key's rank is below the query's (a permutation's factorisation order, XLNet)
+    segments   query and key have the same segment, which is not 0 (padding)
+    key_valid  the key is valid (neither empty memory nor padding of an encoder's output)
+    ranks      the key's rank is below the query's (XLNet's factorization order)
 
-A query that sees nothing (padding) is given zeros, never NaN, and no gradient flows through it.
+A query that sees nothing (padding) gets zeros, never NaN, and no gradient flows through it.
 """
 
 import jax
@@ -22,80 +22,79 @@ from models.errors import ModelError
 
 @struct.dataclass
 class Mask:
-    """A description of visibility: a pytree whose arrays may be traced and whose options are static.
+    """Which keys each query sees: a pytree whose arrays may be traced and whose options are static.
 
-    `Mask()` hides nothing. `same_length` of Transformer-XL is `pattern=Local(memory)`: every query sees as many keys.
+    `Mask()` hides nothing. Transformer-XL's `same_length` is `pattern=Local(memory)`: every query sees M keys.
     """
 
     causal: bool = struct.field(pytree_node=False, default=False)
     pattern: Pattern = struct.field(pytree_node=False, default=Dense())
     memory: int = struct.field(pytree_node=False, default=0)  # M: keys are [memory ; current], M columns of memory
-    offset: jax.Array | None = None  # int [] or [B]: queries start this many columns further on (cached decoding)
-    places: jax.Array | None = None  # int [B, T]: key columns of queries that do not stand one after another
+    offset: jax.Array | None = None  # int [] or [B]: queries start this many columns later (cached decoding)
+    query_columns: jax.Array | None = None  # int [B, T]: key columns of queries that are not consecutive
     query_segments: jax.Array | None = None  # int [B, T]
     key_segments: jax.Array | None = None  # int [B, S]; None means the query's own
     key_valid: jax.Array | None = None  # bool [B, S]
-    prefix: jax.Array | None = None  # int [B]: so many leading keys are seen by all queries, causal or not
+    prefix: jax.Array | None = None  # int [B]: number of leading keys that all queries see, causal or not
     query_ranks: jax.Array | None = None  # int [B, T]
     key_ranks: jax.Array | None = None  # int [B, S]
 
     def features(self) -> frozenset[str]:
-        """Names of what this mask uses besides its pattern, for paths to say what they support."""
+        """Names of what this mask uses besides its pattern; backends declare which they support."""
         used = {
             "causal": self.causal,
             "memory": self.memory > 0,
             "offset": self.offset is not None,
-            "places": self.places is not None,
+            "query_columns": self.query_columns is not None,
             "segments": self.query_segments is not None,
             "key_segments": self.key_segments is not None,
             "key_valid": self.key_valid is not None,
             "prefix": self.prefix is not None,
             "ranks": self.query_ranks is not None,
         }
-        return frozenset(name for name, there in used.items() if there)
+        return frozenset(name for name, in_use in used.items() if in_use)
 
     def check(self, T: int, S: int):
-        """Raise ModelError where the description contradicts itself or the lengths."""
+        """Raise ModelError if fields do not fit each other or the lengths."""
         if self.memory and self.memory + T != S:
-            raise ModelError(
-                f"mask.memory is {self.memory} for {T} queries, so there must be {self.memory + T} keys, not {S}; "
-                "keys are the memory followed by the current segment"
-            )
+            raise ModelError(f"mask.memory={self.memory}: needs {self.memory + T} keys for {T} queries, not {S}.")
         if (self.query_ranks is None) != (self.key_ranks is None):
-            raise ModelError("mask.query_ranks and mask.key_ranks go together; give both")
+            raise ModelError("mask.query_ranks needs mask.key_ranks, and the other way round.")
         if self.query_segments is None and self.key_segments is not None:
-            raise ModelError("mask.key_segments was given without mask.query_segments; give both")
-        if self.places is not None and (self.memory or self.offset is not None):
-            raise ModelError("mask.places are key columns already; give no mask.memory and no mask.offset with them")
+            raise ModelError("mask.key_segments needs mask.query_segments.")
+        if self.query_columns is not None and (self.memory or self.offset is not None):
+            raise ModelError("mask.query_columns excludes mask.memory and mask.offset.")
         arrays = {
             "query_segments": (self.query_segments, T),
             "query_ranks": (self.query_ranks, T),
-            "places": (self.places, T),
+            "query_columns": (self.query_columns, T),
             "key_segments": (self.key_segments, S),
             "key_valid": (self.key_valid, S),
             "key_ranks": (self.key_ranks, S),
         }
         for name, (array, length) in arrays.items():
             if array is not None and (array.ndim != 2 or array.shape[1] != length):
-                raise ModelError(f"mask.{name} has shape {array.shape}; it must be [batch, {length}]")
+                raise ModelError(f"mask.{name} has shape {array.shape}, not [batch, {length}].")
         if self.query_segments is not None and self.key_segments is None and S != T:
-            raise ModelError(f"mask.key_segments is needed where keys ({S}) are not the queries ({T})")
+            raise ModelError(f"mask.key_segments is missing for {S} keys of {T} queries.")
         if self.prefix is not None and not self.causal:
-            raise ModelError("mask.prefix only means something with causal=True; drop it or set causal")
+            raise ModelError("mask.prefix needs mask.causal.")
 
     def tile(self, query_start, query_count: int, key_start, key_count: int) -> jax.Array:
         """Visibility of a rectangle of (query, key) pairs, for one pattern: bool [B or 1, 1, queries, keys].
 
-        The starts may be traced; nothing larger than the rectangle is built.
+        The starts may be traced.
         """
+        # Everything is a formula of iota, or a slice of [B, T]: XLA fuses it into its consumer, and nothing larger than
+        # the rectangle exists.
         i = self.positions(query_start + jnp.arange(query_count, dtype=jnp.int32))[..., :, None]
         j = (key_start + jnp.arange(key_count, dtype=jnp.int32))[None, None, None, :]
         seen = jnp.broadcast_to(self.pattern.sees(i, j), jnp.broadcast_shapes(i.shape, j.shape))
         if self.causal:
-            before = j <= i
+            past = j <= i
             if self.prefix is not None:
-                before |= j < self.prefix[:, None, None, None]
-            seen &= before
+                past |= j < self.prefix[:, None, None, None]
+            seen &= past
 
         def rows(array):
             return jax.lax.dynamic_slice_in_dim(array, query_start, query_count, 1)[:, None, :, None]
@@ -114,16 +113,16 @@ class Mask:
         return seen
 
     def positions(self, index: jax.Array) -> jax.Array:
-        """Key column at which each query of `index` [T] stands: int [B or 1, 1, T]."""
-        if self.places is not None:
-            return jnp.take(self.places, index, axis=1)[:, None, :]
+        """Key column of each query in `index` [T]: int [B or 1, 1, T]."""
+        if self.query_columns is not None:
+            return jnp.take(self.query_columns, index, axis=1)[:, None, :]
         position = (self.memory + index)[None, None, :]
         if self.offset is None:
             return position
         return position + jnp.reshape(jnp.asarray(self.offset, jnp.int32), (-1, 1, 1))
 
     def dense(self, T: int, S: int, heads: int = 1) -> jax.Array:
-        """The whole matrix, for the oracle and for tests: bool [B or 1, 1 or heads, T, S]."""
+        """The whole matrix, for the reference and for tests: bool [B or 1, 1 or heads, T, S]."""
         self.check(T, S)
         patterns = per_head(self.pattern, heads)
         if len(set(patterns)) == 1:

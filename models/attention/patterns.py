@@ -1,4 +1,4 @@
-"""Attention patterns: which keys a query may look at, as pure index sets (Child et al. 2019, section 4).
+"""Attention patterns: sets of positions that a query may attend to (Child et al. 2019, section 4).
 
 A pattern knows positions only; causality, documents and validity belong to `models.attention.masks.Mask`.
 In a config a pattern is a word, parsed by `parse_pattern` and nowhere else:
@@ -8,9 +8,9 @@ In a config a pattern is a word, parsed by `parse_pattern` and nowhere else:
     column_L             keys at a distance that is a multiple of L
     block_L              keys of the query's own block of L
     summary_L_C          the last C keys of every block of L
-    strided_L            local_L and column_L, merged
-    fixed_L_C            block_L and summary_L_C, merged
-    ..._by_head          (summary, fixed) each head summarises by other C keys of the block, counted from its end
+    strided_L            union of local_L and column_L
+    fixed_L_C            union of block_L and summary_L_C
+    ..._by_head          (summary, fixed) heads take different C keys of the block in turn, counted from its end
     A+B                  the heads are split evenly: the first half uses A, the second B (any number of parts)
 
 A tuple of words, one per layer in turn, interleaves patterns over the depth: `("dense", "local_256")` is GPT-3,
@@ -26,14 +26,14 @@ from models.errors import ModelError
 class Dense:
     """Every key."""
 
-    stride = 1  # positions come in blocks of so many
+    stride = 1  # size of the blocks into which positions are grouped
 
     def sees(self, query, key):
-        """Whether position `query` may look at position `key` (arrays that broadcast): bool, broadcasting likewise."""
+        """Whether position `query` may attend to position `key`: bool; all three broadcast."""
         return True
 
     def count(self, query, before):
-        """How many keys of 0 .. before - 1 each position `query` may look at: both arrays of NumPy."""
+        """Number of keys in 0 .. before - 1 that each position `query` may attend to; NumPy arrays."""
         return before
 
     def __str__(self):
@@ -42,7 +42,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Local:
-    """Keys nearer than `window`: {j : |i - j| < window}, the kernels' form of strided A_1."""
+    """Keys nearer than `window`: {j : |i - j| < window}; causal, it is the paper's strided A_1."""
 
     window: int
     stride = 1
@@ -51,7 +51,7 @@ class Local:
         return (query - key < self.window) & (key - query < self.window)
 
     def first(self, query):
-        """The first key; all from there to the last are seen."""
+        """The first key of the run that ends at `last`."""
         return (query - self.window + 1).clip(0)
 
     def last(self, query):
@@ -74,6 +74,7 @@ class Column:
         return (query - key) % self.stride == 0
 
     def count(self, query, before):
+        # Multiples of the stride among the distances query - before + 1 .. query, by floor division.
         return query // self.stride - (query - before) // self.stride
 
     def __str__(self):
@@ -90,7 +91,7 @@ class Block:
         return query // self.stride == key // self.stride
 
     def first(self, query):
-        """The first key; all from there to the last are seen."""
+        """The first key of the run that ends at `last`."""
         return query // self.stride * self.stride
 
     def last(self, query):
@@ -105,9 +106,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Summary:
-    """Fixed A_2: the `width` keys that end `skip` places before the end of every block of `stride`.
+    """Fixed A_2: the `width` keys that end `skip` positions before the end of every block of `stride`.
 
-    With `by_head`, head h skips (h mod stride/width) * width places.
+    With `by_head`, head h skips (h mod stride/width) * width positions.
     """
 
     stride: int
@@ -125,7 +126,7 @@ class Summary:
         return before // self.stride * self.width + (before % self.stride - begin).clip(0, self.width)
 
     def for_head(self, head: int) -> "Summary":
-        """The pattern of one head: the same without `by_head`."""
+        """The pattern of one head, without `by_head`."""
         skip = head % (self.stride // self.width) * self.width if self.by_head else self.skip
         return replace(self, skip=skip, by_head=False)
 
@@ -135,7 +136,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Union:
-    """Two patterns merged: one softmax over the keys of either."""
+    """Two patterns in one softmax over the keys of either."""
 
     near: Local | Block
     far: Column | Summary
@@ -148,6 +149,7 @@ class Union:
         return self.near.sees(query, key) | self.far.sees(query, key)
 
     def count(self, query, before):
+        # Inclusion and exclusion: far keys inside of the near run count once.
         first, after = (x.clip(max=before) for x in (self.near.first(query), self.near.last(query) + 1))
         far = self.far.count(query, first) + self.far.count(query, before) - self.far.count(query, after)
         return self.near.count(query, before) + far
@@ -170,12 +172,12 @@ Pattern = Dense | Local | Column | Block | Summary | Union | Split
 
 
 def per_head(pattern: Pattern, heads: int) -> tuple[Pattern, ...]:
-    """The pattern of each of `heads` heads, none of them a Split or `by_head`; ModelError if they do not divide."""
+    """The pattern of each head, none of them a Split or `by_head`; ModelError if heads cannot be split evenly."""
     if isinstance(pattern, Split):
         if heads % len(pattern.parts):
             raise ModelError(
-                f"attention pattern '{pattern}' splits the heads into {len(pattern.parts)} equal parts, but there are "
-                f"{heads} heads; use a multiple of {len(pattern.parts)}"
+                f"config.model.attention='{pattern}': cannot split {heads} heads in {len(pattern.parts)} equal parts. "
+                f"Use a multiple of {len(pattern.parts)}."
             )
         run = heads // len(pattern.parts)
         return tuple(one for part in pattern.parts for one in per_head(part, run))
@@ -190,7 +192,7 @@ def _fixed(stride, width, by_head):
     return Union(Block(stride), Summary(stride, width, by_head=by_head))
 
 
-_WORDS = {  # name: (how it is written, how many numbers follow, whether _by_head may, how it is built)
+_WORDS = {  # name: (syntax, how many numbers follow, whether _by_head is allowed, constructor)
     "dense": ("dense", 0, False, Dense),
     "local": ("local_W", 1, False, Local),
     "column": ("column_L", 1, False, Column),
@@ -202,27 +204,25 @@ _WORDS = {  # name: (how it is written, how many numbers follow, whether _by_hea
 
 
 def parse_pattern(text: str) -> Pattern:
-    """The pattern that a config names by `text`. Raises ModelError for a word or a number that cannot be."""
+    """The pattern that a config names by `text`. Raises ModelError for unknown words and impossible numbers."""
     if "+" in text:
         return Split(tuple(parse_pattern(part.strip()) for part in text.split("+")))
     by_head = text.endswith("_by_head")
     name, *numbers = text.removesuffix("_by_head").split("_")
     if name not in _WORDS:
         known = ", ".join(written + "[_by_head]" * headed for written, _, headed, _ in _WORDS.values())
-        raise ModelError(f"attention pattern '{text}' is unknown; choose from: {known}, joined by + to split the heads")
+        raise ModelError(f"config.model.attention='{text}': unknown. Use one of: {known}; join with + to split heads.")
     written, count, headed, build = _WORDS[name]
     if len(numbers) != count or not all(n.isdigit() and int(n) > 0 for n in numbers) or (by_head and not headed):
-        raise ModelError(f"attention pattern '{text}' must be written {written} with positive whole numbers")
+        raise ModelError(f"config.model.attention='{text}': not a pattern. Write {written} with positive integers.")
     sizes = [int(n) for n in numbers]
     if max(sizes, default=0) >= 2**31:  # positions are 32-bit
-        raise ModelError(f"attention pattern '{text}' must have numbers below {2**31:,}")
+        raise ModelError(f"config.model.attention='{text}': number too large. Use numbers below {2**31:,}.")
     if not headed:
         return build(*sizes)
     stride, width = sizes
     if width > stride:
-        raise ModelError(
-            f"attention pattern '{text}' has {width} summary columns in blocks of {stride}; use at most {stride}"
-        )
+        raise ModelError(f"config.model.attention='{text}': more columns than a block. Use at most {stride}.")
     if by_head and stride % width:
-        raise ModelError(f"attention pattern '{text}' needs {width} to divide {stride} so that heads can take turns")
+        raise ModelError(f"config.model.attention='{text}': {width} does not divide {stride}. Use a divisor.")
     return build(stride, width, by_head)

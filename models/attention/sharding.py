@@ -1,13 +1,12 @@
-"""Attention on a mesh: each device attends for its own rows and heads, whatever the path.
+"""Attention on a mesh: each device computes its own rows and heads, with any backend.
 
-Rows of the batch and heads need nothing from each other. Tokens do: where the mesh splits the sequence, an all-to-all
-trades tokens for heads before attention and back after it (Jacobs et al. 2023, "DeepSpeed Ulysses"), so that a device
-holds whole rows of a share of the heads, and every path and every mask works as on one device.
+Rows of the batch and heads are independent. Tokens are not: if the mesh splits the sequence, an all-to-all exchanges
+tokens for heads before attention and back after it (DeepSpeed Ulysses, Jacobs et al. 2023), so that a device holds
+whole rows of some of the heads, and every backend and mask works as on one device.
 
-Which mesh axes split which dimension is read from Flax's logical axis rules and the mesh in scope; over the others each
-device does the same. On several devices all of the mesh is manual, because no partitioner can split a kernel: Pallas
-kernels refuse to compile otherwise, cuDNN's would be left to a partitioner of its own. On one device this is a plain
-call.
+Flax's logical axis rules and the mesh in scope say which mesh axes split which dimension; over the others devices do
+the same work. All mesh axes are manual (`shard_map`), because no partitioner can split a kernel: Pallas kernels refuse
+to compile otherwise. On one device this is a plain call.
 """
 
 import math
@@ -20,7 +19,7 @@ from models.errors import ModelError
 
 
 def attend(run, query, key, value, mask, bias, dropout, scale):
-    """`run(query, key, value, mask, bias, dropout, scale)`, each device on its share: [B, T, N, H]."""
+    """`run(query, key, value, mask, bias, dropout, scale)`, each device on its part: [B, T, N, H]."""
     mesh = jax.sharding.get_abstract_mesh()
     axes = {
         "batch": split_over(mesh, "batch", query.shape[0]),
@@ -36,18 +35,18 @@ def attend(run, query, key, value, mask, bias, dropout, scale):
 
     def local(query, key, value, mask, bias, dropout):
         if length:
-            query, key, value = (_trade(x, length, split=2, join=1) for x in (query, key, value))
+            query, key, value = (_all_to_all(x, length, split=2, join=1) for x in (query, key, value))
         out = run(query, key, value, mask, bias, dropout, scale)
-        return _trade(out, length, split=1, join=2) if length else out
+        return _all_to_all(out, length, split=1, join=2) if length else out
 
     by_token = PartitionSpec(batch or None, length or None, heads or None, None)
-    all_heads = (*heads, *length) or None  # tokens were traded for heads, which are split further by those axes
+    all_heads = (*heads, *length) or None  # biases and dropout are used after the exchange, with heads split further
     in_specs = (
         *[by_token] * 3,
         jax.tree.map(
             lambda x: PartitionSpec(*[batch or None if x.shape[:1] == query.shape[:1] else None][: x.ndim]), mask
         ),
-        jax.tree.map(lambda x: PartitionSpec(*_unless_one(x.shape, (batch, all_heads))), bias),
+        jax.tree.map(lambda x: PartitionSpec(*_spec(x.shape, (batch, all_heads))), bias),
         jax.tree.map(lambda x: PartitionSpec(batch or None, all_heads), dropout),
     )
     return jax.shard_map(local, in_specs=in_specs, out_specs=by_token, axis_names=free, check_vma=False)(
@@ -56,7 +55,7 @@ def attend(run, query, key, value, mask, bias, dropout, scale):
 
 
 def split_over(mesh, logical: str, *sizes: int) -> tuple[str, ...]:
-    """The mesh axes, larger than 1 and not yet manual, over which a logical axis of `sizes` is split."""
+    """The mesh axes, larger than 1 and not yet manual, that split a logical axis; () unless they divide all `sizes`."""
     if mesh.empty or not nn.get_logical_axis_rules():
         return ()
     (axes,) = nn.logical_to_mesh_axes((logical,))
@@ -66,6 +65,7 @@ def split_over(mesh, logical: str, *sizes: int) -> tuple[str, ...]:
 
 
 def devices_of(mesh, axes) -> int:
+    """Number of devices along mesh axes."""
     return math.prod(mesh.shape[axis] for axis in axes)
 
 
@@ -73,15 +73,15 @@ def _check_heads(query, key, shards, tensor):
     for name, count in (("heads", query.shape[2]), ("kv_heads", key.shape[2])):
         if count // tensor % shards:
             raise ModelError(
-                f"{count} attention {name} of one pattern on {tensor} tensor and {shards} sequence devices: tokens are "
-                f"traded for heads, so {name} must be a multiple of {tensor * shards}; lower config.mesh.sequence"
+                f"config.mesh.sequence={shards}: {count} {name} of one pattern are not a multiple of "
+                f"{tensor * shards}, the sequence and tensor devices. Lower it."
             )
 
 
-def _trade(x, axes, split, join):
+def _all_to_all(x, axes, split, join):
     return jax.lax.all_to_all(x, axes, split_axis=split, concat_axis=join, tiled=True)
 
 
-def _unless_one(shape, specs):
-    """The axes that split each leading dimension, but for those that broadcast."""
+def _spec(shape, specs):
+    """The axes that split each leading dimension; None for those that broadcast."""
     return [None if size == 1 else spec or None for size, spec in zip(shape, specs, strict=False)]

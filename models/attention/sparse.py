@@ -1,19 +1,19 @@
 """Sparse patterns in O(T sqrt T) time and memory: rearrange, multiply small dense matrices, merge (Child et al. 2019).
 
-Each pattern is covered by one or two parts; a part is a rearrangement of queries and keys after which the keys of a
-query lie together, so that a batch of small dense attentions does the work on any platform:
+Each pattern is covered by one or two parts. A part rearranges queries and keys so that the keys of a query are
+contiguous, and a batch of small dense attentions does the work on any platform:
 
-    local_W      blocks of W queries, or half as many, against their own block and those within W: before, and after
-                 it where attention is not causal
+    local_W      blocks of W queries, or half as many, against their own block and those within W: before it, and after
+                 it if attention is not causal
     block_L      blocks of L queries against their own block
     column_L     the sequence as a matrix of width L, transposed: T/L queries against the T/L keys of their column
-    summary_L_C  all queries against the gathered summary keys; causal ones in bands that leave out their future's
+    summary_L_C  all queries against the gathered summary keys; causal ones in bands that skip their future's
 
-Of the keys that a rearrangement brings to it, a query sees those in a run of positions. Where two patterns are merged,
-the far one's runs end where the near one's begins, and the two outputs are merged by their log-sum-exp.
+Among the keys that a rearrangement brings to it, a query sees those in one or two runs of positions. In a union, the
+far pattern's runs end where the near one's begins, so keys are disjoint and the outputs merge by their log-sum-exp.
 
-A bias is made of the pairs that a rearrangement brings together. How far a key is ahead of its query is the same in
-every block and column, so that a bias by distance is made for one of them.
+Biases are computed for the pairs that a rearrangement brings together. The distance from query to key is the same in
+every block and column, so a bias by distance is computed for one of them.
 """
 
 import functools
@@ -27,57 +27,58 @@ import numpy as np
 from flax import struct
 
 from models.attention import flash
-from models.attention.backend import Path, Request, refuse_features
-from models.attention.biases import lengthen, summed
-from models.attention.dropout import Dropout
+from models.attention.backend import Backend, Request, missing_features
+from models.attention.biases import pad_queries, sum_to
+from models.attention.chunked import Rows
 from models.attention.patterns import Block, Column, Dense, Local, Pattern, Summary, Union
-from models.attention.rows import Rows
+from models.layers.dropout import AttentionDropout
 
-HALVED_FROM = 128  # windows; smaller blocks than 64 make products too small for a CPU's cores
+HALVE_FROM = 128  # window; blocks smaller than 64 make products too small for a CPU core
 
 
 @dataclass(frozen=True)
 class Rearranged:
-    """A part that brings a query's keys together: views of [B, N, T, ...] as batches, [B, N, batch, rows, ...].
+    """A part that makes a query's keys contiguous.
 
-    `back` undoes the view `queries`. A place that no key fills holds 0. `intervals` gives the first and the last key of
-    each run of positions that a query at a position sees, of those that the view brings to it. `step` and `before` say
-    how far a key is ahead of its query: of row r and key k of a batch, step * (k - before - r).
+    queries, keys: views of [B, N, T, ...] as small batches [B, N, batch, rows, ...]; slots without a key hold 0.
+    restore: the inverse of `queries`.
+    intervals: position -> (first, last) of each run of positions that its query sees among the keys in its batch.
+    step, before: in each batch, key k is step * (k - before - r) positions ahead of the query in row r.
     """
 
     queries: Callable
     keys: Callable
-    back: Callable
+    restore: Callable
     intervals: Callable
     step: int = 1
     before: int = 0
 
-    def forward(self, query, key, value, bias, context):
+    def forward(self, query, key, value, bias, visibility):
         """Output [B, N, T, H] and lse [B, N, T, 1]."""
         inputs = self.queries(query), self.keys(key), self.keys(value)
-        return tuple(map(self.back, flash.forward(*inputs, *self._conditions(context), self._added(bias, context))))
+        return tuple(map(self.restore, flash.forward(*inputs, *self._pairs(visibility), self._added(bias, visibility))))
 
-    def backward(self, query, key, value, lse, gradient, delta, bias, context):
+    def backward(self, query, key, value, lse, gradient, delta, bias, visibility):
         """Gradients by query, key, value and bias."""
         views = self.queries, self.keys, self.keys
         inputs = (view(x) for view, x in zip(views, (query, key, value), strict=True))
         rows = (self.queries(x) for x in (lse, gradient, delta))
-        visible, drop = self._conditions(context)
-        added, pull = jax.vjp(lambda bias: self._added(bias, context), bias)
+        visible, drop = self._pairs(visibility)
+        added, pull = jax.vjp(lambda bias: self._added(bias, visibility), bias)
         *gradients, scores = flash.backward(*inputs, visible, *rows, drop, added)
         shapes = query.shape, key.shape, value.shape
-        gradients = [_undo(*one) for one in zip(views, shapes, gradients, strict=True)]
-        return [*gradients, None if bias is None else pull(summed(scores, added.shape).astype(added.dtype))[0]]
+        gradients = [_transpose(*one) for one in zip(views, shapes, gradients, strict=True)]
+        return [*gradients, None if bias is None else pull(sum_to(scores, added.shape).astype(added.dtype))[0]]
 
-    def _conditions(self, context):
-        return context.conditions(self.intervals, self.queries, self.keys)
+    def _pairs(self, visibility):
+        return visibility.pairs(self.intervals, self.queries, self.keys)
 
-    def _added(self, bias, context):
-        """What a bias adds to the scores of all batches."""
+    def _added(self, bias, visibility):
+        """The scores that a bias adds in all batches."""
         if bias is None:
             return None
-        position = self.queries(context.positions)
-        rows, keys = position.shape[-1], self.keys(context.positions).shape[-1]
+        position = self.queries(visibility.positions)
+        rows, keys = position.shape[-1], self.keys(visibility.positions).shape[-1]
         ahead = self.step * (np.arange(keys, dtype=np.int32) - self.before - np.arange(rows, dtype=np.int32)[:, None])
         return bias.map_queries(self.queries).pairs(position, jnp.asarray(ahead)[None, None, None])
 
@@ -95,25 +96,25 @@ class Gathered:
         first = self.pattern.stride - self.pattern.skip - self.pattern.width
         return _join(_split(x, self.pattern.stride)[:, :, :, first : first + self.pattern.width])
 
-    def forward(self, query, key, value, bias, context):
-        return self._rows(context).forward(query, self.keys(key), self.keys(value), bias)
+    def forward(self, query, key, value, bias, visibility):
+        return self._rows(visibility).forward(query, self.keys(key), self.keys(value), bias)
 
-    def backward(self, query, key, value, lse, gradient, delta, bias, context):
+    def backward(self, query, key, value, lse, gradient, delta, bias, visibility):
         inputs = query, self.keys(key), self.keys(value)
-        d_query, *d_keys, d_bias = self._rows(context).backward(*inputs, lse, gradient, delta, bias)
+        d_query, *d_keys, d_bias = self._rows(visibility).backward(*inputs, lse, gradient, delta, bias)
         shapes = key.shape, value.shape
-        return [d_query, *(_undo(self.keys, *one) for one in zip(shapes, d_keys, strict=True)), d_bias]
+        return [d_query, *(_transpose(self.keys, *one) for one in zip(shapes, d_keys, strict=True)), d_bias]
 
-    def _rows(self, context):
+    def _rows(self, visibility):
         def block(start, rows, count):
             def queries(x):
                 return jax.lax.dynamic_slice_in_dim(x, start, rows, axis=2)
 
-            return context.conditions(self.intervals, queries, lambda x: self.keys(x)[:, :, :count])
+            return visibility.pairs(self.intervals, queries, lambda x: self.keys(x)[:, :, :count])
 
         def added(bias, start, rows, count):
             position = start + jnp.arange(rows, dtype=jnp.int32)[None, None]
-            key = self.keys(context.positions)[:, :, :count]
+            key = self.keys(visibility.positions)[:, :, :count]
             return bias.pairs(position, key[..., None, :] - position[..., :, None])
 
         def limit(stop):
@@ -123,17 +124,17 @@ class Gathered:
 
 
 @struct.dataclass
-class Context:
-    """What decides, besides the pattern, whether a query sees a key: arrays [B or 1, 1, T]; and dropout."""
+class Visibility:
+    """Conditions besides the pattern, as arrays [B or 1, 1, T], and dropout."""
 
     positions: jax.Array
-    query_marks: jax.Array | None  # segments and validity as one number: a key is seen if its mark is the query's
-    key_marks: jax.Array | None
-    dropout: Dropout | None
+    query_ids: jax.Array | None  # segments and validity as one number: a query sees keys with its own id
+    key_ids: jax.Array | None
+    dropout: AttentionDropout | None
 
     @classmethod
-    def of(cls, mask, dropout, T, padded):
-        """The context of a mask over T positions, lengthened to whole blocks."""
+    def create(cls, mask, dropout, T, padded):
+        """The visibility of a mask over T positions, padded to whole blocks."""
         positions = jnp.arange(padded, dtype=jnp.int32)[None, None]
         if not mask.features() & {"segments", "key_valid"}:
             return cls(positions, None, None, dropout)
@@ -141,17 +142,18 @@ class Context:
         key = query if mask.key_segments is None else mask.key_segments
         if mask.key_valid is not None:
             key = jnp.where(mask.key_valid, key, 0)
-        marks = (jnp.pad(x, ((0, 0), (0, padded - T)))[:, None] for x in (jnp.where(query == 0, -1, query), key))
-        return cls(positions, *marks, dropout)
+        # Keys that are padding get 0, queries that are padding -1: no two are equal.
+        ids = (jnp.pad(x, ((0, 0), (0, padded - T)))[:, None] for x in (jnp.where(query == 0, -1, query), key))
+        return cls(positions, *ids, dropout)
 
-    def conditions(self, intervals, queries, keys):
-        """Visibility and dropout factors, or None, of the pairs that two views bring together."""
+    def pairs(self, intervals, queries, keys):
+        """Visibility, and dropout factors or None, of the pairs that two views bring together."""
         i = queries(self.positions)[..., :, None]
-        j = keys(self.positions + 1)[..., None, :] - 1  # -1 where no key fills a place, before every interval
+        j = keys(self.positions + 1)[..., None, :] - 1  # empty slots hold 0 and become -1, before every interval
         visible = functools.reduce(operator.or_, ((first <= j) & (j <= last) for first, last in intervals(i)))
-        if self.query_marks is not None:
-            visible &= queries(self.query_marks)[..., :, None] == keys(self.key_marks)[..., None, :]
-        return visible, None if self.dropout is None else self.dropout.scales(i, j)
+        if self.query_ids is not None:
+            visible &= queries(self.query_ids)[..., :, None] == keys(self.key_ids)[..., None, :]
+        return visible, None if self.dropout is None else self.dropout.factors(i, j)
 
 
 def _split(x, size):
@@ -171,14 +173,15 @@ def _with_neighbours(blocks, before, after):
     return jnp.concatenate([padded[:, :, i : i + batch] for i in range(before + 1 + after)], axis=3)
 
 
-def _undo(view, shape, gradient):
-    """The gradient of `view`'s argument, of `shape`, given that of its result: every entry goes back where it was."""
+def _transpose(view, shape, gradient):
+    """The gradient of `view`'s argument, of `shape`, given that of its result."""
+    # Views are linear. A key that appears in several batches gets the sum of their gradients.
     return jax.linear_transpose(view, jax.ShapeDtypeStruct(shape, gradient.dtype))(gradient)[0]
 
 
 def _local(window, causal, intervals):
-    # Two blocks before a block of half a window are 3/4 of the keys of one before a block of a whole one.
-    blocks = 2 if window >= HALVED_FROM and window % 2 == 0 else 1
+    # A block of half a window and two before it: 1.5 W keys a query, instead of 2 W with whole windows.
+    blocks = 2 if window >= HALVE_FROM and window % 2 == 0 else 1
 
     def queries(x):
         return _split(x, window // blocks)
@@ -202,15 +205,15 @@ def _column(stride, intervals):
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What the parts are made of: a pattern, over positions 0 .. T - 1, of which a causal query sees those up to it."""
+class Decomposition:
+    """The parts of a pattern over positions 0 .. T - 1."""
 
     pattern: Pattern
     T: int
     causal: bool
 
     def parts(self):
-        """Parts whose keys are disjoint and together are the pattern's."""
+        """Parts with disjoint keys that together are the pattern's."""
         match self.pattern:
             case Local(window):
                 return (_local(window, self.causal, self._near(window)),)
@@ -227,7 +230,7 @@ class Kind:
                 beyond = self._outside(lambda i: (i // size * size, i // size * size + size - 1))
                 return _block(size, self._all), Gathered(far, beyond, self.causal)
 
-    # Positions that a query at i sees, as runs (first, last).
+    # Each method returns the runs (first, last) of positions that a query at i sees.
 
     def _all(self, i):
         return ((0, i if self.causal else self.T - 1),)
@@ -248,7 +251,7 @@ class Kind:
 
 
 def _unit(pattern) -> int:
-    """Rows come in multiples of this."""
+    """The multiple to which rows are padded."""
     match pattern:
         case Union(near, far):
             return max(_unit(near), _unit(far))
@@ -259,32 +262,32 @@ def _unit(pattern) -> int:
 
 
 def attend(query, key, value, mask, bias, dropout, scale):
-    """Attention by one sparse pattern: [B, T, N, H]. Rows are padded to whole blocks; the padding is unseen."""
+    """Attention by one sparse pattern: [B, T, N, H]."""
     T = query.shape[1]
     padded = T + -T % _unit(mask.pattern)
     arrays = (
         jnp.pad(x, ((0, 0), (0, 0), (0, padded - T), (0, 0))) for x in flash.heads_first(query, key, value, scale)
     )
-    context = Context.of(mask, dropout, T, padded)
-    out = _attend(Kind(mask.pattern, T, mask.causal), *arrays, lengthen(bias, padded - T), context)
+    visibility = Visibility.create(mask, dropout, T, padded)
+    out = _attend(Decomposition(mask.pattern, T, mask.causal), *arrays, pad_queries(bias, padded - T), visibility)
     return jnp.swapaxes(out[:, :, :T], 1, 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(kind, query, key, value, bias, context):
-    return _forward(kind, query, key, value, bias, context)[0]
+def _attend(decomposition, query, key, value, bias, visibility):
+    return _forward(decomposition, query, key, value, bias, visibility)[0]
 
 
-def _forward(kind, query, key, value, bias, context):
-    out, lse = flash.merge([part.forward(query, key, value, bias, context) for part in kind.parts()])
+def _forward(decomposition, query, key, value, bias, visibility):
+    out, lse = flash.merge([part.forward(query, key, value, bias, visibility) for part in decomposition.parts()])
     out = out.astype(query.dtype)
-    return out, (query, key, value, bias, context, out, lse)
+    return out, (query, key, value, bias, visibility, out, lse)
 
 
-def _backward(kind, kept, gradient):
-    query, key, value, bias, context, out, lse = kept
+def _backward(decomposition, residuals, gradient):
+    query, key, value, bias, visibility, out, lse = residuals
     rows = lse, gradient, flash.delta(gradient, out)
-    parts = [part.backward(query, key, value, *rows, bias, context) for part in kind.parts()]
+    parts = [part.backward(query, key, value, *rows, bias, visibility) for part in decomposition.parts()]
     *gradients, d_bias = (jax.tree.map(lambda *terms: sum(terms), *part) for part in zip(*parts, strict=True))
     return *(x.astype(query.dtype) for x in gradients), d_bias, None
 
@@ -292,13 +295,13 @@ def _backward(kind, kept, gradient):
 _attend.defvjp(_forward, _backward)
 
 
-def _refuses(request: Request) -> str | None:
+def _unsupported(request: Request) -> str | None:
     if isinstance(request.pattern, Dense):
         return "the pattern is dense"
-    missing = refuse_features(request, {"causal", "segments", "key_segments", "key_valid"})
+    missing = missing_features(request, {"causal", "segments", "key_segments", "key_valid"})
     if missing is None and request.T != request.S:
-        return f"its queries are its keys' own positions, which {request.T} queries and {request.S} keys are not"
+        return f"it needs as many queries as keys, not {request.T} and {request.S}"
     return missing
 
 
-PATH = Path("sparse", attend, _refuses)
+BACKEND = Backend("sparse", attend, _unsupported)

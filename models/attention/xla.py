@@ -1,11 +1,10 @@
-"""Dense attention as XLA compiles it well: one batched product, one softmax, one batched product.
+"""Dense attention in a form that XLA compiles well: one batched product, one softmax, one batched product.
 
-The mask stays a formula of positions, fused into the softmax: no array of it is ever written. Causal queries are cut
-into a few bands, each of which leaves out the keys that lie in its future, or before its window: 5/8 of the work in
-four bands, and pieces that fit a core's cache (2.7 times faster on a CPU at T = 256). Heads take turns where one of
-them is work enough, and their weights are computed again in the backward pass: then memory grows as T * S, whatever the
-number of heads, and on a CPU the scores in flight stay in its cache (1.6 to 2.1 times faster with a million scores a
-head and more).
+The mask stays a formula of positions, fused into the softmax: no array of it is written. Causal queries are cut into a
+few bands, each without the keys in its future or before its window: 5/8 of the work in four bands, and tiles that fit a
+core's cache (2.7 times faster on a CPU at T = 256). Large heads run one after the other, and their weights are
+recomputed in the backward pass: memory grows as T * S, whatever the number of heads, and on a CPU the scores in flight
+stay in cache (1.6 to 2.1 times faster from a million scores a head on).
 """
 
 import functools
@@ -13,13 +12,13 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from models.attention.backend import Path, Request
-from models.attention.biases import add, tile
+from models.attention.backend import Backend, Request
+from models.attention.biases import add, bias_tile
 from models.attention.patterns import Dense, Local
 
 BANDS = 4
-SHORTEST_BAND = 64  # rows; below this the products are too small to be worth their overhead
-IN_TURN_FROM = 2**20  # scores of the heads that share a key head, over the batch
+MIN_BAND = 64  # rows; smaller products are dominated by their overhead
+SEQUENTIAL_FROM = 2**20  # scores of the heads that share a key head, over the batch: 4 MB in float32
 
 
 def attend(query, key, value, mask, bias, dropout, scale):
@@ -28,15 +27,15 @@ def attend(query, key, value, mask, bias, dropout, scale):
     heads_first = tuple(jnp.swapaxes(x, 1, 2) for x in (query * scale, key, value))
     (B, T, N, _), (S, groups) = query.shape, key.shape[1:3]
     run = functools.partial(_attend, mask=mask)
-    if groups == 1 or B * T * S * N // groups < IN_TURN_FROM:
+    if groups == 1 or B * T * S * N // groups < SEQUENTIAL_FROM:
         out = run((*heads_first, bias, dropout))
     else:
-        out = _in_turn(jax.checkpoint(run), (*heads_first, bias, dropout), groups)
+        out = _sequential(jax.checkpoint(run), (*heads_first, bias, dropout), groups)
     return jnp.swapaxes(out, 1, 2)
 
 
-def _in_turn(run, inputs, groups):
-    """`run` for one group of heads after the other; heads are axis 1 of every array, or it is 1 and serves all."""
+def _sequential(run, inputs, groups):
+    """`run` one group of heads after the other; heads are axis 1 of every array, or shared if that is 1."""
     leaves, tree = jax.tree.flatten(inputs)
     shared = [x.shape[1] == 1 for x in leaves]
 
@@ -54,19 +53,20 @@ def _in_turn(run, inputs, groups):
 
 
 def _attend(inputs, mask):
-    """The same, heads first: query [B, N, T, H], key and value [B, G, S, H] -> [B, N, T, H]."""
+    """`attend` with heads first: query [B, N, T, H], key and value [B, G, S, H] -> [B, N, T, H]."""
     query, key, value, bias, dropout = inputs
     T, S = query.shape[2], key.shape[2]
-    known_future = mask.causal and mask.offset is None and mask.prefix is None
-    rows = T // BANDS if known_future and T % BANDS == 0 and T // BANDS >= SHORTEST_BAND else T
+    static_future = mask.causal and mask.offset is None and mask.prefix is None
+    rows = T // BANDS if static_future and T % BANDS == 0 and T // BANDS >= MIN_BAND else T
     outputs = []
     for start in range(0, T, rows):
-        first, end = (_first_key(mask, start), min(S, mask.memory + start + rows)) if known_future else (0, S)
+        first, end = (_first_key(mask, start), min(S, mask.memory + start + rows)) if static_future else (0, S)
         piece = start, rows, first, end - first
         scores = _products("BGRTH,BGSH->BGRTS", query[:, :, start : start + rows], key[:, :, first:end])
         if bias is not None:
-            scores = add(scores, tile(bias, mask, *piece))
+            scores = add(scores, bias_tile(bias, mask, *piece))
         visible = mask.tile(*piece)
+        # Scores and softmax in float32: in bfloat16, scores of size 32 would be rounded to multiples of 1/8.
         weights = _softmax(jnp.where(visible, scores, -1e30))
         if dropout is not None:
             weights *= dropout.tile(*piece)
@@ -78,19 +78,20 @@ def _attend(inputs, mask):
 
 
 def _first_key(mask, start):
-    """The first key that a query from `start` on may see."""
+    """The first key that queries from `start` on may see."""
     return max(0, mask.memory + start + 1 - mask.pattern.window) if isinstance(mask.pattern, Local) else 0
 
 
 def _softmax(scores):
-    """Over keys. An axis of length 1 goes: with it XLA's sums, on a CPU, are 20 times slower."""
+    """Softmax over keys of [B, N, T, S]."""
+    # With a head axis of length 1, XLA's sums on a CPU are 20 times slower.
     if scores.shape[1] > 1:
         return jax.nn.softmax(scores, axis=-1)
     return jax.nn.softmax(scores[:, 0], axis=-1)[:, None]
 
 
 def _products(equation, left, right):
-    """The einsum of [B, N, ...] with [B, G, ...] heads, in float32: N query heads share G key/value heads."""
+    """Float32 einsum of [B, N, ...] with [B, G, ...]: N query heads share G key/value heads, which are not repeated."""
     B, heads = left.shape[:2]
     groups = right.shape[1]
     if heads == groups:
@@ -101,13 +102,13 @@ def _products(equation, left, right):
 
 
 def _may_be_blind(mask):
-    """Whether some query might see nothing, and must be given zeros."""
+    """Whether some query might see nothing and needs zeros instead of a mean of the values."""
     return not (isinstance(mask.pattern, Dense) and mask.features() <= {"causal", "memory", "offset"})
 
 
-def _wasteful(request: Request) -> bool:
-    """Scores of 2048 x 2048 and more, 16 MB a row and head, are better not made at once, unless a stored bias is."""
+def _inefficient(request: Request) -> bool:
+    # Above 2048 x 2048 pairs, 16 MB a row and head, `chunked` is better, unless a stored bias has that size anyway.
     return request.T * request.S > 2048 * 2048 and not (request.bias and request.bias.stored)
 
 
-PATH = Path("xla", attend, lambda request: None, _wasteful)
+BACKEND = Backend("xla", attend, lambda request: None, _inefficient)

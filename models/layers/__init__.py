@@ -1,1 +1,1 @@
-"""The smallest parts that models are made of."""
+"""Building blocks of models: linear maps, embeddings, norms, dropout, initializers, output heads."""

@@ -2,12 +2,12 @@
 
 The vocabulary, sorted by frequency, is cut into clusters. Cluster i has vectors of width embed / divisor^i, projected
 to the model's width. The output predicts, in one softmax, a word of the first cluster or one of the other clusters,
-and then, in a softmax of its own, a word of that cluster:
+and then, in that cluster's softmax, a word of it:
 
     log p(w) = log p(w | head)                                w in the first cluster
     log p(w) = log p(cluster | head) + log p(w | cluster)     otherwise
 
-Whether input and output share word vectors, and which projections, depends on the recipe.
+The recipe says whether input and output share word vectors, and which projections.
 """
 
 import itertools
@@ -17,29 +17,26 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from models.errors import ModelError
-from models.layers.init import constant, normal
+from models.layers.init import constant, embedding_table, normal
 from models.layers.logits import head_logits
-from models.layers.parameter import picked
 
 SHARING = ("all", "tails", "none")  # which projections the output shares with the input
 
 
 def check_clusters(vocab_size, cutoffs, width, embed, divisor):
-    """Raise ModelError where clusters cannot be."""
+    """Raise ModelError for cutoffs that do not rise, or clusters without width."""
     edges = [0, *cutoffs, vocab_size]
     if edges != sorted(set(edges)):
         raise ModelError(
-            f"model.cutoffs is {tuple(cutoffs)}; they must rise strictly between 0 and model.vocab_size={vocab_size}"
+            f"config.model.cutoffs={tuple(cutoffs)}: not increasing between 0 and model.vocab_size={vocab_size}. "
+            "Change them."
         )
     if (embed or width) < divisor ** len(cutoffs):
-        raise ModelError(
-            f"model.divisor is {divisor}, which leaves the last of {len(cutoffs) + 1} clusters no width; "
-            "lower it or drop a cutoff"
-        )
+        raise ModelError(f"config.model.divisor={divisor}: leaves a cluster no width. Lower it or drop a cutoff.")
 
 
 class AdaptiveVocabulary(nn.Module):
-    """Both ends of a model with vocabulary `vocab_size`, cut before each index of `cutoffs`; () means one cluster."""
+    """Embedding and softmax over `vocab_size` words, cut before each index of `cutoffs`; () means one cluster."""
 
     vocab_size: int
     cutoffs: tuple[int, ...]
@@ -60,16 +57,16 @@ class AdaptiveVocabulary(nn.Module):
         widths = [self.embed // self.divisor**i for i in range(len(sizes))]
         groups = list(enumerate(zip(sizes, widths, strict=True)))
         if self.divisor == 1:
-            groups = [(0, (self.vocab_size, self.embed))]  # one width: one table
-        start = picked(normal(self.std, "vocab", None))
-        self.tables = [self.param(f"words_{i}", start, shape, self.param_dtype) for i, shape in groups]
-        self.own_tables = self.tables
+            groups = [(0, (self.vocab_size, self.embed))]  # all words are equally wide: one table
+        init = embedding_table(normal(self.std, "vocab", None))
+        self.tables = [self.param(f"words_{i}", init, shape, self.param_dtype) for i, shape in groups]
+        self.out_tables = self.tables
         if not self.tied_words:
-            self.own_tables = [self._param(f"out_words_{i}", self.std, ("vocab", None), shape) for i, shape in groups]
+            self.out_tables = [self._param(f"out_words_{i}", self.std, ("vocab", None), shape) for i, shape in groups]
         # With one width for all there is one projection at the input, but still one for each softmax at the output.
         self.projections = self._projections("in", range(len(groups)), widths)
         own = {"all": [], "tails": [0], "none": range(len(widths))}[self.shared_projections]
-        self.own_projections = self._projections("out", own, widths)
+        self.out_projections = self._projections("out", own, widths)
         self.word_bias = self.param("word_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
         if self.cutoffs:
             tails = len(self.cutoffs)
@@ -78,40 +75,43 @@ class AdaptiveVocabulary(nn.Module):
 
     def embed_tokens(self, tokens: jax.Array) -> jax.Array:
         """tokens [B, T] -> vectors [B, T, D], times sqrt(D)."""
+        # Every table is looked up for every token and all but one result is dropped: shapes stay static, and narrow
+        # clusters cost little. A scatter by cluster would have a size that depends on the data.
         total = jnp.zeros((*tokens.shape, self.width), self.dtype)
         for i, (start, table) in enumerate(zip(self.edges, self.tables, strict=False)):
-            here = (tokens >= start) & (tokens < start + len(table))
+            in_cluster = (tokens >= start) & (tokens < start + len(table))
             vectors = jnp.take(table, jnp.clip(tokens - start, 0, len(table) - 1), axis=0).astype(self.dtype)
             if i in self.projections:
                 vectors = vectors @ self.projections[i].astype(self.dtype)
-            total = jnp.where(here[..., None], vectors, total)
+            total = jnp.where(in_cluster[..., None], vectors, total)
         return total * self.width**0.5
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Log-probabilities of the whole vocabulary, float32 [..., V]: logits that are already normalised."""
+        """Log-probabilities of the whole vocabulary, float32 [..., V]: normalized logits."""
         head = self._log_softmax(hidden, 0)
         parts = [head[..., : self.edges[1]]]
         for i in range(1, len(self.edges) - 1):
             parts.append(self._log_softmax(hidden, i) + head[..., self.edges[1] + i - 1, None])
         return jnp.concatenate(parts, axis=-1)
 
-    def softmaxes(self, hidden: jax.Array) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
-        """What the logits of each softmax are made of, from hidden [..., D]: see `softmax_inputs`."""
+    def cluster_inputs(self, hidden: jax.Array) -> list[tuple[jax.Array, jax.Array, jax.Array]]:
+        """`softmax_inputs` of every softmax, from hidden [..., D]."""
         return [self.softmax_inputs(hidden, i) for i in range(len(self.edges) - 1)]
 
     def softmax_inputs(self, hidden: jax.Array, i: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What the logits of softmax i are made of: hidden [..., E] as projected, matrix [C, E], bias [C].
+        """Inputs of softmax i's logits: hidden [..., E] after projection, matrix [C, E], bias [C].
 
         Softmax 0 chooses among the words of the first cluster, then the other clusters; softmax i among cluster i's.
         """
         start, stop = self.edges[i : i + 2]
-        words = self.own_tables[0][start:stop] if self.divisor == 1 else self.own_tables[i]
+        words = self.out_tables[0][start:stop] if self.divisor == 1 else self.out_tables[i]
         bias = self.word_bias[start:stop]
         if i == 0 and self.cutoffs:
             words = jnp.concatenate([words, self.clusters])
             bias = jnp.concatenate([bias, self.cluster_bias])
-        projection = self.own_projections.get(i, self.projections.get(0 if self.divisor == 1 else i))
+        projection = self.out_projections.get(i, self.projections.get(0 if self.divisor == 1 else i))
         if projection is not None:
+            # (h P^T) W^T, not h (W P)^T: hidden states become narrow once, and no [C, D] matrix is made.
             hidden = hidden @ projection.astype(hidden.dtype).T
         return hidden, words, bias
 
@@ -119,7 +119,7 @@ class AdaptiveVocabulary(nn.Module):
         return jax.nn.log_softmax(head_logits(*self.softmax_inputs(hidden, i)))
 
     def _projections(self, end, clusters, widths):
-        """{cluster: [its width, D]} of those of `clusters` that need one."""
+        """{cluster: [its width, D]} for those of `clusters` that need one."""
         needed = [i for i in clusters if self.project_always or widths[i] != self.width]
         names = (None, "embed")
         return {i: self._param(f"{end}_{i}", self.projection_std, names, (widths[i], self.width)) for i in needed}

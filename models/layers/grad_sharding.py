@@ -1,4 +1,8 @@
-"""How gradients of matrices are added up over devices: said by who lays parameters out, and unknown to models."""
+"""Shardings that gradients of matrices pass through while they are summed over devices.
+
+Models do not know the mesh. Whoever lays parameters out (`pretrain.parallel.mesh`) opens `gradient_shardings`; without
+that scope everything here is the identity.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,13 +10,13 @@ from contextvars import ContextVar
 
 import jax
 
-Steps = Callable[[Sequence[str], Sequence[int]], Sequence[jax.sharding.Sharding]]  # of names and sizes of axes
+Steps = Callable[[Sequence[str], Sequence[int]], Sequence[jax.sharding.Sharding]]  # (axis names, sizes) -> shardings
 _steps: ContextVar[Steps | None] = ContextVar("steps", default=None)
 
 
 @contextmanager
-def adding_up(steps: Steps) -> Iterator[None]:
-    """In it a matrix's gradient is brought into the shardings that `steps` gives, one after the other."""
+def gradient_shardings(steps: Steps) -> Iterator[None]:
+    """Within it, every matrix's gradient is constrained to the shardings that `steps` returns, one after the other."""
     token = _steps.set(steps)
     try:
         yield
@@ -20,27 +24,28 @@ def adding_up(steps: Steps) -> Iterator[None]:
         _steps.reset(token)
 
 
-def added_up(kernel: jax.Array, names: Sequence[str]) -> jax.Array:
-    """The kernel itself, whose axes are called `names`; its gradient is added up as the scope says, if there is one."""
+def constrain_gradient(kernel: jax.Array, names: Sequence[str]) -> jax.Array:
+    """The kernel, with axes `names`, unchanged; its gradient is constrained as the scope says."""
     shardings = _shardings(kernel, names)
     if not shardings:
         return kernel
-    use = jax.custom_vjp(lambda kernel: kernel)
+    identity = jax.custom_vjp(lambda kernel: kernel)
 
     def backward(_, gradient):
+        # Each constraint turns one all-reduce into a reduce-scatter over one mesh axis.
         for sharding in shardings:
             gradient = jax.lax.with_sharding_constraint(gradient, sharding)
         return (gradient,)
 
-    use.defvjp(lambda kernel: (kernel, None), backward)
-    return use(kernel)
+    identity.defvjp(lambda kernel: (kernel, None), backward)
+    return identity(kernel)
+
+
+def parameter_sharding(parameter: jax.Array, names: Sequence[str]) -> jax.sharding.Sharding | None:
+    """How a parameter with axes `names` is stored: the last of its shardings. None if unsharded or without a scope."""
+    return next(iter(_shardings(parameter, names)[-1:]), None)
 
 
 def _shardings(array: jax.Array, names: Sequence[str]) -> Sequence[jax.sharding.Sharding]:
     steps = _steps.get()
     return steps(names, array.shape) if steps else ()
-
-
-def resting(parameter: jax.Array, names: Sequence[str]) -> jax.sharding.Sharding | None:
-    """Where a parameter lies whose axes are called `names`; None where it is split over nothing, or no scope says."""
-    return next(iter(_shardings(parameter, names)[-1:]), None)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from models.layers.init import constant, normal
-from models.layers.remat import light
+from models.layers.remat import remat_elementwise
 
 NORMS = ("layer", "rms")
 
@@ -13,7 +13,7 @@ NORMS = ("layer", "rms")
 class Norm(nn.Module):
     """Layer norm (Ba et al. 2016) or RMS norm (Zhang and Sennrich 2019) over the last axis, computed in float32.
 
-    Gains start at N(init_mean, init_std).
+    Gains start at N(init_mean, init_std^2).
     """
 
     kind: str
@@ -25,18 +25,17 @@ class Norm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        scale = self.param("scale", self._gains(), x.shape[-1:], self.param_dtype)
+        init = constant(self.init_mean, "embed")
+        if self.init_std:
+            init = normal(self.init_std, "embed", inputs=0, mean=self.init_mean)
+        scale = self.param("scale", init, x.shape[-1:], self.param_dtype)
         bias = None
         if self.kind == "layer":
             bias = self.param("bias", constant(0.0, "embed"), x.shape[-1:], self.param_dtype)
-        return light(self._normalise)(x, scale, bias)
+        return remat_elementwise(self._normalize)(x, scale, bias)
 
-    def _gains(self):
-        if self.init_std == 0.0:
-            return constant(self.init_mean, "embed")
-        return normal(self.init_std, "embed", inputs=0, mean=self.init_mean)
-
-    def _normalise(self, x, scale, bias):
+    def _normalize(self, x, scale, bias):
+        # The variance is taken of the centred values: E[x^2] - E[x]^2 cancels where the mean is large.
         y = x.astype(jnp.float32)
         if self.kind == "layer":
             y = y - y.mean(-1, keepdims=True)

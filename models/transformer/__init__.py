@@ -1,1 +1,1 @@
-"""The stack: a block of branches, repeated; what it carries."""
+"""Transformer blocks: the branches of a layer, the stack of layers, what decoding and recurrence carry."""

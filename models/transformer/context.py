@@ -1,4 +1,4 @@
-"""What flows beside x through a stack: every layer reads the same, each thing under a name of its own."""
+"""Everything a layer reads besides x: masks, positions, distances, the encoder's output."""
 
 import jax
 from flax import struct
@@ -9,53 +9,54 @@ from models.attention.masks import Mask
 
 @struct.dataclass
 class Distances:
-    """What relative attention knows of positions: a row for each distance, and the two biases of all layers."""
+    """Positions of relative attention: sinusoids of distances, and the biases u and v that all layers share."""
 
-    rows: jax.Array  # [R, D], the farthest first; or [2, R, D], of text that is read forwards and backwards
-    content_bias: jax.Array | None  # u [N, H]; None where each layer has its own
+    rows: jax.Array  # [R, D], the farthest first; or [2, R, D], for text in reading order and backwards
+    content_bias: jax.Array | None  # u [N, H]; None if each layer has its own
     position_bias: jax.Array | None  # v [N, H]
-    backward: jax.Array | None = None  # bool [B]: which of the two each row reads
+    backward: jax.Array | None = None  # [B] bool: which of the two each row of the batch reads
 
 
 @struct.dataclass
-class Kinds:
-    """Which segment queries and keys are of, as relative attention compares them: float32, so that biases hold them."""
+class SegmentIds:
+    """Segments of queries and keys, as relative attention compares them (Yang et al. 2019, section 2.5)."""
 
+    # float32, because they are leaves of a bias, and a bias is differentiated by all its leaves.
     query: jax.Array  # [B, T]
     key: jax.Array  # [B, S]
 
 
 @struct.dataclass
-class Asking:
-    """The last rows of x, a stream that asks about some places and is not looked at itself (Yang et al. 2019)."""
+class QueryStream:
+    """XLNet's query stream g: the last rows of x, which read the other rows and are read by none."""
 
-    mask: Mask  # of as many queries as the stream has rows
-    kinds: Kinds | None
+    mask: Mask  # of the stream's queries
+    segment_ids: SegmentIds | None
 
     @property
-    def rows(self) -> int:
-        return self.mask.places.shape[1]
+    def length(self) -> int:
+        return self.mask.query_columns.shape[1]
 
 
 @struct.dataclass
 class Source:
-    """What cross-attention looks at."""
+    """The encoder's output that cross-attention reads."""
 
-    hidden: jax.Array | None  # [B, S, D]: an encoder's output; None where decoding carries what is made of it
+    hidden: jax.Array | None  # [B, S, D]; None when decoding, which carries keys and values instead
     mask: Mask  # which of it each query sees
 
 
 @struct.dataclass
-class Signals:
-    """What the branches of a block may look at besides x [B, T, D]."""
+class Context:
+    """Inputs of a block's branches besides x [B, T, D]; the same for all layers but `layer`."""
 
-    mask: Mask  # who may look at whom; each layer's attention adds its own pattern
-    row: jax.Array | None = None  # [B] int32: each row's place in the whole global batch, which dropout draws by
-    positions: jax.Array | None = None  # [B or 1, T] int32: of rotary attention; of memory and x: [.., M + T]
+    mask: Mask  # each layer's attention adds its own pattern
+    row: jax.Array | None = None  # [B] int32: index of each row in the global batch, which dropout draws by
+    positions: jax.Array | None = None  # [B or 1, T] int32 of rotary attention; of memory and x: [.., M + T]
     distances: Distances | None = None  # of relative attention
-    kinds: Kinds | None = None  # of relative attention to segments
-    asking: Asking | None = None  # of relative attention: the last rows of x ask, and the others alone are seen
-    bias: Bias | None = None  # what all layers' self-attention adds to its scores
+    segment_ids: SegmentIds | None = None  # of relative attention
+    query_stream: QueryStream | None = None  # of relative attention
+    bias: Bias | None = None  # added to the scores of every layer's self-attention
     source: Source | None = None  # of cross-attention
-    layer: jax.Array | None = None  # [] int32: the layer that is looking, set by the stack on the way
+    layer: jax.Array | None = None  # [] int32: index of the layer, set by the stack
     train: bool = struct.field(pytree_node=False, default=False)  # dropout is on

@@ -1,4 +1,4 @@
-"""Depth: the same block L times, its parameters stored as [L, ...] whatever way the layers are run, or shared."""
+"""Depth: the same block L times, with parameters stored as [L, ...] however the layers run or share them."""
 
 import dataclasses
 import functools
@@ -8,29 +8,19 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from models.layers.products import PRODUCT
-from models.transformer.context import Signals
-
-_products = jax.checkpoint_policies.save_only_these_names(PRODUCT)
-REMAT: Mapping[str, Callable | None] = {
-    "none": None,  # keep every activation
-    "full": jax.checkpoint_policies.nothing_saveable,  # keep each layer's input alone
-    # Keep matrix products, attention's too, and recompute what is element-wise.
-    "dots": jax.checkpoint_policies.save_from_both_policies(_products, jax.checkpoint_policies.dots_saveable),
-    "dots_no_batch": _products,  # keep products with weights alone, and recompute attention
-}
+from models.layers.remat import REMAT
+from models.transformer.context import Context
 
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """`layers` blocks, whose parameters are one tree with a leading axis L, or a tuple of each one's (`apart`).
+    """`layers` blocks, whose parameters are one tree with a leading axis L, or a tuple of L trees.
 
-    `blocks` is one period of the depth, which divides it: layer l is blocks[l % period]. They have the same parameters
-    and differ in what they do, such as the attention pattern. Scanned, the compiled program holds one period and a
-    loop; unscanned, every layer.
-
-    With `groups` the leading axis is that: each set of parameters serves layers / groups layers in a row, a multiple of
-    the period (Lan et al. 2019, section 3.1). A layer still draws its own dropout. 0: each layer has its own.
+    blocks: one period of the depth; layer l is blocks[l % period]. They have the same parameters and differ in what
+        they compute, such as the attention pattern.
+    scan: the compiled program holds one period and a loop instead of every layer.
+    groups: above 0, the leading axis has this length, and each set of parameters serves layers / groups consecutive
+        layers, a multiple of the period (ALBERT, Lan et al. 2019, section 3.1). Each layer still draws its own dropout.
     """
 
     blocks: tuple[nn.Module, ...]
@@ -40,90 +30,88 @@ class Stack:
     groups: int = 0
 
     @property
-    def sets(self) -> tuple[int, ...]:
-        """Of each layer, which place along the leading axis its parameters have."""
-        return tuple(layer // self._sharing for layer in range(self.layers))
+    def param_index(self) -> tuple[int, ...]:
+        """For each layer, the index of its parameters along the leading axis."""
+        return tuple(layer // self._layers_per_set for layer in range(self.layers))
 
     @property
-    def _sharing(self) -> int:
-        """How many layers in a row have the same parameters."""
+    def _layers_per_set(self) -> int:
         return self.layers // self.groups if self.groups else 1
 
-    def init(self, key: jax.Array, x: jax.Array, signals: Signals) -> Mapping:
+    def init(self, key: jax.Array, x: jax.Array, context: Context) -> Mapping:
         """Parameters of all layers or groups, drawn independently; every leaf's first axis is named "layers"."""
-        draw = jax.vmap(lambda one: self.blocks[0].init(one, x, signals, {})["params"])
-        sets = jax.random.split(key, self.groups or self.layers)
-        return nn.meta.add_axis(draw(sets), 0, {nn.PARTITION_NAME: "layers"})
+        draw = jax.vmap(lambda one: self.blocks[0].init(one, x, context, {})["params"])
+        keys = jax.random.split(key, self.groups or self.layers)
+        return nn.meta.add_axis(draw(keys), 0, {nn.PARTITION_NAME: "layers"})
 
-    def __call__(self, params: Mapping, x: jax.Array, signals: Signals, carried: Mapping, key: jax.Array | None):
-        """x [B, T, D] -> [B, T, D], and `carried` as the last layer left it. `key` feeds dropout; None without it."""
+    def __call__(self, params: Mapping, x: jax.Array, context: Context, carried: Mapping, key: jax.Array | None):
+        """x [B, T, D] -> [B, T, D], and `carried` after the last layer. `key` feeds dropout, None if it is off."""
 
         def apply(block, x, carried, params, layer):
+            # By layer index, not by splitting: scanned, unrolled and shared layers draw the same.
             rngs = {} if key is None else {"dropout": jax.random.fold_in(key, layer)}
-            return block.apply({"params": params}, x, signals.replace(layer=layer), carried, rngs=rngs)
+            return block.apply({"params": params}, x, context.replace(layer=layer), carried, rngs=rngs)
 
         runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
         period, carry = len(runs), (x, dict(carried))
-        sharing = self._sharing
+        shared_by = self._layers_per_set
         if not self.scan or isinstance(params, tuple):
-            for first, own in zip(range(0, self.layers, sharing), apart(params), strict=True):
-                for layer in range(first, first + sharing):
+            for first, own in zip(range(0, self.layers, shared_by), unstack_layers(params), strict=True):
+                for layer in range(first, first + shared_by):
                     carry = runs[layer % period](*carry, own, layer)
             return carry
-        if sharing > 1:
-            return self._scan_shared(runs, sharing, carry, params)
+        if shared_by > 1:
+            return self._scan_shared(runs, shared_by, carry, params)
 
-        def group(carry, params_and_layer):
+        def run_period(carry, params_and_layer):
             params, layer = params_and_layer
-            for offset, (run, own) in enumerate(zip(runs, apart(params), strict=True)):
+            for offset, (run, own) in enumerate(zip(runs, unstack_layers(params), strict=True)):
                 carry = run(*carry, own, layer + offset)
             return carry, None
 
-        groups = self.layers // period
-        split = jax.tree.map(lambda p: p.reshape(groups, period, *p.shape[1:]), params)
-        carry, _ = jax.lax.scan(group, carry, (split, period * jnp.arange(groups)))
+        # One scan step runs a whole period, so that each block's pattern is static in the compiled loop.
+        periods = self.layers // period
+        split = jax.tree.map(lambda p: p.reshape(periods, period, *p.shape[1:]), params)
+        carry, _ = jax.lax.scan(run_period, carry, (split, period * jnp.arange(periods)))
         return carry
 
-    def _scan_shared(self, runs, sharing: int, carry, params: Mapping):
-        """The layers of every group in a loop of their own, which adds up the gradients of what they share."""
-
-        def group(carry, own_and_first):
+    def _scan_shared(self, runs, shared_by: int, carry, params: Mapping):
+        # Two nested loops. The inner one sums the gradients of the parameters its layers share; repeating parameters
+        # to [L, ...] before one loop would hold L gradients.
+        def run_group(carry, own_and_first):
             own, first = own_and_first
 
-            def layers(carry, layer):
+            def run_period(carry, layer):
                 for offset, run in enumerate(runs):
                     carry = run(*carry, own, layer + offset)
                 return carry, None
 
-            return jax.lax.scan(layers, carry, first + jnp.arange(0, sharing, len(runs)))[0], None
+            return jax.lax.scan(run_period, carry, first + jnp.arange(0, shared_by, len(runs)))[0], None
 
-        return jax.lax.scan(group, carry, (params, jnp.arange(0, self.layers, sharing)))[0]
+        return jax.lax.scan(run_group, carry, (params, jnp.arange(0, self.layers, shared_by)))[0]
 
     def _remat(self, run):
         if self.remat == "none":
             return run
-        # A scan's body is computed apart from its backward pass anyway, so the barrier against merging both is waste.
+        # The barrier against merging forward and backward is needed only in unrolled layers: the body of a scan is
+        # compiled apart from its backward pass anyway.
         return jax.checkpoint(run, policy=REMAT[self.remat], prevent_cse=not self.scan)
 
 
 def stack_param(module: nn.Module, name: str, init: Callable, *args):
-    """The parameters of a Stack, which `module` keeps as `name`: as they are given, or made by `init(key, *args)`.
-
-    `module.param` would trace `init`, a whole block, wherever the model is applied, only to compare shapes: a fifth of
-    the start of a small run. The blocks compare those of a layer, and the Stack has as many layers as it is given.
-    """
+    """The parameters of a Stack, which `module` stores as `name`; `init(key, *args)` creates them."""
+    # `module.param` would trace `init`, a whole block, at every call of the model, only to compare shapes: a fifth of
+    # the start of a small run. The blocks compare those of a layer themselves.
     if module.has_variable("params", name):
         return nn.unbox(module.get_variable("params", name))
     return module.param(name, init, *args)
 
 
-def apart(tree) -> tuple:
-    """The tree of each layer, from one of [L, ...]; of what is apart already, the same.
-
-    Split at once, so that their gradients are joined at once: those of `leaf[index]` would be padded with zeros to
-    [L, ...] each, and added up.
-    """
+def unstack_layers(tree) -> tuple:
+    """A tuple of one tree for each layer, from a tree of [L, ...]; a tuple is returned as it is."""
     if isinstance(tree, tuple):
         return tree
+    # Unstacked at once, so that gradients are stacked at once. The gradient of `leaf[index]` would be padded with zeros
+    # to [L, ...], and L of those added up.
     leaves, structure = jax.tree.flatten(tree)
     return tuple(structure.unflatten(layer) for layer in zip(*(jnp.unstack(leaf) for leaf in leaves), strict=True))

@@ -1,16 +1,27 @@
-"""The branch of feed-forward: two products with an activation between them, token by token."""
+"""The feed-forward branch, and activation functions by the names that configs use."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 from flax import linen as nn
 
-from models.layers.activations import ACTIVATIONS, GATED
 from models.layers.dropout import dropout
 from models.layers.linear import Linear
-from models.layers.remat import light
-from models.transformer.context import Signals
+from models.layers.remat import remat_elementwise
+from models.transformer.context import Context
+
+# GELU has three forms in published models (Hendrycks and Gimpel 2016); they differ by up to 2e-2, and a checkpoint
+# needs the one it was trained with.
+ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # GPT, BERT's own release, ALBERT, XLNet
+    "gelu_erf": functools.partial(jax.nn.gelu, approximate=False),  # RoBERTa, ELECTRA, BART, ports of BERT
+    "gelu_sigmoid": lambda x: x * jax.nn.sigmoid(1.702 * x),  # Sparse Transformer
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+}
+GATED = "gated_"  # prefix of an activation's name: act(x W_gate) * (x W_in), as in T5 v1.1
+FEED_FORWARD = (*ACTIVATIONS, *(GATED + name for name in ACTIVATIONS))  # activations of feed-forward branches
 
 
 class FeedForward(nn.Module):
@@ -22,24 +33,24 @@ class FeedForward(nn.Module):
     bias: bool
     std: float
     out_std: float
-    initialiser: Callable
+    initializer: Callable
     dropout: float
     dtype: str
     param_dtype: str
 
     @nn.compact
-    def __call__(self, x: jax.Array, signals: Signals, carried: None) -> tuple[jax.Array, None]:
+    def __call__(self, x: jax.Array, context: Context, carried: None) -> tuple[jax.Array, None]:
         """x [B, T, D] -> [B, T, D]; it carries nothing."""
-        shared = {"bias": self.bias, "initialiser": self.initialiser}
+        shared = {"bias": self.bias, "initializer": self.initializer}
         shared |= {"dtype": self.dtype, "param_dtype": self.param_dtype}
         widen = functools.partial(Linear, {"embed": self.width}, {"ff": self.ff}, std=self.std, **shared)
-        activation = light(ACTIVATIONS[self.activation.removeprefix(GATED)])
+        activation = remat_elementwise(ACTIVATIONS[self.activation.removeprefix(GATED)])
         hidden = widen(name="in")(x)
         if self.activation.startswith(GATED):
             hidden = activation(widen(name="gate")(x)) * hidden
         else:
             hidden = activation(hidden)
         hidden = nn.with_logical_constraint(hidden, ("batch", "length", "ff"))
-        key = self.make_rng("dropout") if signals.train and self.dropout else None
-        hidden = dropout(hidden, self.dropout, key, signals.row)
+        key = self.make_rng("dropout") if context.train and self.dropout else None
+        hidden = dropout(hidden, self.dropout, key, context.row)
         return Linear({"ff": self.ff}, {"embed": self.width}, std=self.out_std, name="out", **shared)(hidden), carried

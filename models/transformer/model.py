@@ -1,59 +1,177 @@
-"""What all models have in common, as most of them have it (models/__init__.py lists what every model offers)."""
+"""Base classes of models. `models/__init__.py` lists what every model offers."""
 
-from typing import ClassVar
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax import struct
 
-from models.layers.logits import whole_logits
+from models.errors import ModelError
+from models.layers.dropout import dropout
+from models.layers.init import normal
+from models.layers.logits import vocab_logits
+from models.layers.norm import Norm
+from models.transformer.block import Block
 from models.transformer.layer_stack import Stack, stack_param
+from models.transformer.memory import Memory
+from models.transformer.mlp import FeedForward
+from models.transformer.relative_attention import RelativeSelfAttention
+
+
+@struct.dataclass
+class Output:
+    """Hidden states [B, T, D], and the updated memories or caches, by name of the branch that carries them."""
+
+    hidden: jax.Array
+    carried: Mapping[str, Any]
 
 
 class Model(nn.Module):
-    """One softmax, made of `head_inputs`, gives all probabilities; ids read are those predicted; no lane carries."""
+    """A model with one softmax over its vocabulary, the same ids at input and output, and no memory."""
 
     inputs: ClassVar[tuple[str, ...]]
     causal: ClassVar[bool]
-    one_softmax: ClassVar[bool] = True
-    tells_replaced: ClassVar[bool] = False
+    single_softmax: ClassVar[bool] = True
+    has_discriminator: ClassVar[bool] = False
 
     vocab_size: int
 
     def make_layers(self) -> None:
-        """Of `setup`, where a model is one stack: that, and its parameters, which `_init_stack` makes of a key."""
-        # Parameters do not depend on how attention is computed: the oracle makes them, whatever the named path refuses.
-        self.stack = self.stack_by("reference" if self.is_initializing() else self.attention_path)
+        """Create the stack and its parameters; called in `setup` of models with one stack."""
+        # Parameters do not depend on how attention is computed, so the reference backend initializes them: it never
+        # refuses, whatever `attention_path` names.
+        self.stack = self.build_stack("reference" if self.is_initializing() else self.attention_path)
         self.stacked = stack_param(self, "layers", self._init_stack)
 
-    def stack_by(self, path: str) -> Stack:
-        """All layers, their attention computed by `path`: blocks whose attention follows the patterns in turn."""
-        blocks = tuple(self._block(pattern, path) for pattern in self.attention)
+    def build_stack(self, backend: str) -> Stack:
+        """All layers, with attention computed by `backend`; blocks follow the attention patterns in turn."""
+        blocks = tuple(self._block(pattern, backend) for pattern in self.attention)
         return Stack(blocks, self.layers, self.scan, self.remat)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> logits [..., V] float32."""
-        return whole_logits(*self.head_inputs(hidden))
+        return vocab_logits(*self.head_inputs(hidden))
 
     def example(self) -> dict[str, jax.Array]:
         """The smallest inputs: one row of one token."""
         return dict.fromkeys(self.inputs, jnp.ones((1, 1), jnp.int32))
 
-    def start(self, lanes: int) -> dict:
+    def init_memory(self, lanes: int) -> dict:
         """What lanes of the batch carry at the start of their streams: nothing."""
         return {}
 
+    def check_length(self, tokens: jax.Array, limit: int, name: str = "config.model.context") -> None:
+        """Raise ModelError if rows [B, T] are longer than `limit`."""
+        if tokens.shape[1] > limit:
+            raise ModelError(f"{name}={limit}: too short for a row of {tokens.shape[1]} tokens. Raise it.")
+
     @property
-    def reads(self) -> int:
-        """How many ids can be read: those that are predicted."""
+    def input_vocab_size(self) -> int:
+        """Number of ids that can be read."""
         return self.vocab_size
 
     @property
-    def tells_pairs(self) -> bool:
-        """Whether it has a head that tells pairs of texts apart."""
+    def has_nsp_head(self) -> bool:
+        """Whether it has a head for next-sentence prediction."""
         return False
 
     @property
-    def limits(self) -> dict[str, int]:
-        """Below what the numbers are of those inputs that index a table."""
-        return {"tokens": self.reads}
+    def input_limits(self) -> dict[str, int]:
+        """For each input that indexes a table, the number of rows."""
+        return {"tokens": self.input_vocab_size}
+
+
+class RecurrentModel(Model):
+    """Post-norm blocks of relative attention and feed-forward, whose lanes carry a memory: Transformer-XL and XLNet.
+
+    segment_attention and bias_matrices are those of `RelativeSelfAttention`.
+    """
+
+    segment_attention: ClassVar[bool]
+    bias_matrices: ClassVar[bool]
+
+    layers: int
+    width: int
+    heads: int
+    head_size: int
+    ff: int
+    memory: int
+    clamp: int
+    activation: str
+    norm_epsilon: float
+    attention_path: str
+    dropout: float
+    dropout_attention: float
+    init_std: float
+    dtype: str
+    param_dtype: str
+    scan: bool
+    remat: str
+
+    @property
+    def remembered_length(self) -> int:
+        """Number of leading positions of a row that are remembered; 0 means all."""
+        return 0
+
+    @property
+    def gain_std(self) -> float:
+        """Standard deviation of the norms' gains at initialization."""
+        return 0.0
+
+    def init_memory(self, lanes: int) -> dict[str, Memory]:
+        """Empty memory for lanes of the batch, boxed with the names of its axes."""
+        return {"attention": Memory.empty(self.layers, lanes, self.memory, self.width, self.dtype)}
+
+    def build_stack(self, backend: str) -> Stack:
+        """All layers, with attention computed by `backend`."""
+        return Stack((self._block(backend),), self.layers, self.scan, self.remat)
+
+    def dropouts(self, train: bool) -> tuple[jax.Array | None, Callable]:
+        """The key of the layers' dropout, and `drop(x, site, row)` for numbered sites outside of them."""
+        key = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
+
+        def drop(x, site, row=None):
+            # Layers fold in 0 .. L - 1, sites the numbers after that.
+            return dropout(x, self.dropout, None if key is None else jax.random.fold_in(key, self.layers + site), row)
+
+        return key, drop
+
+    @property
+    def _head_size(self) -> int:
+        return self.head_size or self.width // self.heads
+
+    @property
+    def _shared(self) -> dict:
+        """Fields that both branches of a block have."""
+        return {"width": self.width, "std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    def _attention(self, backend: str) -> Callable:
+        return functools.partial(
+            RelativeSelfAttention,
+            heads=self.heads,
+            head_size=self._head_size,
+            segment_attention=self.segment_attention,
+            bias_matrices=self.bias_matrices,
+            reuse=self.remembered_length,
+            dropout=self.dropout_attention,
+            backend=backend,
+            **self._shared,
+        )
+
+    def _block(self, backend: str) -> Block:
+        feed_forward = functools.partial(
+            FeedForward,
+            ff=self.ff,
+            activation=self.activation,
+            bias=True,
+            out_std=self.init_std,
+            initializer=normal,
+            dropout=self.dropout,
+            **self._shared,
+        )
+        norm = functools.partial(Norm, "layer", self.norm_epsilon, 1.0, self.gain_std, self.dtype, self.param_dtype)
+        branches = {"attention": self._attention(backend), "feed_forward": feed_forward}
+        return Block(branches, norm, "post", self.dropout, parent=None)

@@ -1,4 +1,4 @@
-"""The branch of self-attention: queries, keys and values of x, attention between them, the output projection."""
+"""Self-attention: queries, keys and values from x, and the output projection."""
 
 import math
 from collections.abc import Callable
@@ -8,20 +8,21 @@ from flax import linen as nn
 
 from models.attention import attend
 from models.attention.patterns import Pattern
+from models.layers.embedding import rotate
 from models.layers.init import uniform
 from models.layers.linear import Linear
-from models.layers.positions import rotate
 from models.transformer.cache import Cache
-from models.transformer.context import Signals
+from models.transformer.context import Context
 from models.transformer.memory import Memory
 
 
 class SelfAttention(nn.Module):
-    """`kv_heads` below `heads` shares each key/value head among heads / kv_heads queries (Ainslie et al. 2023).
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2).
 
-    Queries and keys are of `query_size`, values of `head_size`. `fused_glorot` starts the three projections as one
-    uniform matrix of variance 2 / (inputs + outputs) (Glorot and Bengio 2010), as PyTorch's MultiheadAttention does.
-    Scores are scaled by `scale`, by 1/sqrt(query_size) where that is None.
+    kv_heads: below `heads`, heads / kv_heads queries share each key/value head (Ainslie et al. 2023).
+    query_size: size of queries and keys; values have `head_size`.
+    fused_glorot: the three projections start as one Glorot-uniform matrix, as in PyTorch's MultiheadAttention.
+    scale: factor of the scores, None means 1/sqrt(query_size).
     """
 
     width: int
@@ -36,50 +37,52 @@ class SelfAttention(nn.Module):
     query_std: float
     std: float
     out_std: float
-    initialiser: Callable
+    initializer: Callable
     fused_glorot: bool
     scale: float | None
-    attention_path: str
+    backend: str
     dtype: str
     param_dtype: str
 
     @nn.compact
-    def __call__(self, x: jax.Array, signals: Signals, carried: Memory | Cache | None):
-        """x [B, T, D] -> [B, T, D], and the memory or cache with this layer's share, all of which is seen."""
+    def __call__(self, x: jax.Array, context: Context, carried: Memory | Cache | None):
+        """x [B, T, D] -> [B, T, D], and the memory or cache with this layer's part."""
         shared = {"bias": self.bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
 
         def project(name, x, std, axis, heads, size):
-            start = {"std": std, "initialiser": self.initialiser}
+            init = {"std": std, "initializer": self.initializer}
             if self.fused_glorot:
+                # Variance 2 / (inputs + outputs) of the fused matrix (Glorot and Bengio 2010): narrower than of three.
                 outputs = self.heads * self.query_size + self.kv_heads * (self.query_size + self.head_size)
-                start = {"std": math.sqrt(2 / (self.width + outputs)), "initialiser": uniform}
-            y = Linear({"embed": self.width}, {axis: heads, "head_size": size}, name=name, **start, **shared)(x)
+                init = {"std": math.sqrt(2 / (self.width + outputs)), "initializer": uniform}
+            y = Linear({"embed": self.width}, {axis: heads, "head_size": size}, name=name, **init, **shared)(x)
             return nn.with_logical_constraint(y, ("batch", "length", axis, "head_size"))
 
         seen = x
         if isinstance(carried, Memory):
-            carried, seen = carried.extend(signals.layer, x)
+            carried, seen = carried.extend(context.layer, x)
         query = project("query", x, self.query_std, "heads", self.heads, self.query_size)
         key = project("key", seen, self.std, "kv_heads", self.kv_heads, self.query_size)
         value = project("value", seen, self.std, "kv_heads", self.kv_heads, self.head_size)
         if self.rotary:
-            query = rotate(query, signals.positions[:, -x.shape[1] :])
-            key = rotate(key, signals.positions)
+            # Rotated before they are cached: a cached key keeps its position, and a token is rotated once.
+            query = rotate(query, context.positions[:, -x.shape[1] :])
+            key = rotate(key, context.positions)
         if isinstance(carried, Cache):
-            carried, key, value = carried.extend(signals.layer, key, value)
+            carried, key, value = carried.extend(context.layer, key, value)
         y = attend(
             query,
             key,
             value,
-            signals.mask.replace(pattern=self.pattern),
-            bias=signals.bias,
-            dropout_rate=self.dropout if signals.train else 0.0,
-            dropout_rng=self.make_rng("dropout") if signals.train and self.dropout else None,
-            dropout_rows=signals.row,
+            context.mask.replace(pattern=self.pattern),
+            bias=context.bias,
+            dropout_rate=self.dropout if context.train else 0.0,
+            dropout_rng=self.make_rng("dropout") if context.train and self.dropout else None,
+            dropout_rows=context.row,
             scale=self.scale,
-            path=self.attention_path,
+            backend=self.backend,
         )
         y = nn.with_logical_constraint(y, ("batch", "length", "heads", "head_size"))
         inputs = {"heads": self.heads, "head_size": self.head_size}
-        start = {"std": self.out_std, "initialiser": self.initialiser}
-        return Linear(inputs, {"embed": self.width}, name="output", **start, **shared)(y), carried
+        init = {"std": self.out_std, "initializer": self.initializer}
+        return Linear(inputs, {"embed": self.width}, name="output", **init, **shared)(y), carried

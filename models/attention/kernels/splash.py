@@ -1,26 +1,24 @@
-"""Pallas splash attention on TPUs: blocks that the mask hides whole are not computed."""
+"""Pallas splash attention on TPUs: fully masked blocks are not computed."""
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
 
-from models.attention.backend import Path, Request, refuse_features
-from models.attention.kernels.blocks import LANES, lengthened, whole_blocks, without_blind
+from models.attention.backend import Backend, Request, missing_features
+from models.attention.kernels import LANES, pad_to_blocks, round_up, zero_blind_queries
 from models.attention.patterns import Dense, Local
 
-LARGEST_BLOCK = 512
-NARROWEST = 64  # half the lanes: features of a head come in multiples of it
+MAX_BLOCK = 512  # rows; larger blocks skip less under a mask and need more on-chip memory
+HEAD_MULTIPLE = 64  # half the lanes: head sizes are padded to a multiple of it
 
 
 def run(query, key, value, mask, bias, dropout, scale, interpret=False):
-    """Attention of documents and of padded keys, causal or not, dense or local: [B, T, N, H].
-
-    Rows and heads are padded with zeros.
-    """
+    """Attention under segments and padded keys, causal or not, dense or local: [B, T, N, H]."""
+    # Rows and head features are padded with zeros, which add nothing to products.
     T, H = query.shape[1], value.shape[3]
-    mask = _by_segments(mask, *query.shape[:2], key.shape[1])
-    (query, key, value), mask = lengthened((query * scale, key, value), mask)
-    query, key, value = (jnp.swapaxes(_widened(x), 1, 2) for x in (query, key, value))
+    mask = _valid_as_segments(mask, *query.shape[:2], key.shape[1])
+    (query, key, value), mask = pad_to_blocks((query * scale, key, value), mask)
+    query, key, value = (jnp.swapaxes(_pad_heads(x), 1, 2) for x in (query, key, value))
     rows, columns = query.shape[2], key.shape[2]
     masks = splash_attention.MultiHeadMask([_mask(mask, rows, columns)] * query.shape[1])
     sizes = dict.fromkeys(("block_q", "block_q_dkv", "block_q_dq"), _block(rows))
@@ -38,12 +36,12 @@ def run(query, key, value, mask, bias, dropout, scale, interpret=False):
         key_segments = mask.query_segments if mask.key_segments is None else mask.key_segments
         segments = (splash_attention.SegmentIds(mask.query_segments, key_segments),)
     out = jnp.swapaxes(jax.vmap(kernel)(query, key, value, *segments), 1, 2)
-    # To the kernel padding is one more segment, whose queries see each other.
-    return (without_blind(out, mask, columns) if segments else out)[:, :T, :, :H]
+    # For the kernel, padding is one more segment whose queries see each other.
+    return (zero_blind_queries(out, mask, columns) if segments else out)[:, :T, :, :H]
 
 
-def _by_segments(mask, B, T, S):
-    """The same with keys that are not there as padding: of segment 0, which no query is of that sees anything."""
+def _valid_as_segments(mask, B, T, S):
+    """The mask with `key_valid` expressed as segments: invalid keys get segment 0, which no query sees."""
     if mask.key_valid is None:
         return mask
     query, key = mask.query_segments, mask.key_segments
@@ -53,8 +51,8 @@ def _by_segments(mask, B, T, S):
     return mask.replace(query_segments=query, key_segments=key, key_valid=None)
 
 
-def _widened(x):
-    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, -x.shape[3] % NARROWEST)))
+def _pad_heads(x):
+    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, -x.shape[3] % HEAD_MULTIPLE)))
 
 
 def _mask(mask, T, S):
@@ -69,26 +67,26 @@ def _mask(mask, T, S):
 
 
 def _block(length):
-    return next(size for size in (LARGEST_BLOCK, 256, LANES) if length % size == 0)
+    return next(size for size in (MAX_BLOCK, 256, LANES) if length % size == 0)
 
 
-def _refuses(request: Request) -> str | None:
+def _unsupported(request: Request) -> str | None:
     if request.platform != "tpu":
         return f"it runs on TPUs and the platform is {request.platform}"
     if not isinstance(request.pattern, Dense | Local):
-        return "it knows dense and local patterns alone"
+        return "it has dense and local patterns only"
     if request.bias:
         return "it has no bias"
     if request.dropout:
         return "it has no dropout"
-    return refuse_features(request, {"causal", "memory", "segments", "key_segments", "key_valid"})
+    return missing_features(request, {"causal", "memory", "segments", "key_segments", "key_valid"})
 
 
-def _wasteful(request: Request) -> bool:
-    """Where zeros are at least half of the products."""
+def _inefficient(request: Request) -> bool:
+    # At least half of the products would be with padding.
     sizes = request.head_size, request.value_size
-    padded = whole_blocks(request.T) * whole_blocks(request.S) * sum(size + -size % NARROWEST for size in sizes)
+    padded = round_up(request.T) * round_up(request.S) * sum(size + -size % HEAD_MULTIPLE for size in sizes)
     return padded >= 2 * request.T * request.S * sum(sizes)
 
 
-PATH = Path("splash", run, _refuses, _wasteful)
+BACKEND = Backend("splash", run, _unsupported, _inefficient)
