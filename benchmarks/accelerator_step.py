@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import report
 from benchmarks.ceiling import measure_matmul_ceiling
 from configs import gpt2
-from models.transformer.layer_stack import REMAT
+from models.layers.remat import REMAT
 from pretrain.costs.flops import flops_per_token
 from pretrain.step.train_spec import TrainSpec
 

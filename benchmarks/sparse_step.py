@@ -32,7 +32,7 @@ PATTERNS = ("strided_128", "fixed_128_8", "fixed_128_32")
 def ours(word, path="auto", causal=True):
     """Our attention with a pattern."""
     mask = Mask(causal=causal, pattern=parse_pattern(word))
-    return lambda query, key, value: attend(query, key, value, mask, path=path)
+    return lambda query, key, value: attend(query, key, value, mask, backend=path)
 
 
 def compile_both(attention, length):

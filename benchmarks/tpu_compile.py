@@ -91,7 +91,7 @@ def attention(
 
     def both(mask, inputs, gradient):
         run = attend_relative if relative else attend
-        out, pull = jax.vjp(lambda *inputs: run(*inputs, mask, path=path), *inputs)
+        out, pull = jax.vjp(lambda *inputs: run(*inputs, mask, backend=path), *inputs)
         return out, pull(gradient)
 
     with jax.set_mesh(mesh):

@@ -48,7 +48,7 @@ def build(length: int, changes: dict):
         output = recurrent.apply(params, tokens, carried=carried)
         return losses(recurrent, params, output.hidden, targets), output.carried
 
-    _, carried = segment(params, tokens, targets, nn.unbox(recurrent.start(1)))
+    _, carried = segment(params, tokens, targets, nn.unbox(recurrent.init_memory(1)))
     return (
         lambda: jax.block_until_ready(last_token(params, tokens, targets)),
         lambda: jax.block_until_ready(segment(params, tokens, targets, carried)),

@@ -41,7 +41,7 @@ def gradient(model, params, tokens, direction, **inputs):
     return lambda: jax.block_until_ready(program(params, tokens, direction, inputs))
 
 
-def attend_content(query, key, value, distance_keys, content_bias, position_bias, mask, more=None, **options):
+def attend_content(query, key, value, distance_keys, content_bias, position_bias, mask, bias=None, **options):
     """`attend_relative` without its distance terms."""
     return attend(query, key, value, mask, **options)
 
@@ -65,7 +65,7 @@ def candidates(length: int, lanes: int, layers: int, dtype: str):
         params = jax.jit(model.init)(jax.random.key(0), tokens[:, :1])
         inputs = {}
         if name == "transformer_xl":
-            memory = nn.unbox(model.start(lanes))["attention"]
+            memory = nn.unbox(model.init_memory(lanes))["attention"]
             hidden = jnp.asarray(rng.normal(size=memory.hidden.shape), memory.hidden.dtype)
             inputs["carried"] = {"attention": memory.replace(hidden=hidden, held=jnp.full_like(memory.held, length))}
         runs[name] = gradient(model, params, tokens, direction, **inputs)

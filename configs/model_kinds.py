@@ -57,7 +57,7 @@ def decoder() -> dict:
 
 @section
 def recurrent() -> dict:
-    """Transformer-XL, `models.transformer_xl.Recurrent`."""
+    """Transformer-XL, `models.transformer_xl.TransformerXL`."""
     return dict(
         kind="recurrent",  # kind of model; a recipe selects it with the whole section
         vocab_size=count(204),  # words, most frequent first if there are cutoffs
@@ -95,7 +95,7 @@ def recurrent() -> dict:
 
 @section
 def two_stream() -> dict:
-    """XLNet, `models.xlnet.TwoStream`."""
+    """XLNet, `models.xlnet.XLNet`."""
     return dict(
         kind="two_stream",  # kind of model; a recipe selects it with the whole section
         vocab_size=count(32000),  # rows of the token table; at least the tokenizer's size
@@ -158,7 +158,7 @@ def encoder() -> dict:
 
 @section
 def replaced_tokens() -> dict:
-    """ELECTRA, generator and discriminator: `models.electra.ReplacedTokens`."""
+    """ELECTRA, generator and discriminator: `models.electra.Electra`."""
     return dict(
         kind="replaced_tokens",  # kind of model; a recipe selects it with the whole section
         vocab_size=count(30522),  # rows of the token table; at least the tokenizer's size

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.attention import PATHS, chosen_path
-from models.attention.backend import Path
-from models.attention.biases import ByBucket, ByDistance, ByMatch, Stored, Sum
-from models.attention.biases.shift import relative_shift
+from models.attention import BACKENDS, select_backends
+from models.attention.backend import Backend
+from models.attention.biases import ByBucket, ByMatch, Stored, Sum, shift_rows
 from models.attention.masks import Mask
 from models.attention.patterns import Union, parse_pattern
+from models.attention.relative import ByDistance
 from models.errors import ModelError
 from pretrain import config as configs
 from pretrain.losses.objective import BoundModel
@@ -64,11 +64,11 @@ class Call:
         query = jax.ShapeDtypeStruct((1, self.queries, 8, self.head_size), jnp.dtype(dtype))
         key = jax.ShapeDtypeStruct((1, keys, self.kv_heads, self.head_size), jnp.dtype(dtype))
         arguments = dict(platform=platform, **self.options)
-        picked = dict.fromkeys(chosen_path(query, key, key, mask, **arguments))
+        picked = dict.fromkeys(select_backends(query, key, key, mask, **arguments))
         others = []
-        for path in PATHS:
+        for path in BACKENDS:
             try:
-                chosen_path(query, key, key, mask, path=path, **arguments)
+                select_backends(query, key, key, mask, backend=path, **arguments)
             except ModelError:
                 continue
             if path not in (*picked, "reference"):
@@ -164,11 +164,11 @@ def attention_calls(spec, length: int, train: bool) -> list[tuple[str, str, str]
         words += [describe_bias(bias)] if bias is not None else []
         rate = 0.1 if dropout is not None else 0.0
         options = dict(bias=bias, dropout_rate=rate)
-        picked = [chosen_path(query, key, value, mask, platform=platform, **options) for platform in ("gpu", "tpu")]
+        picked = [select_backends(query, key, value, mask, platform=platform, **options) for platform in ("gpu", "tpu")]
         calls.append((", ".join(words), *(" + ".join(dict.fromkeys(paths)) for paths in picked)))
         return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
 
-    model = spec.model.clone(attention_path=Path("recorded", record, lambda request: None))
+    model = spec.model.clone(attention_path=Backend("recorded", record, lambda request: None))
     batch, carried = spec.batch_shapes(1, length), recurrent_state.shapes(model, 1)
 
     def forward(params, batch, carried, frozen):
@@ -195,7 +195,7 @@ def draw_pattern(word: str, length: int = 16) -> str:
 def draw_shift() -> str:
     """Draw the relative shift of three queries and five keys, two of them memory."""
     before = np.arange(15).reshape(3, 5)
-    after = np.asarray(relative_shift(jnp.asarray(before), 5))
+    after = np.asarray(shift_rows(jnp.pad(before, ((0, 0), (1, 0))), 5))
     hidden = ~np.asarray(Mask(causal=True, memory=2).dense(3, 5)[0, 0])
     left = [" ".join(f"{x:>2}" for x in row) for row in before]
     right = [" ".join(f"{x:>2}" for x in row) for row in np.where(hidden, ".", after)]

@@ -151,7 +151,7 @@ class Run:
 
     def _check_range(self, name: str, values: np.ndarray) -> None:
         """Raises UserError for ids outside the input's table, which JAX would clip silently."""
-        end = self.model.limits.get(name, 2**31)
+        end = self.model.input_limits.get(name, 2**31)
         if not 0 <= values.min() <= values.max() < end:
             found = f"from {values.min()} to {values.max()}"
             raise UserError(f"{name}: ids {found} are outside 0 to {end - 1}. Use the run's tokenizer.")

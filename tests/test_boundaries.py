@@ -45,7 +45,8 @@ FLOORS = {
         {"electra"},
         {"gpt", "bert", "t5", "transformer_xl", "xlnet"},
         {"transformer"},
-        {"attention", "layers"},
+        {"attention"},
+        {"layers"},
         {"errors"},
     ),
     "input_pipeline": (

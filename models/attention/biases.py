@@ -206,7 +206,7 @@ def shift_rows(padded: jax.Array, keys: int) -> jax.Array:
 
 def as_bias(bias) -> Bias | None:
     """A bias as `attend` takes it; an array becomes `Stored`."""
-    return bias if bias is None or hasattr(bias, "map_queries") else Stored(bias)
+    return Stored(bias) if isinstance(bias, jax.Array | np.ndarray | jax.ShapeDtypeStruct) else bias
 
 
 def bias_tile(bias: Bias | None, mask, start: int, rows: int, first: int, keys: int) -> jax.Array | None:

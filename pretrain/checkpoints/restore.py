@@ -12,7 +12,7 @@ from flax.traverse_util import unflatten_dict
 from input_pipeline.away import passes
 from input_pipeline.files import read_json
 from input_pipeline.remote import RemotePath
-from models.layers.parameter import path_name
+from models.layers.init import path_name
 from pretrain.checkpoints import integrity, paths, remote
 from pretrain.checkpoints.slabs import BySlabs
 from pretrain.distributed.consensus import allgather_json, on_all_hosts, on_host0

@@ -7,7 +7,7 @@ import jax
 
 from input_pipeline import pipeline, validate
 from input_pipeline.tokenizers.settings import known_padding
-from models.layers.parameter import is_box, path_name
+from models.layers.init import is_box, path_name
 from pretrain import config as configs
 from pretrain.commands.arguments import Describe
 from pretrain.commands.shared import config_of

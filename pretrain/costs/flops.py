@@ -25,9 +25,9 @@ import numpy as np
 from flax import linen as nn
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Primitive
 
-from models.attention.backend import Path
+from models.attention.backend import Backend
 from models.attention.patterns import Dense, Pattern, parse_pattern, per_head
-from models.layers.chunks import undivided
+from models.layers.logits import single_chunk
 from models.transformer.block import Block
 from pretrain.losses.objective import STATES, TEACHER, BoundModel
 from pretrain.step import recurrent_state
@@ -85,7 +85,7 @@ def _trace(spec: TrainSpec, model: nn.Module, rows: int, length: int):
     def forward(params, batch, carried, frozen):
         return objective.score(BoundModel(model, params, spec.inputs, frozen), batch, carried, None)
 
-    with undivided():
+    with single_chunk():
         return jax.make_jaxpr(forward)(spec.param_shapes, batch, carried, frozen).jaxpr
 
 
@@ -233,7 +233,7 @@ def _describe(query, key, value, mask, bias, dropout, scale):
     return ATTENTION.bind(query, key, value, visible=visible, bias=0 if bias is None else bias.products)
 
 
-DESCRIBED = Path("described", run=_describe, refuses=lambda request: None)
+DESCRIBED = Backend("described", run=_describe, unsupported=lambda request: None)
 ATTENTION = Primitive("attention")
 
 

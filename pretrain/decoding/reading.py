@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from models.layers.products import TURNED
-from models.transformer.layer_stack import apart
+from models.layers.linear import TRANSPOSED
+from models.transformer.layer_stack import unstack_layers
 
 
 @struct.dataclass
@@ -34,7 +34,7 @@ def reader(model):
 
 def empty(model, params, source, rows, room):
     """Empty caches for `rows` rows of `room` tokens."""
-    return model.apply({"params": params}, rows, room, **source, method="start_decoding")
+    return model.apply({"params": params}, rows, room, **source, method="init_cache")
 
 
 def for_tokens(params, carried):
@@ -51,7 +51,7 @@ def for_tokens(params, carried):
 @jax.jit
 def _apart(params, carried):
     return _by_layer(params), {
-        name: one.replace(key=apart(one.key), value=apart(one.value)) for name, one in carried.items()
+        name: one.replace(key=unstack_layers(one.key), value=unstack_layers(one.value)) for name, one in carried.items()
     }
 
 
@@ -59,14 +59,15 @@ def _by_layer(params):
     if not isinstance(params, Mapping):
         return params
     return {
-        name: tuple(map(_turned, apart(one))) if name == "layers" else _by_layer(one) for name, one in params.items()
+        name: tuple(map(_turned, unstack_layers(one))) if name == "layers" else _by_layer(one)
+        for name, one in params.items()
     }
 
 
 def _turned(params):
     if not isinstance(params, Mapping):
         return params
-    kernel = {TURNED: params["kernel"].T} if "kernel" in params else {}
+    kernel = {TRANSPOSED: params["kernel"].T} if "kernel" in params else {}
     return kernel | {name: _turned(one) for name, one in params.items() if name != "kernel"}
 
 
@@ -110,7 +111,7 @@ def regroup(carried, rows):
     """Like `take` for rows that move within one prompt: what they share is not copied."""
     if isinstance(carried, Recomputing):
         return carried.take(rows)
-    return {name: one if one.of_prompt else one.take(rows) for name, one in carried.items()}
+    return {name: one if one.per_prompt else one.take(rows) for name, one in carried.items()}
 
 
 def mask_unused_ids(logits, vocabulary):

@@ -224,7 +224,7 @@ def _check(model, prompts, max_tokens, temperature, beams, length_penalty, norma
     for index, prompt in enumerate(prompts):
         if not len(prompt):
             raise UserError(f"prompt {index}: no token. Start it with the tokenizer's beginning-of-text token.")
-        if max(prompt) >= model.reads or min(prompt) < 0:
+        if max(prompt) >= model.input_vocab_size or min(prompt) < 0:
             raise UserError(f"prompt {index}: token {max(prompt)} is outside the vocabulary. Use the run's tokenizer.")
         if max_tokens > _room(model, len(prompt)):
             raise UserError(

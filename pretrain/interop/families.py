@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import jax
 
 import models
-from models.layers.parameter import Parameter, path_name
+from models.layers.init import Parameter, path_name
 from pretrain.errors import UserError, nearest
 from pretrain.interop.albert import ALBERT
 from pretrain.interop.bart import BART, MBART

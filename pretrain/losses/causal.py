@@ -31,13 +31,13 @@ class Causal(SmoothedObjective):
                 "Choose another kind, or set config.model.bidirectional to false."
             )
         for key in ("z_loss", "label_smoothing"):
-            if config.train[key] and not model.one_softmax:
+            if config.train[key] and not model.single_softmax:
                 raise UserError(
                     f"config.train.{key}={config.train[key]} needs one softmax, and config.model.cutoffs makes several."
                     f" Set config.train.{key} to 0 or drop the cutoffs."
                 )
         # A start symbol has a row of the input table alone.
-        predicted = model.vocab_size if model.reads > model.vocab_size else None
+        predicted = model.vocab_size if model.input_vocab_size > model.vocab_size else None
         bits_metric = "bits_per_dim" if config.data.image else "bits_per_byte"
         return cls(config.train.z_loss, config.train.label_smoothing, predicted, bits_metric)
 
@@ -50,7 +50,7 @@ class Causal(SmoothedObjective):
         hidden, carried = model(batch, carried, key)
         head = model.run("head_inputs", hidden)
         if head is None:  # an adaptive softmax has several matrices
-            return {"loss": adaptive_cross_entropy(model.run("softmaxes", hidden), targets, weights)}, carried
+            return {"loss": adaptive_cross_entropy(model.run("cluster_inputs", hidden), targets, weights)}, carried
         hidden, matrix, bias = head
         objective, nll = cross_entropy(
             hidden,

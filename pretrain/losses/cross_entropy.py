@@ -11,8 +11,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from models.layers.chunks import in_chunks, whole
-from models.layers.logits import over_rows
+from models.layers.logits import join_chunks, split_chunks, sum_rows
 from pretrain.parallel import sharded_sum
 
 LOGITS_PER_CHUNK = 2**22  # 16 MB of float32, which stays in a CPU's cache
@@ -95,8 +94,8 @@ def _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, smooth
             more, logits, *_ = _chunk_loss(hidden, *shared, targets, weights, z_loss, smoothing, accuracy)
             return _add(sums, more), _sample(logits, keys, places)
 
-        sums, ids = jax.lax.scan(body, (jnp.float32(0),) * (2 + accuracy), in_chunks(tokens, chunk))
-        return sums, whole(ids, tokens[1].shape[1])
+        sums, ids = jax.lax.scan(body, (jnp.float32(0),) * (2 + accuracy), split_chunks(tokens, chunk))
+        return sums, join_chunks(ids, tokens[1].shape[1])
 
     keys, places = draws or (None, None)
     return sharded_sum.summed(run, (hidden, targets, weights, places), keys, (matrix, bias))
@@ -121,7 +120,7 @@ def _cross_entropy_forward(hidden, matrix, bias, targets, weights, draws, z_loss
             d_logits = probability * scale[..., None] - jnp.where(here, ((1 - smoothing) * weights)[..., None], 0.0)
             if smoothing:
                 d_logits -= (smoothing / vocab * weights)[..., None]
-            d_bias += over_rows(d_logits)
+            d_bias += sum_rows(d_logits)
             d_logits = d_logits.astype(hidden.dtype)
             d_hidden = jnp.einsum("btv,vd->btd", d_logits, matrix)
             # [D, V], because XLA's matrix product on CPUs transposes its left operand: better hidden than the logits.
@@ -129,8 +128,8 @@ def _cross_entropy_forward(hidden, matrix, bias, targets, weights, draws, z_loss
             return (_add(sums, more), d_matrix, d_bias), (d_hidden, _sample(logits, keys, places))
 
         zeros = jnp.zeros(matrix.shape[::-1], jnp.float32), jnp.zeros(vocab, jnp.float32)
-        sums, by_token = jax.lax.scan(body, ((jnp.float32(0),) * (2 + accuracy), *zeros), in_chunks(tokens, chunk))
-        return sums, whole(by_token, tokens[1].shape[1])
+        sums, by_token = jax.lax.scan(body, ((jnp.float32(0),) * (2 + accuracy), *zeros), split_chunks(tokens, chunk))
+        return sums, join_chunks(by_token, tokens[1].shape[1])
 
     keys, places = draws or (None, None)
     sums, (d_hidden, ids) = sharded_sum.summed(run, (hidden, targets, weights, places), keys, (matrix, bias))
@@ -192,7 +191,7 @@ def sum_in_chunks(function: Callable, rows: int, learned, shared, given, known=(
 def _sum_in_chunks(function, rows, learned, shared, given, known):
     def run(tokens, _, all_need):
         shared, known = all_need
-        parts = in_chunks(tokens, rows)
+        parts = split_chunks(tokens, rows)
 
         def body(sums, part):
             return _add_trees(sums, function(part[0], shared, part[1], known)), None
@@ -205,7 +204,7 @@ def _sum_in_chunks(function, rows, learned, shared, given, known):
 def _sum_in_chunks_forward(function, rows, learned, shared, given, known):
     def run(tokens, _, all_need):
         shared, known = all_need
-        parts = in_chunks(tokens, rows)
+        parts = split_chunks(tokens, rows)
 
         def body(carry, part):
             sums, d_shared = carry
@@ -221,7 +220,7 @@ def _sum_in_chunks_forward(function, rows, learned, shared, given, known):
         # Gradients of what all chunks share are added up in float32, whatever the compute dtype.
         zeros = jax.tree.map(lambda array: jnp.zeros(array.shape, jnp.float32), shared)
         sums, d_learned = jax.lax.scan(body, (_zeros(_chunk_shapes(function, parts, shared, known)), zeros), parts)
-        return sums, whole(d_learned, jax.tree.leaves(tokens)[0].shape[1])
+        return sums, join_chunks(d_learned, jax.tree.leaves(tokens)[0].shape[1])
 
     (sums, d_shared), d_learned = sharded_sum.summed(run, (learned, given), (), (shared, known))
     d_shared = jax.tree.map(lambda d, a: d.astype(a.dtype), d_shared, shared)

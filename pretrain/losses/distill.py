@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 import models
-from models.layers.logits import biased, head_logits
-from models.layers.products import product
+from models.layers.linear import product
+from models.layers.logits import add_bias, head_logits
 from pretrain.errors import UserError
 from pretrain.losses.cross_entropy import rows_per_chunk, softmax, sum_in_chunks
 from pretrain.losses.objective import TEACHER, BoundModel, Objective
@@ -129,7 +129,7 @@ def _kl(temperature: float, hidden, shared, given, known):
     (matrix, bias), (teacher_hidden, weights) = shared, given
     with jax.named_scope(TEACHER):
         teacher_logits = head_logits(teacher_hidden, *known) / temperature
-    logits = biased(product(hidden, matrix, 1, jnp.float32), bias)
+    logits = add_bias(product(hidden, matrix, 1, jnp.float32), bias)
     return (_divergence(logits / temperature, teacher_logits, weights),)
 
 
@@ -179,7 +179,7 @@ def _check_weights(distill, kind: str) -> None:
 def _check_models(distill, model, teacher) -> None:
     """Raise UserError where a teacher's logits, states or layers cannot be compared with the model's."""
     for one, section in ((model, "config.model"), (teacher, "config.distill.model")):
-        if not one.one_softmax or jax.eval_shape(partial(one.start, 1)):
+        if not one.single_softmax or jax.eval_shape(partial(one.init_memory, 1)):
             raise UserError(f"{section} has cutoffs or a memory, which config.distill.teacher excludes. Drop them.")
     for key, needed in (("vocab_size", True), ("width", bool(distill.cosine))):
         if needed and getattr(teacher, key) != getattr(model, key):
@@ -201,7 +201,7 @@ def teacher_sets(layers: tuple[int, ...], model, teacher) -> tuple[int, ...]:
     A set is shared by one layer or several. Errors: UserError where one set would start from several.
     """
     # Layer -> parameter set of each stack: ALBERT's layers share one.
-    here, there = (one.stack_by("reference").sets for one in (model, teacher))
+    here, there = (one.build_stack("reference").param_index for one in (model, teacher))
     starts = dict(zip(here, (there[layer] for layer in layers), strict=True))
     if unlike := [layer for own, layer in zip(here, layers, strict=True) if there[layer] != starts[own]]:
         raise UserError(

@@ -34,7 +34,7 @@ class Replaced(Objective):
 
     @classmethod
     def from_config(cls, config, model) -> "Replaced":
-        if not model.tells_replaced:
+        if not model.has_discriminator:
             raise UserError(
                 "config.objective.kind=replaced needs a generator and a discriminator, and config.model.kind="
                 f"{config.model.kind} is one model. Choose replaced_tokens, or another config.objective.kind."

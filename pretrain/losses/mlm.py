@@ -36,7 +36,7 @@ class Masked(Objective):
                 f"config.objective.kind=masked does not serve config.model.kind={kind}, which predicts in an order. "
                 "Choose an encoder, or config.objective.kind=permutation."
             )
-        if objective.next_sentence and not model.tells_pairs:
+        if objective.next_sentence and not model.has_nsp_head:
             raise UserError(
                 f"config.objective.next_sentence=true needs a pair head, and config.model.kind={kind} has none. Set it "
                 "to false, or config.model.pair_head of an encoder to true."
@@ -46,7 +46,7 @@ class Masked(Objective):
                 f"config.objective.next_sentence=true needs a type for each text, and config.model.types={model.types}."
                 " Set --config.model.types=2."
             )
-        rows = model.limits.get("languages", 0)
+        rows = model.input_limits.get("languages", 0)
         if bool(rows) != bool(objective.languages) or rows < len(config.data.languages):
             raise UserError(
                 f"config.model.languages={rows} does not match config.objective.languages={objective.languages} and "

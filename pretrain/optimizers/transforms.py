@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from models.layers.parameter import Parameter, is_box, path_name
+from models.layers.init import Parameter, is_box, path_name
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Role:
 
 
 def roles(params):
-    """The role of every parameter, of the boxes in which a model starts them (`models.layers.parameter`)."""
+    """The role of every parameter, of the boxes in which a model starts them (`models.layers.init`)."""
 
     def role(path, box):
         if not isinstance(box, Parameter):

@@ -17,8 +17,8 @@ from flax import linen as nn
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
-from models.layers.grad_sharding import adding_up
-from models.layers.parameter import is_box, mesh_axes_of, path_name
+from models.layers.grad_sharding import gradient_shardings
+from models.layers.init import is_box, mesh_axes_of, path_name
 from pretrain.errors import UserError, nearest
 from pretrain.parallel.reduce_scatter import SPLIT, GradientSteps
 
@@ -194,7 +194,7 @@ class Layout:
         # On an abstract mesh nothing is placed, but tracing sees all shardings.
         known = use_abstract_mesh if isinstance(self.mesh, AbstractMesh) else jax.set_mesh
         rules = nn.logical_axis_rules([(name, axes or None) for name, axes in self.rules.items()])
-        with known(self.mesh), rules, adding_up(self._steps):
+        with known(self.mesh), rules, gradient_shardings(self._steps):
             yield
 
     def _steps(self, names: Sequence[str], shape: Sequence[int]) -> list[NamedSharding]:

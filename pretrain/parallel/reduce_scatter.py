@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from models.layers.parameter import mesh_axes_of
+from models.layers.init import mesh_axes_of
 
 SPLIT = "fsdp"  # the mesh axis over which parameters are split
 

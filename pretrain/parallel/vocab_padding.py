@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models.layers.parameter import mesh_axes_of
+from models.layers.init import mesh_axes_of
 from pretrain.parallel.mesh import spread
 
 

@@ -8,7 +8,7 @@ import math
 
 import jax
 
-from models.layers.parameter import mesh_axes_of
+from models.layers.init import mesh_axes_of
 from pretrain.costs import flops
 from pretrain.costs.capacity import whole_bytes
 from pretrain.parallel.mesh import AXES, Layout, smallest_mesh

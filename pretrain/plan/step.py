@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from input_pipeline import validate
-from models.layers.parameter import is_box, mesh_axes_of, path_name
+from models.layers.init import is_box, mesh_axes_of, path_name
 from pretrain import config as configs
 from pretrain.costs import flops
 from pretrain.costs.capacity import on_device

@@ -99,7 +99,7 @@ def check_model(model, config) -> None:
 
 def check_vocabulary(model, entries: int) -> None:
     """Raise UserError where a tokenizer has more entries than the model has rows."""
-    if entries > model.reads:
+    if entries > model.input_vocab_size:
         raise UserError(
             f"config.model.vocab_size={model.vocab_size} is smaller than the tokenizer's {entries} entries. Set "
             f"--config.model.vocab_size={entries} or use a smaller tokenizer."

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from models.layers.parameter import is_box
+from models.layers.init import is_box
 
 
 def start(model, rows: int):
     """The state at the start of a stream."""
-    return nn.unbox(model.start(rows))
+    return nn.unbox(model.init_memory(rows))
 
 
 def shapes(model, rows: int):
@@ -24,7 +24,7 @@ def shapes(model, rows: int):
 
 def boxed(model, rows: int):
     """Shapes of `start`, in boxes that name their axes."""
-    return jax.eval_shape(partial(model.start, rows))
+    return jax.eval_shape(partial(model.init_memory, rows))
 
 
 def axes(model):

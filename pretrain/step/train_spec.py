@@ -33,7 +33,7 @@ from pretrain.step.train_step import TrainState, parameters_of, unboxed
 class TrainSpec(abc.ABC):
     """Model, losses, optimizer and mesh of a config, and the compiled step.
 
-    Parameters are described by boxes that name axes and role (`models.layers.parameter`).
+    Parameters are described by boxes that name axes and role (`models.layers.init`).
     """
 
     model: nn.Module

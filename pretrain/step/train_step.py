@@ -16,7 +16,7 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from models.layers.parameter import is_box
+from models.layers.init import is_box
 from pretrain.losses.objective import BoundModel
 from pretrain.optimizers.transforms import where
 from pretrain.step import recurrent_state

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from models.layers.parameter import path_name
+from models.layers.init import path_name
 from pretrain.distributed.consensus import allgather_json
 from pretrain.errors import FaultError, listed
 from pretrain.step.train_spec import TrainSpec

@@ -233,6 +233,6 @@ def test_rows_fit_the_model(recipe):
     for variant in configs.recipe_module(f"configs/{recipe}.py").VARIANTS:
         config = load(f"{recipe}:{variant}")
         assert config.data.length <= config.model.context
-        assert config.tokenizer.vocab_size <= models.build(config.model.to_dict()).reads
+        assert config.tokenizer.vocab_size <= models.build(config.model.to_dict()).input_vocab_size
         if config.objective.kind == "masked" and config.objective.rounding != "nearest":
             assert config.objective.max_predictions >= 0.15 * config.data.length

@@ -164,9 +164,9 @@ def test_a_row_longer_than_the_context_is_refused(small):
     with pytest.raises(models.ModelError, match=r"9 tokens do not fit context=8; .* model.context"):
         model.apply(params, jnp.zeros((1, 9), jnp.int32))
     with pytest.raises(models.ModelError, match="cache of 9 tokens exceeds context=8"):
-        model.start_decoding(1, 9)
+        model.init_cache(1, 9)
     with pytest.raises(models.ModelError, match="5 tokens do not fit a cache of 4"):
-        model.apply(params, jnp.zeros((1, 5), jnp.int32), carried=model.start_decoding(1, 4))
+        model.apply(params, jnp.zeros((1, 5), jnp.int32), carried=model.init_cache(1, 4))
 
 
 def test_patterns_take_turns_over_the_depth(small):
@@ -192,4 +192,4 @@ def test_both_sides_are_seen_but_no_other_document_and_no_padding(small):
     last = run(np.where(np.arange(8) == 3, 9, tokens))
     assert (np.abs(last - hidden)[:4].max(-1) > 1e-4).all()
     with pytest.raises(models.ModelError, match="bidirectional = true fills in masks and cannot go on with a text"):
-        model.start_decoding(1, 4)
+        model.init_cache(1, 4)

@@ -226,7 +226,7 @@ def test_rows_of_languages_are_added():
     """Each token's; the first language is the default, and a table of zeros is as good as none."""
     model = build(languages=3)
     params, row = initial(model), tokens()
-    assert "languages" in model.inputs and model.limits["languages"] == 3
+    assert "languages" in model.inputs and model.input_limits["languages"] == 3
     hidden = run(model, params, row)
     np.testing.assert_array_equal(run(model, params, row, languages=jnp.zeros_like(row)), hidden)
     assert np.abs(run(model, params, row, languages=jnp.full_like(row, 2)) - hidden).max() > 1e-2
@@ -308,6 +308,6 @@ def test_fields_that_cannot_be(changes, message):
 
 def test_what_an_encoder_does_not_do(bert):
     with pytest.raises(models.ModelError, match="cannot go on with a text; train a decoder"):
-        bert[0].start_decoding(1, 4)
+        bert[0].init_cache(1, 4)
     with pytest.raises(models.ModelError, match=r"25 tokens do not fit context=24; .* raise model\.context"):
         bert[0].apply(bert[1], jnp.zeros((1, 25), jnp.int32))

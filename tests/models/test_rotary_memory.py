@@ -14,7 +14,7 @@ import models
 from configs.common import decoder, recurrent
 from models.attention.masks import Mask
 from models.layers.init import normal
-from models.transformer.context import Signals
+from models.transformer.context import Context
 from models.transformer.memory import Memory
 from models.transformer.self_attention import SelfAttention
 
@@ -39,7 +39,7 @@ def tokens(length, seed=1):
 
 
 def in_segments(model, params, row):
-    run, carried, hidden = jax.jit(model.apply), nn.unbox(model.start(B)), []
+    run, carried, hidden = jax.jit(model.apply), nn.unbox(model.init_memory(B)), []
     for start in range(0, row.shape[1], T):
         out = run(params, row[:, start : start + T], carried=carried)
         carried = out.carried
@@ -85,10 +85,10 @@ def test_a_layer_over_memory_is_the_formula():
         query_std=1.0,
         std=1.0,
         out_std=1.0,
-        initialiser=normal,
+        initializer=normal,
         fused_glorot=False,
         scale=None,
-        attention_path="xla",
+        backend="xla",
         dtype="float32",
         param_dtype="float32",
     )
@@ -100,7 +100,7 @@ def test_a_layer_over_memory_is_the_formula():
     valid = np.arange(M + T)[None, :] >= M - held[:, None]
 
     memory = Memory(jnp.asarray(hidden, jnp.float32), jnp.asarray(held))
-    signals = Signals(
+    signals = Context(
         Mask(causal=True, memory=M, key_valid=jnp.asarray(valid)), positions=jnp.arange(M + T)[None], layer=1
     )
     kernels = {name: {"kernel": jnp.asarray(kernel, jnp.float32)} for name, kernel in weights.items()}
@@ -145,7 +145,7 @@ def test_a_mesh_changes_nothing(sizes, memory):
     params, row = drawn(model), tokens(2 * T)
 
     def step(params, row):
-        carried = model.apply(params, row[:, :T], carried=nn.unbox(model.start(B))).carried
+        carried = model.apply(params, row[:, :T], carried=nn.unbox(model.init_memory(B))).carried
 
         def loss(params):
             out = model.apply(params, row[:, T:], carried=carried)

@@ -50,7 +50,7 @@ def test_cached_decoding_equals_the_whole_row(small):
     model, params = small(**SPARSE)
     row = tokens(24)
     whole = hidden(model, params, row)
-    carried = model.start_decoding(2, 24)
+    carried = model.init_cache(2, 24)
     assert carried["attention"].key.shape[-1] == 2
     assert carried["attention"].value.shape[-1] == 4
     step = jax.jit(lambda params, tokens, carried: model.apply(params, tokens, carried=carried))

@@ -11,7 +11,7 @@ from flax import linen as nn
 import models
 from configs.common import recurrent
 from models.errors import ModelError
-from models.layers.parameter import is_box
+from models.layers.init import is_box
 
 B, T = 2, 6
 
@@ -46,7 +46,7 @@ def run(model, params, tokens, **inputs):
 
 
 def in_segments(model, params, row, **inputs):
-    carried, hidden = nn.unbox(model.start(B)), []
+    carried, hidden = nn.unbox(model.init_memory(B)), []
     for start in range(0, row.shape[1], T):
         part = {name: x[:, start : start + T] for name, x in inputs.items()}
         out = run(model, params, row[:, start : start + T], carried=carried, **part)
@@ -169,7 +169,7 @@ def test_cached_decoding_equals_the_whole_row(xl):
     row = tokens(9)
     whole = run(model, params, row).hidden
     prompt = jnp.arange(5)[None, :] < jnp.array([[5], [3]])  # prompts of 5 and 3 tokens, padded on the right
-    out = run(model, params, row[:, :5], segments=prompt.astype(jnp.int32), carried=model.start_decoding(B, 9))
+    out = run(model, params, row[:, :5], segments=prompt.astype(jnp.int32), carried=model.init_cache(B, 9))
     np.testing.assert_allclose(out.hidden[0], whole[0, :5], atol=1e-5)
     np.testing.assert_allclose(out.hidden[1, :3], whole[1, :3], atol=1e-5)
     for step in range(4):

@@ -25,7 +25,7 @@ from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import init_state, train_step
 
 ANSWERS = json.loads(asked.ANSWERS.read_text())
-CAUSAL = Causal(predicted=None, z_loss=0.0, label_smoothing=0.0, bits="bits_per_byte")
+CAUSAL = Causal(predicted=None, z_loss=0.0, label_smoothing=0.0, bits_metric="bits_per_byte")
 CHECKOUT = "TRANSFORMER_XL_RELEASE"  # the environment variable that names a checkout of the release
 
 
@@ -89,7 +89,7 @@ def test_losses_memory_and_gradients(name):
         gradient, carried_on = jax.grad(objective, has_aux=True)(params)
         return gradient, (nll(model, params, tokens, targets, carried)[0], carried_on)
 
-    text, carried = asked.text(asked.LANES, asked.SEGMENTS * asked.LENGTH), nn.unbox(model.start(asked.LANES))
+    text, carried = asked.text(asked.LANES, asked.SEGMENTS * asked.LENGTH), nn.unbox(model.init_memory(asked.LANES))
     counts = np.split(asked.token_weights(), asked.SEGMENTS, axis=1)
     gradient, losses, remembered = jax.tree.map(jnp.zeros_like, params), [], []
     for batch, weights in zip(batches(text, asked.LENGTH), counts, strict=True):
@@ -118,7 +118,7 @@ def test_bfloat16_moves_single_losses_and_hardly_their_mean():
     def segment(params, carried, tokens, targets):
         return nll(model, params, tokens, targets, carried)
 
-    carried, losses = nn.unbox(model.start(asked.LANES)), []
+    carried, losses = nn.unbox(model.init_memory(asked.LANES)), []
     for batch in batches(asked.text(asked.LANES, asked.SEGMENTS * asked.LENGTH), asked.LENGTH):
         loss, carried = segment(params, carried, batch["tokens"], batch["targets"])
         losses.append(loss)

@@ -11,7 +11,7 @@ from flax import linen as nn
 import models
 from configs.common import two_stream
 from models.transformer.memory import Memory
-from models.xlnet import TwoStream
+from models.xlnet import XLNet
 
 T, K, M, REUSE, V = 12, 4, 5, 6, 31
 SIZES = {"vocab_size": V, "context": T, "layers": 2, "width": 16, "heads": 4, "ff": 24, "memory": M, "reuse": REUSE}
@@ -54,7 +54,7 @@ def memory_of(lanes=1, held=M):
 
 
 def test_fields_are_the_keys_of_the_config():
-    ours = [field.name for field in dataclasses.fields(TwoStream) if field.name not in ("parent", "name")]
+    ours = [field.name for field in dataclasses.fields(XLNet) if field.name not in ("parent", "name")]
     assert {*ours, "kind"} == set(two_stream())
 
 
@@ -199,6 +199,6 @@ def test_impossible_fields(change, message):
 def test_it_writes_no_text_and_reads_no_longer_row(xlnet):
     model, params = xlnet
     with pytest.raises(models.ModelError, match="two streams predicts places of a text and does not go on with it"):
-        model.start_decoding(1, 4)
+        model.init_cache(1, 4)
     with pytest.raises(models.ModelError, match="13 tokens do not fit context=12"):
         model.apply(params, jnp.zeros((1, 13), jnp.int32))

@@ -51,7 +51,7 @@ def with_gradients(path, mask, query, key, value, gradient, bias=None, **options
     @jax.jit
     def step(mask, inputs, gradient):
         def run(query, key, value, bias=None):
-            return attend(query, key, value, mask, bias=bias, path=path, **options)
+            return attend(query, key, value, mask, bias=bias, backend=path, **options)
 
         out, pull = jax.vjp(run, *inputs)
         return out, *pull(gradient)

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.attention import attend, chosen_path
-from models.attention.biases import ByBucket, ByDistance, Stored, Sum, tile, whole
-from models.attention.biases.bucket import bucket
+from models.attention import attend, select_backends
+from models.attention.biases import ByBucket, Stored, Sum, bias_tile, bucket, full_bias
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
+from models.attention.relative import ByDistance
 from models.errors import ModelError
 from tests.models.attention.conftest import MASKS, T, arrays
 
@@ -49,7 +49,7 @@ def test_a_bucket_is_of_the_true_distance(name):
     """Against the formula, pair by pair; a query of a cache stands where its row has got to."""
     mask, keys = MASKS[name]
     bias = by_bucket(not mask.causal)
-    got = whole(bias, mask, T, keys)
+    got = full_bias(bias, mask, T, keys)
     at = np.arange(T)[None] + mask.memory + (0 if mask.offset is None else np.asarray(mask.offset)[:, None])
     ahead = np.arange(keys)[None, None] - at[:, :, None]
     expected = np.moveaxis(np.asarray(bias.table)[0][:, bucket(ahead, 32, 128, bias.both_ways)], 0, 1)
@@ -65,8 +65,8 @@ def test_a_piece_is_a_piece_of_the_whole(name, kind):
     bias = bias.get(kind, Sum(tuple(bias.values())))
     start, rows, first, count = 32, 64, 16, mask.memory + 80
     seen = mask.tile(start, rows, first, count)
-    expected = jnp.where(seen, whole(bias, mask, T, keys)[:, :, start : start + rows, first : first + count], 0)
-    known = tile(bias, mask, start, rows, first, count)
+    expected = jnp.where(seen, full_bias(bias, mask, T, keys)[:, :, start : start + rows, first : first + count], 0)
+    known = bias_tile(bias, mask, start, rows, first, count)
     own = bias.map_queries(lambda x: x[:, :, start : start + rows])
     traced = jax.jit(lambda start: own.tile(mask, start, rows, first, count))(start)
     for piece in (known, traced):
@@ -139,7 +139,7 @@ def test_in_blocks_no_bias_of_every_pair_is_made():
     query = jax.ShapeDtypeStruct((1, 2048, N, 8), jnp.float32)
 
     def loss(query, bias):
-        return attend(query, query, query, Mask(), bias=bias, path="chunked").sum()
+        return attend(query, query, query, Mask(), bias=bias, backend="chunked").sum()
 
     program = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(query, by_bucket(True)).compile()
     assert program.memory_analysis().temp_size_in_bytes < 32 * 2**20
@@ -147,9 +147,9 @@ def test_in_blocks_no_bias_of_every_pair_is_made():
 
 def test_long_rows_take_the_blocks():
     query = jax.ShapeDtypeStruct((1, 4096, N, 64), jnp.float32)
-    assert chosen_path(query, query, query, Mask(), bias=by_bucket(True), platform="cpu") == ("chunked",)
+    assert select_backends(query, query, query, Mask(), bias=by_bucket(True), platform="cpu") == ("chunked",)
     stored = jax.ShapeDtypeStruct((1, 1, 4096, 4096), jnp.float32)
-    assert chosen_path(query, query, query, Mask(), bias=stored, platform="cpu") == ("xla",)
+    assert select_backends(query, query, query, Mask(), bias=stored, platform="cpu") == ("xla",)
 
 
 def test_a_table_of_other_heads():

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from models.attention import attend, chosen_path
-from models.attention.kernels import triton
+from models.attention import attend, select_backends
+from models.attention.kernels import gpu
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
@@ -17,7 +17,7 @@ from tests.models.attention.conftest import MASKS, M, T, arrays
 def chosen(mask, rows=1024, keys=None, platform="cpu", dtype=jnp.bfloat16, **options):
     query = jax.ShapeDtypeStruct((1, rows, 4, 64), dtype)
     key = jax.ShapeDtypeStruct((1, keys or rows, 4, 64), dtype)
-    return chosen_path(query, key, key, mask, platform=platform, **options)
+    return select_backends(query, key, key, mask, platform=platform, **options)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_one_choice_for_each_pattern_of_the_heads():
 def test_a_path_refuses_with_a_reason(path, mask, reason):
     query, key, value, _ = arrays(T + M if mask.offset is not None else T)
     with pytest.raises(ModelError, match=reason):
-        attend(query, key, value, mask, path=path)
+        attend(query, key, value, mask, backend=path)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_path_refuses_with_a_reason(path, mask, reason):
 )
 def test_cudnn_refuses(mask, options, reason):
     with pytest.raises(ModelError, match=reason):
-        chosen(mask, platform="gpu", path="cudnn", **options)
+        chosen(mask, platform="gpu", backend="cudnn", **options)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_cudnn_refuses(mask, options, reason):
 )
 def test_splash_refuses(mask, options, reason):
     with pytest.raises(ModelError, match=reason):
-        chosen(mask, platform="tpu", path="splash", **options)
+        chosen(mask, platform="tpu", backend="splash", **options)
 
 
 @pytest.mark.parametrize(
@@ -133,20 +133,20 @@ def test_splash_refuses(mask, options, reason):
 )
 def test_triton_refuses(mask, options, reason):
     with pytest.raises(ModelError, match=reason):
-        chosen(mask, platform="gpu", path="triton", **options)
+        chosen(mask, platform="gpu", backend="triton", **options)
 
 
 def test_triton_may_go_from_jax(monkeypatch):
     """Which says so since 0.12, as a warning when the module is loaded."""
     monkeypatch.setitem(sys.modules, "jax.experimental.pallas.ops.gpu", None)
-    triton.kernel.cache_clear()
+    gpu.triton_kernel.cache_clear()
     try:
         documents = Mask(causal=True, query_segments=jnp.ones((1, 4096)))
         assert chosen(documents, platform="gpu", rows=4096) == ("chunked",)
         with pytest.raises(ModelError, match="this version of JAX has it no more"):
-            chosen(documents, platform="gpu", rows=4096, path="triton")
+            chosen(documents, platform="gpu", rows=4096, backend="triton")
     finally:
-        triton.kernel.cache_clear()
+        gpu.triton_kernel.cache_clear()
 
 
 @pytest.mark.parametrize("size", [60, 136])
@@ -154,7 +154,7 @@ def test_triton_may_go_from_jax(monkeypatch):
 def test_kernels_of_gpus_refuse_odd_head_sizes(path, size):
     array = jax.ShapeDtypeStruct((1, 128, 4, size), jnp.bfloat16)
     with pytest.raises(ModelError, match=f"a head size of {size}"):
-        chosen_path(array, array, array, Mask(), path=path, platform="gpu")
+        select_backends(array, array, array, Mask(), backend=path, platform="gpu")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_distances(pattern, rows):
     distances = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((rows, N, H), (N, H), (N, H))]
     results = []
     for path in ("xla", "reference"):
-        run = functools.partial(attend_relative, mask=mask, path=path)
+        run = functools.partial(attend_relative, mask=mask, backend=path)
         out, pull = jax.vjp(run, query, key, value, *distances)
         results.append((out, *pull(gradient)))
     for fast, slow in zip(*results, strict=True):
@@ -45,7 +45,7 @@ def test_distances(pattern, rows):
 def test_memory_does_not_grow_with_the_heads():
     def temporaries(heads):
         def loss(*inputs):
-            return jnp.sum(attend(*inputs, Mask(causal=True), path="xla"))
+            return jnp.sum(attend(*inputs, Mask(causal=True), backend="xla"))
 
         shape = jax.ShapeDtypeStruct((1, 1024, heads, H), jnp.float32)
         program = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape).compile()

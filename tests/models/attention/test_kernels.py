@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.attention.kernels import cudnn, splash, triton
+from models.attention.backend import REFERENCE
+from models.attention.kernels import gpu, splash
 from models.attention.masks import Mask
 from models.attention.patterns import Local, parse_pattern
-from models.attention.reference import attend as oracle
 from tests.models.attention.conftest import MASKS, arrays
 
 SCALE = 0.125
 interpreted_splash = functools.partial(splash.run, interpret=True)
-interpreted_triton = functools.partial(triton.run, interpret=True)
-cudnn_by_xla = functools.partial(cudnn.run, implementation="xla")
+interpreted_triton = functools.partial(gpu.run_triton, interpret=True)
+cudnn_by_xla = functools.partial(gpu.run_cudnn, implementation="xla")
 
 DOCUMENTS = jnp.array([[1] * 60 + [2] * 50 + [0] * 18, [1] * 128])
 RAGGED = jnp.array([[1] * 60 + [2] * 30 + [0] * 10, [1] * 100])
@@ -31,7 +31,7 @@ def run(path, mask, given, bias=None):
 
 
 def check(path, mask, given, bias=None):
-    for a, b in zip(run(path, mask, given, bias), run(oracle, mask, given, bias), strict=True):
+    for a, b in zip(run(path, mask, given, bias), run(REFERENCE.run, mask, given, bias), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 

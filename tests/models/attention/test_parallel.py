@@ -92,7 +92,7 @@ def test_where_nothing_divides_every_device_does_the_same():
 
     @jax.jit
     def step(query, key, value):
-        out, pull = jax.vjp(lambda *inputs: attend(*inputs, mask, path="xla"), query, key, value)
+        out, pull = jax.vjp(lambda *inputs: attend(*inputs, mask, backend="xla"), query, key, value)
         return out, pull(jnp.sin(out))
 
     alone = jax.tree.leaves(step(query, key, value))
@@ -108,7 +108,7 @@ def by_region(mask, region):
     query, key, value = (jnp.asarray(rng.normal(size=(B, T, N, 8)), jnp.float32) for _ in range(3))
 
     def local(query, key, value):
-        out, pull = jax.vjp(lambda *inputs: attend(*inputs, mask, path="xla"), query, key, value)
+        out, pull = jax.vjp(lambda *inputs: attend(*inputs, mask, backend="xla"), query, key, value)
         return out, pull(jnp.sin(out))
 
     return jax.tree.leaves(region(local)(query, key, value))
@@ -155,7 +155,7 @@ def lowered_for_cuda(path, mask, sizes, monkeypatch):
     rows = jax.ShapeDtypeStruct((8, T, N, 32), jnp.bfloat16)
 
     def step(query, key, value, mask, gradient):
-        out, pull = jax.vjp(lambda *inputs: attend(*inputs, mask, path=path), query, key, value)
+        out, pull = jax.vjp(lambda *inputs: attend(*inputs, mask, backend=path), query, key, value)
         return out, pull(gradient)
 
     with jax.set_mesh(mesh(**sizes)), nn.logical_axis_rules(base().mesh.rules):

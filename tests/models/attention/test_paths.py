@@ -17,7 +17,7 @@ def test_the_oracle_is_softmax():
     """Two queries, two keys, by hand: scores (0, ln 3) give weights (1/4, 3/4); a query alone takes its key's value."""
     query, key = jnp.array([[[[1.0]], [[1.0]]]]), jnp.array([[[[0.0]], [[np.log(3.0)]]]])
     value = jnp.array([[[[8.0]], [[4.0]]]])
-    out = attend(query, key, value, Mask(causal=True), path="reference")
+    out = attend(query, key, value, Mask(causal=True), backend="reference")
     np.testing.assert_allclose(out[0, :, 0, 0], [8.0, 5.0], rtol=1e-6)
 
 
@@ -62,7 +62,7 @@ def test_sparse_path_both_ways_grows_as_the_root(pattern):
     def measured(length, word):
         shape = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
         mask = Mask(pattern=parse_pattern(word))
-        run = jax.grad(lambda *qkv: attend(*qkv, mask, path="sparse").sum(), argnums=(0, 1, 2))
+        run = jax.grad(lambda *qkv: attend(*qkv, mask, backend="sparse").sum(), argnums=(0, 1, 2))
         program = jax.jit(run).lower(shape, shape, shape).compile()
         return program.cost_analysis()["flops"], program.memory_analysis().temp_size_in_bytes
 

@@ -5,10 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.attention.biases.shift import relative_gather, relative_shift
+from models.attention.biases import shift_rows
 from models.attention.masks import Mask
 from models.attention.patterns import Dense, Local
-from models.attention.relative import attend_relative, distance_table
+from models.attention.relative import attend_relative, distance_table, relative_gather
+
+
+def relative_shift(by_row, keys):
+    """Zeros on the left for the keys that no row reaches, then the shift."""
+    unreached = max(keys - by_row.shape[-1], 0)
+    return shift_rows(jnp.pad(by_row, [(0, 0)] * (by_row.ndim - 1) + [(1 + unreached, 0)]), keys)
 
 
 def test_the_shift_by_hand():
@@ -59,7 +65,7 @@ def test_attention_equals_brute_force(path, mask):
     gradient = jnp.asarray(rng.normal(size=(B, T, N, H)), jnp.float32)
     results = []
     for run in (
-        lambda *inputs: attend_relative(*inputs, mask, path=path),
+        lambda *inputs: attend_relative(*inputs, mask, backend=path),
         lambda *inputs: brute_force(*inputs, mask.dense(T, S)),
     ):
         out, pull = jax.vjp(run, *inputs)
@@ -99,7 +105,7 @@ def test_documents_never_leak(path, pattern):
 
     @jax.jit
     def run(query, key, value, gradient):
-        out, pull = jax.vjp(lambda *qkv: attend_relative(*qkv, *shared, mask, path=path), query, key, value)
+        out, pull = jax.vjp(lambda *qkv: attend_relative(*qkv, *shared, mask, backend=path), query, key, value)
         return out, *pull(gradient)
 
     for before, after in zip(run(*given), run(*changed), strict=True):

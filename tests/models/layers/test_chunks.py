@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.layers.chunks import in_chunks, whole
+from models.layers.logits import join_chunks, split_chunks
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from models.layers.chunks import in_chunks, whole
 )
 def test_chunks_are_few_and_alike_and_come_back_whole(length, rows, turns, size):
     tokens = {"ids": jnp.arange(1, 1 + 2 * length).reshape(2, length), "hidden": jnp.ones((2, length, 3))}
-    parts = in_chunks(tokens, rows)
+    parts = split_chunks(tokens, rows)
     assert parts["ids"].shape == (turns, 2, size) and parts["hidden"].shape == (turns, 2, size, 3)
     assert int((parts["ids"] == 0).sum()) == 2 * (turns * size - length)
-    back = whole(parts, length)
+    back = join_chunks(parts, length)
     for name in tokens:
         np.testing.assert_array_equal(back[name], tokens[name])

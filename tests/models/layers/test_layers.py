@@ -11,10 +11,10 @@ from flax import linen as nn
 import models
 from configs import hands_on, sparse_transformer, transformer_xl
 from configs.common import decoder
-from models.layers.activations import ACTIVATIONS
 from models.layers.dropout import dropout
+from models.layers.embedding import rotate, sinusoid
 from models.layers.norm import Norm
-from models.layers.positions import rotate, sinusoid
+from models.transformer.mlp import ACTIVATIONS
 
 PHI = [0.5 * (1 + math.erf(x / math.sqrt(2))) for x in (-2.0, -0.5, 0.0, 1.0, 3.0)]
 POINTS = np.array([-2.0, -0.5, 0.0, 1.0, 3.0])

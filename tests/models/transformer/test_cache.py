@@ -27,7 +27,7 @@ def test_cached_equals_uncached(small, case):
 
     there = np.arange(LENGTHS.max())[None, :] < LENGTHS[:, None]
     prompts = np.where(there, tokens[:, : LENGTHS.max()], 0)
-    output = apply(params, prompts, there.astype(np.int32), model.start_decoding(2, tokens.shape[1]))
+    output = apply(params, prompts, there.astype(np.int32), model.init_cache(2, tokens.shape[1]))
     np.testing.assert_array_equal(output.carried["attention"].lengths, LENGTHS)
     for row, length in enumerate(LENGTHS):
         np.testing.assert_allclose(output.hidden[row, :length], whole[row, :length], atol=1e-5)
@@ -45,7 +45,7 @@ def test_a_prompt_in_parts(small):
     tokens = np.random.default_rng(2).integers(0, model.vocab_size, (1, 6))
     whole = jax.jit(model.apply)(params, tokens).hidden
     apply = jax.jit(lambda tokens, segments, carried: model.apply(params, tokens, segments=segments, carried=carried))
-    first = apply(tokens[:, :4], np.ones((1, 4), int), model.start_decoding(1, 6))
+    first = apply(tokens[:, :4], np.ones((1, 4), int), model.init_cache(1, 6))
     rest, padding = np.pad(tokens[:, 4:], ((0, 0), (0, 2))), np.array([[1, 1, 0, 0]])
     second = apply(rest, padding, first.carried)
     np.testing.assert_allclose(first.hidden, whole[:, :4], atol=1e-5)

@@ -73,10 +73,10 @@ def charged(convention, mask, T, S, *, heads=4, kv_heads=2, size=3, value_size=5
 
     def call(query, key, value, distances, arrays):
         if not relative:
-            return attend(query, key, value, mask.replace(**arrays), path=flops.DESCRIBED)
+            return attend(query, key, value, mask.replace(**arrays), backend=flops.DESCRIBED)
         biases = jnp.zeros((heads, size))
         asked = mask.replace(**arrays)
-        return attend_relative(query, key, value, distances, biases, biases, asked, path=flops.DESCRIBED)
+        return attend_relative(query, key, value, distances, biases, biases, asked, backend=flops.DESCRIBED)
 
     keys, values = array(2, S, kv_heads, size), array(2, S, kv_heads, value_size)
     traced = jax.make_jaxpr(call)(array(2, T, heads, size), keys, values, array(S, heads, size), arrays)
@@ -113,4 +113,4 @@ def test_what_only_data_tell_hides_nothing():
 def test_a_described_attention_does_not_run():
     query = jnp.ones((1, 2, 1, 4))
     with pytest.raises(NotImplementedError, match="attention"):
-        attend(query, query, query, Mask(), path=flops.DESCRIBED)
+        attend(query, query, query, Mask(), backend=flops.DESCRIBED)

@@ -13,7 +13,7 @@ import models
 from configs import sparse_transformer
 from configs.common import base, recurrent
 from models.attention.patterns import parse_pattern
-from models.layers.activations import GATED
+from models.transformer.mlp import GATED
 from pretrain.costs.flops import Visible, flops_per_token, forward_flops, keys_per_query
 from pretrain.parallel import devices
 from pretrain.step.train_spec import TrainSpec
@@ -301,7 +301,7 @@ def test_equals_the_products_of_a_traced_segment_with_memory(model):
     params = jax.eval_shape(lambda: network.init(jax.random.key(0), tokens))
 
     def scored(params):
-        hidden = network.apply(params, tokens, carried=nn.unbox(network.start(1))).hidden
+        hidden = network.apply(params, tokens, carried=nn.unbox(network.init_memory(1))).hidden
         return network.apply(params, hidden, method="logits")
 
     products = traced_products(jax.make_jaxpr(scored)(params).jaxpr)

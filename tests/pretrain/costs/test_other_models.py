@@ -15,9 +15,9 @@ from models.layers.init import normal
 from models.layers.linear import Linear
 from models.layers.norm import Norm
 from models.transformer.block import Block
-from models.transformer.context import Signals
+from models.transformer.context import Context
 from models.transformer.mlp import FeedForward
-from models.transformer.output import Output
+from models.transformer.model import Output
 from models.transformer.self_attention import SelfAttention
 from pretrain.costs.flops import forward_flops
 from pretrain.step.train_spec import TrainSpec
@@ -25,7 +25,7 @@ from pretrain.step.train_step import parameters_of, unboxed
 
 D, N, H, F, V, S, T, K = 12, 3, 4, 20, 50, 24, 16, 5
 TYPES = {"dtype": "float32", "param_dtype": "float32"}
-SHARED = {"width": D, "std": 0.02, "initialiser": normal, **TYPES}
+SHARED = {"width": D, "std": 0.02, "initializer": normal, **TYPES}
 
 
 class CrossAttention(nn.Module):
@@ -38,7 +38,7 @@ class CrossAttention(nn.Module):
     def __call__(self, x, signals, carried):
         make = functools.partial(Linear, {"embed": D}, {"heads": N, "head_size": H}, bias=False, std=0.02, **TYPES)
         query, key, value = make(name="query")(x), make(name="key")(self.source), make(name="value")(self.source)
-        y = attend(query, key, value, Mask(), path=self.attention_path)
+        y = attend(query, key, value, Mask(), backend=self.attention_path)
         return Linear({"heads": N, "head_size": H}, {"embed": D}, False, 0.02, **TYPES, name="output")(y), carried
 
 
@@ -67,13 +67,13 @@ class TwoSides(nn.Module):
                 dropout=0.0,
                 out_std=0.02,
                 fused_glorot=False,
-                attention_path=self.attention_path,
+                backend=self.attention_path,
             ),
         )
         ff = functools.partial(FeedForward, **SHARED, ff=F, activation="relu", bias=True, out_std=0.02, dropout=0.0)
         norm = functools.partial(Norm, "rms", 1e-6, 1.0, 0.0, "float32", "float32")
         block = Block({"attention": attention, **more, "feed_forward": ff}, norm, "pre", 0.0)
-        return block(x, Signals(mask), {})[0]
+        return block(x, Context(mask), {})[0]
 
     def scores(self, hidden):
         return Linear({"embed": D}, {"vocab": V}, bias=False, std=0.02, **TYPES, name="scores")(hidden)

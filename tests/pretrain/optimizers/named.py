@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs import common
-from models.layers.parameter import path_name
+from models.layers.init import path_name
 from pretrain import optimizers
 from pretrain.optimizers.transforms import Role
 

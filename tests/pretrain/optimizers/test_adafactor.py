@@ -10,7 +10,7 @@ import pytest
 from named import leaves, run
 
 from configs import common
-from models.layers.parameter import path_name
+from models.layers.init import path_name
 from pretrain.step.train_spec import TrainSpec
 
 

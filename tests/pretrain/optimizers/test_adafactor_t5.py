@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import t5
-from models.layers.parameter import path_name
+from models.layers.init import path_name
 from pretrain.step.train_spec import TrainSpec
 
 

@@ -55,7 +55,7 @@ def unscorable_epoch(batch):
 
 def remembered(model, params, text):
     """The memory that one lane has of `text`, read at once: [L, M, D] and how many positions."""
-    carried = nn.unbox(model.start(1))
+    carried = nn.unbox(model.init_memory(1))
     if len(text):
         segments = jnp.ones((1, len(text)), jnp.int32)
         output = model.apply({"params": params}, jnp.asarray(text)[None], segments=segments, carried=carried)

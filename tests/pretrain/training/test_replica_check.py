@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from runs import train_here
 
-from models.layers.parameter import path_name
+from models.layers.init import path_name
 from pretrain import config as configs
 from pretrain.distributed.shutdown import FAULT
 from pretrain.errors import FaultError
