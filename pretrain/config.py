@@ -117,7 +117,7 @@ def unknown_key(key: str, section: ConfigDict) -> str:
     """Message about a dotted key whose last part is not in `section`."""
     parent, _, name = key.rpartition(".")
     if parent == "model" and "kind" in section and (why := models.why_absent(section.kind, name)):
-        return f"config.{key}: no such key of a model of kind '{section.kind}'{why}"
+        return f"config.{key}: no such key of a model of kind '{section.kind}': {why}"
     elsewhere = [known for known in every_key() if known.endswith(f".{name}")]
     choices = elsewhere if elsewhere and not parent else [f"{parent}.{other}".lstrip(".") for other in section]
     return f"config.{key}: no such key{nearest(key if not elsewhere else choices[0], choices, 'config.')}"

@@ -31,5 +31,5 @@ def test_every_row_has_all_layouts():
 
 @pytest.mark.parametrize("model", [m for m in CONFIGS if m not in pods.DECODED + pods.WRITING + AS_SPLASH])
 def test_what_is_not_decoded_cannot_be(model):
-    with pytest.raises(ModelError, match="train a decoder"):
+    with pytest.raises(ModelError, match="Train a decoder"):
         TrainSpec.build_abstract(CONFIGS[model]).model.init_cache(1, 1)
