@@ -1,4 +1,4 @@
-"""`pretrain plan`: what a config's training step takes of hardware that need not be there."""
+"""`pretrain plan`: memory, time and bottleneck of a training step on absent hardware."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def run(arguments: Plan) -> None:
     """Prints the plan of a config as tables, or as one JSON object. Errors: UserError where it does not fit."""
     topology = parse(arguments.topology)
     config = config_of(arguments)
-    begun = _begun(arguments)
+    begun = _has_checkpoint(arguments)
     if arguments.search:
         _search(config, topology, arguments, begun)
         return
@@ -36,11 +36,8 @@ def run(arguments: Plan) -> None:
     step.check(facts, config)
 
 
-def _begun(arguments: Plan) -> bool:
-    """Whether the run whose config is planned has a checkpoint to go on from; of weights alone it begins.
-
-    Errors: UserError where it had some and all are gone, so that nothing starts it.
-    """
+def _has_checkpoint(arguments: Plan) -> bool:
+    """Whether the planned run has a checkpoint to continue from; one of weights alone does not count."""
     if not arguments.workdir:
         return False
     check_checkpoints_exist(arguments.workdir)
@@ -48,9 +45,9 @@ def _begun(arguments: Plan) -> bool:
 
 
 def _start(arguments: Plan, topology: Topology, config, begun: bool, best: Sequence[str] = ()) -> list[str]:
-    """What starts the run that was planned, with the flags that were given and those that are the `best`.
+    """Commands that start the planned run with the given flags and the `best` ones.
 
-    Nothing does where a run that has begun would have to learn by another config than its own.
+    There are none for a run with checkpoints whose config would change.
     """
     if begun and configs.differences(configs.saved(arguments.workdir), config):
         return []

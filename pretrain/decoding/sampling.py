@@ -107,7 +107,9 @@ def generate(
     smallest = float(np.finfo(np.float32).tiny)
     largest = 1 / smallest  # beyond, its reciprocal is 0
     sampling = (min(temperature, largest), top_p, top_k, temperature < smallest, top_p < 1)
-    penalty = None if repetition_penalty == 1 else (_seen(tokens, lengths, logits.shape[-1]), repetition_penalty)
+    penalty = (
+        None if repetition_penalty == 1 else (_prompt_tokens(tokens, lengths, logits.shape[-1]), repetition_penalty)
+    )
     # The next forward pass is dispatched before the host reads this token, so the device never waits.
     for step in range(max_tokens):
         token, log_probability = _pick(logits, vocabulary, key, step, *sampling, penalty)
@@ -175,7 +177,7 @@ def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucl
     return token, jnp.take_along_axis(log_probability, token[:, None], axis=-1)[:, 0]
 
 
-def _seen(tokens: np.ndarray, lengths: np.ndarray, vocabulary: int) -> jax.Array:
+def _prompt_tokens(tokens: np.ndarray, lengths: np.ndarray, vocabulary: int) -> jax.Array:
     """Tokens of each prompt: bool [B, V]."""
     seen = np.zeros((len(tokens), vocabulary), bool)
     for row, prompt, length in zip(seen, tokens, lengths, strict=True):

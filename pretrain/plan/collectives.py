@@ -3,7 +3,7 @@
     found = collectives(hlo.read(compiled.as_text()), mesh_sizes)
 
 An asynchronous pair counts as one collective, and one in a loop body counts once per iteration. Bytes are per device:
-`bytes` of the whole array that is gathered, reduced or exchanged, and `sent`, what a ring sends of it: (n - 1) / n of
+`bytes` of the whole array that is gathered, reduced or exchanged, and `ring_bytes`, what a ring sends of it: (n - 1) / n of
 that among n devices, twice for an all-reduce.
 """
 
@@ -35,7 +35,7 @@ class Collective:
     source: str  # what in the model it came from, as JAX names it
 
     @property
-    def sent(self) -> float:
+    def ring_bytes(self) -> float:
         """Bytes that a device sends around a ring, per execution."""
         share = (self.devices - 1) / self.devices
         return self.bytes * {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.kind, share)
@@ -80,7 +80,7 @@ def summed(found: Iterable[Collective]) -> list[dict]:
         row["in_program"] += 1
         row["in_step"] += one.times
         row["bytes"] += one.times * one.bytes
-        row["sent"] += one.times * one.sent
+        row["sent"] += one.times * one.ring_bytes
     return sorted(rows.values(), key=lambda row: -row["sent"])
 
 

@@ -114,10 +114,10 @@ class Estimates:
         if hardware.flops is None:
             return products
         compute = products / count / hardware.flops
-        talk = sum(sent / self._bandwidth(choice.sizes[axis]) for axis, sent in self._sent(choice).items())
+        talk = sum(sent / self._bandwidth(choice.sizes[axis]) for axis, sent in self._traffic(choice).items())
         return max(compute, talk) + 0.1 * min(compute, talk)
 
-    def _sent(self, choice: Choice) -> dict[str, float]:
+    def _traffic(self, choice: Choice) -> dict[str, float]:
         """Bytes that a device sends per step over each mesh axis.
 
         fsdp gathers parameters in the model's dtype, forward and backward, and scatters gradients in float32, once per

@@ -55,7 +55,7 @@ def compiled(program: jax.stages.Compiled) -> Compiled:
     )
 
 
-def held(spec, config) -> dict[str, int]:
+def state_bytes(spec, config) -> dict[str, int]:
     """Bytes of one device by category of the step's inputs and of the gradient; from shapes alone."""
     train = config.train
     state = spec.padded_shapes(train.batch_size)
@@ -92,7 +92,7 @@ def categories(of_shapes: Mapping[str, int], found: Compiled, kept: float) -> di
         rows[name], unread = rows[name] - left_out, unread - left_out
     # Gradients are temporaries of the program, which the compiler may free early, so they never exceed them.
     rows["gradients"] = min(of_shapes["gradients"], found.temporary)
-    rows |= _made(found.temporary - rows["gradients"], kept)
+    rows |= _split_work(found.temporary - rows["gradients"], kept)
     rows["other"] = found.needed - sum(rows.values())
     return rows
 
@@ -100,10 +100,10 @@ def categories(of_shapes: Mapping[str, int], found: Compiled, kept: float) -> di
 def estimated(of_shapes: Mapping[str, int], needed: float, kept: float) -> dict[str, int]:
     """Like `categories`, for a program that the compiler refused, which reports only its total."""
     rows = dict(of_shapes)
-    return rows | _made(max(0, round(needed) - sum(rows.values())), kept) | {"other": 0}
+    return rows | _split_work(max(0, round(needed) - sum(rows.values())), kept) | {"other": 0}
 
 
-def _made(rest: int, kept: float) -> dict[str, int]:
+def _split_work(rest: int, kept: float) -> dict[str, int]:
     activations = min(rest, round(kept))
     return dict(zip(MADE, (activations, rest - activations), strict=True))
 

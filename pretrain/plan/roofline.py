@@ -37,7 +37,7 @@ def estimate(
     seconds = {
         "compute": (flops["causal"] + recomputed) / devices / hardware.flops,
         "memory": moved / hardware.bandwidth,
-        "interconnect": sum(one.times * one.sent / mesh.bandwidth(one.axes) for one in collectives),
+        "interconnect": sum(one.times * one.ring_bytes / mesh.bandwidth(one.axes) for one in collectives),
     }
     # MFU divides by all keys of causal attention ("full"), the convention of most published figures.
     step = max(seconds.values())

@@ -128,7 +128,7 @@ def _compiled(lowered: jax.stages.Lowered):
 
 def _memory(subject: Subject, program, refused: str | None) -> dict:
     config, capacity = subject.config, subject.topology.hardware.memory
-    of_shapes = memory.held(subject.spec, config)
+    of_shapes = memory.state_bytes(subject.spec, config)
     # Residuals per row, scaled to the rows of one part of the batch.
     of_row = kept_of_row(config, subject.spec, list(subject.spec.layout.mesh.devices.flat))
     kept = of_row.on_device(subject.mesh) * config.train.batch_size / config.train.accumulate
