@@ -3,8 +3,8 @@
     found = collectives(hlo.read(compiled.as_text()), mesh_sizes)
 
 An asynchronous pair counts as one collective, and one in a loop body counts once per iteration. Bytes are per device:
-`bytes` of the whole array that is gathered, reduced or exchanged, and `ring_bytes`, what a ring sends of it: (n - 1) / n of
-that among n devices, twice for an all-reduce.
+`bytes` of the whole array that is gathered, reduced or exchanged, and `ring_bytes`, what a ring sends of it: (n - 1) /
+n of that among n devices, twice for an all-reduce.
 """
 
 import dataclasses
