@@ -20,9 +20,8 @@ from input_pipeline.folders import Folders
 from input_pipeline.packing.build import RowBuilder, count_examples
 from input_pipeline.packing.concat import count_targets
 from input_pipeline.packing.index_cache import IndexCache, count_tokens
-from input_pipeline.sources import sources
 from input_pipeline.sources.readers import Document, raw
-from input_pipeline.sources.sources import Source
+from input_pipeline.sources.sources import Source, parse
 from input_pipeline.splits import Part
 from input_pipeline.token_store import build
 from input_pipeline.token_store.parts import documents
@@ -42,7 +41,7 @@ def prepare(
     objective: Mapping,
     folders: Folders,
     *,
-    named: Mapping[str, Sequence[Source]] | None = None,
+    sources: Mapping[str, Sequence[Source]] | None = None,
     report: Callable[[str], None] = print,
     accept: Callable[[Tokenizer], None] = lambda tokenizer: None,
     read_all: bool = False,
@@ -53,7 +52,7 @@ def prepare(
     """Makes what is missing (tokenizer, token stores, row plans) and opens it.
 
     data, tokenizer, objective: sections of configs/common.py.
-    named: sources by split, as `validate.check` returned them; None: they are checked here.
+    sources: by split, as `validate.check` returned them; None: they are checked here.
     report: receives what takes long. accept: sees the tokenizer before text is tokenised, and may raise.
     read_all: verify checksums of large stores and plans too.
     taken: folder of another run's tokenizer, for a config that names none.
@@ -62,14 +61,14 @@ def prepare(
     Splits, tokenizer and stores depend on the text alone, never on a seed or on `workers`. Safe to run in several
     processes at once, and to kill. Errors: DataError.
     """
-    if named is None:
-        named = validate.check(data, tokenizer, objective, folders, taken is not None)
+    if sources is None:
+        sources = validate.check(data, tokenizer, objective, folders, taken is not None)
     share, special = splits.holdout_share(data), corruption.special(objective, data["layout"])
-    opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, named, share, report, special, taken, accept)
+    opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, sources, share, report, special, taken, accept)
     validate.check_ends(opened, data, report)
 
     by_split = {}
-    for name, found in named.items():
+    for name, found in sources.items():
         holdout = share if name == "train" else 0.0
         for source in found:
             folder = validate.store_folder(source, holdout, data, folders.data)
@@ -102,7 +101,7 @@ def prepare_given(
     They are tokenised into the folder `root`; the run's own text need not exist.
     """
     data = {**data, "store": root, "weights": ()}
-    found = sources.parse(given, "--data", data["image"])
+    found = parse(given, "--data", data["image"])
     opened = open_tokenizer(folders.tokenizer)
     accept(opened)
     validate.check_ends(opened, data, report)

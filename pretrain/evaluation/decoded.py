@@ -106,7 +106,7 @@ def decoded(run, params, found: dict[str, Task], cut: Callable[[], bool], report
         report(f"decoding {task.examples:,} examples of {name}")
         sums, written, originals = [], [], iter(task.originals()) if _rewritten(run) else None
         for batch, targets in task.batches():
-            size = spec.layout.filled(task.batching.batch_size)
+            size = spec.layout.filled(task.context.batch_size)
             result, _ = spec.eval_step(params, spec.put(batch, size), spec.init_recurrent_state(size))
             sums.append(result)
             written += _compared(_write(run, whole, batch, size), targets, originals, run.corpus.tokenizer)

@@ -95,9 +95,9 @@ def test_check_returns_sources_without_reading_documents(sections, monkeypatch, 
 
 def test_prepare_uses_checked_sources(sections, monkeypatch, tmp_path):
     given, folders = sections(), Folders(tmp_path / "run/tokenizer", tmp_path / "run/data")
-    named = validate.check(*given, folders)
+    sources = validate.check(*given, folders)
     monkeypatch.setattr(validate, "check", None)
-    assert pipeline.prepare(*given, folders, named=named, report=lambda line: None).splits == ("train",)
+    assert pipeline.prepare(*given, folders, sources=sources, report=lambda line: None).splits == ("train",)
 
 
 def test_tokenised_text_needs_no_source(prepare, write, tmp_path):
