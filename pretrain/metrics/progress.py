@@ -16,7 +16,7 @@ from rich.progress import Progress as Bar
 WORDING = {
     "loss": lambda value: f"loss {value:.3f}",
     "learning_rate": lambda value: f"lr {value:.1e}",
-    "tokens_per_second": lambda value: f"{amount(value)} tokens/s",
+    "tokens_per_second": lambda value: f"{amount(value)} tok/s",
     "mfu": lambda value: f"MFU {value:.1%}",
     "data_wait": lambda value: f"{value:.0%} data wait",
 }

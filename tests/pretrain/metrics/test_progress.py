@@ -21,7 +21,7 @@ def test_plain_lines():
     progress.note("saved step 120")
     progress.close()
     first, second, note = out.getvalue().splitlines()
-    assert first == "step 110/2000  loss 3.412  lr 1.0e-03  41.2k tokens/s  12% data wait"
+    assert first == "step 110/2000  loss 3.412  lr 1.0e-03  41.2k tok/s  12% data wait"
     assert second.startswith(first.replace("110", "120") + "  ETA 0:00:0")
     assert note == "saved step 120"
 
