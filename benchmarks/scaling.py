@@ -104,7 +104,7 @@ def checkpoints(folder: Path, megabytes: int, rounds: int) -> list[report.Result
 
     def load() -> None:
         newest = manager.workdir.checkpoint(manager.steps()[-1])
-        assert not restore.damage(newest)
+        assert not restore.find_damage(newest)
         jax.block_until_ready(restore.read_state(newest, target))
 
     results = []

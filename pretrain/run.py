@@ -10,8 +10,8 @@ import numpy as np
 from input_pipeline import corruption, pipeline
 from input_pipeline.corruption.base import Prompts
 from pretrain import config as configs
-from pretrain.checkpoints.average import Averaged
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.average import CheckpointAverage
+from pretrain.checkpoints.restore import Checkpoints
 from pretrain.decoding.sampling import generate
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, nearest
@@ -50,7 +50,9 @@ class Run:
 
         def read(number: int):
             checkpoints.check_made_with(number, self.tokenizer, self.config)
-            return Averaged(checkpoints, self.config.checkpoint, average, report).restore_params(number, shapes)
+            return CheckpointAverage(checkpoints, self.config.checkpoint, average, report).restore_params(
+                number, shapes
+            )
 
         # Parameters are sharded over all devices by fsdp, whatever mesh trained them.
         with quiet():

@@ -1,1 +1,1 @@
-"""Saving, keeping and restoring."""
+"""Checkpoints of a run: saving, integrity, restoring, averaging, weights of other runs."""

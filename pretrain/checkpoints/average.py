@@ -1,89 +1,81 @@
-"""The mean of a run's last checkpoints, as the original Transformer is read (Vaswani et al. 2017, section 6.1)."""
+"""The mean of a run's last checkpoints (Vaswani et al. 2017, section 6.1)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pretrain.checkpoints import params_only, restore
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.restore import Checkpoints
 from pretrain.distributed.consensus import on_host0
 from pretrain.errors import UserError
 
 
-class Averaged:
-    """What reads parameters, as `Checkpoints` does, of the last `count` checkpoints up to a step: their mean.
+class CheckpointAverage:
+    """Reads the mean of the last `count` checkpoints up to a step, with the methods of `Checkpoints`.
 
-    Sums are of float32, from the oldest on, and are divided once.
+    Sums are float32, from the oldest on, and divided once.
     """
 
     def __init__(
         self, checkpoints: Checkpoints, options, count: int, report: Callable[[str], None] = lambda message: None
     ):
-        """`options` is the run's `config.checkpoint`; `report` hears which are averaged, where they are several."""
+        """`options` is the run's `config.checkpoint`; `report` receives the steps that are averaged."""
         self.checkpoints, self.options, self.count, self.report = checkpoints, options, count, report
 
     def steps(self, last: int) -> list[int]:
-        """The steps that are averaged, the last that the run has saved. Errors: UserError where some are not there.
-
-        Each names the one before it, which may be gone where an older one was kept as the best. Weights that were
-        imported, which training began with, are none that it saved.
-        """
-        folder = self.checkpoints.folder
-        there = on_host0(self.checkpoints.trained if self.count > 1 else self.checkpoints.steps)
-        found, left = [], ""
-        for step in reversed([step for step in there if step <= last]):
-            if found and (missed := self._saved_before(found[0])) > step:
-                left = f", and then {step}, but not {missed}"
+        """The steps to average: the last `count` that the run saved, without gaps. Errors: UserError."""
+        available = on_host0(self.checkpoints.trained if self.count > 1 else self.checkpoints.steps)
+        steps = []
+        for step in reversed([step for step in available if step <= last]):
+            # An older checkpoint, kept as the best, does not belong to the last ones if one in between is gone.
+            if len(steps) == self.count or (steps and self._previous(steps[0]) > step):
                 break
-            found.insert(0, step)
-        found = found[-self.count :]
-        if len(found) < self.count:
-            kept = self.options["keep"] >= self.count
-            more = "train on with more --config.train.steps"
-            more += "" if kept else f" and --config.checkpoint.keep={self.count}"
+            steps.insert(0, step)
+        if len(steps) < self.count:
             raise UserError(
-                f"--average={self.count} checkpoints up to {last}, of which {folder} has {len(found)} "
-                f"({_listed(found) or 'imported weights alone'}{left}); give at most {'that' if found else '1'}, or "
-                f"{more}"
+                f"--average={self.count}: {self.checkpoints.folder} has {len(steps)} consecutive checkpoints up to "
+                f"{last}. Lower it, or train with a higher config.checkpoint.keep={self.options['keep']}."
             )
-        return found
+        return steps
 
-    def _saved_before(self, step: int) -> int:
-        """The checkpoint that the run saved before that of `step`; of an old one, which does not tell, what was due."""
-        folder = self.checkpoints.workdir.checkpoint(step)
-        notes = on_host0(lambda: restore.noted(folder))
-        told = notes.get(restore.BEFORE)
-        if isinstance(told, int):
-            return told
-        every = restore.made_with(notes).get("checkpoint", {}).get("every") or self.options["every"]
+    def _previous(self, step: int) -> int:
+        """The step that the run saved before `step`; for old checkpoints without a note, the one that was due."""
+        notes = on_host0(lambda: restore.read_notes(self.checkpoints.workdir.checkpoint(step)))
+        previous = notes.get(restore.BEFORE)
+        if isinstance(previous, int):
+            return previous
+        every = restore.saved_config(notes).get("checkpoint", {}).get("every") or self.options["every"]
         return (step - 1) // every * every
 
-    def _said(self, last: int) -> list[int]:
-        found = self.steps(last)
-        self.report(f"the mean of the checkpoints {_listed(found)} is read")
-        return found
+    def _reported_steps(self, last: int) -> list[int]:
+        steps = self.steps(last)
+        self.report(f"averaging checkpoints {', '.join(map(str, steps))}")
+        return steps
 
     def restore_params(self, step: int, shapes):
-        """The mean, where its parameters lie as `shapes` say."""
+        """The mean of the parameters, sharded as in `shapes`."""
         if self.count == 1:
             return self.checkpoints.restore_params(step, shapes)
-        first, *others = self._said(step)
-        total = jax.tree.map(_wide, self.checkpoints.restore_params(first, shapes))
-        for one in others:
-            total = jax.tree.map(jnp.add, total, self.checkpoints.restore_params(one, shapes))
-        return jax.tree.map(self._divided, total, shapes)
+        total = None
+        for one in self._reported_steps(step):
+            params = self.checkpoints.restore_params(one, shapes)
+            params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+            total = params if total is None else jax.tree.map(jnp.add, total, params)
 
-    def _divided(self, leaf, like):
-        """A sum's mean: by an array, since XLA makes of a division by one number a product with its reciprocal."""
-        return (leaf / jnp.full_like(leaf, self.count)).astype(like.dtype)
+        def divide(leaf, like):
+            # By an array: XLA turns a division by a constant into a product with its reciprocal, which rounds twice.
+            return (leaf / jnp.full_like(leaf, self.count)).astype(like.dtype)
+
+        return jax.tree.map(divide, total, shapes)
 
     def reader(self, step: int, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> Callable[[str], np.ndarray]:
-        """What reads one parameter of the mean by its path (`alone.reader`)."""
+        """A function that reads one parameter of the mean by its path, as `params_only.reader`."""
+        workdir = self.checkpoints.workdir
         if self.count == 1:
-            return params_only.reader(self.checkpoints.workdir.checkpoint(step), shapes)
-        readers = [params_only.reader(self.checkpoints.workdir.checkpoint(one), shapes) for one in self._said(step)]
+            return params_only.reader(workdir.checkpoint(step), shapes)
+        readers = [params_only.reader(workdir.checkpoint(one), shapes) for one in self._reported_steps(step)]
 
         def read(path: str) -> np.ndarray:
             total = np.asarray(readers[0](path), np.float32)
@@ -92,11 +84,3 @@ class Averaged:
             return (total / np.float32(self.count)).astype(shapes[path].dtype)
 
         return read
-
-
-def _wide(leaf):
-    return leaf.astype(jnp.float32)
-
-
-def _listed(steps: Sequence[int]) -> str:
-    return ", ".join(map(str, steps))

@@ -1,126 +1,98 @@
-"""What the files of a checkpoint were when it became whole, so that damage is proven and not guessed.
+"""Checksums of a checkpoint's files, recorded when it was written, so that damage is proven and not guessed.
 
-The record, `files.json` in the checkpoint's own folder, gives bytes and CRC-32 of every file. It is written before
-the checkpoint gets its final name, so that one without a record is rare: its record is lost, or unreadable itself.
-CRC-32 is what the standard library computes fastest: 3 GB/s on one core, where blake2b gives 0.6. An object store keeps
-checksums itself and gives no other bytes than it was given, so that of its files the bytes are only counted.
+The record, `files.json` in the checkpoint's folder, has size and CRC-32 of every file. CRC-32 is what the standard
+library computes fastest: 3 GB/s on one core, where blake2b gives 0.6. An object store verifies content itself, so only
+sizes are recorded there.
 """
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from input_pipeline.away import files_below
-from input_pipeline.files import checksum, read_json
-from input_pipeline.remote import RemotePath
-from pretrain import workdir
+from input_pipeline import io
 from pretrain.workdir import DATA, METRICS, RECORD, STATE
 
-ITEMS = (STATE, DATA, METRICS)  # the folders of a checkpoint; only Orbax's own notes lie beside them
-NEEDED = (STATE, DATA)  # without metrics a checkpoint is not known to be best, and goes on as well as any
-THREADS = 4  # one disk or server gives more to several readers; zlib lets other threads run while it computes
+THREADS = 4  # zlib releases the GIL, and disks serve several readers faster than one
+NEEDED = (STATE, DATA)  # items without which a checkpoint cannot be restored; metrics are optional
 
-Record = dict[str, list[int | None]]  # file, relative to the checkpoint -> [bytes, CRC-32, or None]
-
-
-def write(folder: Path) -> None:
-    """Records the files of a checkpoint as they are now: reads each once."""
-    workdir.write(folder / RECORD, json.dumps(found(folder)).encode())
+Record = dict[str, list[int | None]]  # file, relative to the checkpoint -> [bytes, CRC-32 or None]
 
 
-def found(folder: Path) -> Record:
-    """The record of its files as they are now."""
-    files = [path for item in ITEMS for path in _below(folder / item)]
+def write_record(folder: Path) -> None:
+    """Records the files of a checkpoint as they are now."""
+    io.write_json(folder / RECORD, compute_record(folder))
+
+
+def compute_record(folder: Path) -> Record:
+    """The record of a checkpoint's files as they are now. Reads each file once."""
+    files = [path for item in (STATE, DATA, METRICS) for path in _files_below(folder / item)]
     with ThreadPoolExecutor(THREADS) as pool:
-        sums = list(pool.map(_sum, files))
-    return {str(p.relative_to(folder)): [p.stat().st_size, s] for p, s in zip(files, sums, strict=True)}
+        rows = pool.map(_describe, files)
+        return {str(path)[len(str(folder)) + 1 :]: row for path, row in zip(files, rows, strict=True)}
 
 
-def _below(folder: Path | RemotePath) -> list[Path | RemotePath]:
-    if isinstance(folder, RemotePath):
-        return sorted(folder.rglob("*"))
-    return sorted(map(Path, files_below(folder)))
+def _files_below(folder: Path) -> list[Path]:
+    return io.files_below(folder) if folder.exists() else []
 
 
-def _sum(path: Path | RemotePath) -> int | None:
-    return None if isinstance(path, RemotePath) else checksum(path)
+def _describe(path: Path) -> list[int | None]:
+    return [io.info(path).size, None if io.is_remote(path) else io.checksum(path)]
+
+
+def update_record(folder: Path, name: str) -> None:
+    """Records one file again, which was written after the others."""
+    io.write_json(folder / RECORD, (read_record(folder) or {}) | {name: _describe(folder / name)})
+
+
+def read_record(folder: Path) -> Record | None:
+    """The record of a checkpoint; None without a readable one, so that nothing can be proven."""
+    try:
+        record = json.loads((folder / RECORD).read_bytes())
+        rows = {str(name): [int(size), crc if crc is None else int(crc)] for name, (size, crc) in record.items()}
+    except (FileNotFoundError, ValueError, TypeError, AttributeError):
+        return None
+    return rows if _select(rows, (STATE,)) else None
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash of what a checkpoint's state is, by its record, or by its files where it has none."""
-    rows = sorted(_of(read(folder) or found(folder), (STATE,)))
-    return hashlib.blake2b(json.dumps(rows).encode(), digest_size=8).hexdigest()
+    """A hash of a checkpoint's state, from its record or, without one, from its files."""
+    rows = sorted(_select(read_record(folder) or compute_record(folder), (STATE,)).items())
+    return hashlib.blake2b(json.dumps([[name, row] for name, row in rows]).encode(), digest_size=8).hexdigest()
 
 
-def renew(folder: Path, name: str) -> None:
-    """Records one file again, which was written after the others; all else stays as it was recorded."""
-    path = folder / name
-    rows = (read(folder) or {}) | {name: [path.stat().st_size, _sum(path)]}
-    workdir.write(folder / RECORD, json.dumps(rows).encode())
+def find_faults(folder: Path, record: Record, share: int = 0, shares: int = 1) -> list[str]:
+    """Faults of a checkpoint's files: missing, of another size, or of other bytes.
 
-
-def read(folder: Path) -> Record | None:
-    """The record of a checkpoint; None where it has none that can be read, so that nothing can be proven."""
-    try:
-        record = read_json(folder / RECORD)
-        rows = {str(name): [int(size), crc if crc is None else int(crc)] for name, (size, crc) in record.items()}
-        return rows if _of(rows, (STATE,)) else None
-    except (FileNotFoundError, ValueError, TypeError, AttributeError, OverflowError):  # none, or not what `write` wrote
-        return None
-
-
-def sizes(folder: Path, record: Record, items: Iterable[str] = NEEDED) -> dict[str, str]:
-    """The files of `items` that are missing or of another size, each with what is wrong with it.
-
-    Every file is opened, which on a network's file system asks the server. One that cannot be raises OSError.
+    Of several processes each calls it with its own `share`, so that together they read every file once.
     """
-    found = {}
-    for name, (size, _) in _of(record, items):
-        try:
-            actual = _opened_size(folder / name)
-        except (FileNotFoundError, NotADirectoryError):
-            found[name] = f"{name} is missing"
-            continue
-        if actual != size:
-            found[name] = f"{name} has {actual} bytes instead of {size}"
-    return found
-
-
-def _opened_size(path: Path | RemotePath) -> int:
-    if isinstance(path, RemotePath):
-        return path.stat().st_size
-    with open(path, "rb", buffering=0) as file:
-        return os.fstat(file.fileno()).st_size
-
-
-def checksums(folder: Path, record: Record, share: int, shares: int) -> dict[str, str]:
-    """The needed files whose bytes have changed; of all files this reads one share of several, which together do all.
-
-    A file that cannot be read raises OSError.
-    """
-    summed = [row for row in _of(record, NEEDED) if row[1][1] is not None]
-    mine = sorted(summed, key=lambda row: -row[1][0])[share::shares]  # about as many bytes for each
+    # Sorted by size, so that shares have about as many bytes.
+    rows = sorted(_select(record, NEEDED).items(), key=lambda row: (-row[1][0], row[0]))[share::shares]
     with ThreadPoolExecutor(THREADS) as pool:
-        sums = pool.map(checksum, [folder / name for name, _ in mine])
-        return {
-            name: f"{name} has other bytes than were written (CRC-32 {actual:08x} instead of {expected:08x})"
-            for (name, (_, expected)), actual in zip(mine, sums, strict=True)
-            if actual != expected
-        }
+        faults = pool.map(lambda row: find_fault(folder, *row), rows)
+        return [fault for fault in faults if fault]
 
 
-def faults(folder: Path, record: Record, names: Iterable[str]) -> list[str]:
-    """What is wrong with the files `names`, each looked at and read whole."""
-    some = {name: record[name] for name in names if name in record}
-    wrong = sizes(folder, some, ITEMS)
-    for name, (_, expected) in some.items():
-        if expected is not None and name not in wrong and checksum(folder / name) != expected:
-            wrong[name] = f"{name} has other bytes than were written"
-    return list(wrong.values())
+def find_fault(folder: Path, name: str, row: list[int | None]) -> str | None:
+    """The fault of one file, given its row of the record, or None. Errors: OSError, if it cannot be read."""
+    size, expected = row
+    try:
+        actual = io.info(folder / name).size
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{name} is missing"
+    if actual != size:
+        return f"{name} has {actual} bytes instead of {size}"
+    if expected is not None and (crc := io.checksum(folder / name)) != expected:
+        return f"{name} has CRC-32 {crc:08x} instead of {expected:08x}"
+    return None
 
 
-def _of(record: Record, items: Iterable[str]):
-    return [(name, row) for name, row in record.items() if name.partition("/")[0] in items]
+def is_intact(folder: Path, name: str) -> bool:
+    """Whether a file of a checkpoint is as it was written, as far as that is on record."""
+    record = read_record(folder)
+    return not record or name not in record or find_fault(folder, name, record[name]) is None
+
+
+def _select(record: Mapping, items: Iterable[str]) -> Record:
+    return {name: row for name, row in record.items() if name.partition("/")[0] in items}

@@ -1,189 +1,157 @@
-"""Reading a checkpoint back: its files proven whole, its tree the model's own, by all processes or by none."""
+"""Reading checkpoints: which one, whether its files are intact, and its arrays into any sharding."""
 
-from collections.abc import Mapping
+import json
+import math
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 from flax.traverse_util import unflatten_dict
+from orbax.checkpoint._src.path import gcs_utils
+from orbax.checkpoint._src.serialization import tensorstore_utils
 
-from input_pipeline.away import passes
-from input_pipeline.files import read_json
-from input_pipeline.remote import RemotePath
+from input_pipeline import io
 from models.layers.init import path_name
-from pretrain.checkpoints import integrity, paths, remote
-from pretrain.checkpoints.slabs import BySlabs
+from pretrain import config as configs
+from pretrain.checkpoints import integrity
 from pretrain.distributed.consensus import allgather_json, on_all_hosts, on_host0
 from pretrain.distributed.init import say
 from pretrain.errors import UserError, listed
-from pretrain.workdir import ANEW, POSITION, RECORD, STATE, Workdir
+from pretrain.workdir import ANEW, LOSS, POSITION, STATE, Workdir
 
-BAD = "bad_in_row"  # in the item `data`: updates without a finite loss or gradient since one had; absent for none
-CONFIG = "config"  # likewise: the config that it was made with
-BEFORE = "before"  # likewise: the checkpoint that the run saved, or went on from, before it; 0 where there was none
-SHOWN = 3  # differences between two trees that a sentence names
+# Keys of the item `data`, beside `step`, `position` and the fingerprints of `tokenizer`, `text` and `teacher`.
+BAD = "bad_in_row"  # updates in a row, up to this step, without a finite loss or gradient; absent for none
+CONFIG = "config"  # the config it was made with
+BEFORE = "before"  # step of the run's previous checkpoint; 0 for none
+WEIGHTS_ONLY = "weights_alone"  # true for parameters without optimizer state, such as imported ones
+
+SHOWN = 3  # differences between two trees that a message names
+TRIES = 3  # reads of checkpoints that a training run deletes meanwhile
+
+Result = TypeVar("Result")
 
 
-def damage(folder: Path) -> str | None:
-    """What proves a checkpoint's files damaged (missing, of another size, of other bytes), or None.
-
-    Each process opens every file and reads its share of them. What one of them finds counts as damage only if process 0
-    finds it too; else a file system shows the processes different files, and all raise UserError, as for any trouble.
-    """
-    written = on_host0(lambda: integrity.read(folder))
-    if written is None and not on_host0(folder.exists):
-        raise UserError(unreadable(folder, "it is gone"))
-    if written is None:
-        say(
-            f"checkpoint {folder.name} has no {RECORD} that can be read, so that its bytes are not compared with those "
-            "that were written; they are taken as they are"
-        )
+def find_damage(folder: Path) -> str | None:
+    """The first proven fault of a checkpoint's files, or None. Each process reads its share of the bytes."""
+    record = on_host0(lambda: integrity.read_record(folder))
+    if record is None:
+        if not on_host0(folder.exists):
+            raise UserError(f"checkpoint {folder.name} is no longer in {folder.parent}. Choose another with --step.")
+        say(f"warning: checkpoint {folder.name} has no checksums, and is used as it is")
         return None
-
-    def look() -> dict[str, str]:
-        wrong = integrity.sizes(folder, written)
-        return wrong or integrity.checksums(folder, written, jax.process_index(), jax.process_count())
-
-    found = allgather_json(on_all_hosts(look))
-    names = {name for wrong in found for name in wrong}
-    confirmed = on_host0(lambda: integrity.faults(folder, written, sorted(names)))
-    doubted = [f"process {i}: {words}" for i, wrong in enumerate(found) for words in wrong.values()]
-    if doubted and not confirmed:
-        raise UserError(unreadable(folder, f"{'; '.join(doubted[:SHOWN])}; but process 0 finds these files whole"))
-    return confirmed[0] if confirmed else None
-
-
-def read_state(folder: Path, wanted: dict) -> dict:
-    """Parts of a checkpoint's train state: `wanted` is part -> tree of arrays' shapes, types and shardings.
-
-    UserError: the checkpoint is another model's, or cannot be read.
-    """
-    return on_all_hosts(lambda: _read_whole(folder, wanted))
+    share = jax.process_index(), jax.process_count()
+    faults = allgather_json(on_all_hosts(lambda: integrity.find_faults(folder, record, *share)))
+    return next((fault for some in faults for fault in some), None)
 
 
 def read_data(folder: Path) -> dict:
-    """The position in the data that a checkpoint holds: `step`, `position`, and of which `tokenizer` and `text`."""
-
-    def position() -> dict:
-        found = read_json(folder / POSITION)
-        if not (isinstance(found, dict) and all(type(found.get(name)) is int for name in ("step", "position"))):
-            raise ValueError(f"{POSITION} does not hold the whole numbers `step` and `position`")
-        return found
-
-    found = on_all_hosts(position)
-    if folder.name.isdecimal() and int(folder.name) != found["step"]:
-        raise UserError(
-            f"{folder} holds the checkpoint of update {found['step']} by another name; rename it {found['step']}, or "
-            "move it away"
-        )
-    return found
+    """The item `data`, in all processes: step, position in the data, fingerprints. Errors: ValueError."""
+    data = on_host0(lambda: json.loads((folder / POSITION).read_bytes()))
+    if not (isinstance(data, dict) and all(type(data.get(name)) is int for name in ("step", "position"))):
+        raise ValueError(f"{folder / POSITION} does not hold the whole numbers `step` and `position`")
+    return data
 
 
-def noted(folder: Path) -> dict:
-    """What a checkpoint says of itself in the item `data`; empty where that cannot be read, as restoring it tells.
-
-    Errors: OSError where the folder is away.
-    """
+def read_notes(folder: Path) -> dict:
+    """The item `data`, read by this process alone; empty if it is missing or damaged."""
     try:
-        found = read_json(folder / POSITION)
-    except (OSError, ValueError) as error:
-        if passes(error):
-            raise
+        data = json.loads((folder / POSITION).read_bytes())
+    except (FileNotFoundError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
-def is_whole(folder: Path, name: str) -> bool:
-    """Whether a file of a checkpoint is as it was written, where that is on record. Errors: OSError, ValueError."""
-    written = integrity.read(folder)
-    return not written or not integrity.faults(folder, written, [name])
+def saved_config(notes: dict) -> dict:
+    """The config of the run that saved a checkpoint with these notes; empty for old checkpoints."""
+    config = notes.get(CONFIG)
+    return config if isinstance(config, dict) else {}
 
 
-def made_with(notes: Mapping) -> dict:
-    """The config of the run that saved a checkpoint with these `notes`, as JSON has it; empty where it is not told."""
-    found = notes.get(CONFIG)
-    return found if isinstance(found, dict) else {}
+def is_weights_only(folder: Path) -> bool:
+    """Whether a checkpoint holds parameters without optimizer state or position."""
+    return read_notes(folder).get(WEIGHTS_ONLY) is True
 
 
-def is_sound(folder: Path) -> bool:
-    """Whether a checkpoint was saved when its last update was a good one, as far as its files can be read."""
-    found = noted(folder)
-    return bool(found) and not found.get(BAD)
+def is_good(folder: Path) -> bool:
+    """Whether the last update before a checkpoint had a finite loss and gradient."""
+    notes = read_notes(folder)
+    return bool(notes) and not notes.get(BAD)
 
 
-def tell_unsound(folder: Path, notes: Mapping) -> None:
-    """Says of a checkpoint with these `notes`, saved while updates were bad, that its weights may be why."""
+def warn_if_bad(folder: Path, notes: dict) -> None:
+    """Warns about a checkpoint that was saved after updates without a finite loss."""
     if bad := notes.get(BAD):
-        say(
-            f"checkpoint {folder.name} in {folder.parent} was saved while updates were bad ({bad} in a row, whose loss "
-            "or gradient was not finite); its own weights may be why"
-        )
+        say(f"warning: checkpoint {folder.name} in {folder.parent} followed {bad} updates without a finite loss")
 
 
 def check_origin(folder: Path, data: dict, origin: dict) -> None:
-    """Raises UserError unless a checkpoint's `data` item names the tokenizer, the text and the teacher of `origin`."""
-    changed = [name for name in ("tokenizer", "text", "teacher") if name in origin and data.get(name) != origin[name]]
-    if not changed:
-        return
-    name = changed[0]
-    found = f"checkpoint {folder.name} in {folder.parent} was trained with another {name}"
-    remedy = {
-        "tokenizer": "its ids mean nothing in this one: bring the work folder's tokenizer/ back",
-        "text": "its position in the data means nothing in this one: bring the text back",
-        "teacher": "its losses are about that one: bring the work folder's teacher/ back",
-    }[name]
-    raise UserError(
-        f"{found} (fingerprint {data.get(name, 'unknown')} there, {origin[name]} here), and {remedy}, or {ANEW}; "
-        "nothing was changed"
-    )
+    """Raises UserError unless a checkpoint's `data` names the tokenizer, text and teacher of `origin`."""
+    for name in ("tokenizer", "text", "teacher"):
+        if name in origin and data.get(name) != origin[name]:
+            raise UserError(
+                f"checkpoint {folder.name} in {folder.parent} was trained with another {name} ({data.get(name)}, now "
+                f"{origin[name]}). Restore that {name}, or {ANEW}."
+            )
 
 
-def unreadable(folder: Path, why: str) -> str:
-    """The sentence of a checkpoint that is not known to be damaged, and yet cannot be read."""
-    workdir = Workdir(folder.parent.parent)
-    if not workdir.finished(int(folder.name)):
-        return (
-            f"checkpoint {folder.name} is no longer in {folder.parent}; nothing was changed: start the same command "
-            "again, and where a run trains in that folder, which deletes its older checkpoints, wait for its end or "
-            "name one that it keeps, such as its best"
-        )
-    steps = [step for step in workdir.steps() if step < int(folder.name)]
-    otherwise = f"go on from checkpoint {steps[-1]} by moving {folder} elsewhere" if steps else ANEW
-    return (
-        f"checkpoint {folder.name} cannot be read ({why}); nothing was changed: mend the cause and start the same "
-        f"command again, or {otherwise}"
-    )
+def read_state(folder: Path, wanted: dict) -> dict:
+    """Parts of a checkpoint's train state: `wanted` is part -> tree of shapes, types and shardings.
+
+    Errors: UserError, if the checkpoint belongs to another model.
+    """
+    on_all_hosts(lambda: check_fits(folder, read_metadata(folder), wanted))
+    return read_parts(folder, wanted)
 
 
 def read_parts(folder: Path, wanted: dict) -> dict:
-    """The arrays of `wanted`, a tree of shapes, types and shardings that is part of a checkpoint's; no more is read."""
-    return on_all_hosts(lambda: _read(folder, wanted))
+    """The arrays of `wanted`, part of a checkpoint's tree, as shapes, types and shardings. Reads no more than that."""
+    arguments = ocp.args.PyTreeRestore(
+        item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
+    )
+    with ocp.Checkpointer(_handler(folder), multiprocessing_options=_this_process()) as reader:
+        return reader.restore(str(folder / STATE), args=arguments)
 
 
 def read_parameter(folder: Path, path: str, dtype) -> np.ndarray:
-    """One parameter of a checkpoint, whole, into the memory of the process that asks, whatever the others do."""
+    """One parameter of a checkpoint, whole, into this process's memory, whatever the others do."""
     wanted = unflatten_dict({path: np.empty((), dtype)}, sep="/")
-    (array,) = jax.tree.leaves(_read(folder, {"params": wanted}))
+    (array,) = jax.tree.leaves(read_parts(folder, {"params": wanted}))
     return np.asarray(array)
 
 
-def stored(folder: Path) -> dict:
-    """The tree of a checkpoint's train state: what describes each array, its shape and type."""
-    try:
-        return _handler(folder).metadata(epath.Path(str(folder / STATE))).tree
-    except (FileNotFoundError, ValueError, AttributeError, TypeError, NotImplementedError) as error:  # any JSON's
-        if passes(error):
-            raise
-        raise ValueError(
-            f"{STATE}/_METADATA, which describes its tree, or one of the files beside it, which say where its arrays "
-            "are, is missing or unreadable"
-        ) from error
+def read_metadata(folder: Path) -> dict:
+    """Shape and type of each array of a checkpoint's train state, as a tree."""
+    return _handler(folder).metadata(epath.Path(str(folder / STATE))).tree
 
 
-def _alone() -> ocp.options.MultiprocessingOptions:
-    """No barriers: a process that fails leaves none waiting."""
+def check_fits(folder: Path, metadata: dict, wanted: dict) -> None:
+    """Raises UserError unless the parts of `wanted` are stored with the same leaves, shapes and types."""
+    there, here = _describe({part: metadata[part] for part in wanted if part in metadata}), _describe(wanted)
+    names = sorted(there.keys() | here.keys(), key=lambda name: (not name.startswith("params"), name))
+    different = [name for name in names if there.get(name) != here.get(name)]
+    if different:
+        shown = [f"{name} is {there.get(name, 'absent')}, not {here.get(name, 'absent')}" for name in different]
+        raise UserError(
+            f"checkpoint {folder.name} in {folder.parent} belongs to another model: {listed(shown, SHOWN, '; ')}. "
+            "Choose another --workdir, or its config."
+        )
+
+
+def _describe(tree) -> dict[str, str]:
+    """Type and shape of each leaf by its path, whatever container holds it."""
+    return {
+        path_name(path): f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _this_process() -> ocp.options.MultiprocessingOptions:
+    """Orbax options without barriers, so that one process can read while others do not."""
     return ocp.options.MultiprocessingOptions(
         primary_host=None,
         active_processes={jax.process_index()},
@@ -191,50 +159,147 @@ def _alone() -> ocp.options.MultiprocessingOptions:
     )
 
 
-def _handler(folder: Path | RemotePath) -> ocp.PyTreeCheckpointHandler:
-    """What reads the train state of a checkpoint in `folder`."""
-    if isinstance(folder, RemotePath):
-        remote.reaches_s3()
-    paths.answer_truly()
-    handlers = ocp.type_handlers.create_type_handler_registry(
-        (jax.Array, BySlabs()), (np.ndarray, ocp.type_handlers.NumpyHandler())
+def _handler(folder: Path) -> ocp.PyTreeCheckpointHandler:
+    if str(folder).startswith("s3://"):
+        enable_s3()
+    return ocp.PyTreeCheckpointHandler(multiprocessing_options=_this_process())
+
+
+def enable_s3() -> None:
+    """Lets Orbax describe s3:// to TensorStore, which has a driver for it; Orbax 0.12 itself only knows gs://.
+
+    Orbax has no public setting for it, and takes s3://... for a relative path. Three of its functions are wrapped.
+    """
+    uses, normalize, describe = (
+        tensorstore_utils._use_gcs_driver,
+        tensorstore_utils._normalize_path,
+        gcs_utils.get_kvstore_for_gcs,
     )
-    return ocp.PyTreeCheckpointHandler(type_handler_registry=handlers, multiprocessing_options=_alone())
+    if uses("s3://"):
+        return
+
+    def normalize_s3(path: str) -> str:
+        return "s3://" + os.path.normpath(path.removeprefix("s3://")) if path.startswith("s3://") else normalize(path)
+
+    def describe_s3(path: str) -> dict:
+        if not path.startswith("s3://"):
+            return describe(path)
+        bucket, _, key = path.removeprefix("s3://").partition("/")
+        place = {"endpoint": os.environ.get("AWS_ENDPOINT_URL"), "aws_region": os.environ.get("AWS_REGION")}
+        if "AWS_ACCESS_KEY_ID" in os.environ:  # else TensorStore prints which files it searched for credentials
+            place["aws_credentials"] = {"type": "environment"}
+        return {"driver": "s3", "bucket": bucket, "path": key} | {name: value for name, value in place.items() if value}
+
+    tensorstore_utils._use_gcs_driver = lambda directory: directory.startswith("s3://") or uses(directory)
+    tensorstore_utils._normalize_path = normalize_s3
+    gcs_utils.get_kvstore_for_gcs = describe_s3
 
 
-def _read_whole(folder: Path, wanted: dict) -> dict:
-    check_fits(folder, stored(folder), wanted)
-    return _read(folder, wanted)
+class Checkpoints:
+    """The checkpoints of one work folder, for readers: a training run may save and delete some meanwhile."""
 
+    def __init__(self, workdir: str):
+        self.workdir = Workdir(workdir if io.is_remote(workdir) else Path(workdir).absolute())
+        self.folder = self.workdir.checkpoints
 
-def _read(folder: Path, wanted: dict) -> dict:
-    restore_args = ocp.checkpoint_utils.construct_restore_args(wanted)
-    with ocp.Checkpointer(_handler(folder), multiprocessing_options=_alone()) as reader:
-        args = ocp.args.PyTreeRestore(item=wanted, restore_args=restore_args, partial_restore=True)
-        try:
-            return reader.restore(str(folder / STATE), args=args)
-        except Exception as error:
-            if type(error) is Exception and error.__cause__:  # Orbax's own, around what TensorStore says of an array
-                raise error.__cause__ from None
-            raise
+    def steps(self) -> list[int]:
+        """Steps with a complete checkpoint, oldest first."""
+        return self.workdir.steps()
 
+    def trained(self) -> list[int]:
+        """Steps that training can continue from: all but weights only."""
+        return [step for step in self.steps() if not is_weights_only(self.workdir.checkpoint(step))]
 
-def check_fits(folder: Path, stored: dict, wanted: dict) -> None:
-    """Raises UserError unless the parts of `wanted` are stored with the same leaves, of the same shapes and types."""
-    there, here = _leaves({part: stored[part] for part in wanted if part in stored}), _leaves(wanted)
-    names = sorted(there.keys() | here.keys(), key=lambda name: (not name.startswith("params"), name))
-    unlike = [name for name in names if there.get(name) != here.get(name)]
-    if unlike:
-        told = [f"{n} is {there.get(n, 'absent')} there and {here.get(n, 'absent')} here" for n in unlike]
-        raise UserError(
-            f"checkpoint {folder.name} in {folder.parent} belongs to another model: {listed(told, SHOWN, '; ')}; "
-            "nothing was changed: choose another --workdir, or the config that this one was made with"
-        )
+    def losses(self) -> dict[int, tuple[float, str]]:
+        """Validation loss, and how it was measured, of each checkpoint with a finite loss in an intact file."""
+        losses = {}
+        for step in self.steps():
+            folder = self.workdir.checkpoint(step)
+            try:
+                metrics = json.loads((folder / LOSS).read_bytes())
+                loss, measure = metrics["loss"], metrics["measure"]
+            except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, RecursionError):
+                continue
+            if isinstance(loss, float) and math.isfinite(loss) and integrity.is_intact(folder, LOSS):
+                losses[step] = loss, measure
+        return losses
 
+    def best(self) -> int | None:
+        """The step with the lowest validation loss among those measured as the newest one was."""
+        losses = self.losses()
+        if not losses:
+            return None
+        _, measure = losses[max(losses)]
+        return min((step for step in losses if losses[step][1] == measure), key=losses.get)
 
-def _leaves(tree) -> dict[str, str]:
-    """Type and shape of every leaf by its path, whatever holds it: a class's field, a key or a place in a tuple."""
-    return {
-        path_name(path): f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
+    def measures(self) -> list[str]:
+        """How the checkpoints' losses were measured, oldest first."""
+        return on_host0(lambda: [measure for _, measure in self.losses().values()])
+
+    def loss(self, step: int, measure: str) -> float | None:
+        """The validation loss of one checkpoint; None unless it was measured in that way."""
+        loss, measured = on_host0(lambda: self.losses().get(step, (None, None)))
+        return loss if measured == measure else None
+
+    def last_good(self, before: int) -> int | None:
+        """The newest good step before `before`; a good update's own step is not known to be good.
+
+        Its loss was computed with the parameters before it.
+        """
+        return on_host0(lambda: max((step for step in self.good_steps() if step < before), default=None))
+
+    def good_steps(self) -> list[int]:
+        """Steps whose last update had a finite loss and gradient, newest first."""
+        return [step for step in reversed(self.steps()) if is_good(self.workdir.checkpoint(step))]
+
+    def find(self, word: str) -> int:
+        """The step of "latest", "best" or a number. Errors: UserError."""
+        return on_host0(lambda: self._find(word))
+
+    def _find(self, word: str) -> int:
+        steps = self.steps()
+        if not steps:
+            raise UserError(f"{self.folder}: no checkpoint. Train first, or choose another --workdir.")
+        words = {"latest": steps[-1], "best": self.best()} | {str(step): step for step in steps}
+        if words.get(word) is None:
+            known = [name for name, step in words.items() if step is not None]
+            raise UserError(f"--step={word}: no such checkpoint in {self.folder}. Choose one of: {', '.join(known)}.")
+        return words[word]
+
+    def read(self, word: str, step: int, function: Callable[[int], Result]) -> tuple[int, Result]:
+        """(step, `function(step)`) of the checkpoint that `word` names.
+
+        If a training run deletes checkpoints meanwhile, continues with what "latest" or "best" names then.
+        """
+        for attempt in range(TRIES):
+            before = on_host0(self.steps)
+            try:
+                return step, function(step)
+            except Exception:
+                deleted = set(before) - set(on_host0(self.steps))
+                if not deleted or word.isdecimal() or attempt == TRIES - 1:
+                    raise
+                step = self.find(word)
+
+    def check_made_with(self, step: int, tokenizer, config) -> None:
+        """Raises UserError unless the checkpoint of `step` was made with `tokenizer` and this folder's `config`."""
+        folder = self.workdir.checkpoint(step)
+        if not on_host0(lambda: integrity.is_intact(folder, POSITION)):
+            raise UserError(f"checkpoint {step} is damaged: {POSITION} has changed. Choose another with --step.")
+        data = read_data(folder)
+        check_origin(folder, data, {"tokenizer": tokenizer.fingerprint})
+        on_all_hosts(lambda: configs.check_unedited(str(self.workdir.path), config, saved_config(data)))
+        warn_if_bad(folder, data)
+
+    def check_teacher(self, step: int, teacher) -> None:
+        """Raises UserError unless the checkpoint of `step` was trained with `teacher`, if there is one."""
+        folder = self.workdir.checkpoint(step)
+        if teacher:
+            check_origin(folder, read_data(folder), {"teacher": teacher.fingerprint})
+
+    def restore_params(self, step: int, shapes):
+        """The parameters alone; optimizer state is neither read nor allocated."""
+        folder = self.workdir.checkpoint(step)
+        if damage := find_damage(folder):
+            raise UserError(f"checkpoint {step} is damaged: {damage}. Choose another with --step.")
+        return read_state(folder, {"params": shapes})["params"]

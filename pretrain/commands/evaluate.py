@@ -14,9 +14,9 @@ from input_pipeline import corruption, pipeline, validate
 from input_pipeline.errors import DataError
 from pretrain import config as configs
 from pretrain.checkpoints import params_only
-from pretrain.checkpoints.average import Averaged
-from pretrain.checkpoints.checkpoint import Checkpoints
-from pretrain.checkpoints.teacher import kept
+from pretrain.checkpoints.average import CheckpointAverage
+from pretrain.checkpoints.restore import Checkpoints
+from pretrain.checkpoints.teacher import load_teacher
 from pretrain.commands.arguments import Evaluate
 from pretrain.commands.shared import check_processes
 from pretrain.distributed.heartbeat import Watchdog
@@ -83,7 +83,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         prepare, split = functools.partial(_prepare_own, workdir, folder), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
-        run = build_run(config, workdir, say, prepare=prepare, others=OtherRuns(teacher=kept(config, workdir)))
+        run = build_run(config, workdir, say, prepare=prepare, others=OtherRuns(teacher=load_teacher(config, workdir)))
         spec, objective = run.spec, run.spec.objective
         for name in asked:
             if objective.bits_metric is None:
@@ -92,7 +92,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
                 )
             if name in COMPRESSORS and tokenizer.byte_lengths is None:
                 raise UserError(f"--{name}: the tokenizer of {workdir} rewrites text, so bytes differ. Leave it out.")
-        averaged = Averaged(checkpoints, config.checkpoint, arguments.average, say)
+        averaged = CheckpointAverage(checkpoints, config.checkpoint, arguments.average, say)
         checkpoints.check_teacher(step, run.teacher)
         compressed = _compress(run.corpus, split, asked)
         step, params = checkpoints.read(arguments.step, step, lambda step: spec.restore_params(averaged, step))
@@ -108,7 +108,7 @@ def _prepare_own(workdir: str, scratch: str, *sections, **options) -> pipeline.C
     try:
         return pipeline.prepare(*sections, scratch=Path(scratch), **options)
     except DataError as error:
-        if params_only.begins(Workdir(workdir)):
+        if params_only.has_initial_weights(Workdir(workdir)):
             raise UserError(f"--workdir={workdir}: the recipe's text cannot be read ({error}). Give --data.") from None
         raise
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from pretrain import config as configs
-from pretrain.checkpoints import params_only
+from pretrain.checkpoints.restore import Checkpoints
 from pretrain.commands.arguments import Plan
 from pretrain.commands.shared import config_of
 from pretrain.distributed.init import say
@@ -14,7 +14,6 @@ from pretrain.plan import launch_commands, step
 from pretrain.plan.search import search
 from pretrain.plan.topology import Topology, parse
 from pretrain.training.startup import check_checkpoints_exist
-from pretrain.workdir import Workdir
 
 SMALL = 0.001  # of all bytes of parameters: what is less is summed up in the table
 
@@ -41,7 +40,7 @@ def _has_checkpoint(arguments: Plan) -> bool:
     if not arguments.workdir:
         return False
     check_checkpoints_exist(arguments.workdir)
-    return bool(params_only.trained(Workdir(arguments.workdir)))
+    return bool(Checkpoints(arguments.workdir).trained())
 
 
 def _start(arguments: Plan, topology: Topology, config, begun: bool, best: Sequence[str] = ()) -> list[str]:

@@ -13,9 +13,9 @@ import numpy as np
 
 from input_pipeline import pipeline
 from pretrain import config as configs
-from pretrain.checkpoints import params_only
-from pretrain.checkpoints.average import Averaged
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints import restore
+from pretrain.checkpoints.average import CheckpointAverage
+from pretrain.checkpoints.restore import Checkpoints
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError
 from pretrain.interop import families, model_card, safetensors_io, tokenizer_files
@@ -63,7 +63,7 @@ def export_folder(
     families.check_padding(family, tokenizer.special)
     check_new(Path(target))
     checkpoints = Checkpoints(workdir)
-    averaged = Averaged(checkpoints, config.checkpoint, average, report)
+    averaged = CheckpointAverage(checkpoints, config.checkpoint, average, report)
     weights = families.weight_map(family, section)
     shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in families.leaves(section).items()}
     architecture = family.architecture(config.model)
@@ -98,7 +98,7 @@ def export_folder(
 
 
 def _check_finished(run: Workdir, number: int, steps: int) -> None:
-    if number < steps and not params_only.is_alone(run.checkpoint(number)):
+    if number < steps and not restore.is_weights_only(run.checkpoint(number)):
         raise UserError(f"--step=latest: {run.path} is at step {number:,} of {steps:,}. Set --step={number}.")
 
 

@@ -145,12 +145,12 @@ def match_tensors(
     return names
 
 
-def _params(weights: WeightMap, tensors: Tensors, names: Mapping[str, str]) -> dict[str, params_only.Promised]:
+def _params(weights: WeightMap, tensors: Tensors, names: Mapping[str, str]) -> dict[str, params_only.LazyArray]:
     """{our path: array}, each read when it is written; `names` are those of `match_tensors`."""
     params = {}
     for path, source in weights.sources(lambda name: tensors.read(names[name])).items():
         layer = source.layer if source.row.stacked else None
-        params[path] = params_only.Promised(source.leaf.shape, source.leaf.dtype, source.array, layer)
+        params[path] = params_only.LazyArray(source.leaf.shape, source.leaf.dtype, source.array, layer)
     return params
 
 
@@ -165,8 +165,8 @@ def _open_generator(folder: str, family: Family, model: ConfigDict) -> Tensors:
 
 
 def _generator_params(
-    params: Mapping[str, params_only.Promised], section: Mapping, tensors: Tensors, report: Report
-) -> dict[str, params_only.Promised]:
+    params: Mapping[str, params_only.LazyArray], section: Mapping, tensors: Tensors, report: Report
+) -> dict[str, params_only.LazyArray]:
     """The generator's own parameters. Errors: UserError if its tables are not those of `params`, which it shares."""
     part = electra.GENERATOR_PART
     weights = families.weight_map(part, section)

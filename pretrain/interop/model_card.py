@@ -47,7 +47,7 @@ def render(run: Workdir, config: ConfigDict, folder: str, exported: Exported) ->
     """The card of a folder named `folder`."""
     step = exported.steps[-1]
     checkpoint = run.checkpoint(step)
-    untrained = params_only.is_alone(checkpoint)
+    untrained = restore.is_weights_only(checkpoint)
     parts = [
         _front_matter(exported, () if untrained else (config.objective.kind,)),
         f"# {' '.join(config.name.split())}\n",
@@ -80,7 +80,9 @@ def _summary(run: Workdir, config: ConfigDict, exported: Exported, untrained: bo
         return f"{model}, imported weights that no update of Longhaul has changed. {entries}\n"
     updates = " and ".join(f"{step:,}" for step in exported.steps)
     mean = "the mean of the weights after" if len(exported.steps) > 1 else "after"
-    start = " Training began with imported weights." if params_only.is_alone(run.checkpoint(params_only.STEP)) else ""
+    start = (
+        " Training began with imported weights." if restore.is_weights_only(run.checkpoint(params_only.STEP)) else ""
+    )
     return f"{model}, pretrained with Longhaul, {mean} {updates} of {config.train.steps:,} updates. {entries}{start}\n"
 
 
@@ -120,7 +122,7 @@ def _use(run: Workdir, config: ConfigDict, folder: str, exported: Exported) -> s
     export = ["pretrain", "export", "--workdir=RUN", "--folder=NEW", f"--step={step}"]
     export += [f"--part={exported.part}"] if exported.part else []
     export += [f"--average={len(exported.steps)}"] if len(exported.steps) > 1 else []
-    train = [] if params_only.is_alone(run.checkpoint(int(step))) else [["pretrain", "train", "--workdir=RUN"]]
+    train = [] if restore.is_weights_only(run.checkpoint(int(step))) else [["pretrain", "train", "--workdir=RUN"]]
     return "\n".join(
         (
             "## Use\n",

@@ -156,7 +156,7 @@ class Loop:
             self.writer.write("train", step, row)
             with self.ledger.spend("save"):
                 self.checkpoints.check()
-            self.goodput.add(step, self.ledger.seconds(), self.checkpoints.whole, now=False)
+            self.goodput.add(step, self.ledger.seconds(), self.checkpoints.newest, now=False)
             self.progress.update(step, row | self.throughput.read())
         # After the row is written: rewinding cuts it off again, and readers see why.
         if self.bad_in_row and self.rewinding:
@@ -191,7 +191,7 @@ class Loop:
         self.batches = self.open_batches()
 
     def too_many_bad_steps(self, count: int, position: int) -> UserError:
-        sound = self.checkpoints.sound(self.good)
+        sound = self.checkpoints.last_good(self.good)
         start = f", or start from {self.checkpoints.workdir.path}@{sound}" if sound is not None else ""
         return UserError(
             f"config.train.max_bad_steps={self.config.train.max_bad_steps}: {count} steps were not finite, the last at "
@@ -245,7 +245,7 @@ class Loop:
             return False
         if metrics := self.evaluator.checkpoint_metrics(self.step):
             # A run that makes no step deletes no checkpoint.
-            self.checkpoints.score(self.step, metrics, self.progress.note, not last)
+            self.checkpoints.add_metrics(self.step, metrics, prune=not last)
         return True
 
     def interrupt(self) -> int:
@@ -292,7 +292,7 @@ class Loop:
 
     def account(self) -> None:
         """Write down where the time went, and what is saved."""
-        self.goodput.add(self.step, self.ledger.seconds(), self.checkpoints.whole)
+        self.goodput.add(self.step, self.ledger.seconds(), self.checkpoints.newest)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each is closed even if another fails, the last first

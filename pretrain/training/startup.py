@@ -11,9 +11,9 @@ from configs import common
 from input_pipeline import pipeline
 from input_pipeline.pipeline import Corpus
 from pretrain import config as configs
-from pretrain.checkpoints import params_only, restore
+from pretrain.checkpoints import integrity, params_only, restore
 from pretrain.checkpoints import teacher as teachers
-from pretrain.checkpoints.init_from import Weights, find
+from pretrain.checkpoints.init_from import Weights, find_weights
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.costs import capacity
 from pretrain.distributed.consensus import assert_equal_on_hosts, on_host0
@@ -94,7 +94,7 @@ def build_run(
     others.check(spec, config, begins)
     same_tokenizer = others.with_tokenizer if training else []
     # A collective of all processes, so it cannot wait for `accept`.
-    fingerprints = [one.trained_with() for one in same_tokenizer]
+    fingerprints = [one.tokenizer_fingerprint() for one in same_tokenizer]
     if same_tokenizer:
         prepare = functools.partial(prepare, taken=same_tokenizer[0].tokenizer)
     sizes_are_free = begins and not same_tokenizer and not configs.takes_tokenizer(config)
@@ -149,10 +149,10 @@ def _init(run: RunParts, weights: Weights | None, report):
     # In checkpoint form tables have their true sizes, as the other run's have.
     initial = spec.to_checkpoint(state)
     if weights:
-        params, message = weights.taken(initial.params, run.config.model)
+        params, message = weights.load_into(initial.params, run.config.model)
     else:
         sets = teacher_sets(layers, spec.model, spec.objective.teacher)
-        params, message = teachers.begun(
+        params, message = teachers.init_from_teacher(
             initial.params, spec.parameters, run.teacher.read(spec.frozen_shapes()), sets, run.config
         )
     report(message)
@@ -173,13 +173,15 @@ def check_local_folder(config, workdir: str, fresh: str) -> None:
 def check_same_run(config, workdir: str) -> None:
     """Raise UserError where `workdir` holds a run of another config; imported weights are no run."""
     here = Workdir(workdir)
-    if params_only.begins(here):
+    if params_only.has_initial_weights(here):
         return
     configs.check_same_run(workdir, config)
-    newest = (folder for step in reversed(here.steps()) if restore.is_whole(folder := here.checkpoint(step), POSITION))
+    newest = (
+        folder for step in reversed(here.steps()) if integrity.is_intact(folder := here.checkpoint(step), POSITION)
+    )
     if folder := next(newest, None):
         # config.json can be edited by hand; the newest checkpoint has the config that it was made with.
-        made_with = restore.made_with(restore.noted(folder))
+        made_with = restore.saved_config(restore.read_notes(folder))
         configs.check_unedited(workdir, config, made_with, f"undo the change, or {ANEW}")
 
 
@@ -199,7 +201,7 @@ def check_checkpoints_exist(workdir: str) -> None:
     """Raise UserError where a run had checkpoints, and all are gone. Writes nothing."""
     here = Workdir(workdir)
     # Imported weights are a checkpoint of step 0, but no progress of a run.
-    if any(not params_only.is_alone(here.checkpoint(step)) for step in here.steps()):
+    if any(not restore.is_weights_only(here.checkpoint(step)) for step in here.steps()):
         return
     saved = newest_saved(here.goodput)
     damaged = here.broken.is_dir() and any(here.broken.iterdir())
@@ -212,12 +214,12 @@ def check_checkpoints_exist(workdir: str) -> None:
 def find_other_runs(config, workdir: str, fresh: bool) -> OtherRuns:
     """The other runs' parameters that a start needs; a run that continues has a copy of its teacher."""
     here = Workdir(workdir)
-    imported = not fresh and on_host0(lambda: params_only.begins(here))
+    imported = not fresh and on_host0(lambda: params_only.has_initial_weights(here))
     continues = not fresh and not imported and on_host0(lambda: bool(here.steps()))
     # The work folder has a copy of the teacher: the run that `distill.teacher` names may be gone.
     if continues:
-        return OtherRuns(None, teachers.kept(config, workdir))
-    teacher = teachers.named(config, workdir)
+        return OtherRuns(None, teachers.load_teacher(config, workdir))
+    teacher = teachers.find_teacher(config, workdir)
     if teacher and fresh and real(teacher.run) == real(here.teacher.path):
         raise UserError(
             f"config.distill.teacher={config.distill.teacher} is the copy in {workdir}, which --fresh moves away. Name "
@@ -225,7 +227,7 @@ def find_other_runs(config, workdir: str, fresh: bool) -> OtherRuns:
         )
     if imported:
         return OtherRuns(_imported_weights(config, workdir), teacher)
-    return OtherRuns(find(config.train.start_from, workdir) if config.train.start_from else None, teacher)
+    return OtherRuns(find_weights(config.train.start_from, workdir) if config.train.start_from else None, teacher)
 
 
 def _imported_weights(config, workdir: str) -> Weights:
@@ -235,14 +237,14 @@ def _imported_weights(config, workdir: str) -> Weights:
         if value:
             raise UserError(f"config.{key}={value}, but {workdir} has imported weights to start from. Leave one out.")
     name, model = f"the imported weights of {workdir}", configs.saved(workdir).model
-    return Weights(name, params_only.folder_in(here), here.folders.tokenizer, model, whole=True)
+    return Weights(name, params_only.initial_weights(here), here.folders.tokenizer, model, complete=True)
 
 
 def find_tokenizer(config, workdir: str) -> Path | None:
     """The folder of the tokenizer of the run that `config` starts or learns from, if there is one."""
     for name, key in ((config.train.start_from, "train.start_from"), (config.distill.teacher, "distill.teacher")):
         if name:
-            return find(name, workdir, key).tokenizer
+            return find_weights(name, workdir, key).tokenizer
     return None
 
 
@@ -260,7 +262,7 @@ def report_fresh(workdir: str, name: str, held_run: bool, has_weights: bool, rep
     """Report what `--fresh=name` moved away, and imported weights that this run does not start from."""
     aside = Workdir(workdir).earlier / name
     report(f"the earlier run is in {aside}" if held_run else f"--fresh={name}: {workdir} held no run")
-    if not has_weights and params_only.is_alone(params_only.folder_in(Workdir(aside))):
+    if not has_weights and restore.is_weights_only(params_only.initial_weights(Workdir(aside))):
         report(f"the imported weights are there too; --config.train.start_from={aside}@0 starts a run from them")
 
 
@@ -294,7 +296,7 @@ def report_changes(config, workdir: str, step: int, report) -> None:
     """Report what the config changes since the checkpoint of `step` was saved, and keys without effect."""
     warnings = [warn_of_end(config, step), warn_of_unused_keys(config)]
     if step and Workdir(workdir).config.is_file():
-        made_with = restore.made_with(restore.noted(Workdir(workdir).checkpoint(step)))
+        made_with = restore.saved_config(restore.read_notes(Workdir(workdir).checkpoint(step)))
         before = configs.of_start(configs.saved(workdir), made_with)
         warnings += [warn_of_change(before, config, step), configs.changed_dropout(before, config)]
     for warning in filter(None, warnings):

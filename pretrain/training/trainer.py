@@ -8,9 +8,8 @@ import jax
 
 from input_pipeline import pipeline
 from pretrain import config as configs
-from pretrain.checkpoints.fresh import fresh_start_due, holds_run, start_fresh
-from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.checkpoints.teacher import keep, resolved
+from pretrain.checkpoints.manager import CheckpointManager, holds_run, needs_fresh_start, start_fresh
+from pretrain.checkpoints.teacher import copy_teacher, set_teacher_model
 from pretrain.distributed.consensus import on_all_hosts, on_host0
 from pretrain.distributed.heartbeat import Watchdog
 from pretrain.distributed.init import say
@@ -42,13 +41,13 @@ def train(config, workdir: str, fresh: str = "", named=None) -> int:
         stack.enter_context(contextlib.closing(Watchdog(config.train.patience, ledger)))
         on_host0(lambda: stack.enter_context(hold_workdir(workdir, "train", say)))
         check_shared(workdir)
-        starts_fresh = on_host0(lambda: fresh_start_due(workdir, fresh))
+        starts_fresh = on_host0(lambda: needs_fresh_start(workdir, fresh))
         if fresh and not starts_fresh:
             say(f"--fresh={fresh} was done before; continuing the run that began then")
         # Asked before the new config is written into the folder.
         held_run = starts_fresh and holds_run(workdir)
         others = find_other_runs(config, workdir, starts_fresh)
-        config = resolved(config, others.teacher)
+        config = set_teacher_model(config, others.teacher)
         if not starts_fresh:
             on_all_hosts(lambda: check_can_continue(config, workdir))
         begins = starts_fresh or not on_host0(Workdir(workdir).steps)
@@ -62,7 +61,7 @@ def train(config, workdir: str, fresh: str = "", named=None) -> int:
             report_fresh(workdir, fresh, held_run, others.weights is not None, say)
         if others.teacher:
             # From here on the copy in the work folder is the teacher.
-            run = dataclasses.replace(run, teacher=keep(others.teacher, workdir))
+            run = dataclasses.replace(run, teacher=copy_teacher(others.teacher, workdir))
         checkpoints = stack.enter_context(contextlib.closing(CheckpointManager(workdir, config.checkpoint)))
         loop = stack.enter_context(contextlib.closing(Loop(run, checkpoints, ledger, say, others.weights)))
         if jax.process_index() == 0:

@@ -110,9 +110,9 @@ def train_here(workdir, text, *flags, **overrides):
 
 
 def files(workdir):
-    """Every file of a run but its data, and what it holds."""
+    """Every file of a run but its data and lock, and what it holds."""
     found = (p.relative_to(workdir) for p in workdir.rglob("*") if p.is_file())
-    return {str(p): (workdir / p).read_bytes() for p in found if p.parts[0] not in ("data", "tokenizer")}
+    return {str(p): (workdir / p).read_bytes() for p in found if p.parts[0] not in ("data", "tokenizer", "lock")}
 
 
 def leaves(workdir, step=STEPS):

@@ -5,11 +5,11 @@ from runs import train_here
 
 
 @pytest.fixture
-def run(text, capsys):
-    """Goes on with a run for one update; returns the exit code and what was said."""
+def resume(text, capsys):
+    """Continues a run for one update; returns the exit code and standard error."""
 
-    def run(workdir, *flags, **overrides):
+    def resume(workdir, *flags, **overrides):
         code = train_here(workdir, text, *flags, **{"train__steps": 17} | overrides)
         return code, capsys.readouterr().err
 
-    return run
+    return resume

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from pretrain import config as configs
-from pretrain.checkpoints import params_only
+from pretrain.checkpoints import restore
 from pretrain.cli import main
 from pretrain.commands import plan
 from pretrain.config import load
@@ -145,7 +145,7 @@ def test_a_run_of_weights_alone_has_not_begun(capsys, monkeypatch, tmp_path):
     configs.save(load("configs/quickstart.py:tiny"), str(tmp_path))
     mark = tmp_path / "checkpoints" / "0" / POSITION
     mark.parent.mkdir(parents=True)
-    mark.write_text(json.dumps({params_only.MARK: True}))
+    mark.write_text(json.dumps({restore.WEIGHTS_ONLY: True}))
     words = (f"--workdir={tmp_path}", "--topology=cpu:2", "--format=json", "--config.train.batch_size=16")
     out, _ = planned(capsys, *words)
     (start,) = json.loads(out)["start"]

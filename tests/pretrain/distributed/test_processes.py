@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from runs import ROOT, assert_same_leaves, command, ends, environment, launched, leaves, pair, train
 
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.restore import Checkpoints
 from pretrain.distributed.heartbeat import TIMEOUT
 from pretrain.distributed.lock import hold_workdir
 from pretrain.distributed.shutdown import FAILED, FAULT, MISTAKE, PREEMPTED

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train
 
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.restore import Checkpoints
 from pretrain.cli import main
 from pretrain.distributed.shutdown import PREEMPTED, SIGNALS, STOPPED, UNREAD, shutdown
 

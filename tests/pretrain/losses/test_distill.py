@@ -11,7 +11,7 @@ from flax import linen as nn
 from configs import common
 from input_pipeline.batch_spec import empty
 from pretrain import losses
-from pretrain.checkpoints.teacher import begun
+from pretrain.checkpoints.teacher import init_from_teacher
 from pretrain.errors import UserError
 from pretrain.losses.distill import Distilled, teacher_sets
 from pretrain.losses.objective import BoundModel
@@ -196,7 +196,7 @@ def test_distillation_on_mesh(name):
 
 def begins(spec, start, frozen, config):
     of = teacher_sets(config.distill.layers, spec.model, spec.objective.teacher)
-    return begun(start, spec.parameters, frozen, of, config)
+    return init_from_teacher(start, spec.parameters, frozen, of, config)
 
 
 def test_student_starts_from_teacher_layers():

@@ -91,7 +91,7 @@ def test_another_teacher_is_refused(student, teacher, text, tmp_path, capsys):
     (step,) = here.steps()
     described = here.checkpoint(step) / "state" / "_METADATA"
     described.write_bytes(described.read_bytes() + b"\n")  # of other files, which are whole
-    integrity.write(here.checkpoint(step))
+    integrity.write_record(here.checkpoint(step))
     before = {path: path.stat().st_mtime for path in (workdir / "checkpoints").rglob("*")}
     assert train_here(workdir, text, small=STUDENT | {"distill.teacher": teacher}) == 2
     said = capsys.readouterr().err

@@ -5,7 +5,7 @@ import json
 import pytest
 from runs import train_here
 
-from pretrain.checkpoints.checkpoint import Checkpoints
+from pretrain.checkpoints.restore import Checkpoints
 
 KEYS = {"train__z_loss": 0.1, "checkpoint__keep": 1, "schedule__decay_steps": 8}
 

@@ -65,7 +65,7 @@ def test_a_run_begins_with_another_on_other_text(family, text, other, tmp_path, 
     assert start(family, tmp_path / "itself", other[family], **begun) == 0
     said = capsys.readouterr().err
     assert unused not in said  # the tables are as large as the other run's
-    assert f"taking the tokenizer in {there}\n" in said and "(100.0% of the numbers)" in said
+    assert f"taking the tokenizer in {there}\n" in said and "(100.0% of the values)" in said
     onward = {"train__start_from": str(tmp_path / "itself")}
     ways = {"itself": begun, "folder": {"tokenizer__path": there}, "file": {"tokenizer__path": file}, "onward": onward}
     assert start(family, tmp_path / "named", other[family], tokenizer__path=there) == 0
@@ -99,7 +99,7 @@ def test_a_tokenizer_that_the_model_cannot_read_is_not_taken(text, other, tmp_pa
     assert start("t5", tmp_path / "x", f"text:{text}/*.py", "prepare") == 0
     keys = {"tokenizer__path": tmp_path / "x" / "tokenizer", "model__vocab_size": 50}
     assert start("t5", tmp_path / "new", other["t5"], "prepare", **keys) == 2
-    assert "config.model.vocab_size = 50 is smaller than the tokenizer's" in capsys.readouterr().err
+    assert "config.model.vocab_size=50" in capsys.readouterr().err
     assert not pipeline.has_tokenizer(tmp_path / "new" / "tokenizer")
 
 

@@ -1,0 +1,129 @@
+"""`train.start_from`: a new run starts from another's parameters, matched by name and shape."""
+
+import shutil
+
+import numpy as np
+import pytest
+from runs import leaves, train_here
+
+from configs.common import MODELS
+from pretrain.checkpoints import init_from
+from pretrain.errors import UserError
+
+# With a learning rate of 0 the first checkpoint holds the initial parameters.
+STILL = {"train__steps": 1, "schedule__peak": 0.0, "schedule__warmup": 0, "evaluate__every": 0, "train__batch_size": 8}
+
+
+@pytest.fixture
+def start(text, tmp_path, signals, capsys):
+    """Makes one update without effect; returns exit code, standard error, and the parameters if there are any."""
+
+    def start(name, **overrides):
+        code = train_here(tmp_path / "new", text, **STILL | {"train__start_from": name} | overrides)
+        return code, capsys.readouterr().err, params(tmp_path / "new", 1) if code == 0 else None
+
+    return start
+
+
+def params(workdir, step):
+    return {name: leaf for name, leaf in leaves(workdir, step).items() if name.startswith("['params']")}
+
+
+def assert_same(here, there, names):
+    assert names
+    for name in names:
+        np.testing.assert_array_equal(here[name], there[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("word", "step", "options"),
+    [
+        ("@12", 12, {"mesh__data": 1, "mesh__fsdp": 8}),  # 257 rows of tokens over 8 devices are padded on the device
+        pytest.param("", 24, {}, marks=pytest.mark.slow),
+        pytest.param("@latest", 24, {"train__backend": "pmap"}, marks=pytest.mark.slow),
+    ],
+)
+def test_start_from(whole, start, tmp_path, word, step, options):
+    code, err, initial = start(f"{whole}{word}", **options)
+    assert code == 0, err
+    there = params(whole, step)
+    assert initial.keys() == there.keys()
+    assert_same(initial, there, there)
+    assert f"loaded {len(there)} of {len(there)} parameters (100.0% of the values)" in err
+    assert leaves(tmp_path / "new", 1)["['step']"] == 1
+
+
+def test_start_from_another_model(whole, start, tmp_path):
+    changes = {"model__vocab_size": 300, "model__positions": "none", "model__tied_head": "false"}
+    code, err, initial = start(str(whole), **changes)
+    assert code == 0, err
+    there = params(whole, 24)
+    assert "other shape: tokens ([257, 16] there, [300, 16] here); only here: head" in err
+    assert "only there: positions" in err and "warning: config.model differs in positions" in err
+    common = [name for name in initial if name in there and initial[name].shape == there[name].shape]
+    assert_same(initial, there, common)
+    shutil.rmtree(tmp_path / "new")
+    _, _, own = start("", **changes)
+    assert_same(initial, own, [name for name in initial if name not in common])
+
+
+def test_compare_models_of_shared_layers():
+    """Their number does not show in shapes."""
+    alone, shared = {"layers": 2, "groups": 0, "width": 8}, {"layers": 6, "groups": 2, "width": 9}
+    assert init_from.compare_models(alone, shared).keys() == {"layers", "groups"}
+    assert init_from.compare_models(alone, alone | {"layers": 4}) == {}
+
+
+def test_changes_meaning_of_every_field():
+    """A new field counts as one that changes the meaning, so that nobody overlooks it."""
+    fields = {name for declared in MODELS.values() for name in declared() if init_from.changes_meaning(name)}
+    expected = "kind activation norm norm_epsilon final_norm_epsilon placement positions position_offset bidirectional"
+    expected += " scale_embedding scale_scores scale_head start_row attention_bias ff_bias tied_head head_bias"
+    expected += " final_norm embedding_norm clamp max_distance tied_words shared_projections shared_biases"
+    assert fields == {*expected.split(), "project_always", "head", "head_transform", "zero_padding"}
+
+
+def test_position_offset_is_refused(whole):
+    width, context = 16, 32
+    there = {"width": width, "context": context, "position_offset": 0, "activation": "gelu"}
+    here = there | {"context": context - 2, "position_offset": 2}
+    norm = {"final_norm": {"scale": np.zeros(width)}}
+    stored = params(whole, 24)["['params']['positions']"]
+    other = init_from.Weights("x", whole / "checkpoints" / "24", whole / "tokenizer", there)
+    other.check(norm | {"positions": stored}, there | {"activation": "relu"})
+    with pytest.raises(UserError, match="position_offset"):
+        other.check(norm | {"positions": stored}, here)
+    other.check(norm, here)
+
+
+def test_resume_without_the_other_run(copy, start, text, tmp_path, capsys):
+    other = copy(24)
+    assert start(str(other))[0] == 0
+    shutil.rmtree(other)
+    code = train_here(tmp_path / "new", text, **STILL | {"train__start_from": str(other), "train__steps": 2})
+    err = capsys.readouterr().err
+    assert code == 0 and "restored checkpoint 1" in err and "loaded" not in err
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("{whole}", {"model__width": 48, "model__ff": 96}),
+        ("{whole}", {"tokenizer__sentinels": 2, "model__vocab_size": 259}),
+        ("{whole}@13", {}),
+        ("{whole}x", {}),
+        ("{new}", {}),
+    ],
+)
+def test_start_from_mistakes(whole, start, tmp_path, name, options):
+    code, err, _ = start(name.format(whole=whole, new=tmp_path / "new"), **options)
+    assert code == 2 and "config.train.start_from=" in err.splitlines()[-1]
+    assert not (tmp_path / "new" / "checkpoints").exists() and not (tmp_path / "new" / "data").exists()
+
+
+def test_start_from_damaged_checkpoint(copy, start):
+    other = copy(24)
+    largest = max((other / "checkpoints/24/state").rglob("*"), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1])
+    code, err, _ = start(str(other))
+    assert code == 2 and "checkpoint 24 is damaged" in err
