@@ -53,7 +53,7 @@ def train(config, workdir: str, fresh: str = "", named=None) -> int:
         begins = starts_fresh or not on_host0(Workdir(workdir).steps)
         save = functools.partial(save_config, config, workdir)
         options = {"training": True, "begins": begins, "others": others, "before_tokenizing": save}
-        prepare = functools.partial(pipeline.prepare, named=named)
+        prepare = functools.partial(pipeline.prepare, sources=named)
         run = build_run(config, workdir, say, prepare=prepare, **options)
         if starts_fresh:
             # Only now: a config that is refused moves nothing.

@@ -79,11 +79,11 @@ def test_a_text_is_written(run, capsys):
 def test_text_that_is_no_pair_is_refused(run, tmp_path, capsys):
     (tmp_path / "a.txt").write_text("some text")
     assert main(["evaluate", f"--workdir={run}", f"--data=text:{tmp_path}/a.txt"]) == 2
-    assert "has one text a document; name two, the text that is read" in capsys.readouterr().err
+    assert "must be two" in capsys.readouterr().err
     flags = ["--config=configs/transformer.py:multi30k", f"--workdir={tmp_path / 'run'}"]
     assert main(["train", *flags, f"--config.data.train=text:{tmp_path}/a.txt"]) == 2
     said = capsys.readouterr().err
-    assert "name two, the text that is read" in said and "parallel:data/train.{}?fields=en,de" in said
+    assert "must be two" in said
 
 
 def test_bleu_is_of_the_whole_corpus(monkeypatch):
